@@ -1,7 +1,6 @@
-"""What a session does until a plan is made, where its runs are not to wait for one: the CPU runs the model as it was.
+"""Plans made in a background thread, while the CPU runs the entire model.
 
-Plans are made in a thread, one after the other, in the order in which runs wanted them. What goes wrong there is said
-by the next run that wants the plan: it makes the plan itself, as every run does that is not spared the wait.
+If that fails, the next run makes the plan itself and raises the error.
 """
 
 from __future__ import annotations
@@ -27,54 +26,44 @@ if TYPE_CHECKING:
     _Key = tuple[InputShapes, Chosen | None]
 
 _MOST_AWAITED = 8
-"""Plans that are to be made at once; others are asked for again by the next runs that want them."""
+"""Largest number of queued plans; later runs request others again."""
 _MOST_FAILED = 256
 _WHOLE = "as it was"
 _NAME = "nnadapter: plans"
 
 
 class Planned(Protocol):
-    """An engine that makes plans."""
+    """Plan source, as seen by the background thread."""
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the model fixes the shapes of all inputs."""
+        pass
 
     def make_ahead(self, shapes: InputShapes, chosen: Chosen | None) -> None:
-        """Make the plan for these shapes that a run takes, of what inputs choose where they choose anything."""
+        """Make the plan for these input shapes and selected branches."""
 
     def on_host(self) -> CpuFallback:
-        """The model as it was, for the CPU."""
+        pass
 
 
 class BackgroundPlanner:
-    """The plans of an engine that are being made, and what runs until they are. Usable from many threads at once.
-
-    Args:
-        engine: which has this.
-    """
+    """Queue of plans to make in the background. Thread-safe."""
 
     def __init__(self, engine: Planned) -> None:
         self.runs = 0
-        """That the CPU had while a plan was made."""
+        """Number of runs on the CPU while a plan was made."""
         self._engine = ref(engine)
         self._wholes: PlanCache[CpuFallback] = PlanCache(1, sys.maxsize)
         self._lock = new_lock()
         self._awaited: dict[_Key, None] = {}
-        """Plans to be made, in the order in which they are."""
         self._thread: Thread | None = None
         self._failed: Cache[_Key, bool] = Cache("plans not made in the background", _MOST_FAILED)
         self._is_refused = False
-        """The CPU does not take the model."""
+        """The CPU cannot load the model."""
         register_after_fork(self)
 
     def begin(self, shapes: InputShapes, chosen: Chosen | None = None) -> bool:
-        """Have the plan for these shapes made, unless it is to be made already; False if that failed before.
-
-        Args:
-            shapes: of the inputs.
-            chosen: what they choose of the model, if anything.
-        """
+        """Queue the plan for these shapes, unless it is queued; False if it failed before."""
         key = shapes, chosen
         if self._failed.get(key):
             return False
@@ -85,7 +74,7 @@ class BackgroundPlanner:
                 self._thread = Thread(target=self._make_all, name=_NAME)
                 try:
                     self._thread.start()
-                except RuntimeError:  # there are too many, or the process ends
+                except RuntimeError:  # too many threads, or the process ends
                     self._thread = None
                     self._awaited.clear()
                     return False
@@ -94,7 +83,7 @@ class BackgroundPlanner:
     def run(
         self, feed: Mapping[str, Any], outputs: Sequence[str], control: RunControl | None, kept: Kept | None
     ) -> RunResult | None:
-        """Run the model as it was; None where the CPU does not take it, so that a run has to wait for its plan."""
+        """Run the entire model on the CPU; None if the CPU cannot load it and the run must wait for its plan."""
         if self._is_refused:
             return None
         use = object()
@@ -113,12 +102,11 @@ class BackgroundPlanner:
             self._wholes.close_unused()
 
     def after_fork(self) -> None:
-        """In a process that was forked, where the thread is not: runs ask again for what it was to make."""
+        """Forget thread and queue in a forked process; later runs request their plans again."""
         self._awaited.clear()
         self._thread = None
 
     def close(self) -> None:
-        """Make nothing more, and let the CPU's model go."""
         with self._lock:
             self._awaited.clear()
         self._wholes.close()
@@ -139,24 +127,23 @@ class BackgroundPlanner:
                     self._awaited.pop(following, None)
 
     def _next(self) -> _Key | None:
-        """What is to be made next; None where the thread ends: at the end of the process nobody waits for more."""
+        """Return the next key; None ends the thread, also when only this thread keeps the process alive."""
         with self._lock:
             following = None if _is_process_over() else next(iter(self._awaited), None)
             if following is None:
                 self._thread = None
         engine = self._engine()
-        if following is None and engine is not None and engine.is_fixed:  # others come with other shapes yet
+        # models with dynamic shapes need the CPU's model for later shapes
+        if following is None and engine is not None and engine.is_fixed:
             self._wholes.drop_all()
             self._wholes.close_unused()
         return following
 
 
 def _is_process_over() -> bool:
-    """Whether it lives on for plans alone; threads may go on after the main one."""
     return not any(thread.is_alive() and not thread.daemon and thread.name != _NAME for thread in threading.enumerate())
 
 
 def _make(engine: ref[Planned], shapes: InputShapes, chosen: Chosen | None) -> None:
-    """Make a plan, if the session is there still."""
     if (session := engine()) is not None:
         session.make_ahead(shapes, chosen)

@@ -1,4 +1,4 @@
-"""Binding of a plan to its programs, for plans of models and plans of compiled files."""
+"""Binding of a plan to its programs, for plans of models and of compiled files."""
 
 from __future__ import annotations
 
@@ -36,36 +36,28 @@ if TYPE_CHECKING:
 
 
 class Bindable(NamedTuple):
-    """A plan, and what was decided of it before its programs are bound."""
+    """Plan, and the information needed to bind its programs."""
 
     plan: Plan
     reads: Mapping[int, tuple[str, ...]]
-    """Per segment, what its program reads."""
+    """Inputs of each segment's program."""
     overlap: Overlap
     constants: Mapping[str, Array]
-    """Contents of values by name; those of the plan's outputs count."""
     nodes_of: Callable[[Step], Sequence[str]]
-    """Names of the model's nodes in a step."""
     run_failed: Callable[[Mapping[str, int], Step, BaseException], Substitute]
-    """Makes what runs a step that failed, or raises; it gets the slots by name."""
+    """Makes the substitute of a failed step, or raises; receives slots by name."""
     say: Callable[[Step, BaseException, str], Incident]
-    """Says that a step failed, and what is done instead, as the policy wants it said."""
+    """Records that a step failed and what replaces it, by the fallback policy."""
     reference: Callable[[Mapping[str, int], Step], Substitute]
-    """Makes what a step is compared with, or raises; it gets the slots by name."""
+    """Makes the substitute with which a step is compared, or raises; receives slots by name."""
     checks: Mapping[int, Sequence[IndexCheck]] = {}
-    """Per segment, the indices and lengths that are checked before it."""
+    """Indices and lengths to check before each segment."""
     make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
-    """Makes what runs the model as it was, or raises; None where that is not at hand."""
+    """Makes the CPU fallback for the entire model, or raises; None without the model."""
 
 
 class Binder:
-    """Makes the steps of a plan as they run.
-
-    Args:
-        site: the devices.
-        arenas: memory for values between steps.
-        bindable: the plan.
-    """
+    """Binder of the steps of a plan."""
 
     def __init__(self, site: PlanDevices, arenas: Arenas, bindable: Bindable) -> None:
         self._site, self._bindable, self._plan = site, bindable, bindable.plan
@@ -75,14 +67,13 @@ class Binder:
         staying = {segment for segment, residence in self._stay.items() if residence.saves}
         self._borders = plan_intermediate_buffers(self._plan, bindable.reads, arenas, staying)
         self.held_between = partial(held_between, arenas)
-        """Tells what the plans of the session hold for values between their steps."""
         self._on_failure = partial(bindable.run_failed, self._slots)
         self._on_check = partial(bindable.reference, self._slots)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
-        """Values whose sizes are asked for, which stay until the run ends."""
+        """Values whose sizes are checked; not released before the end of the run."""
         self._same: dict[int, Mapping[str, Any]] = {}
-        """By position, what is the same in a step with any program."""
+        """Fields of each step that do not depend on its program."""
         known, made = bindable.constants, self._plan.produced_values
         self._constants = {
             slot: known[name] for name, slot in self._outputs.items() if name in known and name not in made
@@ -90,7 +81,6 @@ class Binder:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """Of the plan."""
         return self._plan.steps
 
     def step(
@@ -102,15 +92,7 @@ class Binder:
         is_told_sizes: bool = False,
         expected: OutputCheck | None = None,
     ) -> BoundStep:
-        """The step at a position of the plan.
-
-        Args:
-            position: among the steps.
-            program: of its segment.
-            inputs: names of values in the order of the program's inputs.
-            is_told_sizes: the program leaves sizes open, and is adapter IR.
-            expected: what it makes, where more is known of that than the plan says.
-        """
+        """Bind a program to the step at a position; `expected` overrides the output types in the plan."""
         step, names = self._plan.steps[position], tuple(inputs)
         same = self._same.get(position)
         if same is None or same["names"] != names:
@@ -122,7 +104,6 @@ class Binder:
 
     @cached_property
     def _pools(self) -> list[Callable[[Program], ExecutionPool]]:
-        """By position, what makes executions of a program of the step."""
         nodes_of = self._bindable.nodes_of
         calls = [NamedCalls(step.device, step.segment, nodes_of(step)) for step in self._plan.steps]
         return list(map(self._site.pools, calls))
@@ -151,11 +132,11 @@ class Binder:
         }
 
     def plan(self, steps: Sequence[BoundStep], sizes: GuardedShapes | None = None) -> CompiledPlan:
-        """The plan of all its steps; for many sizes where its programs are told them."""
+        """Return the compiled plan of all steps; `sizes` are its guarded shapes if programs take symbolic sizes."""
         overlap, trace = self._bindable.overlap, self._site.trace
         ahead = None
         if not overlap.is_serial:
-            from nnadapter.engine.concurrent_steps import Flights  # most plans wait for every step
+            from nnadapter.engine.concurrent_steps import Flights  # most plans are serial
 
             ahead = Flights(steps, overlap, trace)
         return CompiledPlan(

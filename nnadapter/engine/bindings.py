@@ -1,4 +1,4 @@
-"""What is bound to the inputs and outputs of a session, and the run on it: for plans, and for ONNX Runtime alone."""
+"""Bindings of inputs and outputs of a session, for compiled plans and for ONNX Runtime alone."""
 
 from __future__ import annotations
 
@@ -27,40 +27,39 @@ if TYPE_CHECKING:
 
 
 _MISSES = "Missing Input: {}"
-"""What ONNX Runtime says of an input that is not bound."""
+"""Message of ONNX Runtime for an unbound input."""
 Target = Any
-"""Where an output goes: the name of a device, on which it stays; an array to be filled; a `DeviceValue`, or an
-`onnxruntime.OrtValue`, that shall hold it."""
+"""Target of an output: a device on which it stays, an array to fill, a `DeviceValue` or an `onnxruntime.OrtValue`."""
 
 
 class Binding(Protocol):
-    """Inputs and outputs of one session, by name."""
+    """Bound inputs and outputs of one session, by name."""
 
     @property
     def results(self) -> list[Any]:
-        """Of the last run: `DeviceValue`, `onnxruntime.OrtValue`, or lists."""
+        """Results of the last run: `DeviceValue`, `onnxruntime.OrtValue`, or lists."""
 
     def bind_input(self, name: str, value: Any) -> None:
-        """Feed an array, a `DeviceValue` or an `onnxruntime.OrtValue`."""
+        """Bind an array, a `DeviceValue` or an `onnxruntime.OrtValue` to an input."""
 
     def bind_output(self, name: str, target: Target) -> None:
-        """Ask for an output."""
+        """Request an output."""
 
     def clear_inputs(self) -> None:
-        """Forget the inputs."""
+        pass
 
     def clear_outputs(self) -> None:
-        """Forget the outputs."""
+        pass
 
     def run(self, options: Any) -> Provenance:
-        """Run on what is bound."""
+        pass
 
     def arrays(self) -> list[Any]:
-        """The results as arrays of the caller's own."""
+        """Return the results as arrays owned by the caller."""
 
 
 class RunsBound(Protocol):
-    """An engine of plans."""
+    """Engine that runs with bound values."""
 
     def run(
         self,
@@ -70,32 +69,27 @@ class RunsBound(Protocol):
         control: RunControl | None = None,
         kept: Mapping[str, str] | None = None,
     ) -> tuple[list[Any], Provenance]:
-        """See `ModelPlanSource.run`."""
+        pass
 
 
 class PlannedBinding:
-    """A `Binding` of plans."""
+    """Binding for an engine of compiled plans."""
 
     def __init__(self, engine: RunsBound, outputs: Sequence[str], devices: Sequence[str]) -> None:
         self._engine, self._all_outputs, self._devices = engine, tuple(outputs), tuple(devices)
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         self._places: dict[str, str] = {}
-        """By device where what stays on it lies: there, or nowhere else than it is if it has no memory of its own."""
+        """Memory in which values of each device stay; empty if the device has no memory of its own."""
         self.results: list[Any] = []
 
     def bind_input(self, name: str, value: Any) -> None:
-        """See `Binding.bind_input`."""
         self._inputs[name] = value
         if isinstance(value, DeviceValue):
             self._know(value.device)
 
     def bind_output(self, name: str, target: Target) -> None:
-        """See `Binding.bind_output`.
-
-        Raises:
-            InvalidInputError: there is no such output, or the device is none of the session's.
-        """
+        """Request an output; InvalidInputError if it is unknown, or the device is outside of the session."""
         if name not in self._all_outputs:
             raise InvalidInputError(
                 f"Invalid output name: {name!r}; the model's outputs are {list(self._all_outputs)}", name=name
@@ -115,15 +109,12 @@ class PlannedBinding:
             self._places[device] = device if device != CPU and has_memory(device) else ""
 
     def clear_inputs(self) -> None:
-        """See `Binding.clear_inputs`."""
         self._inputs.clear()
 
     def clear_outputs(self) -> None:
-        """See `Binding.clear_outputs`."""
         self._targets.clear()
 
     def run(self, options: Any) -> Provenance:
-        """See `Binding.run`."""
         targets = self._targets or dict.fromkeys(self._all_outputs, CPU)
         kept = {name: self._places[device] for name, target in targets.items() if (device := _device_of(target)) != CPU}
         values = {name: value for name, value in self._inputs.items() if isinstance(value, DeviceValue)}
@@ -132,19 +123,18 @@ class PlannedBinding:
         feed |= {name: feed[name].donate() for name in _replaced(values, feed, targets)}
         results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
         given = list(zip(targets.items(), results, strict=True))
-        for (_, target), result in given:  # before anything can fail, since what they held may be gone
+        for (_, target), result in given:  # before anything can fail, since their previous contents may be donated
             if isinstance(target, DeviceValue):
                 target.replace(result)
         self.results = [_delivered(name, result, target) for (name, target), result in given]
         return provenance
 
     def arrays(self) -> list[Any]:
-        """See `Binding.arrays`."""
         return [value.numpy() if hasattr(value, "numpy") else value for value in self.results]
 
 
 class HostBinding:
-    """A `Binding` of a model on ONNX Runtime alone: its own binding, `onnxruntime.IOBinding`."""
+    """Binding for a model on ONNX Runtime alone, by `onnxruntime.IOBinding`."""
 
     def __init__(self, session: Any, run: Any, counts: Sequence[CountCheck] = ()) -> None:
         self._binding, self._run, self._counts = session.io_binding(), run, counts
@@ -155,17 +145,15 @@ class HostBinding:
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
-        """Inputs that may hold something else by the next run, and what ONNX Runtime reads."""
+        """Inputs whose value may be replaced before the next run, and the contents that ONNX Runtime reads."""
         self._used: set[str] = set()
-        """Outputs that ONNX Runtime allocates, and has allocated: the next run would write into these."""
+        """Outputs that ONNX Runtime allocated; allocated again for each run, which would otherwise overwrite them."""
 
     @property
     def results(self) -> list[Any]:
-        """See `Binding.results`."""
         return results_of(self._binding)
 
     def bind_input(self, name: str, value: Any) -> None:
-        """See `Binding.bind_input`."""
         self._values.pop(name, None)
         if isinstance(value, DeviceValue):
             self._bind_value(name, value)
@@ -181,10 +169,9 @@ class HostBinding:
         self._values[name] = value, contents
 
     def bind_output(self, name: str, target: Target) -> None:
-        """See `Binding.bind_output`."""
         if type(target) is str and target == CPU:
             if name not in self._targets:
-                self._allocate(name)  # now, as outputs come in this order
+                self._allocate(name)  # now, since outputs come in this order
             elif type(self._targets[name]) is not str:
                 self._used.add(name)
         else:
@@ -207,19 +194,17 @@ class HostBinding:
             )
 
     def clear_inputs(self) -> None:
-        """See `Binding.clear_inputs`."""
         self._binding.clear_binding_inputs()
         self._values.clear()
         self._fed.clear()
 
     def clear_outputs(self) -> None:
-        """See `Binding.clear_outputs`."""
         self._binding.clear_binding_outputs()
         self._targets.clear()
         self._used.clear()
 
     def run(self, options: Any) -> Provenance:
-        """See `Binding.run`: into memory of its own each time, whatever size that has, where nobody gave some.
+        """Run with newly allocated outputs, except for outputs bound to memory.
 
         Raises:
             InputValueError: a count makes a result too large.
@@ -236,7 +221,7 @@ class HostBinding:
             provenance: Provenance = self._run(self._binding, options)
         except InvalidInputError as error:
             missing = [name for name in self._needed if name not in self._fed and _MISSES.format(name) in str(error)]
-            if not missing:  # one that nobody reads may be
+            if not missing:  # an input that no node reads may be missing
                 raise
             raise MissingInputError.of(missing, self._fed, self._needed) from error.__cause__
         self._used.update(name for name, target in self._targets.items() if isinstance(target, (str, DeviceValue)))
@@ -247,22 +232,17 @@ class HostBinding:
         return provenance
 
     def arrays(self) -> list[Any]:
-        """See `Binding.arrays`."""
         return list(self._binding.copy_outputs_to_cpu())
 
 
 def _device_of(target: Target) -> str:
-    """Where an output shall lie."""
     if isinstance(target, DeviceValue):
         return target.device
     return target if isinstance(target, str) else CPU
 
 
 def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], targets: Mapping[str, Target]) -> list[str]:
-    """Inputs whose values hold an output after the run: nobody wants what they hold now, unless it is fed twice.
-
-    Nor what another value holds as well, as does one whose name is an output's.
-    """
+    """Return the inputs that can be donated: their value receives an output, and nothing else needs the contents."""
     held = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
     fed = Counter(id(feed[name]) for name in values)
     return [
@@ -283,7 +263,7 @@ def _fed(value: Any) -> Any:
 
 
 def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
-    """What an OrtValue holds, where it lies; the host's memory is for whoever cannot read it there."""
+    """Return the contents of an OrtValue where they are, or in host memory if no driver reads them there."""
     from nnadapter.drivers.providers import device_name, provider_at
 
     provider = provider_at(value.device_name())
@@ -298,11 +278,7 @@ def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
 
 
 def _delivered(name: str, result: Any, target: Target) -> Any:
-    """A result in its place, as `Binding.results` has it; values have theirs.
-
-    Raises:
-        InvalidInputError: it is bound to memory of another data type or shape.
-    """
+    """Store a result in its target, and return it as `Binding.results` has it."""
     if isinstance(target, np.ndarray):
         _refuse_other(name, result, target.dtype.name, target.shape)
         target[...] = result
@@ -318,7 +294,7 @@ def _delivered(name: str, result: Any, target: Target) -> Any:
 
 
 def _refuse_other(name: str, result: Any, dtype: str, shape: tuple[int, ...]) -> None:
-    """Numpy would convert and repeat, ONNX Runtime copy bytes beyond the end."""
+    """Raise for another dtype or shape: numpy would broadcast, ONNX Runtime would copy beyond the end."""
     is_array = isinstance(result, np.ndarray)
     made = "string" if is_array and result.dtype.kind in "OUS" else str(getattr(result, "dtype", "a list"))
     if not is_array or (made, result.shape) != (dtype, shape):
@@ -330,11 +306,11 @@ def _refuse_other(name: str, result: Any, dtype: str, shape: tuple[int, ...]) ->
 
 
 def array_at(name: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array:
-    """The array at an address of the host's memory.
+    """Return the array at an address in host memory.
 
     Raises:
-        InvalidInputError: the memory is a device's.
-        ClosedError: there is none at that address.
+        InvalidInputError: device memory.
+        ClosedError: null address.
     """
     import ctypes
 

@@ -1,16 +1,8 @@
-"""Bound steps of a compiled plan: programs, slots, index checks and substitutes, and device-resident values.
+"""Bound steps of a compiled plan: programs, slots, index checks, substitutes, and device-resident values.
 
-Values that stay where they were made: steps that compute from memory of their device into memory of it.
-
-A device with memory of its own would get every input of a segment from the host, and give every output back to it. So:
-
-1. What a step of such a device makes stays there. It comes to the host once, when somebody there reads it.
-2. What several segments of a device read is brought to it once.
-3. Only steps do so for which it saves a copy: what they make is read by a later step of their device, or what they read
-   was made by an earlier one, or is read by another one. And those that are given a value that lies on their device,
-   or shall stay there, or make an output that shall stay on one.
-
-A driver that cannot, or that has no room, computes from arrays and into arrays.
+On a device with memory of its own, a step's outputs stay on the device and are copied to the host on first use; shared
+inputs are copied to the device once. A step runs on device memory only if that saves a copy, or the caller requested
+device-resident values. A driver that cannot do this, or runs out of memory, uses arrays.
 """
 
 from __future__ import annotations
@@ -41,23 +33,22 @@ Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
 
 @dataclass(eq=False, slots=True)
 class Residence:
-    """What a step may do in its device's own memory."""
+    """Device-resident execution of a step."""
 
     device: str
     saves: bool
     """It saves a copy, whatever the caller binds."""
     inputs: tuple[str, ...]
-    """Names of what the step reads."""
     outputs: tuple[str, ...]
     slots: tuple[int, ...]
     """Of the inputs."""
     expected: OutputCheck
     last: frozenset[int] = frozenset()
-    """Slots of inputs of the model that no other step reads, and that are no outputs: they may be given up here."""
+    """Slots of model inputs that only this step reads and that are no outputs: they may be donated."""
     able: bool = field(default=True)
-    """The driver did not say that it cannot."""
+    """False after the driver reported that it cannot."""
     enqueues: bool = field(default=True)
-    """Nor that it cannot do so as work of a stream."""
+    """False after the driver reported that it cannot on a stream."""
 
     def compute(
         self,
@@ -68,17 +59,14 @@ class Residence:
         *,
         is_work_of_stream: bool = False,
     ) -> Sequence[Copies] | None:
-        """Run a step in memory of its device.
+        """Run a step in device memory; return None if arrays are better or the driver cannot.
 
         Args:
             compute: runs its program.
-            values: of the run, by slot; what is brought to the device is noted there, for the steps that come.
-            made: gets the transfers.
-            stays: inputs and outputs of the model that shall stay on devices, and on which.
-            is_work_of_stream: `compute` enqueues it.
-
-        Returns:
-            What it made; None, and nothing was computed, where arrays do better or the driver cannot.
+            values: values of the run by slot; copies made on the device are stored there for later steps.
+            made: receives the transfers.
+            stays: inputs and outputs of the model that stay on devices, with these devices.
+            is_work_of_stream: `compute` enqueues the step.
         """
         inputs = [values[slot] for slot in self.slots]
         if not self.able or not (
@@ -122,22 +110,15 @@ def _copies(values: list[Any], slot: int) -> Copies:
 
 
 def delivered(copies: Copies, name: str, device: str, made: list[Transfer]) -> Copies:
-    """An output as its caller wants to keep it: on that device if it has memory of its own.
-
-    Args:
-        copies: the output.
-        name: its name.
-        device: where; empty for wherever it lies.
-        made: gets the transfer, if there is one.
-    """
+    """Return an output on the requested device, if that has memory of its own; empty for the current location."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, made)
     return copies
 
 
 def has_memory(device: str) -> bool:
-    """Whether a device has memory of its own."""
-    from nnadapter.drivers.boundary import has_of  # drivers are known where a device is named
+    """Return True if a device has memory of its own."""
+    from nnadapter.drivers.boundary import has_of  # drivers are loaded when a device is named
     from nnadapter.drivers.registry import open_device
 
     return has_of(device, open_device(device), "has_memory")
@@ -150,15 +131,7 @@ def residences(
     reads: Mapping[int, tuple[str, ...]],
     expected: Callable[[Sequence[str]], OutputCheck],
 ) -> dict[int, Residence]:
-    """Return per segment what it may do in its device's own memory, for those whose devices have some.
-
-    Args:
-        plan: the plan.
-        owning: devices that have memory of their own.
-        slots: of values, by name.
-        reads: per segment, names of what its program reads.
-        expected: what is known of outputs of these names.
-    """
+    """Return the device-resident execution of each segment whose device (in `owning`) has memory of its own."""
     saving = saving_steps(plan, owning)
     readers = Counter(name for step in plan.steps for name in step.inputs)
     given_up = {name for name in plan.graph.inputs if readers[name] == 1} - set(plan.graph.outputs)
@@ -178,12 +151,12 @@ def residences(
 
 
 Kept = Mapping[str, str]
-"""Inputs and outputs that stay, and the devices where they shall lie; empty for where they do."""
+"""Inputs and outputs that stay on devices, by name; an empty device means the current location."""
 NOTHING_KEPT: Kept = MappingProxyType({})
 
 
 def output_of(value: Any, name: str, feeds: Mapping[str, Any], kept: Kept | None, made: list[Transfer]) -> Any:
-    """An output as its caller wants it: an array of its own, or kept where it lies or shall lie."""
+    """Return an output for the caller: an array that it owns, or a device-resident value."""
     fed = name in feeds
     if kept is not None and name in kept and isinstance(value, (np.ndarray, Copies)):
         copies = value if isinstance(value, Copies) else Copies(value)
@@ -196,21 +169,21 @@ def output_of(value: Any, name: str, feeds: Mapping[str, Any], kept: Kept | None
 
 
 def own_value(value: Any, fed: bool) -> Any:
-    """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
+    """Return an output that only the caller holds: constants and inputs are copied."""
     if isinstance(value, np.ndarray) and (fed or not value.flags.writeable):
         return value.copy()
     return value
 
 
 class Planned(NamedTuple):
-    """A value between two steps, as it was planned."""
+    """Planned shape of an intermediate value."""
 
     name: str
     slot: int
     shape: tuple[int, ...]
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise OtherShapeError for another shape: what was inferred of the model is not what its nodes make."""
+        """Raise OtherShapeError for another shape: the inferred shape is wrong."""
         value = values[self.slot]
         if value.shape != self.shape:
             raise OtherShapeError(
@@ -219,11 +192,11 @@ class Planned(NamedTuple):
 
 
 class OtherShapeError(ExecutionError):
-    """A value came in another shape than was planned. Nobody outside of this room sees it."""
+    """A value has another shape than planned. Internal to this package."""
 
 
 def slots_of(plan: Plan) -> dict[str, int]:
-    """A number for every value that passes between steps, comes in or goes out."""
+    """Assign a slot to every input, output and intermediate value."""
     names = dict.fromkeys((*plan.graph.inputs, *plan.graph.outputs))
     for step in plan.steps:
         names.update(dict.fromkeys((*step.inputs, *step.outputs)))
@@ -231,7 +204,7 @@ def slots_of(plan: Plan) -> dict[str, int]:
 
 
 def planned_values(graph: Graph, slots: Mapping[str, int], inputs: Sequence[str]) -> Iterator[Planned]:
-    """Return what comes from other steps, as far as its shape is known."""
+    """Yield the inputs that other steps compute and that have static shapes."""
     for name in inputs:
         shape = graph.value(name).static_shape
         if shape is not None and name in graph.producer and _array_type(graph.value(name).dtype) is not None:
@@ -239,7 +212,7 @@ def planned_values(graph: Graph, slots: Mapping[str, int], inputs: Sequence[str]
 
 
 def expected_outputs(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
-    """Return what is known of values that a step makes; None stands for sizes that are open."""
+    """Return shapes and dtypes of outputs, with None for unknown sizes or types."""
     checks: list[tuple[tuple[int | None, ...], np.dtype[Any]] | None] = []
     for name in outputs:
         value = graph.value(name)
@@ -252,32 +225,27 @@ def expected_outputs(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
 def _array_type(name: str | None) -> np.dtype[Any] | None:
     try:
         return None if name is None else np.dtype(name)
-    except TypeError:  # a type that numpy does not know, so that nothing can be checked
+    except TypeError:  # numpy lacks the type, so it cannot be checked
         return None
 
 
 _WIDTH_BYTES = 8192
 _FEW_ROWS = 16
-"""Rows of several indices are reduced in blocks, first of `_WIDTH_BYTES` bytes, then of `_FEW_ROWS` rows: numpy's
-reductions of short rows take many times as long."""
+"""numpy reduces short rows slowly, so they are reduced in blocks of bytes, then of rows."""
 _Limit = Callable[[Sequence[Any]], int] | int | None
 
 
 class BoundCheck(NamedTuple):
-    """A check with the slots of the values that it asks for."""
+    """Index check with the slots of its values."""
 
     slot: int
     bounds: tuple[tuple[_Limit, _Limit, int | None], ...]
     check_of: IndexCheck
     interval: tuple[_Limit, ...] = ()
-    """The interval that is compared in place of the value, see `IndexCheck.interval`."""
+    """Interval that is compared in place of the value, see `IndexCheck.interval`."""
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise InputValueError if an index or a length is out of its range.
-
-        Args:
-            values: of the run, by slot.
-        """
+        """Raise InputValueError if an index or a length is out of range."""
         if self.interval:
             for low, high, exception in self.bounds:
                 ends = _of(self.interval[0], values), _of(self.interval[1], values)
@@ -330,7 +298,7 @@ class BoundCheck(NamedTuple):
 
 
 def bound_checks(checks: Sequence[IndexCheck], slots: Mapping[str, int]) -> tuple[BoundCheck, ...]:
-    """Return checks with the slots of the values that they read."""
+    """Return checks bound to the slots of their values."""
 
     def limit(bound: Bound | None) -> _Limit:
         if not isinstance(bound, Size):
@@ -356,7 +324,6 @@ def _of(limit: _Limit, values: Sequence[Any]) -> int | None:
 
 
 def _extremes_of_columns(array: Array, count: int) -> tuple[Array, Array]:
-    """Return the least and the largest element of each column."""
     flat = array.reshape(-1)
     return _over_rows(np.minimum, flat, count), _over_rows(np.maximum, flat, count)
 
@@ -372,19 +339,17 @@ def _over_rows(extreme: np.ufunc, flat: Array, count: int) -> Array:
 
 
 class Substitute(NamedTuple):
-    """What runs a step in place of its own device."""
+    """Program that runs a step in place of its device."""
 
     device: str
     display_name: str
-    """How messages call the device."""
     pool: ExecutionPool
     inputs: tuple[int, ...]
-    """Slots."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class BoundStep:
-    """One step with everything that a run needs, resolved beforehand."""
+    """Step of a plan, resolved to slots and programs."""
 
     step: Step
     pool: ExecutionPool
@@ -394,46 +359,40 @@ class BoundStep:
     released: tuple[int, ...]
     expected: OutputCheck
     guarded: bool
-    """Inputs are handed over read-only and contiguous, and outputs are checked: everything but the CPU."""
+    """Inputs are passed read-only and contiguous, and outputs are checked: all devices but the CPU."""
     planned: tuple[Planned, ...]
-    """What inputs that other steps make have to be, if they were planned to be something."""
+    """Planned shapes of inputs that other steps compute."""
     on_failure: Callable[[Step, BaseException], Substitute]
-    """Makes what runs the step instead, or raises."""
     say: Callable[[Step, BaseException, str], Incident]
-    """Says what the device failed to do and what is done instead, as the policy wants it said."""
+    """Records a failure and what replaces the step, by the fallback policy."""
     make_room: Callable[[], bool]
-    """See `PlanDevices`."""
     on_check: Callable[[Step], Substitute]
-    """Makes what the step is compared with, or raises."""
+    """Makes the substitute with which the step is compared, or raises."""
     names: tuple[str, ...]
     """Of the inputs."""
     lock: Lock
-    """Held while `substitute` or `reference` is made and `failures` grows; steps at one position share it."""
+    """Guards `substitute`, `reference` and `failures`; shared by all bindings of a step."""
     health: Health = WELL
-    """Of its device."""
     health_keys: tuple[str, ...] = ()
-    """What its device's health tells it by: what it makes and its nodes, which plans for other shapes have as well."""
+    """Outputs and nodes of the step, which plans for other shapes share."""
     copies_inputs: bool = False
-    """The device gets copies of inputs, as nothing else keeps it from writing to them."""
+    """The device gets copies of inputs, since it could write to them."""
     index_checks: tuple[BoundCheck, ...] = ()
-    """The indices and lengths that are checked before it runs."""
     position: int = 0
-    """Among the steps of the plan."""
     takes_sizes: bool = False
-    """Its program leaves sizes open, and is adapter IR."""
+    """Its program is adapter IR with dynamic shapes."""
     residence: Residence | None = None
-    """What it may do in its device's own memory; None where there is none."""
+    """None without device memory."""
     seconds: float = 0.0
-    """Duration of the last run, for the report."""
+    """Duration of the last run."""
     failures: tuple[str, ...] = ()
-    """Why it did not deliver: the first few different reasons."""
+    """First few different failures."""
     substitute: Substitute | None = None
-    """What runs the step instead, from its first failure on."""
+    """From the first failure on."""
     reference: Substitute | None = None
-    """What the step is compared with, from its first comparison on."""
+    """Substitute for comparison, from the first comparison on."""
 
     @property
     def pools(self) -> list[ExecutionPool]:
-        """Its program, what runs instead, and what it is compared with."""
         others = (alternative.pool for alternative in (self.substitute, self.reference) if alternative is not None)
         return [self.pool, *others]

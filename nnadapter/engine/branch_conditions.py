@@ -1,8 +1,4 @@
-"""Conditions by which the inputs of a run select branches, computed by ONNX Runtime and cached, and their messages.
-
-A run looks at the few bytes that decide, and finds what they chose before. For new bytes, ONNX Runtime computes
-the conditions. What is chosen is known by the branches taken: however many values come, there are few choices.
-"""
+"""Conditions by which inputs select branches, computed by ONNX Runtime and cached by the inputs' contents."""
 
 from __future__ import annotations
 
@@ -26,18 +22,15 @@ if TYPE_CHECKING:
 
 
 _MOST_REMEMBERED = 256
-"""Contents of deciding inputs of which it is remembered what they chose, and what conditions choose."""
 Chosen = TypeVar("Chosen")
 
 
 class Fork(Generic[Chosen]):
-    """Where inputs choose among branches; usable from many threads.
+    """Conditions that select branches, as a tree: each result is another fork or a selection. Thread-safe.
 
     Args:
-        conditions: that decide.
-        make: what comes where the conditions are so: one of few other forks, or what is chosen; asked once for each of
-            the first 256, and again where others come back, which is to cost little and give the same.
-        otherwise: what is chosen where they cannot be told, because of an error.
+        make: returns the next fork or the selection for condition values; may be called again for the same values.
+        otherwise: returns the selection if the conditions cannot be computed.
     """
 
     def __init__(
@@ -55,11 +48,10 @@ class Fork(Generic[Chosen]):
 
     @property
     def count(self) -> int:
-        """How many conditions decide."""
         return len(self._conditions.results)
 
     def chosen(self, feed: Mapping[str, Any]) -> Chosen:
-        """What a feed chooses, which was checked."""
+        """Return the selection of a checked feed."""
         key = self._key(feed)
         known = self._known.get(key)
         if known is None:
@@ -67,7 +59,7 @@ class Fork(Generic[Chosen]):
         return known.chosen(feed) if isinstance(known, Fork) else known
 
     def behind(self, truths: Truths) -> Fork[Chosen] | Chosen:
-        """What comes where the conditions are so."""
+        """Return the next fork or the selection for these condition values."""
         with self._making:
             behind = self._behind.get(truths)
             if behind is None:
@@ -77,7 +69,6 @@ class Fork(Generic[Chosen]):
             return behind
 
     def _key(self, feed: Mapping[str, Any]) -> object:
-        """What decides, as a key."""
         contents = tuple([_bytes_of(feed[name]) for name in self._inputs])
         return (contents, *[feed[name].shape for name in self._shapes]) if self._shapes else contents
 
@@ -97,7 +88,7 @@ class Fork(Generic[Chosen]):
         return tuple(bool(values[name].reshape(-1)[0]) for name in self._conditions.results)
 
     def _loaded(self) -> SessionExecution:
-        """What computes conditions: a session in the caller's thread."""
+        """Return a session for the conditions, without a thread pool."""
         with self._loading:
             if self._execution is None:
                 from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, session_execution
@@ -114,7 +105,7 @@ def _bytes_of(value: Any) -> bytes:
 
 
 def _native(value: Any) -> Any:
-    """An array in the byte order of this machine: ONNX Runtime takes any other for this one."""
+    """Convert an array to native byte order, which ONNX Runtime assumes."""
     array = on_host(value)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
@@ -122,15 +113,7 @@ def _native(value: Any) -> Any:
 def write_fork(
     message: Message, truths: Truths, conditions: Conditions, texts: Sequence[str], writer: ContainerWriter
 ) -> None:
-    """Fill a Fork message.
-
-    Args:
-        message: the message.
-        truths: which conditions hold before it comes to this.
-        conditions: that decide here.
-        texts: the same as a person reads them.
-        writer: takes the model that computes them.
-    """
+    """Fill a Fork message; `truths` are the values of the conditions before this fork."""
     message.truths.extend(truths)
     message.inputs.extend(conditions.inputs)
     message.shapes.extend(conditions.shapes)
@@ -144,17 +127,13 @@ def write_fork(
 
 
 def fork_of(file: CompiledFile) -> Fork[Truths] | None:
-    """Return where inputs choose first among the plans of a file; None where they do not.
-
-    Raises:
-        CompiledModelError: it is damaged.
-    """
+    """Return the first fork of a file; None if inputs select no plan."""
     forks = {tuple(row.truths): row for row in file.message.forks}
     return _fork(file, (), forks) if () in forks else None
 
 
 def choice_in_words(file: CompiledFile, truths: Sequence[bool]) -> str:
-    """Return when inputs choose what is known by these truths, in words; empty where they choose nothing."""
+    """Return a text on the inputs that these condition values stand for."""
     forks, taken = {tuple(row.truths): row for row in file.message.forks}, list[BranchDecision]()
     while len(taken) < len(truths):
         row = forks[tuple(truths[: len(taken)])]

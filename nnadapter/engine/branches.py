@@ -1,12 +1,8 @@
 """Plans for models whose inputs select branches of `If`, and the selected model for reports.
 
-Plans by what inputs choose: a model for each choice of branches, with the branches in place of their `If`.
-
-A device that holds no `If` takes nothing of a model that stands inside of one. Where inputs decide which branch is
-taken (`preparation.decisions`), each choice is a model of its own, planned when a run first makes it, and its plans are
-plans of the session like others: under keys of their own, bounded and counted together, by classes of shapes.
-The model as it was given serves what chooses nothing of this kind: where a choice gives devices nothing that is inside
-of an `If`, where its branches contradict themselves, and beyond so many choices.
+A device without support for `If` takes no node inside of one. If inputs select the branch, each selection is planned as
+a model of its own, without the `If`, when a run first selects it. The original model, with its branches, serves
+selections without gain, contradictory ones, and those beyond the limit.
 """
 
 from __future__ import annotations
@@ -45,23 +41,22 @@ from nnadapter.process.resources import Cache
 from partition.graph import Value
 
 MOST_CHOICES = 8
-"""Of a session that have plans of their own."""
+"""Selections per session that have plans of their own."""
 MOST_AHEAD = 4
-"""Choices that are planned before a run makes them, where somebody asks for plans ahead."""
+"""Selections that are planned ahead of runs."""
 _MOST_LEFT = 256
-"""Sets of shapes of which it is remembered that the model as it was given serves them."""
 _MOST_IN_VAIN = 4
-"""Sets of shapes at which a choice gave devices nothing; after them it is not tried any more, if it never did."""
+"""Sets of shapes without gain after which a selection is abandoned."""
 
 
 class NothingGainedError(NNAdapterError):
-    """A choice gives devices nothing that is inside of an `If`. Nobody outside of this room sees it."""
+    """A selection delegates no node from inside an `If`. Internal to this package."""
 
 
 def refuse_without_gain(partitioning: Partitioning) -> None:
-    """Raise `NothingGainedError` if no accelerator has a node of a branch that inputs chose, though the host has.
+    """Raise NothingGainedError if no accelerator runs a node of the selected branches.
 
-    Of branches that hold nothing but constants no node is left: who has one behind them reads these.
+    If the branches hold only constants, any accelerated node counts.
     """
     names = [name for taken in partitioning.model.prepared.branch_decisions for name in taken.nodes]
     inside = re.compile(f"(?:{'|'.join(map(re.escape, names))})_*/")
@@ -76,49 +71,44 @@ def refuse_without_gain(partitioning: Partitioning) -> None:
 
 @dataclass(eq=False)
 class Chosen:
-    """A choice and its plans."""
+    """Selection of branches and its plans."""
 
     plans: ModelPlans
     original_model_shapes: Cache[InputShapes, bool] = field(
         default_factory=lambda: Cache("shapes of choices", _MOST_LEFT)
     )
-    """Shapes that the model as it was given serves."""
+    """Input shapes that the original model serves."""
     has_gained: bool = False
     in_vain: int = 0
 
     @property
     def prepared(self) -> Prepared:
-        """The model, which says what was chosen."""
         return self.plans.planner.prepared
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it is not tried any more."""
         return not self.has_gained and self.in_vain >= _MOST_IN_VAIN
 
     def serves(self, shapes: InputShapes) -> bool:
-        """Whether its plans are asked for at these shapes."""
+        """Return True if its plans are used at these shapes."""
         return not self.is_abandoned and not (
             len(self.original_model_shapes) and self.original_model_shapes.get(shapes)
         )
 
     def keeps_to(self, plans: ModelPlans) -> bool:
-        """Whether these plans serve it at other shapes, too."""
+        """Return True if these plans also serve the selection at other shapes."""
         return self.plans is plans or self.is_abandoned
 
     def admit(self, partitioning: Partitioning) -> None:
-        """Raise NothingGainedError if devices never gained anything by it, nor do they now."""
+        """Raise NothingGainedError if devices have gained nothing so far, and do not now."""
         if not self.has_gained:
             refuse_without_gain(partitioning)
 
 
 class Choices:
-    """The choices of one session; usable from many threads.
+    """Branch selections of one session. Thread-safe.
 
-    Args:
-        decision: what inputs decide of the model.
-        own: the plans of the model as it was given.
-        session: what its plans share with those of choices.
+    `own` are the plans of the original model.
     """
 
     def __init__(self, decision: DecidingConditions, own: ModelPlans, session: SessionPlans) -> None:
@@ -126,13 +116,13 @@ class Choices:
         self._made: dict[Choice, Chosen] = {}
         self._decisions: dict[Truths, DecidingConditions] = {}
         self._contradicted: list[Truths] = []
-        self._forks, self._numbers = count(2), count(1)  # the first is here
+        self._forks, self._numbers = count(2), count(1)  # 1 is the first fork
         self.note = ""
-        """What is said of choices that are too many; empty where they are not."""
+        """Report note if selections are too many to plan; otherwise empty."""
         self._fork = self._fork_of(decision)
 
     def chosen(self, feed: Mapping[str, Any] | None) -> Chosen:
-        """What a checked feed chooses; without one, what is chosen where every condition holds."""
+        """Return the selection of a checked feed; without a feed, the selection with all conditions true."""
         if feed is not None:
             return self._fork.chosen(feed)
         behind: Fork[Chosen] | Chosen = self._fork
@@ -143,29 +133,28 @@ class Choices:
     def take(
         self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None, chosen: Chosen | None = None
     ) -> LeasedPlan[Compiled]:
-        """See `ModelPlans.take`: the plan of what a feed chooses, or of a choice."""
+        """Return the plan of a feed's selection, or of a given one."""
         chosen = self.chosen(feed) if chosen is None else chosen
         taken = self._taken(chosen, use, shapes, lambda: chosen.plans.take(use, shapes, feed))
         return taken or self._own.plans.take(use, shapes, feed)
 
     def take_open(self, use: object, shapes: InputShapes, chosen: Chosen) -> LeasedPlan[Compiled] | None:
-        """See `ModelPlans.take_open`."""
         taken = self._taken(chosen, use, shapes, lambda: chosen.plans.take_open(use, shapes))
         is_left = chosen is self._own or not chosen.serves(shapes)
         return self._own.plans.take_open(use, shapes) if taken is None and is_left else taken
 
     def of(self, choice: Choice) -> ModelPlans:
-        """The plans of a choice; of the model as it was given, where that is none of those made."""
+        """Return the plans of a selection; the original model's if it has none."""
         return self._made.get(choice, self._own).plans
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
-        """What inputs decide, behind what was decided before."""
+        """Conditions that inputs decide, by the decisions made before them."""
         return dict(self._decisions)
 
     @property
     def original_model_shapes(self) -> OriginalModelShapes:
-        """The choices that the model as it was given serves, since they gain nothing or contradict themselves."""
+        """Selections that the original model serves, because they gain nothing or are contradictory."""
         left: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
         for choice, chosen in list(self._made.items()):
             if chosen.is_abandoned or len(chosen.original_model_shapes):
@@ -176,12 +165,11 @@ class Choices:
 
     @property
     def made(self) -> Sequence[ModelPlans]:
-        """The plans of those that were made."""
         return [entry.plans for entry in list(self._made.values())]
 
     @property
     def ahead(self) -> Sequence[Chosen]:
-        """Every choice, if they are few; else the model as it was given."""
+        """All selections if they are few; otherwise the original model."""
         found = dict[Chosen, None]()
         for chosen in self._each(self._fork):
             found[chosen] = None
@@ -195,14 +183,14 @@ class Choices:
 
     @property
     def text(self) -> str:
-        """Which shapes a plan of each choice serves, in words."""
+        """Report text on the shapes that plans of each selection serve."""
         texts = ((entry.prepared.branch_decisions, entry.plans.sizes_text) for entry in list(self._made.values()))
         return "; ".join(f"where {decisions_text(choice)}: {text}" for choice, text in texts if text)
 
     def _taken(
         self, chosen: Chosen, use: object, shapes: InputShapes, take: Callable[[], LeasedPlan[Compiled] | None]
     ) -> LeasedPlan[Compiled] | None:
-        """What is taken of the plans of a choice; None where the model as it was given serves these shapes."""
+        """Take a plan of a selection; None if the original model serves these shapes."""
         if chosen is self._own or not chosen.serves(shapes):
             return None
         try:
@@ -210,7 +198,7 @@ class Choices:
         except NothingGainedError:
             chosen.in_vain += 1
         except (CompilationError, InvalidModelError):
-            pass  # as it was given, the model may run there, or fail in the words that it always had
+            pass  # the original model may run there, or raise its own error
         else:
             chosen.has_gained |= taken is not None
             return taken
@@ -220,7 +208,6 @@ class Choices:
         return None
 
     def _each(self, fork: Fork[Chosen]) -> Iterator[Chosen]:
-        """What may be chosen; not all of it where that is much."""
         for truths in islice(product((True, False), repeat=fork.count), MOST_AHEAD + 1):
             behind = fork.behind(truths)
             if isinstance(behind, Fork):
@@ -230,8 +217,8 @@ class Choices:
 
     def _fork_of(self, decision: DecidingConditions) -> Fork[Chosen]:
         self._decisions[decision_values(decision.prepared.branch_decisions)] = decision
-        # Where conditions cannot be told, whoever runs the model as it was given meets the same, and says so.
-        own: Choices = proxy(self)  # which has the fork
+        # If a condition cannot be computed, the original model runs and raises the same error.
+        own: Choices = proxy(self)  # weak: it owns the fork
         return Fork(decision.conditions, lambda truths: own._behind(decision, truths), lambda error: own._own)
 
     def _behind(self, decision: DecidingConditions, truths: Truths) -> Fork[Chosen] | Chosen:
@@ -255,7 +242,7 @@ class Choices:
                 chosen.admit(partitioning)
 
         made = Chosen(ModelPlans(self._session, prepared, {}, next(self._numbers), admit))
-        known = ref(made)  # which has the plans
+        known = ref(made)  # weak: it owns the plans
         return made
 
 
@@ -268,16 +255,12 @@ def of_choice(
     values: Mapping[str, Any],
     plan: Callable[[Prepared], Partitioning],
 ) -> tuple[Partitioning, Notes]:
-    """Return the plan of what inputs choose of a model, as sessions have it, and what is to be said of that.
+    """Return the partitioning of the branches that inputs select, as sessions plan it, and notes for the report.
 
-    Args:
-        prepared: the model as it was given.
-        shapes: gives those of all inputs.
-        values: contents of inputs; where these do not say, a condition is taken to hold.
-        plan: plans a model.
+    Conditions that `values` (contents of inputs) do not decide are assumed true.
 
     Raises:
-        InvalidInputError: there is no such input, or its contents do not fit it.
+        InvalidInputError: unknown input, or unfit contents.
     """
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
     feed = {name: array_for(name, value, inputs) for name, value in values.items()}
@@ -304,20 +287,17 @@ def of_choice(
 
 
 def measured(shapes: Shapes) -> dict[str, Array]:
-    """Return arrays of these shapes, which hold nothing."""
+    """Return arrays of these shapes without memory for their elements."""
     return {name: np.broadcast_to(np.zeros((), np.int8), shape) for name, shape in shapes.items()}
 
 
 def chosen_by(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
-    """Return the model with the branches that a feed chooses, and whether one was taken that it does not tell.
+    """Return the model with the branches that a feed selects, and whether a condition had to be assumed.
 
-    Args:
-        prepared: the model as it was given.
-        shapes: of all inputs.
-        feed: contents of inputs that choose; where they are not there, conditions are taken to hold.
+    Conditions on inputs missing in the feed are assumed true.
 
     Raises:
-        InvalidInputError: a condition cannot be computed of these.
+        InvalidInputError: a condition cannot be computed.
     """
     is_assumed = False
     sizes = measured(shapes)
@@ -328,7 +308,7 @@ def chosen_by(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> 
         try:
             prepared = decided(decision, _truths(decision.conditions, {**sizes, **feed}) if is_told else every)
         except InvalidModelError:
-            break  # as sessions do, which run the model as it was given
+            break  # like sessions, which then run the original model
     return prepared, is_assumed
 
 
@@ -340,10 +320,10 @@ def _truths(conditions: Conditions, feed: Mapping[str, Array]) -> Truths:
 
 
 def array_for(name: str, value: Any, inputs: Mapping[str, Value]) -> Array:
-    """Return what an input is given as an array of its own type and shape; one number stands for all elements.
+    """Return an input's contents as an array of its dtype and shape; a single number fills all elements.
 
     Raises:
-        InvalidInputError: there is no such input, or it does not fit.
+        InvalidInputError: unknown input, or unfit contents.
     """
     if name not in inputs:
         raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(inputs)}", name=name)
@@ -356,7 +336,6 @@ def array_for(name: str, value: Any, inputs: Mapping[str, Value]) -> Array:
 
 
 def _cast(array: Array, declared: Value) -> Array:
-    """An array in the data type of an input, which has all that is in it."""
     if declared.dtype is None or array.dtype == np.dtype(declared.dtype):
         return array
     try:
@@ -373,11 +352,10 @@ def _cast(array: Array, declared: Value) -> Array:
 
 
 def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
-    """Return the first plan of a compiled file that serves what inputs choose; without values, the first one.
+    """Return the first plan of a compiled file for the branches that inputs select; without values, the first plan.
 
     Raises:
-        InvalidInputError: contents of inputs do not fit, those that choose are not all there, or the file has no plan
-            for what they choose.
+        InvalidInputError: unfit contents, a missing input, or no plan for the selection.
     """
     plans, declared = file.message.plans, file.signature.by_name
     feed: dict[str, Array] = {name: array_for(name, value, declared) for name, value in values.items()}
@@ -388,7 +366,7 @@ def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
     if lost:
         raise InvalidInputError(f"input {lost[0]!r} chooses as well; give it, too", name=lost[0])
     truths = fork.chosen({**measured(file.shapes(plans[0])), **feed})
-    for wanted in (truths, ()):  # as runs do
+    for wanted in (truths, ()):  # as in runs
         plan = next((plan for plan in plans if tuple(plan.truths) == wanted), None)
         if plan is not None:
             return plan

@@ -1,4 +1,4 @@
-"""Cached plans of a session: the engine that runs them, and the model itself for inputs that they do not serve."""
+"""Sessions with cached plans: a source that runs them, and planning for inputs that they do not serve."""
 
 from __future__ import annotations
 
@@ -44,25 +44,22 @@ if TYPE_CHECKING:
 
 
 def is_cacheable(requests: DeviceRequest | Sequence[DeviceRequest], options: Options, session_options: object) -> bool:
-    """Return whether plans of a session can be cached: an accelerator comes first, and its key can be computed.
+    """Return True if plans of a session can be cached: an accelerator comes first, and the cache key is computable.
 
-    Args:
-        requests: devices of the session.
-        options: of the session, with a cache folder.
-        session_options: ONNX Runtime's own, whose settings cannot be read back.
+    Session options of ONNX Runtime cannot be read back, so they exclude caching.
     """
     is_told = session_options is None and options.trace is None and not POLICIES[options.policy].times
     if options.shadow is not None:
-        return False  # plans that were kept have nothing that their runs could be compared with
+        return False  # cached plans have no model to compare with
     return is_told and not registered_kernels() and accelerates_first(requests)
 
 
 class _NotKeptError(errors.InvalidInputError):
-    """No cached plan serves these shapes. It never leaves this module."""
+    """No cached plan serves these shapes. Internal to this module."""
 
 
 class _PlanFailedError(errors.NNAdapterError):
-    """A cached plan failed in a run. It never leaves this module."""
+    """A cached plan failed in a run. Internal to this module."""
 
 
 _ENDS = (
@@ -77,14 +74,11 @@ _ENDS = (
 
 
 class CachedPlanSource(FilePlanSource):
-    """Plans of a cache entry; the model itself serves inputs that they do not. Usable from many threads at once.
+    """Plans of a cache entry. For inputs that they do not serve, the model is planned. Thread-safe.
 
     Args:
-        file: the entry, read as a compiled file.
-        devices: names of the session's.
-        original_model_shapes: shapes at which choices of branches run with the plans for any choice.
-        options: of the session.
-        plan_model: returns a source that plans the model, by the reason for it.
+        original_model_shapes: shapes at which selections of branches run with plans that have all branches.
+        plan_model: returns a source that plans the model, from the reason for it.
 
     Raises:
         NNAdapterError: the plans cannot be used here.
@@ -101,7 +95,7 @@ class CachedPlanSource(FilePlanSource):
         plan_model: Callable[[str], ModelPlanSource],
     ) -> None:
         self._original_model_shapes, self._plan_model = original_model_shapes, plan_model
-        # Placement was decided, and checked, when the plans were made; the model itself is the fallback.
+        # Placement was decided when the plans were made; instead of fallback, the model is planned again.
         plain = replace(
             options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None, background=False
         )
@@ -116,18 +110,17 @@ class CachedPlanSource(FilePlanSource):
         return replace(super().observed(last_shapes), cached=cached)
 
     def close(self) -> None:
-        """Free every plan and device; see `PlanSource.close`."""
         with suppress(errors.ClosedError):
             super().close()
 
     def successor(self, error: Exception) -> ModelPlanSource:
-        """Return a source that plans the model; raise `error` if the CPU failed, which would fail again."""
+        """Return a source that plans the model; raise `error` if the CPU failed, since it would fail again."""
         if isinstance(error, errors.ExecutionError) and error.device in HOSTS:
             raise error
         return self._plan_model(f"the one that was is not used any more: {error}")
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
-        """Return whether plans for any choice serve these shapes; a choice that was never made is planned first."""
+        """Return True if plans with all branches serve these shapes; new selections are planned."""
         left = self._original_model_shapes.get(truths, frozenset())
         return left is None or shapes in left
 
@@ -136,11 +129,7 @@ class CachedPlanSource(FilePlanSource):
 
 
 def _leave(error: errors.NNAdapterError) -> NoReturn:
-    """Refuse the CPU fallback of a cached plan, so that the model is planned again.
-
-    Raises:
-        _PlanFailedError: always.
-    """
+    """Raise an error in place of the CPU fallback, so that the model is planned again."""
     raise _PlanFailedError(str(error)) from error
 
 
@@ -152,7 +141,6 @@ class UpperLayers(NamedTuple):
 
     make_report: ReportMaker
     with_checks: Callable[[Callable[..., ModelPlanSource], Options], Callable[..., ModelPlanSource]]
-    """Adds the accuracy checks of options to a function that makes a plan source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +149,14 @@ class CachedSession:
 
     source: Source
     devices: tuple[Selected, ...]
-    """Devices with all of their options; hosts with those of the caller."""
+    """With all of their options; hosts with the caller's options."""
     requests: Requests
     """Copy of the caller's device requests."""
     options: Options
     place: Place
 
     def engine(self, upper: UpperLayers) -> tuple[PlanEngine, tuple[str, ...]] | str:
-        """Return the engine of the cached plans and the names of its devices; or why there is none."""
+        """Return an engine of the cached plans and its device names, or the reason why there is none."""
         opened = self.place.opened()
         if isinstance(opened, str):
             return opened
@@ -180,16 +168,11 @@ class CachedSession:
             return f"one was kept, and cannot be used: {errors.describe(error)}"
 
     def source_maker(self, why: str, make_report: ReportMaker) -> Callable[..., ModelPlanSource]:
-        """Return a function that makes a source which plans the model and writes its plans to the cache.
-
-        Args:
-            why: no cached plan is used.
-            make_report: makes the report of a plan.
-        """
+        """Return a factory of sources that plan the model and write their plans to the cache."""
         from nnadapter.engine.model_source import ModelPlanSource
         from nnadapter.engine.plan_cache_writer import PlanCacheWriter
 
-        # Contents in memory are not to be held for it.
+        # do not keep the model's contents in memory
         light = replace(self, source=replace(self.source, held=None)) if self._in_memory else self
         verifies = self.options.verify is not None
         writer = PlanCacheWriter(self.place, light._is_unchanged, why, make_report, verifies=verifies)
@@ -200,7 +183,6 @@ class CachedSession:
         return not isinstance(self.source.held, os.PathLike)
 
     def _plan_model(self, upper: UpperLayers, why: str) -> ModelPlanSource:
-        """Return a source that plans the model, after cached plans could not be used."""
         from nnadapter.engine.model_source import ModelPlanSource, open_source
         from nnadapter.planning.setting import open_setting
 
@@ -237,11 +219,10 @@ class CachedSession:
             )
 
     def _is_unchanged(self) -> bool:
-        """Return whether the key of the session is still the same, so that new plans can be cached under it."""
+        """Return True if the key of the session is unchanged, so that new plans can be cached under it."""
         return self._key_now() == self.place.key
 
     def _key_now(self) -> Key | None:
-        """Return the key that a new session would have; None if it would have none."""
         try:
             told = self.source if self._in_memory else source_of(self.source.held)
             return key_of(told, self.devices, self.options)
@@ -250,18 +231,12 @@ class CachedSession:
 
 
 def cached_session(source: Any, requests: Requests, options: Options) -> CachedSession | None:
-    """Return the cached session of a model; None if the model or a device cannot be read.
-
-    Args:
-        source: path, contents or message of the model.
-        requests: devices of the session, whose plans can be cached (`is_cacheable`).
-        options: of the session, with a cache folder.
-    """
+    """Return the cached session of a model; None if the model or a device cannot be read."""
     try:
         named = deepcopy(named_requests(requests))
         for name in named:
-            require_driver(name)  # before much is read in vain
-        telling = begun_source(source)  # while devices are opened, and their packages imported
+            require_driver(name)  # before the model is read
+        telling = begun_source(source)  # in a thread, while devices are opened and their packages imported
         devices = tuple(_selected(named, options.isolated))
         isolate = {device.name: device.limits for device in devices if device.limits is not None}
         options = replace(options, isolate=isolate or False)
@@ -269,25 +244,23 @@ def cached_session(source: Any, requests: Requests, options: Options) -> CachedS
         place = Place(folder_of(options), key_of(told, devices, options))
         return CachedSession(told, devices, tuple(named.items()), options, place)
     except (errors.NNAdapterError, UnkeyedError, OSError):
-        return None  # opening the devices and the model reports what is wrong
+        return None
 
 
 def _selected(named: Mapping[str, Mapping[str, Any]], isolate: Isolate) -> Iterator[Selected]:
-    """Yield the named devices with all of their options; hosts are not opened for it."""
+    """Yield the named devices with all of their options; hosts need not be opened."""
     for name, options in named.items():
         yield Selected(name, options, named=True) if name in HOSTS else select_one(name, options, isolate)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of looking for cached plans."""
+    """Result of a search for cached plans."""
 
     hit: bool
-    """There are plans that a session would run."""
     miss_reason: str = ""
-    """Why there are none, with the parts of the key in which the nearest entry differs."""
+    """Reason if there are none, with the parts of the key in which the nearest entry differs."""
     shapes: str = ""
-    """Input shapes that the plans serve, in words."""
 
 
 def look(
@@ -296,14 +269,7 @@ def look(
     options: Options,
     shapes: Shapes | None = None,
 ) -> Found:
-    """Return whether a session would find cached plans.
-
-    Args:
-        source: the model's file, or its contents.
-        requests: devices of the session.
-        options: of the session, which has a cache.
-        shapes: of all inputs, that plans have to serve; None for any.
-    """
+    """Search for cached plans of a session that serve these shapes of all inputs (None for any)."""
     if kind_of(source) is SourceKind.COMPILED:
         return Found(False, "a compiled model has its plans in itself")
     if not is_cacheable(requests, options, None):
@@ -321,7 +287,7 @@ def look(
 
 
 def _found(file: CompiledFile, shapes: Shapes | None) -> Found:
-    from nnadapter.engine.file_texts import plans_held, served  # sessions do not describe their plans
+    from nnadapter.engine.file_texts import plans_held, served  # rarely needed
 
     assert isinstance(file.container, LinkedContainer), "of a place"
     file.container.check_links()

@@ -1,20 +1,12 @@
-"""Compilation of a partitioning: programs of segments, repair after failures, and the plan that they are bound to.
+"""Compilation of a partitioning: programs of its segments, repair after failures, and binding to a plan.
 
-Which of some atoms a device fails to compile: found by compiling some of them, in bounded tries and seconds.
+If a device fails to compile a segment that it admitted, failing atoms are searched by bisection, within a budget: atoms
+that fail alone, or two that fail only together. Otherwise the segment is too large and is cut in two. If no atom
+compiles at all, the search ends early.
 
-Halves are compiled. A half that fails is halved again, so every atom that fails alone is found. Where neither half
-fails it is what they hold together: two atoms that fail only beside each other are searched for by halving what stands
-beside them. If they are not two either, the whole is too large, and is to be cut. A device of which nothing compiles is
-not at odds with nodes, and is not searched for long.
-
-What is taken from a device that failed to compile a segment: the nodes at fault, where they are found.
-
-They are banned: the device is not given nodes of the same form any more, in this session and, where it has a cache,
-in others until the ban expires. A segment that is too large for its device is cut in two. Where neither is found within
-the bounds of a search, the device loses the whole segment.
-
-A device that said yes and fails to compile has broken its promise: its segment is taken from it, the graph is cut
-again, and the fact is kept for the report. Programs that were compiled already are used again.
+Failing nodes are banned: the device gets no nodes of the same form in this session and, if it has a cache, in later
+ones until the ban expires. If the search finds nothing, the device loses the whole segment. Then the graph is cut
+again, and compiled programs are reused.
 """
 
 from __future__ import annotations
@@ -82,76 +74,71 @@ from nnadapter.process.resources import close_all
 from partition.plan import Plan, Step
 
 _TRIES = 4
-"""Programs that a segment is tried to be bound to."""
+"""Programs tried by `clone_with_constants` for one segment."""
 Likeness = Hashable
-"""What segments have in common that may share a program, each with its own constants."""
+"""Key of segments that may share a program, each with its own constants."""
 
 
 class Built(NamedTuple):
-    """A compiled segment, and the values that its inputs stand for."""
+    """Compiled segment, and the value names of its inputs."""
 
     program: Program
     inputs: tuple[str, ...]
     seconds: float
-    """What compiling took."""
     program_sharing_key: Likeness | None = None
-    """What it has in common with models that may be bound to its program; None where it is never asked."""
+    """None if sharing is impossible."""
     takes_sizes: bool = False
-    """Its model is adapter IR that leaves sizes open."""
+    """Its model is adapter IR with dynamic shapes."""
     twin: Hashable = None
-    """The segment whose program it was bound to; None if it was compiled."""
+    """Segment whose program was cloned; None if it was compiled."""
 
 
 def program_sharing_key_of(device: str, part: Part) -> Likeness | None:
-    """Equal for segments of a device that differ in names and in what constants hold; None where that is not known."""
+    """Return a key equal for segments that differ only in names and constants; None if they cannot share."""
     if not isinstance(part.model, Model) or part.model.has_dynamic_shapes:
         return None
     return device, likeness_of_model(part.model)
 
 
 class Programs:
-    """The programs of a plan in the making, by segment. What is no longer in the plan is kept until `keep_only`."""
+    """Programs of a plan, by segment. Segments that leave the plan stay until `keep_only`."""
 
     def __init__(self) -> None:
         self._built: dict[Hashable, Built] = {}
         self._compiled: dict[Likeness, list[Hashable]] = {}
 
     def __contains__(self, key: Hashable) -> bool:
-        """Whether that segment was built."""
         return key in self._built
 
     def __getitem__(self, key: Hashable) -> Built:
-        """What was built for a segment."""
         return self._built[key]
 
     def add(self, key: Hashable, built: Built) -> None:
-        """Keep what was built for a segment."""
         self._built[key] = built
         if built.program_sharing_key is not None and built.twin is None:
             self._compiled.setdefault(built.program_sharing_key, []).append(key)
 
     def alike(self, likeness: Likeness) -> list[Hashable]:
-        """Segments with that likeness that were compiled, the newest first, as many as are worth a try."""
+        """Return compiled segments with this sharing key, newest first, as many as are worth trying."""
         return self._compiled.get(likeness, [])[: -_TRIES - 1 : -1]
 
     def twins(self, plan: Plan) -> dict[int, int]:
-        """Segment -> the one whose program it was bound to."""
+        """Return the segment whose program was cloned, for each cloned segment."""
         segments: dict[Hashable, int] = {atoms_of(plan, step): step.segment for step in plan.steps}
         twin_atoms = {number: self._built[key].twin for key, number in segments.items()}
         return {number: segments[twin] for number, twin in twin_atoms.items() if twin in segments}
 
     def keep_only(self, plan: Plan) -> None:
-        """Close programs of segments that the plan does not have."""
+        """Close programs of segments that are not in the plan."""
         used = {atoms_of(plan, step) for step in plan.steps}
         close_all([self._built.pop(key).program for key in self._built.keys() - used])
 
     def close(self) -> None:
-        """Close all."""
         close_all(built.program for built in self._built.values())
 
 
 def calls_about(partitioning: Partitioning, step: Step) -> NamedCalls:
-    """The calls of a step's device about it."""
+    """Return the named driver calls for a step."""
     return NamedCalls(step.device, step.segment, nodes_of(partitioning, step))
 
 
@@ -161,23 +148,23 @@ def nodes_of(partitioning: Partitioning, step: Step) -> list[str]:
 
 
 def bound_by(binder: Binder, position: int, built: Built) -> BoundStep:
-    """Return the step at a position of a plan with what was built for it."""
+    """Bind a program to the step at a position of a plan."""
     return binder.step(position, built.program, built.inputs, is_told_sizes=built.takes_sizes)
 
 
 def atoms_of(plan: Plan, step: Step) -> Atoms:
-    """What a segment is known by, however the graph is cut around it."""
+    """Return the identity of a segment, which does not depend on how the graph around it is cut."""
     return step.device, tuple(sorted({plan.graph.atom_of[node] for node in step.nodes}))
 
 
 class Builder:
-    """Has the devices of one setting make programs."""
+    """Builder of programs on the devices of a setting."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
 
     def built(self, part: Part, calls: NamedCalls, likeness: Likeness | None = None, *, alone: bool = False) -> Built:
-        """Compile a part that its device admitted; `alone` where it is all of a plan."""
+        """Compile an admitted part; `alone` if it is the entire plan."""
         started = time.perf_counter()
         context = self._setting.by_name[calls.device].context
         call = "compile_whole_graph" if alone else "compile"
@@ -189,15 +176,7 @@ class Builder:
     def like(
         self, part: Part, calls: NamedCalls, likeness: Likeness | None, programs: Programs, *, alone: bool
     ) -> Built:
-        """A part that its device admitted: by a program of one that is like it, or compiled.
-
-        Args:
-            part: the part.
-            calls: of its device, about it.
-            likeness: of it.
-            programs: those that were made.
-            alone: it is all of a plan.
-        """
+        """Clone the program of a similar part if the device can, otherwise compile."""
         TENSORS.free_orphans()
         bound = self._bound(part, calls, likeness, programs) if likeness is not None else None
         return bound or self.built(part, calls, likeness, alone=alone)
@@ -205,26 +184,21 @@ class Builder:
     def filled(
         self, wanted: Sequence[SegmentRequest], calls: Mapping[int, NamedCalls], *, alone: bool
     ) -> Iterator[tuple[Program, float]]:
-        """The programs of filled segments, see `specialization.Build`.
+        """Yield the programs of specialized segments and their compile times.
 
-        The device is asked about each, also where it took one that is like it: what it says may hang on contents.
-
-        Args:
-            wanted: the segments.
-            calls: of their devices, about each, by segment.
-            alone: there is one, and it is all of the plan.
+        The device is asked about every segment, since its verdict may depend on constants.
         """
         made, by_name = Programs(), self._setting.by_name
-        for step, part, _ in wanted:  # one thing for all after the other: half the time of all things for each
+        for step, part, _ in wanted:  # all checks, then all compiles: half the time of alternating
             check_admitted(by_name[step.device].context, calls[step.segment], part)
         for step, part, _ in wanted:
             likeness = None if alone else program_sharing_key_of(step.device, part)
             built = self.like(part, calls[step.segment], likeness, made, alone=alone)
-            yield built.program, built.seconds  # first: nobody has it before, and an interrupt may come any time
+            # yield before storing: the caller must own the program before an interrupt can come
+            yield built.program, built.seconds
             made.add(step.segment, built)
 
     def _bound(self, part: Part, calls: NamedCalls, likeness: Likeness, programs: Programs) -> Built | None:
-        """The part by a program of one that is like it; None where it has to be compiled."""
         started, context = time.perf_counter(), self._setting.by_name[calls.device].context
         for twin in programs.alike(likeness):
             with making(self._setting.trace, calls.device, "clone_with_constants", *calls.about):
@@ -235,28 +209,27 @@ class Builder:
 
 
 Compiles = Callable[[Sequence[int]], bool]
-"""Whether a device compiles these atoms."""
+"""Returns whether a device compiles these atoms."""
 
 _MOST_TRIES = 128
 _MOST_SECONDS = 30.0
-"""Both of one session."""
+"""Both per session."""
 _HOPELESS = 6
-"""Tries after which something must have compiled, if only a single atom."""
+"""Tries after which at least a single atom must have compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
-    """What was found."""
+    """Atoms at fault."""
 
     alone: tuple[int, ...] = ()
-    """Atoms each of which fails by itself."""
+    """Atoms that fail by themselves."""
     beside: tuple[tuple[int, int], ...] = ()
-    """Atoms that fail together, and not alone."""
+    """Pairs of atoms that fail only together."""
     is_too_large: bool = False
-    """Not single atoms nor two are at fault, but that they are so many."""
+    """No atom and no pair is at fault."""
 
     def __add__(self, other: Culprits) -> Culprits:
-        """Those of both."""
         return Culprits(self.alone + other.alone, self.beside + other.beside, self.is_too_large or other.is_too_large)
 
 
@@ -264,23 +237,23 @@ NOT_FOUND = Culprits()
 
 
 class _SpentError(Exception):
-    """The bounds are reached. Nobody outside of this file sees it."""
+    """The budget is spent. Internal to this file."""
 
 
 @dataclass(eq=False, slots=True)
 class Budget:
-    """What may be spent on searching in one session."""
+    """Search budget of one session."""
 
     tries: int = _MOST_TRIES
     seconds: float = _MOST_SECONDS
     clock: Callable[[], float] = field(default=time.perf_counter)
 
     def left(self) -> bool:
-        """Whether there is something left."""
+        """Return True if tries and seconds remain."""
         return self.tries > 0 and self.seconds > 0
 
     def spend(self, work: Callable[[], bool]) -> bool:
-        """Do a try; raise where none is left."""
+        """Run one try, or raise if the budget is spent."""
         if not self.left():
             raise _SpentError
         started = self.clock()
@@ -292,10 +265,9 @@ class Budget:
 
 
 def culprits_of(atoms: Sequence[int], compiles: Compiles, budget: Budget) -> Culprits:
-    """Return what is at fault where a device failed to compile all of `atoms`, in their order.
+    """Return the atoms at fault in `atoms`, which failed to compile together.
 
-    Returns:
-        What was found within the budget; `NOT_FOUND` if it was not enough, or nothing compiles.
+    The result is `NOT_FOUND` if the budget was too small, or nothing compiles.
     """
     tried = passed = 0
 
@@ -318,7 +290,6 @@ def culprits_of(atoms: Sequence[int], compiles: Compiles, budget: Budget) -> Cul
 
 
 def _search(failing: tuple[int, ...], compiles: Compiles) -> Culprits:
-    """What is at fault in atoms that fail together."""
     if len(failing) == 1:
         return Culprits(alone=failing)
     left, right = failing[: len(failing) // 2], failing[len(failing) // 2 :]
@@ -328,13 +299,13 @@ def _search(failing: tuple[int, ...], compiles: Compiles) -> Culprits:
     found = NOT_FOUND
     for half in failed:
         found += _search(half, compiles)
-        if found.is_too_large:  # it is cut in two, and what fails of that is searched then
+        if found.is_too_large:  # it is cut in two, and failing parts are searched then
             break
     return found
 
 
 def _together(left: tuple[int, ...], right: tuple[int, ...], compiles: Compiles) -> Culprits:
-    """What is at fault where two halves compile and the whole does not."""
+    """Return the atoms at fault if two halves compile but not their union."""
     one = _needed(left, right, compiles)
     other = _needed(right, (one,), compiles) if not compiles((*right, one)) else None
     if other is None or compiles((one, other)):
@@ -343,7 +314,7 @@ def _together(left: tuple[int, ...], right: tuple[int, ...], compiles: Compiles)
 
 
 def _needed(candidates: tuple[int, ...], beside: tuple[int, ...], compiles: Compiles) -> int:
-    """The last of the fewest first candidates that fail beside others; all of them do."""
+    """Return the last atom of the shortest prefix of candidates that fails together with `beside`."""
     passing, failing = 0, len(candidates)
     while failing - passing > 1:
         middle = (passing + failing) // 2
@@ -355,11 +326,7 @@ def _needed(candidates: tuple[int, ...], beside: tuple[int, ...], compiles: Comp
 
 
 class Repair:
-    """Finds what a device cannot compile, within the bounds of one session.
-
-    Args:
-        setting: the devices.
-    """
+    """Search for nodes that a device cannot compile, within the budget of one session."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting, self._budget = setting, Budget()
@@ -372,14 +339,9 @@ class Repair:
         error: BaseException,
         known: dict[Atoms, AdmittedSegment],
     ) -> Judgment:
-        """Return the judgment without what a device failed to compile.
+        """Return the judgment without the nodes or the segment that a device failed to compile.
 
-        Args:
-            judgment: as it is now.
-            partitioning: with the step.
-            step: that failed.
-            error: what the driver raised.
-            known: answers of devices to segments; a segment that is too large is refused there, to be cut in two.
+        A segment that is too large is refused in `known`, the cached admissions, so that it is cut in two.
         """
         key, why = atoms_of(partitioning.plan, step), describe(error)
         device, atoms = self._setting.by_name[step.device], key[1]
@@ -414,12 +376,12 @@ class Repair:
             return Culprits(is_too_large=self._budget.left())
         compiles = self._compiles(partitioning, device)
         if self._budget.left() and self._budget.spend(lambda: compiles(atoms)):
-            return NOT_FOUND  # not what it holds is at fault: it could not be bound to another's program, say
+            return NOT_FOUND  # not its contents are at fault, but perhaps cloning a program
         return culprits_of(atoms, compiles, self._budget)
 
     def _compiles(self, partitioning: Partitioning, device: SessionDevice) -> Callable[[Sequence[int]], bool]:
         def compiles(atoms: Sequence[int]) -> bool:
-            """Whether the device compiles these atoms; what it does not admit it is not at fault for."""
+            """Return True if the device compiles these atoms, or does not admit them."""
             model, names = model_of(partitioning.model, device, atoms), _names(partitioning, atoms)
             admission = named_call(device.name, "admit", None, names)(ask_admission, device.context, model)
             if isinstance(admission.verdict, Unsupported):
@@ -427,7 +389,7 @@ class Repair:
             try:
                 program = named_call(device.name, "compile", None, names)(device.context.compile, model)
                 close_all([checked_program(program)])
-            except FAILURES:  # a driver may raise anything; this is its border
+            except FAILURES:  # a driver may raise anything; this is its boundary
                 return False
             return True
 
@@ -445,7 +407,7 @@ def _names(partitioning: Partitioning, atoms: Sequence[int]) -> list[str]:
 
 
 def blamed(partitioning: Partitioning, step: Step, error: BaseException) -> Mapping[int, Unsupported]:
-    """The nodes (positions in `step`) that a device is to blame for not loading; what is no valid ONNX is not."""
+    """Return the nodes (positions in `step`) that a device failed to load, except invalid ONNX nodes."""
     refused = blamed_nodes(error, len(step.nodes))
     return {position: why for position, why in refused.items() if not _is_invalid(partitioning, step.nodes[position])}
 
@@ -456,9 +418,9 @@ def _is_invalid(partitioning: Partitioning, node: int) -> bool:
 
 
 def delegated(setting: Setting, plan: Plan, left: Step) -> dict[Atoms, Unsupported]:
-    """Every segment on a device that accelerates, refused for what cutting it out left behind.
+    """Refuse all accelerated segments, because ONNX Runtime cannot load a remaining segment.
 
-    ONNX Runtime loads whole models that contradict themselves, and not always the parts, of which more is known.
+    ONNX Runtime may load a contradictory model but not its parts, whose types are known.
     """
     detail = f"ONNX Runtime does not load segment {left.segment}, which is left then"
     why = Unsupported(Reason.COMPILE_FAILED, detail)
@@ -466,9 +428,9 @@ def delegated(setting: Setting, plan: Plan, left: Step) -> dict[Atoms, Unsupport
 
 
 def host_of(setting: Setting, plan: Plan, step: Step) -> SessionDevice:
-    """The host, if it takes every node of a step as far as is known, else the last resort.
+    """Return the host if it takes every node of a step, otherwise the last resort.
 
-    A pin to the device that failed says nothing of the host, which is asked; a ban from the host holds.
+    A pin to the failed device does not count as a refusal by the host; a ban from the host does.
     """
     host = setting.host
     has_bans = any(ban.device == host.name for ban in setting.constraints.rules.bans)
@@ -483,35 +445,29 @@ def host_of(setting: Setting, plan: Plan, step: Step) -> SessionDevice:
 
 @dataclass(eq=False)
 class Compiler:
-    """Compiles what was partitioned in one setting."""
+    """Compiler of partitionings for one setting."""
 
     setting: Setting
     make_room: Callable[[], bool] = evict_nothing
     """See `PlanDevices`."""
     arenas: Arenas = field(init=False)
-    """Memory for values between steps, which all plans share; devices in processes of their own map it."""
+    """Memory of intermediate values, shared by all plans; isolated devices map it."""
 
     def __post_init__(self) -> None:
-        """Begin with the incidents of opening devices, and with memory that all devices know."""
         self.arenas = Arenas(shared=any(device.is_isolated for device in self.setting.devices))
         self.incidents = Incidents(self.setting.constraints.fallback, self.setting.trace)
-        """Of the session."""
         for device, kind, message in self.setting.absent:
             self.incidents.add(Incident("load", device, None, (), kind, message, INSTEAD))
         self._repair, self._builder = Repair(self.setting), Builder(self.setting)
         self._said: set[Cause] = set()
-        """What was warned of in the session."""
+        """Causes that were warned of."""
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
-        """Settle, compile, and settle again without what failed, until everything is compiled.
-
-        Args:
-            planner: settles.
-            judgment: of a model of the planner's.
+        """Settle and compile, repeatedly without failed nodes, until everything compiles.
 
         Raises:
-            NotDelegatedError: fallback is forbidden and something would have to fall back.
-            CompilationError: not even the CPU takes what is left.
+            NotDelegatedError: fallback is needed but forbidden.
+            CompilationError: the CPU does not take the remaining nodes either.
         """
         programs = Programs()
         try:
@@ -521,14 +477,10 @@ class Compiler:
             raise
 
     def compile_open(self, partitioning: Partitioning, opening: DynamicPartitioning) -> Compiled:
-        """Compile a partitioning for many sizes.
-
-        Args:
-            partitioning: at some shapes, as the report tells of it.
-            opening: the same with its sizes left open.
+        """Compile a dynamic partitioning; `partitioning` is the one at some shapes, for the report.
 
         Raises:
-            CompilationError: a device took a segment with open sizes, and fails to compile it.
+            CompilationError: a device took a segment with dynamic shapes and fails to compile it.
         """
         programs, opened = Programs(), opening.partitioning
         warn_of_idle(partitioning, self._said)
@@ -554,7 +506,7 @@ class Compiler:
 
     @property
     def resting(self) -> tuple[str, ...]:
-        """What is said of devices that rest now."""
+        """Report notes on devices that are paused."""
         return self._site.resting
 
     def _compile(self, planner: Planner, judgment: Judgment, programs: Programs) -> Compiled:
@@ -612,7 +564,6 @@ class Compiler:
     def _compile_all(
         self, partitioning: Partitioning, programs: Programs, without: Collection[int] = ()
     ) -> list[tuple[Step, BaseException]]:
-        """Compile all segments but for some, and return those that failed."""
         failed: list[tuple[Step, BaseException]] = []
         host = self.setting.host.name
         for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
@@ -620,10 +571,10 @@ class Compiler:
             if key in programs or step.segment in without:
                 continue
             if failed and step.device == host:
-                continue  # the cut will change: what is left for the CPU is compiled when it is final
+                continue  # the cut will change; segments of the CPU are compiled when it is final
             try:
                 programs.add(key, self._program_or_again(partitioning, step, piece, programs))
-            except FAILURES as error:  # a driver may raise anything; this is its border
+            except FAILURES as error:  # a driver may raise anything; this is its boundary
                 if (
                     step.device == host
                     and not blamed(partitioning, step, error)
@@ -636,7 +587,7 @@ class Compiler:
     def _program_or_again(
         self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
     ) -> Built:
-        """A segment compiled; once more where its driver says that this may help, or room was made for it."""
+        """Compile a segment; retry once after a transient error, and as long as memory can be freed."""
         while True:
             try:
                 return self._program(partitioning, step, piece, programs)
@@ -660,7 +611,7 @@ class Compiler:
         try:
             return self._builder.built(whole, calls, alone=alone)
         except CompilationError:
-            # The model as it was may hold a node that ONNX Runtime does not take and that is known before the run.
+            # The original model may hold a node that ONNX Runtime refuses but that is folded.
             return self._builder.built(parts.part(step), calls)
 
     def _compile_failed(self, partitioning: Partitioning, step: Step, error: BaseException, instead: str) -> str:
@@ -708,7 +659,7 @@ class Compiler:
         )
 
     def _filling(self, partitioning: Partitioning, opening: DynamicPartitioning, programs: Programs) -> Compiled:
-        """The class of a plan some of whose segments are compiled for each set of sizes."""
+        """Return a template, some of whose segments are compiled for each set of sizes."""
         opened = opening.partitioning
         steps = enumerate(opened.plan.steps)
         built = {
@@ -746,7 +697,7 @@ class Compiler:
         )
 
     def _make_cpu_fallback(self, partitioning: Partitioning, error: NNAdapterError) -> CpuFallback:
-        """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""
+        """Return the CPU fallback, or raise: if the policy forbids it, or `error` if the host cannot load the model."""
         forbidden = self.setting.constraints.fallback_at("run") == "forbid"
         if forbidden and isinstance(error, OtherShapeError):
             self._cpu_fallback_incident(partitioning, error)
@@ -760,11 +711,7 @@ class Compiler:
         return replace(whole, say=partial(self._cpu_fallback_incident, partitioning))
 
     def on_host(self, part: Part, outputs: tuple[str, ...]) -> CpuFallback:
-        """A model as a whole, compiled by the host.
-
-        Raises:
-            NNAdapterError: it does not load the model.
-        """
+        """Compile an entire model on the host; raise NNAdapterError if the host cannot load it."""
         calls = NamedCalls(self.setting.host.name)
         built = self._builder.built(part, calls)
         return CpuFallback(calls.device, self._site.pools(calls)(built.program), built.inputs, outputs)
@@ -779,14 +726,12 @@ class Compiler:
     def _run_failed(
         self, partitioning: Partitioning, slots: Mapping[str, int], step: Step, error: BaseException
     ) -> Substitute:
-        """What runs a failed step instead: the host, or the last resort. Raises where the policy says so."""
         if self.incidents.policy("run") == "forbid":
             self._say_run_failed(partitioning, step, error, "")
         message = run_failure(step, nodes_of(partitioning, step), describe(error))
         return self._make_substitute(partitioning, slots, step, message, error)
 
     def _reference(self, partitioning: Partitioning, slots: Mapping[str, int], step: Step) -> Substitute:
-        """What a step is compared with: the host, or the last resort."""
         message = f"segment {step.segment} of device {step.device!r} is to be compared with the CPU"
         return self._make_substitute(partitioning, slots, step, message, None)
 
@@ -801,7 +746,7 @@ class Compiler:
         device, built = self._build_substitute(
             host_of(self.setting, partitioning.plan, step), partitioning, message, step, error
         )
-        if not slots.keys() >= set(built.inputs):  # of what stays inside of another segment it may ask for the size
+        if not slots.keys() >= set(built.inputs):  # it may need the size of a value inside of another segment
             raise ExecutionError(message, device=step.device, segment=step.segment, phase="run") from error
         pools = self._site.pools(NamedCalls(device.name, *calls_about(partitioning, step).about))
         inputs = tuple(slots[name] for name in built.inputs)
@@ -815,7 +760,6 @@ class Compiler:
     def _build_substitute(
         self, device: SessionDevice, partitioning: Partitioning, message: str, step: Step, error: BaseException | None
     ) -> tuple[SessionDevice, Built]:
-        """A step compiled for `device`, or for the last resort."""
         part, last_resort = partitioning.model.parts.part(step), self.setting.last_resort
         about = calls_about(partitioning, step).about
         try:
@@ -833,7 +777,7 @@ class Compiler:
 
 
 def _new_places(before: Partitioning, step: Step, after: Partitioning) -> str:
-    """Return where the nodes of a step are after the graph is cut again, in words."""
+    """Return a text on the new devices of a step's nodes after the graph is cut again."""
     names = nodes_of(before, step)
     wanted = set(names)
     steps = [(new_step.device, len(wanted.intersection(nodes_of(after, new_step)))) for new_step in after.plan.steps]

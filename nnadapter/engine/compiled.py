@@ -1,11 +1,8 @@
-"""Result of compilation: a plan with its programs, how it was chosen, its measured promise, and accuracy checks.
+"""Result of compilation: a plan with its programs, how it was chosen, its measured time, and accuracy checks.
 
-What a choice by measurement promises, and whether later runs keep it.
-
-A choice that was made while something else used the machine may be wrong. It shows in the runs that come after it: they
-take clearly longer than another candidate did, or clearly less than was measured, so that nothing that was measured
-then can be trusted. Single runs say nothing, and runs that overlap compete with each other; so several blocks of runs
-in a row have to say so.
+A choice measured while the machine was busy may be wrong: later runs are clearly slower than another candidate, or
+clearly faster than measured. Single runs are noisy and overlapping runs compete, so several consecutive blocks of runs
+must agree.
 """
 
 from __future__ import annotations
@@ -30,36 +27,33 @@ if TYPE_CHECKING:
 
 
 BLOCK = 16
-"""Runs of a block."""
+"""Runs in a block."""
 BLOCKS = 3
-"""That have to contradict in a row."""
+"""Consecutive blocks that must contradict the measurement."""
 _SLOWER = 1.25
-"""Times what another candidate took."""
+"""Ratio to the fastest other candidate."""
 _FASTER = 0.75
-"""Times what was measured."""
+"""Ratio to the measured time."""
 _LEAST_SECONDS = 20e-6
-"""A difference that counts, at least: what is between a device and who measures takes some microseconds."""
+"""Smallest difference that counts; call overhead varies by some microseconds."""
 
 _CLOCK_SECONDS = 1e-6
-"""By how much clocks are wrong."""
 
 
 def typical(runs: Sequence[float]) -> float:
-    """Return what counts of the seconds of some runs, or turns of them: the lower quartile."""
+    """Return the representative run time: the lower quartile."""
     return sorted(runs)[len(runs) // 4]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What was measured, in seconds of a run."""
+    """Measured run times in seconds."""
 
     seconds: float
-    """Of the plan."""
     rival_seconds: float = inf
-    """Of the fastest other candidate."""
+    """Time of the fastest other candidate."""
 
     def contradicted_by(self, block: Sequence[float]) -> bool:
-        """Whether runs that took so many seconds contradict it, by what is `typical` of them."""
         taken = typical(block)
         slow, fast = max(self.seconds, self.rival_seconds), self.seconds
         return taken > max(_SLOWER * slow, slow + _LEAST_SECONDS) or taken < min(_FASTER * fast, fast - _LEAST_SECONDS)
@@ -67,19 +61,18 @@ class Promise:
 
 @dataclass(slots=True)
 class Watch:
-    """Holds runs to a promise, from any thread: two that tell at once may lose a run, and nothing else."""
+    """Check of runs against the measured time. Thread-safe, except that concurrent calls may lose a run."""
 
     promise: Promise
     block: list[float] = field(default_factory=list)
     against: int = 0
-    """Blocks in a row that contradict."""
+    """Consecutive contradicting blocks."""
     taken: float = 0.0
-    """What was `typical` of the last block that contradicts, in seconds."""
+    """Typical run of the last contradicting block, in seconds."""
     ended: float = -inf
-    """When the run before ended."""
 
     def is_broken_by(self, seconds: float, now: float) -> bool:
-        """Whether the promise is broken, by a run that took so long and has just ended, and by those before it."""
+        """Record a run that just ended; return True if runs contradict the measurement."""
         overlaps, self.ended = now - seconds < self.ended - _CLOCK_SECONDS, now
         if overlaps:
             self.block = []
@@ -97,33 +90,30 @@ class Watch:
 
 
 _BYTES_PER_NODE = 256
-"""Types, verdicts and places of a node, which every plan has for itself; measured on networks of 50 to 460 nodes."""
+"""Types, verdicts and placement of a node, which every plan holds for itself."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunnablePlan:
-    """A plan that is ready to run, of a model or of a compiled file."""
+    """Plan that is ready to run, of a model or of a compiled file."""
 
     plan: CompiledPlan
     notes: tuple[str, ...] = ()
-    """What did not go as promised, for the report."""
     watch: Watch | None = None
-    """Compares its runs with what was measured; None if nothing was."""
+    """None if it was not measured."""
     shapes: ShapeSet | None = None
-    """The shapes that it serves; None for those that it was made at."""
+    """Shapes that it serves; None for only the shapes it was made at."""
     programs: SpecializedPrograms[Any] | None = None
-    """Programs that a template shares with its specialized plans; None for all other plans."""
+    """Programs that a template shares with its specialized plans; None for other plans."""
     is_template: bool = False
-    """It does not run itself: its specialized plans do."""
+    """It never runs itself, only its specialized plans do."""
 
     @property
     def has_dynamic_shapes(self) -> bool:
-        """Whether it, or the template that it is specialized from, serves many shapes."""
         return self.shapes is not None or self.programs is not None
 
     @property
     def holding(self) -> Holding:
-        """The memory of its programs and their executions, if the drivers report it."""
         if self.programs is None:
             return self._own_holding
         return self.programs.holding_of(self.programs if self.is_template else self)
@@ -143,35 +133,34 @@ class RunnablePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedPlacement:
-    """A placement that was weighed by running it."""
+    """Placement that was measured."""
 
     origin: Origin
-    """What found it."""
+    """Search that found it."""
     predicted: float | None
-    """Seconds; None for one that was remembered."""
+    """Seconds; None for a cached choice."""
     measured: float
-    """Seconds of one run here: the lower quartile of its turns."""
+    """Seconds of a run: the lower quartile."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Compiled(RunnablePlan):
-    """A partitioning with its programs."""
+    """Partitioning with its programs."""
 
     partitioning: Partitioning
     compile_seconds: Mapping[int, float]
-    """Per segment, the time that its compilation took."""
+    """By segment."""
     bound_to: Mapping[int, int] = field(default_factory=dict)
-    """Segment -> the one whose program it was bound to, with constants of its own; not those that were compiled."""
+    """Segment -> segment whose program was cloned with other constants."""
     timed: tuple[TimedPlacement, ...] = ()
-    """What it was chosen from by measurement, the plan first, then fastest first; empty where it was not."""
+    """Measured candidates, the chosen one first, then fastest first; empty without measurement."""
     chosen: str = ""
-    """How it was measured, in words."""
+    """Text on how it was measured."""
     opening: DynamicPartitioning | None = None
-    """Its partitioning with dynamic shapes, if it has them: `partitioning` is the one at the shapes it was made at."""
+    """Its dynamic partitioning, if any; `partitioning` is the one at the shapes it was made at."""
 
     @property
     def has_dynamic_shapes(self) -> bool:
-        """Whether it, or the template that it is specialized from, serves many shapes."""
         return self.opening is not None
 
     @property
@@ -181,36 +170,30 @@ class Compiled(RunnablePlan):
 
 
 class Checks(Protocol):
-    """Those of one session. Usable from many threads at once."""
+    """Accuracy checks of one session. Thread-safe."""
 
     first: Lock
-    """Held by the run whose plan is checked before anybody gets results of it."""
+    """Held by the first run of a plan until its results are checked."""
 
     def is_due(self) -> bool:
-        """Count a run; whether it is one of those that are compared."""
+        """Count a run; return True if its steps are to be compared."""
 
     def is_checked(self, plan: RunnablePlan) -> bool:
-        """Whether results of a plan may be given to anybody."""
+        """Return True if the plan's results may be returned."""
 
     def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
-        """Compare every step of a run.
+        """Compare every step of a run; return incidents of wrong steps, whose nodes were withdrawn.
 
-        Args:
-            plan: that was run.
-            provenance: of the run.
-            values: by slot, all that its steps read and made; none where the model ran as it was.
-
-        Returns:
-            What was found to be wrong, and taken from its device: such a run is to be repeated. Nothing else.
+        A run with incidents is to be repeated. `values` are by slot; empty if the CPU fallback ran.
 
         Raises:
-            AccuracyError: something is wrong, and the policy forbids that another device does it.
+            AccuracyError: a step is wrong and the policy forbids fallback.
         """
 
     @property
     def count(self) -> int:
-        """How many plans were found to be right, or made right."""
+        """Number of plans found correct, or corrected."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is to be said of it in reports."""
+        pass

@@ -1,10 +1,7 @@
-"""Compiled file as read, and the table of rules that its messages must satisfy.
+"""Compiled file, and the rules that its messages must satisfy.
 
-What holds for every file that is read: a table of rules over its messages.
-
-A file may say anything: checksums are no signature. What is read is held against these rules once, when the file is
-opened, so that nothing that loads or runs it has to. They look at no part's contents, which are checked when they are
-used: a program by its driver, a segment by what parses it, and both against the plan (`devices.py`).
+Checksums do not protect against forgery, so every message is checked once at opening. Contents of parts are checked
+when they are used: programs by their driver, segments by their parser.
 """
 
 from __future__ import annotations
@@ -37,23 +34,22 @@ from nnadapter.store.container import ADVICE, Container
 from partition.graph import ITEMSIZE_OF_DTYPE
 
 Rule = Callable[[Message, Container], Iterator[str]]
-"""Says what is wrong with a message, in words."""
+"""Yields texts on the faults of a message."""
 
 _LARGEST_ITEM_BYTES = 16
 _MOST_ELEMENTS = 1 << 62
 _LONGEST_TYPE = 200
 _CONTAINERS = frozenset(("sequence", "optional", "map", "sparse"))
 _SEGMENTS: Mapping[str, str] = {ModelForm.IR.value: IR, ModelForm.ONNX.value: ONNX}
-"""By form, the kind of the part."""
 
 
 def problem_of(model: Message, container: Container) -> str:
-    """Return the first thing that is wrong with a CompiledModel message, in words; empty if nothing is."""
+    """Return the first fault of a CompiledModel message; empty if there is none."""
     return next(_problems(model, container), "")
 
 
 def _problems(message: Message, container: Container) -> Iterator[str]:
-    """What is wrong, one after the other; a rule that has found something is asked for no more."""
+    """Yield the faults of nested messages, then of the message itself."""
     for field, value in message.ListFields():
         rule = RULES.get(field.message_type.name) if field.message_type is not None else None
         if rule is not None:
@@ -80,7 +76,6 @@ def _shape(shape: Message, container: Container) -> Iterator[str]:
 
 
 def _sizes(sizes: Sequence[int]) -> Iterator[str]:
-    """Of an array, or known so far."""
     if len(sizes) > limits.RANK:
         yield f"a shape has {len(sizes)} dimensions, expected at most {limits.RANK}"
     elif any(size < 0 for size in sizes):
@@ -141,7 +136,6 @@ def _plan(plan: Message, container: Container) -> Iterator[str]:
 
 
 def _checks(step: Message, values: Mapping[str, Message]) -> Iterator[str]:
-    """Yield the faults in the checks of indices before a step."""
     for check in step.checks:
         firsts = [*(limit for row in check.ranges for limit in (row.low, row.high)), check.most]
         limits = [limit for first in firsts if first.size_of for limit in (first, *first.others)]
@@ -190,7 +184,7 @@ def _filled_program(filled: Message, container: Container) -> Iterator[str]:
 
 
 def _any(message: Message, container: Container) -> Iterator[str]:
-    """What is to be said is said of what is inside, or where it is read (`trace_messages.py`)."""
+    """Accept the message: its fields are checked by other rules, or when read (`trace_messages.py`)."""
     yield from ()
 
 
@@ -238,7 +232,7 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
 
 
 def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
-    """Inputs that choose are few numbers, and every plan is of something that may be chosen."""
+    """Check that deciding inputs are small, and that every plan belongs to a possible selection."""
     if len(model.forks) > MOST_FORKS:
         yield f"inputs choose at {len(model.forks)} places, expected at most {MOST_FORKS}"
         return
@@ -269,7 +263,7 @@ def _is_few_numbers(value: Message) -> bool:
 
 
 def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], outputs: Sequence[str]) -> Iterator[str]:
-    """Every value is made once and before it is read, and inputs and constants are what values are said to be."""
+    """Check that values are defined once and before use, and that inputs and constants have their declared types."""
     values = {row.name: row for row in plan.values}
     if len(plan.shapes) != len(inputs):
         yield "a plan is for other inputs"
@@ -302,12 +296,11 @@ def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], output
 
 
 def _readers(step: Message) -> tuple[Message, ...]:
-    """What says in a step which values it reads."""
+    """Return the messages of a step that name its inputs."""
     return step, step.segment, step.instead, step.program
 
 
 def _is(sizes: Sequence[int], data_type: str, value: Message | None) -> Iterator[str]:
-    """An array of these sizes is what a value is said to be, as far as that is known. Containers have no sizes."""
     if value is None or "(" in value.data_type:
         return
     if value.data_type not in ("", data_type):
@@ -334,7 +327,7 @@ def _once(names: Iterable[str], what: str) -> Iterator[str]:
 
 
 def _part(container: Container, number: int, kind: str) -> Iterator[str]:
-    """There is a part of that kind; of any, if empty: equal parts are one, and have the kind of the first."""
+    """Check that a part exists and has this kind; empty for any, since equal parts have the kind of the first."""
     if number >= len(container.parts):
         yield f"part {number} is asked for, and there are {len(container.parts)}"
     elif kind and container.parts[number].kind != kind:
@@ -342,7 +335,6 @@ def _part(container: Container, number: int, kind: str) -> Iterator[str]:
 
 
 def _shown(text: str) -> str:
-    """A text of the file as messages show it."""
     return repr(text if len(text) <= _LONGEST_TYPE else f"{text[:_LONGEST_TYPE]}…")
 
 
@@ -364,14 +356,13 @@ RULES: Mapping[str, Rule] = {
     "Fork": _fork,
     "CompiledModel": _model,
 }
-"""By name of the message; those inside of a message come before its own."""
 
 
 class CompiledFile:
-    """A compiled model that was opened: its message is read, its parts are not."""
+    """Opened compiled model: its message is read, its parts are not."""
 
     def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
-        """Open a file, or take its contents, or its parts.
+        """Open a path, contents, or a container.
 
         Raises:
             CompiledModelError: it cannot be read, is damaged, or of a newer version.
@@ -385,22 +376,20 @@ class CompiledFile:
         if problem:
             raise self.container.damaged(problem)
         self.whole: Message | None = self._cpu_fallback()
-        """The model as it was as a plan for any shapes: one step on the CPU; None where it was not kept."""
+        """The original model as a plan for all shapes: one step on the CPU; None if the file lacks it."""
 
     @property
     def signature(self) -> Signature:
-        """What goes into the model and what comes out."""
         message = self.message
         rows = (message.inputs, message.overridable, message.outputs)
         inputs, overridable, outputs = (tuple(map(read_value, value_messages)) for value_messages in rows)
         return Signature(inputs, overridable, outputs, read_metadata(message.metadata))
 
     def shapes(self, plan: Message) -> dict[str, tuple[int, ...]]:
-        """The shapes of inputs that a plan is for."""
         return {name: read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
 
     def report(self, plan: Message) -> bytes:
-        """The report of a plan as JSON; the model as it was has that of the first plan."""
+        """Return the report of a plan as JSON; the original model has the report of the first plan."""
         described = self.message.plans[0] if plan is self.whole else plan
         return bytes(self.container.contents(described.report, REPORT))
 

@@ -1,21 +1,15 @@
-"""Runs with several steps in progress at once, by device streams or device threads.
+"""Runs with several steps in flight at once, on device streams or in device threads.
 
-Threads that run steps of a device beside the run that began them: one for each device, in the order of the steps.
+A run acquires a `Flight` for its exclusive use until all work is done. An enqueued step is *pending* until a wait
+confirmed that it is done. While any step is pending, no value of the run is released, so memory in use by a device is
+never freed. After an interrupt the values stay with the flight; the next run that acquires it waits for the steps
+first.
 
-Locks and queues are C's, which no interrupt breaks.
+If a wait raises, the events show which pending step failed. It runs on its substitute; later pending steps of the
+device run again, since they read its missing outputs.
 
-Runs that have several steps under way at once, and wait where it was planned: by streams, or by threads of devices.
-
-A run is lent a `Flight`: a stream per device, and for every enqueued step an execution and an event, which nobody else
-uses before all work is done. An enqueued step is *pending* until a wait has said that it is done. As long as one is, no
-value of the run is let go, so nothing that a device reads or writes is freed. A run that an interrupt ended leaves its
-values with its flight, and whoever gets that next waits for them first.
-
-A wait that raises says that a pending step failed; the events of the steps say which. That one runs elsewhere, as one
-that failed at once; what is pending behind it read what it did not make, and runs again, step by step.
-
-Steps that run alongside do so in a thread of their device, as any step does, falling back included. They
-work in memory that the run gives back at its end, so a run never ends before them.
+Threaded steps use memory that the run releases at its end, so a run never ends before them. Locks and queues are
+implemented in C, so no interrupt breaks them.
 """
 
 from __future__ import annotations
@@ -44,7 +38,7 @@ RunStep = Callable[[], StepRun]
 
 
 class Job:
-    """One step that is run elsewhere."""
+    """Step that runs in a device thread."""
 
     __slots__ = ("_claim", "device", "error", "result", "run_step", "under_way")
 
@@ -58,7 +52,7 @@ class Job:
         self._claim: dict[str, str] = {}
 
     def do(self) -> None:
-        """Run it, unless nobody wants it any more."""
+        """Run the step, unless the run no longer waits for it."""
         if self._claimed_by("lane") != "lane":
             return
         try:
@@ -69,7 +63,7 @@ class Job:
             self.under_way.release()
 
     def wait(self) -> StepRun:
-        """Wait until it is done, and return what came of it, or raise what it raised."""
+        """Wait for the step; return its result or raise its error."""
         with self.under_way:
             if self.error is not None:
                 raise self.error
@@ -77,7 +71,7 @@ class Job:
         return self.result
 
     def wait_out(self) -> None:
-        """Wait until it is done, however often somebody interrupts; where it has not begun, it never will."""
+        """Wait until the step is done, despite interrupts; if it has not begun, prevent it."""
         while self.under_way.locked():
             try:
                 if self._claimed_by("waiter") == "waiter":
@@ -85,15 +79,15 @@ class Job:
                 with self.under_way:
                     return
             except KeyboardInterrupt:
-                continue  # one is being raised already; the step works in memory that is about to be given back
+                continue  # An interrupt is already being raised; the step uses memory that is about to be released.
 
     def _claimed_by(self, who: str) -> str:
-        """Who was first to claim it; one step for the interpreter, which may be repeated after an interrupt."""
+        """Return the first claimant. `setdefault` is atomic, so it may be repeated after an interrupt."""
         return self._claim.setdefault("by", who)
 
 
 class Lane:
-    """A device's thread."""
+    """Thread of a device that runs steps in order."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -102,21 +96,19 @@ class Lane:
         self._thread.start()
 
     def job(self, run_step: RunStep) -> Job:
-        """Return a step that is to be run as if in the caller's context; `submit` takes it when it is noted."""
+        """Return a job in the caller's context. It starts only by `submit`, after the caller stored it."""
         context = copy_context()
         return Job(self._device, lambda: context.run(run_step))
 
     def submit(self, job: Job) -> None:
-        """Have a step run behind those before it."""
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Wait for its steps, and end it."""
+        """Wait for all jobs, and end the thread."""
         self._jobs.put(None)
         self._thread.join()
 
     def __del__(self) -> None:
-        """Let the thread end."""
         self._jobs.put(None)
 
 
@@ -128,22 +120,17 @@ def _work(jobs: SimpleQueue[Job | None]) -> None:
 
 @dataclass(eq=False, slots=True)
 class Pending:
-    """An enqueued step that nobody has waited for."""
+    """Enqueued step that no wait has confirmed yet."""
 
     bound: BoundStep
     event: Event
     started: float
     seconds: float = 0.0
-    """What the host took to enqueue it."""
+    """Host time to enqueue it."""
 
 
 class Flight:
-    """What one run needs to have work under way. Everything stays with it until it is closed.
-
-    Args:
-        steps: those that are enqueued.
-        devices: those that have a thread.
-    """
+    """Streams, events, executions and threads for one run; reused by later runs until closed."""
 
     def __init__(self, steps: Sequence[BoundStep], devices: Iterable[str]) -> None:
         self.streams: dict[str, Stream] = {}
@@ -152,13 +139,10 @@ class Flight:
         """By segment."""
         self.executions: dict[int, Execution] = {}
         self.pending: list[Pending] = []
-        """In the order in which they were enqueued."""
         self.values: list[Any] = []
-        """Of the run that has work under way."""
         self.made: list[Sequence[DeviceTensor]] = []
-        """What its enqueued steps make, whoever has got hold of it."""
+        """Outputs of enqueued steps, kept alive even if the run lost them."""
         self.lanes: dict[str, Lane] = {}
-        """By device."""
         self._pools = [bound.pool for bound in steps]
         try:
             for name in devices:
@@ -174,7 +158,7 @@ class Flight:
             raise
 
     def settle(self) -> None:
-        """Wait for what is under way, whatever becomes of it; then nothing of its run is held any more."""
+        """Wait for all steps in flight, ignoring their errors, and release the values of their run."""
         for device in dict.fromkeys(entry.bound.step.device for entry in self.pending):
             with suppress(*FAILURES):
                 self.streams[device].synchronize()
@@ -182,7 +166,7 @@ class Flight:
         self.values, self.made = [], []
 
     def close(self) -> None:
-        """Wait, free streams and events, and give the executions back."""
+        """Wait, free streams and events, and return the executions."""
         self.settle()
         for pool in self._pools:
             pool.give_back(self)
@@ -190,13 +174,7 @@ class Flight:
 
 
 class Flights:
-    """Runs the steps of one plan. Usable from many threads at once.
-
-    Args:
-        steps: of the plan.
-        overlap: how they overlap; at least one is not waited for at once.
-        trace: of the session, which hears of waits.
-    """
+    """Runner of overlapping steps of one plan. Thread-safe."""
 
     def __init__(self, steps: Sequence[BoundStep], overlap: Overlap, trace: Trace) -> None:
         self._overlap, self._trace = overlap, trace
@@ -207,11 +185,10 @@ class Flights:
         )
         self._flights = ObjectPool(lambda: Flight(enqueued, devices))
         self._parted: list[Flight] = []
-        """Those of a process that this one was forked from: never used here, nor closed, which would wait for them."""
+        """Flights inherited by a forked process: never used or closed, which would wait for their threads."""
         register_after_fork(self)
 
     def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
-        """See `StreamResults.run`."""
         user = object()
         try:
             flight = self._flights.acquire(user)
@@ -231,32 +208,28 @@ class Flights:
             self._flights.users.pop(user, None)
 
     def after_fork(self) -> None:
-        """In a process that was forked: the threads of streams and lanes are not there."""
+        """Set inherited flights aside in a forked process, which lacks their threads."""
         self._parted += self._flights.clear()
         self._flights.users.clear()
 
     def close(self) -> None:
-        """See `StreamResults.close`."""
         close_all(self._flights.clear())
 
 
 class _Run:
-    """One run in a flight."""
-
     def __init__(self, flight: Flight, overlap: Overlap, trace: Trace, run: OneRun) -> None:
         self._flight, self._overlap, self._trace = flight, overlap, trace
         self._values, self._made, self._kept, self._control, self._sizes, self._given, self._holds = run
         self._runs: dict[int, StepRun] = {}
         self._jobs: dict[int, Job] = {}
-        """By segment, what threads have to run, in its order."""
+        """Jobs in device threads by segment, in order."""
         self._released: list[int] = []
-        """Slots that nobody reads any more, but perhaps what is pending."""
+        """Slots that at most a pending step still reads."""
 
     def all(self, steps: Sequence[BoundStep], *, shared: bool) -> list[StepRun]:
-        """Run every step."""
         for bound in steps:
             if self._control is not None:
-                if self._control.takes_turns:  # a run that gives a device back has nothing under way there
+                if self._control.takes_turns:  # a device must be idle when its turn is released
                     self._wait_for_others(bound.step.device)
                 ask_before(self._control, bound, shared=shared)
             for segment in self._overlap.awaited.get(bound.step.segment, ()):
@@ -268,20 +241,20 @@ class _Run:
         return [self._runs[bound.step.segment] for bound in steps]
 
     def wait_out(self) -> None:
-        """Wait until no thread has anything of the run, whatever became of it."""
+        """Wait until no device thread works for the run, whatever its result."""
         for job in self._jobs.values():
             job.wait_out()
 
     def _begin(self, bound: BoundStep) -> None:
-        """Begin a step; most are done then."""
         segment, in_turn = bound.step.segment, self._control is not None and self._control.takes_turns
         if segment in self._overlap.threaded_segments and not in_turn:
             lane = self._flight.lanes[bound.step.device]
-            job = self._jobs[segment] = lane.job(partial(self._run_of, bound))  # first: an interrupt may come any time
+            # stored before submit: an interrupt may come at any time
+            job = self._jobs[segment] = lane.job(partial(self._run_of, bound))
             lane.submit(job)
         elif segment not in self._overlap.enqueued_segments:
             self._run_now(bound)
-        elif bound.health.is_troubled:  # perhaps only now: it was planned to be enqueued, with no wait before it
+        elif bound.health.is_troubled:  # perhaps only now; it was planned to be enqueued without a wait
             self._wait_for_all()
             self._run_now(bound)
         elif not self._is_enqueued(bound):
@@ -295,15 +268,15 @@ class _Run:
         return run_step(bound, self._values, self._made, self._kept, self._control, told, self._given)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
-        """Enqueue a step; where that cannot be, wait for what is pending, since the step is to run now."""
+        """Enqueue a step; if that fails, wait for all pending steps, since it must run now."""
         assert bound.residence is not None and self._made is not None, "only such steps are enqueued"
         segment = bound.step.segment
         if bound.index_checks:
-            self._wait_for_all()  # what they look at may be under way
+            self._wait_for_all()  # values to check may be in flight
             for index_check in bound.index_checks:
                 index_check.check(self._values)
         entry = Pending(bound, self._flight.events[segment], time.perf_counter())
-        self._flight.pending.append(entry)  # first: an interrupt may come at any time
+        self._flight.pending.append(entry)  # stored first: an interrupt may come at any time
         try:
             for planned_check in bound.planned:
                 planned_check.check(self._values)
@@ -319,7 +292,8 @@ class _Run:
             self._flight.pending.remove(entry)
             self._wait_for_all()
             with suppress(*FAILURES):
-                self._flight.streams[bound.step.device].synchronize()  # where what it made is not what was expected
+                # in case its outputs were rejected while it is in flight
+                self._flight.streams[bound.step.device].synchronize()
             self._runs[segment] = self._after_failure(bound, error, entry.started)
             return True
         self._flight.pending.remove(entry)
@@ -342,7 +316,7 @@ class _Run:
         return made
 
     def _wait_for(self, segment: int) -> None:
-        """Wait for one step, and with it for those before it in its stream or thread."""
+        """Wait for one step, and for earlier ones of its stream or thread."""
         job = self._jobs.get(segment)
         if job is not None:
             self._wait_for_job(segment, job)
@@ -352,7 +326,6 @@ class _Run:
             self._wait(entry, entry.event)
 
     def _wait_for_others(self, device: str) -> None:
-        """Wait for all that is pending on other devices."""
         lasts = {entry.bound.step.device: entry for entry in self._flight.pending}
         for other, last in lasts.items():
             if other != device:
@@ -381,7 +354,7 @@ class _Run:
         self._let_go()
 
     def _wait(self, last: Pending, point: Event | Stream) -> None:
-        """Wait for a step and those before it in its stream; what failed is run elsewhere."""
+        """Wait for a step and earlier ones of its stream; failed ones run on a substitute."""
         started, asked, device = time.perf_counter(), self._trace.timestamp(), last.bound.step.device
         try:
             point.synchronize()
@@ -404,11 +377,11 @@ class _Run:
         self._runs[bound.step.segment] = StepRun(bound.step.segment, bound.step.device, entry.seconds, "")
 
     def _run_again(self, device: str, error: BaseException) -> None:
-        """A step that is pending on a device failed: it runs elsewhere, those behind it once more."""
+        """Run a failed pending step on its substitute, and later steps of its device again."""
         entries = [pending for pending in self._flight.pending if pending.bound.step.device == device]
         failed, error = _first_failure(entries, error)
         with suppress(*FAILURES):
-            self._flight.streams[device].synchronize()  # nothing is under way there, and the stream forgets
+            self._flight.streams[device].synchronize()  # nothing is in flight there, and the stream drops its error
         for entry in entries[:failed]:
             self._done(entry)
         for entry in entries[failed:]:
@@ -420,7 +393,6 @@ class _Run:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Let go of what nobody reads any more."""
         if self._flight.pending or self._jobs:
             return
         for slot in () if self._holds else self._released:
@@ -430,7 +402,7 @@ class _Run:
 
 
 def _first_failure(entries: Sequence[Pending], error: BaseException) -> tuple[int, BaseException]:
-    """Which of some steps in a row failed, and how; the first where no event says so."""
+    """Return index and error of the first failed step; index 0 if no event reports an error."""
     for position, entry in enumerate(entries):
         try:
             entry.event.synchronize()

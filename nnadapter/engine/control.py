@@ -1,28 +1,14 @@
 """Control of a run: termination, deadlines, and turns on devices.
 
-Whose turn it is on each device, where several runs of one plan follow each other: one run at a time, earliest first.
+Runs of one plan that follow each other take turns: each device serves one run at a time, the earliest first. A run
+releases its device before it waits for the next one, so there is no deadlock.
 
-Each device then works on another input, and never on two at once, which would only take its memory and its caches
-twice. A run that waits for a device has given back the one before, so none waits for a run that waits for it.
+All runs of a session have the same deadline, so one thread sleeps until the earliest end. Runs only add and remove a
+dictionary entry and never wake the thread. A deadline's clock stops while a run waits for its turn.
 
-Runs that have to be done by some time, and the thread that tells them when it is over.
-
-All runs of a session have the same time, so whoever comes later has to be done later: the thread sleeps to the first
-end, or as long as a run that has not come yet would have. Nobody wakes it, so a run pays two steps in a dictionary. It
-ends where nobody ran for so long. A run whose clock stood still meanwhile says so when it is told.
-
-What stands over one run: who may stop it, until when it has to be done, and whose turn it is on a device.
-
-Most runs have nothing of the kind, and no control: nothing is looked at between their steps.
-
-A run stops before its next step, and in the middle of one where the device can: ONNX Runtime is told by its run
-options, a driver asks the `Control` that it is given. The run then raises what was asked for, whatever the driver
-raised. A run that came to its end gives its results, however late.
-
-The clock of a deadline stands still while a run waits for its turn: in a stream, a run has as long as it has alone.
-
-Run options may be shared by many runs, so what stops one of them is written into options of its own, and a thread
-looks whether the caller's say the same.
+A run stops before its next step, or during a step if the device supports it: ONNX Runtime reads its run options, and a
+driver polls its `Control`. A run that completes returns its results, even if late. Run options may be shared by many
+runs, so each run to be stopped has a copy, and a thread copies the caller's `terminate` flag to it.
 """
 
 from __future__ import annotations
@@ -46,11 +32,11 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS = 0.005
-"""How often one that waits asks whether it still wants to."""
+"""Polling interval of waits."""
 
 
 class Turns:
-    """The devices of some runs that follow each other."""
+    """Turns of runs that follow each other on some devices."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -58,22 +44,16 @@ class Turns:
         self._waiting: dict[str, list[tuple[int, Lock]]] = {}
 
     def take_free(self, device: str) -> bool:
-        """Take the device if nobody has it."""
+        """Acquire the device if it is free."""
         with self._lock:
             is_free = device not in self._taken
             self._taken.add(device)
             return is_free
 
     def take(self, device: str, number: int, is_over: Callable[[], bool]) -> bool:
-        """Wait until the device is free, and no run with a lower number waits for it; then it is taken.
+        """Wait until the device is free and no run with a lower number waits for it, then acquire it.
 
-        Args:
-            device: which.
-            number: of the run; no other has it.
-            is_over: the run does not want the device any more.
-
-        Returns:
-            It is taken; not so where `is_over` came first.
+        Returns False if `is_over` became true first. Each run has a unique number.
         """
         with self._lock:
             if device not in self._taken:
@@ -89,7 +69,7 @@ class Turns:
         return True
 
     def _withdrawn(self, device: str, entry: tuple[int, Lock]) -> bool:
-        """It waits no longer; not so where its turn has come meanwhile."""
+        """Stop waiting; return False if the turn has come meanwhile."""
         with self._lock:
             waiting = self._waiting[device]
             if entry not in waiting:
@@ -99,7 +79,7 @@ class Turns:
             return True
 
     def give_back(self, device: str) -> None:
-        """Give a device that was taken to who waits for it."""
+        """Hand a device to the next run that waits for it, or free it."""
         with self._lock:
             if waiting := self._waiting.get(device):
                 heappop(waiting)[1].release()
@@ -108,21 +88,21 @@ class Turns:
 
 
 ENTRY = "nnadapter.deadline_s"
-"""Of run options: seconds that this run may take, in place of what its session says."""
+"""Run configuration entry with this run's deadline in seconds, which overrides the session's."""
 Tell = Callable[[], float | None]
-"""Told that the time is over. Returns when it is to be told instead, by `monotonic`, if it has more time."""
+"""Called at the deadline; returns a later time by `monotonic` if the run has more time."""
 
 
 def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
-    """Return the seconds that run options give a run; None where they say nothing of it.
+    """Return the deadline in run options, in seconds; None if there is none.
 
     Raises:
-        InvalidOptionError: they are no seconds.
-        TypeError: they are no run options.
+        InvalidOptionError: the entry is not a positive number.
+        TypeError: the argument is not run options.
     """
     try:
         said = None if options is None else options.get_run_config_entry(ENTRY)
-    except RuntimeError:  # there is no such entry
+    except RuntimeError:  # no such entry
         return None
     except AttributeError:
         raise TypeError(f"run options are an onnxruntime.RunOptions, got {type(options).__name__}") from None
@@ -135,11 +115,7 @@ def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
 
 
 class Deadlines:
-    """The runs of one session. Usable from many threads.
-
-    Args:
-        seconds: that a run may take.
-    """
+    """Deadlines of the runs of one session, all of the same duration. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -147,31 +123,28 @@ class Deadlines:
         self._is_awake = False
         self._ends: dict[Tell, float] = {}
         self._asleep = Lock()
-        """Held until there is nothing to watch over any more; then whoever watches takes it."""
+        """Held until the object is closed or collected; the watching thread then acquires it and ends."""
         self._asleep.acquire()
         finalize(self, _let_go, self._asleep).atexit = False
         register_after_fork(self)
 
     def watch(self, tell: Tell) -> float:
-        """Have `tell` called when the time is over, from another thread, and return when that is by `monotonic`.
-
-        Who watched calls `forget`, or is told.
-        """
+        """Register a run, and return its deadline by `monotonic`; another thread then calls `tell`."""
         end = self._ends[tell] = time.monotonic() + self.seconds
         if not self._is_awake:
             self._wake()
         return end
 
     def forget(self, tell: Tell) -> None:
-        """The run is done."""
+        """Unregister a run that is done."""
         self._ends.pop(tell, None)
 
     def close(self) -> None:
-        """Nobody comes any more. May be called again."""
+        """End the watching thread. Idempotent."""
         _let_go(self._asleep)
 
     def after_fork(self) -> None:
-        """In a process that was forked: neither the thread nor the runs are there."""
+        """Forget the thread and the runs in a forked process, which has neither."""
         self._is_awake = False
         self._ends.clear()
 
@@ -183,27 +156,27 @@ class Deadlines:
                 watching.start()
 
     def _tell(self) -> float | None:
-        """Tell those whose time is over; return seconds to the next end, None where nobody ran for so long."""
+        """Notify runs past their deadline; return seconds to the next one, or None after as long without runs."""
         if not self._goes_on():
             return None
         now = time.monotonic()
         for tell, end in list(self._ends.items()):
             if end <= now and self._ends.pop(tell, None) is not None and (later := tell()) is not None:
-                self._ends[tell] = later  # if its run ended this moment, it is told once, and forgotten
+                self._ends[tell] = later  # if its run ended this moment, it is notified once more and then forgotten
         return max(0.0, min([end - now for end in list(self._ends.values())], default=self.seconds))
 
     def _goes_on(self) -> bool:
         if self._ends:
             return True
         with self._lock:
-            # Before it is looked again: who comes meanwhile sees it, or is seen.
+            # Cleared before the check: a new run sees False and starts a thread, or the check sees the run.
             self._is_awake = False
             self._is_awake = bool(self._ends)
             return self._is_awake
 
 
 def _look(held: ReferenceType[Deadlines], asleep: Lock) -> None:
-    """What the thread does; it keeps nothing alive, and ends with what it watches over."""
+    """Watch deadlines; between waits, the thread holds only a weak reference."""
     while (deadlines := held()) is not None and (seconds := deadlines._tell()) is not None:
         del deadlines
         if asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
@@ -211,59 +184,54 @@ def _look(held: ReferenceType[Deadlines], asleep: Lock) -> None:
 
 
 def _let_go(asleep: Lock) -> None:
-    with suppress(RuntimeError):  # somebody was first
+    with suppress(RuntimeError):  # released by another caller
         asleep.release()
 
 
 _LEAST_SECONDS = 1e-9
-"""What a driver is told where no time is left: 0 means that there is no deadline."""
+"""Value passed to a driver when no time remains, since 0 means no deadline."""
 _LEAST_LEFT = 0.001
-"""Seconds between two looks at a run that waits for its turn with hardly any time left."""
+"""Shortest interval in seconds between two checks of a run that waits for its turn."""
 
 
 class RunControl:
-    """One run. `stop` may be called from any thread and from a finalizer: it takes no lock.
+    """Control of one run. `stop` may be called from any thread and from a finalizer, since it takes no lock.
 
     Args:
-        turns: of the runs that this one follows; None if devices are not shared out.
-        number: of this run among them.
-        is_held: somebody may call `stop`.
+        turns: turns shared with other runs; None if devices are not shared.
+        number: number of this run among them.
+        is_held: a caller may call `stop`.
     """
 
     def __init__(self, turns: Turns | None = None, number: int = 0, *, is_held: bool = False) -> None:
         self.trace = SILENT
-        """Hears of waits for a turn."""
         self._turns, self._number = turns, number
         self._device: str | None = None
-        """Whose turn it has."""
+        """Device that it holds."""
         self.copies_options = False
-        """CPU steps get a copy of the caller's run options, which has no adapters."""
+        """CPU steps get a copy of the caller's run options, without adapters."""
         self._stopped = False
         self._is_held = is_held
         self._callers: onnxruntime.RunOptions | None = None
-        """What the caller gave; never written to."""
+        """Never written to."""
         self._own: onnxruntime.RunOptions | None = None
-        """Nobody else's; None where nobody but the caller stops the run."""
+        """Run options of this run alone; None if only the caller's options can stop it."""
         self._following: Lock | None = None
-        """Held as long as a thread looks at the caller's."""
+        """Held while a thread copies the caller's `terminate` flag."""
         self._deadlines: Deadlines | None = None
         self._of_call: Deadlines | None = None
-        """Of this run alone, where its run options say how long it may take."""
+        """Deadline of this run alone, if its run options have one."""
         self._end: float | None = None
         self._left: float | None = None
-        """Seconds until the end, while the run waits for its turn."""
+        """Seconds to the deadline, while the run waits for its turn."""
 
     def stop(self) -> None:
-        """Have the run end before its next step, or earlier; nothing happens where it is over."""
+        """Stop the run before its next step, or earlier; ignored if it is over."""
         self._stopped = True
         self._tell()
 
     def begin(self, options: onnxruntime.RunOptions | None, deadlines: Deadlines | None) -> onnxruntime.RunOptions:
-        """The run begins. Returns the options to run with: the caller's, where nobody else stops the run.
-
-        Raises:
-            InvalidOptionError: a deadline in the options is none.
-        """
+        """Begin the run, and return the run options to use: the caller's, if nothing else can stop it."""
         self._callers = options
         seconds = deadline_of(options)
         if seconds is not None:
@@ -285,7 +253,7 @@ class RunControl:
         return made
 
     def end(self) -> None:
-        """The run is over: what it holds is given back."""
+        """End the run, and release its device and threads."""
         if self._deadlines is not None:
             self._deadlines.forget(self._late)
         if self._of_call is not None:
@@ -298,7 +266,6 @@ class RunControl:
 
     @property
     def is_over(self) -> bool:
-        """It is to stop."""
         return (
             self._stopped
             or (self._end is not None and time.monotonic() >= self._end)
@@ -307,11 +274,11 @@ class RunControl:
 
     @property
     def takes_turns(self) -> bool:
-        """It follows other runs, which get a device when it comes to the next one."""
+        """True if the run gets a device only at the step that needs it."""
         return self._turns is not None
 
     def before(self, device: str, *, shared: bool) -> None:
-        """A step on a device comes next: wait for its turn where `shared`, the plan having several devices."""
+        """Wait for the device of the next step, if the plan has several (`shared`)."""
         if self._turns is None or not shared or device == self._device:
             return
         self._give_back()
@@ -319,7 +286,7 @@ class RunControl:
             self._device = device
 
     def _waited(self, turns: Turns, device: str) -> bool:
-        """Its turn on the device has come, and its clock stood still meanwhile; not so where it is to stop."""
+        """Wait for the turn on a device with the deadline's clock stopped; return False if the run is to stop."""
         asked = self.trace.timestamp()
         self._left = None if self._end is None else self._end - time.monotonic()
         try:
@@ -331,18 +298,11 @@ class RunControl:
             self.trace.add(device, WAIT, "wait for its turn", asked, {})
 
     def for_driver(self) -> Control:
-        """What a driver is given along with a computation."""
         left = 0.0 if self._end is None else max(_LEAST_SECONDS, self._end - time.monotonic())
         return Control(deadline_seconds=left, cancelled=self._is_over)
 
     def error(self, what: str, *, device: str, segment: int | None = None) -> CancelledError:
-        """What a run that is to stop raises.
-
-        Args:
-            what: was under way, or next.
-            device: where.
-            segment: which, if it is one of several.
-        """
+        """Return the error for a run that is to stop; `what` is the step in progress or next."""
         late = self._end is not None and time.monotonic() >= self._end and not self._stopped
         if late and self._deadlines is not None:
             seconds = self._deadlines.seconds
@@ -363,7 +323,7 @@ class RunControl:
         return self.is_over
 
     def _late(self) -> float | None:
-        """The time is over, if the run has not waited meanwhile: then, when it is to be looked at again."""
+        """Stop the run at its deadline; return a later time to check if it waited for its turn meanwhile."""
         now, left, end = time.monotonic(), self._left, self._end
         if left is not None:
             return now + max(left, _LEAST_LEFT)
@@ -384,7 +344,7 @@ class RunControl:
 
 
 def _follow(callers: onnxruntime.RunOptions, own: onnxruntime.RunOptions, following: Lock) -> None:
-    """Tell a run's own options what its caller's say, until the run is over."""
+    """Copy the caller's `terminate` flag to a run's own options until the run is over."""
     while not following.acquire(timeout=_LOOK_SECONDS):
         if callers.terminate:
             own.terminate = True

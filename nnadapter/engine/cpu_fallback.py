@@ -1,4 +1,4 @@
-"""The model as it was, run where a plan of it cannot go on, or is not made yet."""
+"""CPU fallback for the entire model, used if a plan cannot continue or is not compiled yet."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from nnadapter.errors import FAILURES, NNAdapterError
 
 @dataclass(frozen=True, slots=True)
 class CpuFallback:
-    """The model as it was, before anything was planned, on the host."""
+    """Original model before planning, on the host."""
 
     device: str
     pool: ExecutionPool
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     say: Callable[[NNAdapterError], Incident] | None = None
-    """Says that it took the place of a plan that failed, as the policy wants it said; None where it takes none's."""
+    """Records that it replaces a failed plan; None if it replaces none."""
 
     def run(
         self,
@@ -36,7 +36,7 @@ class CpuFallback:
         kept: Kept | None,
         control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
-        """Run the model; see `CompiledPlan.run`. `failure` is of the plan in whose place it runs, if there is one."""
+        """Run the model; `failure` is that of the plan it replaces, if any."""
         started, made = time.perf_counter(), list[Transfer]()
         arrays = [on_host(feeds[name], name, made) for name in self.inputs]
         try:
@@ -54,9 +54,7 @@ class CpuFallback:
 
     @property
     def holding(self) -> Holding:
-        """The memory that it holds."""
         return self.pool.holding
 
     def close(self) -> None:
-        """Free it."""
         self.pool.close()

@@ -1,6 +1,6 @@
-"""A tensor that stays on its device: made there by a run, and fed to the next one without a copy.
+"""Device-resident tensor: output of one run, fed to the next without a copy.
 
-Source: onnxruntime.OrtValue, whose methods it has; DLPack as numpy's `from_dlpack` and torch's take and give it.
+Source: onnxruntime.OrtValue, with the same methods; DLPack, as in numpy's and torch's `from_dlpack`.
 """
 
 from __future__ import annotations
@@ -22,57 +22,55 @@ from nnadapter.process.resources import memoize
 from partition.graph import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE
 
 _MOST_NAMES = 64
-"""Devices whose names are looked up once."""
 _HOST = (1, 0)
-"""As DLPack numbers it: kDLCPU, the first."""
+"""(kDLCPU, 0) in DLPack."""
 _READ_ONLY_SINCE = (1, 0)
-"""The version of DLPack that can say that a tensor is not to be written to."""
+"""First DLPack version with a read-only flag."""
 
 
 class DeviceValue:
-    """A tensor on a device, for `InferenceSession.io_binding` and `run_with_ort_values`.
+    """Tensor on a device, for `InferenceSession.io_binding` and `run_with_ort_values`.
 
-    What a run made is never written to again. Where the device computes in the host's memory it lies there; devices
-    with memory of their own hold it, and it is copied to the host only for those who ask. It is freed when nobody has
-    it any more, or by `close`, or as a context manager.
+    Outputs of runs are never overwritten. A device with memory of its own holds the value, which is copied to the host
+    on demand; for other devices it is in host memory. It is freed by `close`, by a `with` block, or with its last
+    reference.
     """
 
     __slots__ = ("_contents", "_device")
 
     def __init__(self, contents: Copies | Array, device: str) -> None:
-        """Hold what a run made, or an array that its owner may still change. Use `from_numpy` instead."""
+        """Hold an output, or an array that its owner may still change. Use `from_numpy` instead."""
         self._contents: Copies | Array | None = contents
         self._device = device
 
     @classmethod
     def from_numpy(cls, array: Array, device: str = CPU) -> Self:
-        """Return an array's contents on a device.
+        """Return a value with an array's contents on a device.
 
-        A device with memory of its own gets a copy; any other one shares the array, which is not to be changed while
-        it is in use.
+        A device with memory of its own gets a copy. Other devices share the array, which must not change while in use.
 
         Raises:
-            InputTypeError: it is no array.
-            InvalidInputError: it cannot lie on such a device, as its elements share bytes there.
+            InputTypeError: not an array.
+            InvalidInputError: the device cannot hold the type, because elements share bytes.
             DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
-            OutOfMemoryError: the device has no room.
+            OutOfMemoryError: the device is out of memory.
         """
         if not isinstance(array, np.ndarray):
             raise InputTypeError(f"a value on a device is made of a numpy array, got {type(array).__name__}")
         name, array = canonical(device), plain(array)
         if not has_of(name, open_device(name), "has_memory"):
             return cls(array, name)
-        if not array.size:  # as a cache at its start, which lies nowhere
+        if not array.size:  # an empty tensor, such as a cache before its first token, needs no device memory
             return cls(Copies(array.copy()), name)
         on_device = Copies(array).on(name)
         return cls(Copies(None, {name: on_device}), name)
 
     @classmethod
     def from_dlpack(cls, tensor: Any, device: str = CPU) -> Self:
-        """Return the contents of a tensor of another library (torch, numpy), copied: its owner may change it.
+        """Return a value with a copy of another library's tensor (torch, numpy).
 
         Raises:
-            InvalidInputError: it has no DLPack form, or lies where neither the device nor the host can read it.
+            InvalidInputError: no DLPack support, or in memory that neither the device nor the host can read.
         """
         if isinstance(tensor, DeviceValue):
             return cls.from_numpy(tensor.numpy(), device)
@@ -91,54 +89,49 @@ class DeviceValue:
 
     @classmethod
     def ortvalue_from_numpy(cls, numpy_obj: Array, device_type: str = CPU, device_id: int = 0) -> Self:
-        """As `from_numpy`, with a device as ONNX Runtime writes it."""
+        """Return `from_numpy`, with the device as ONNX Runtime names it."""
         return cls.from_numpy(numpy_obj, device_named(device_type, device_id))
 
     @classmethod
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device_type: str = CPU, device_id: int = 0
     ) -> Self:
-        """Zeros, to bind an output to: the next run puts what it makes in their place."""
+        """Return zeros, as a target for an output: the next run replaces them."""
         dtype = np.dtype(DTYPE_OF_ELEMENT_TYPE.get(element_type, element_type))
         return cls.from_numpy(np.zeros(tuple(shape), dtype), device_named(device_type, device_id))
 
     @property
     def device(self) -> str:
-        """The device where it lies."""
+        """Device that holds the value."""
         return self._device
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Its data type, as numpy's."""
+        """Data type, as numpy's."""
         return self.contents.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
         return self.contents.nbytes
 
     @property
     def contents(self) -> Copies | Array:
-        """What a session is fed.
-
-        Raises:
-            ClosedError: it was closed.
-        """
+        """Contents to feed to a session; ClosedError if the value is closed."""
         held = self._contents
         if held is None:
             raise ClosedError("the value on the device was closed; nothing of it is left")
         return held
 
     def numpy(self) -> Array:
-        """A copy in the host's memory, which is the caller's own."""
+        """Return a copy in host memory, owned by the caller."""
         held = self.contents
         return held.own_array() if isinstance(held, Copies) else held.copy()
 
     def update_inplace(self, np_arr: Array) -> None:
-        """Put an array of the same data type and shape in the place of what it holds.
+        """Replace the contents by an array of the same dtype and shape.
 
         Raises:
-            InvalidInputError: it has another data type or shape.
+            InvalidInputError: another dtype or shape.
         """
         if (np_arr.dtype, np_arr.shape) != (self.dtype, self.contents.shape):
             raise InvalidInputError(
@@ -148,67 +141,59 @@ class DeviceValue:
         self.replace(type(self).from_numpy(np_arr.copy(), self._device).contents)
 
     def replace(self, contents: Copies | Array) -> None:
-        """Hold something else from now on; who was fed what it held keeps that."""
+        """Replace the contents; runs in progress keep the previous ones."""
         self._contents = contents
 
     def shape(self) -> list[int]:
-        """Its dimensions."""
+        """Return the dimensions."""
         return list(self.contents.shape)
 
     def data_type(self) -> str:
-        """As in `tensor(float)`."""
+        """Return the type in ONNX notation, such as `tensor(float)`."""
         return type_name(self.dtype.name)
 
     def element_type(self) -> int:
-        """A code of `onnx.TensorProto`."""
+        """Return the element type code of `onnx.TensorProto`."""
         return ELEMENT_TYPE_OF_DTYPE[self.dtype.name]
 
     def device_name(self) -> str:
-        """The device where it lies."""
+        """Return the device that holds the value."""
         return self._device
 
     def tensor_size_in_bytes(self) -> int:
-        """Bytes that it takes."""
+        """Return the size in bytes."""
         return self.nbytes
 
     def has_value(self) -> bool:
-        """It was not closed."""
+        """Return True if it is not closed."""
         return self._contents is not None
 
     def is_tensor(self) -> bool:
-        """It is."""
         return True
 
     def is_tensor_sequence(self) -> bool:
-        """It is none."""
         return False
 
     def is_sparse_tensor(self) -> bool:
-        """It is none."""
         return False
 
     def close(self) -> None:
-        """Let go of it; its memory is free when no run uses it any more.
-
-        Raises:
-            ClosedError: it was closed before.
-        """
+        """Drop the contents, whose memory is freed after the last run that uses it; ClosedError if already closed."""
         _ = self.contents
         self._contents = None
 
     def __enter__(self) -> Self:
-        """The value itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it, unless it is."""
+        """Drop the contents; allowed after `close`."""
         self._contents = None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The contents, read-only where nothing is copied.
+        """Return the contents, read-only unless copied.
 
         Raises:
-            ValueError: no copy is allowed, as numpy says it, and the data type is another.
+            ValueError: another dtype without permission to copy, as in numpy.
         """
         array = self._array()
         is_other = dtype is not None and array.dtype != dtype
@@ -228,13 +213,13 @@ class DeviceValue:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """The contents, as a copy, since some consumers write to what they are told not to.
+        """Return a copy of the contents, since some consumers write to read-only tensors.
 
-        Of a device that says so itself they are in its memory, of others in the host's. With `copy=False` they are
-        shared, and said to be read-only.
+        The copy is in device memory if the device supports DLPack, otherwise in host memory. With `copy=False` the
+        contents are shared and flagged as read-only.
 
         Raises:
-            BufferError: they cannot be shared: they lie on a device, or the consumer cannot be told.
+            BufferError: cannot share, because they are on a device or the consumer does not support the flag.
         """
         told = max_version is not None and max_version >= _READ_ONLY_SINCE
         tensor = self._exchanged()
@@ -247,18 +232,17 @@ class DeviceValue:
         return exported(np.asarray(self), stream, max_version, dl_device)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The host's memory, (kDLCPU, 0), or the device's that gives its own."""
+        """Return the DLPack device: the value's if it supports DLPack, otherwise (kDLCPU, 0)."""
         tensor = self._exchanged()
         return _HOST if tensor is None else tensor.memory.dlpack_device() or _HOST
 
     def __repr__(self) -> str:
-        """As in `DeviceValue(float32[2, 3] on fake_npu)`."""
         if self._contents is None:
             return "DeviceValue(closed)"
         return f"DeviceValue({self.dtype}{self.shape()} on {self._device})"
 
     def data_ptr(self) -> int:
-        """Return the address of the contents in the host's memory, which the value keeps as long as it has them."""
+        """Return the host address of the contents, valid while the value holds them."""
         array = self._array()
         if not array.flags.c_contiguous:
             array = np.ascontiguousarray(array)
@@ -270,22 +254,21 @@ class DeviceValue:
         raise TypeError("the value is a dense tensor; only an OrtValue of a sparse tensor gives one")
 
     def _get_c_value(self) -> Any:
-        """Return the same as ONNX Runtime's sessions take it."""
         return self._ortvalue
 
     @property
     def _ortvalue(self) -> Any:
-        """The same as ONNX Runtime's sessions take it, in the host's memory."""
+        """Value as ONNX Runtime's sessions take it, in host memory."""
         from nnadapter.drivers.onnxruntime.values import native_value
 
         return native_value(self._array())
 
     @property
     def _session(self) -> None:
-        """ONNX Runtime asks for the session that owns the memory: none of its own does."""
+        """Session that owns the memory, which ONNX Runtime reads: none."""
 
     def _exchanged(self) -> DeviceTensor | None:
-        """The tensor on a device that gives it over by itself."""
+        """Return the device tensor if the device supports DLPack."""
         held = self.contents
         tensor = held.tensor_on(self._device) if isinstance(held, Copies) else None
         return None if tensor is None or tensor.memory.dlpack_device() is None else tensor
@@ -296,10 +279,10 @@ class DeviceValue:
 
 
 def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None) -> Any:
-    """An array by DLPack. Before 2.1 numpy knows no versions, and says of nothing that it is read-only.
+    """Export an array by DLPack; numpy before 2.1 supports neither versions nor the read-only flag.
 
     Raises:
-        BufferError: memory of another device is asked for, or numpy cannot say that the array is read-only.
+        BufferError: memory of another device is requested, or numpy cannot flag the array as read-only.
     """
     try:
         return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
@@ -311,8 +294,8 @@ def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_
 
 @memoize(_MOST_NAMES)
 def device_named(device_type: str, device_id: int) -> str:
-    """A device as ONNX Runtime writes it, by one name: `fake_npu` and 1 are `fake_npu:1`, `cuda` is `ort:CUDA`."""
-    from nnadapter.drivers.providers import device_name, provider_at  # few write so
+    """Return our name of an ONNX Runtime device: `fake_npu`, 1 -> `fake_npu:1`; `cuda` -> `ort:CUDA`."""
+    from nnadapter.drivers.providers import device_name, provider_at  # rarely used
 
     provider = provider_at(canonical(device_type)) if not device_id else None
     if provider is not None:

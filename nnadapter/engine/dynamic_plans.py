@@ -1,7 +1,7 @@
-"""Store of plans with dynamic shapes, which finds or makes the plan for some shapes.
+"""Cache of dynamic plans, which finds or makes the plan for some shapes.
 
-A plan whose devices take dynamic shapes serves all of its shapes itself. Other devices compile for fixed shapes: such a
-plan is a template, which is specialized for each set of sizes.
+On devices with dynamic-shape support, one plan serves all its shapes. On others it is a template, specialized for each
+set of sizes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ _MOST_REFUSED = 256
 
 
 class FixedSizesError(NNAdapterError):
-    """No plan with dynamic shapes can be made. It never leaves the engine."""
+    """No dynamic plan can be made. Internal to the engine."""
 
     def __init__(self, detail: str, *, is_for_all: bool = True) -> None:
-        """Take the reason, and whether it holds for all shapes."""
         super().__init__(detail)
         self.is_for_all = is_for_all
 
 
 class DynamicPlan:
-    """A plan with dynamic shapes, which is made, loaded or evicted.
+    """Entry for a dynamic plan, which may be evicted and made again.
 
     Args:
-        key: of the plan in its cache.
-        shapes: that it serves; they change when the plan is made again, since drivers may guard other sizes.
+        shapes: shapes that it serves; they may change when it is made again, since drivers may guard other sizes.
         is_template: its segments are compiled for each set of sizes.
-        branch: values of the conditions that select its branches.
+        branch: condition values that select its branches.
     """
 
     def __init__(self, key: Hashable, shapes: ShapeSet | None, *, is_template: bool, branch: tuple[bool, ...] = ()):
@@ -46,18 +44,17 @@ class DynamicPlan:
 
 
 class DynamicPlans(ABC, Generic[PlanT]):
-    """Plans with dynamic shapes of one model or file, the one used last first. Usable from many threads at once.
+    """Dynamic plans of one model or file, most recently used first. Thread-safe.
 
     Args:
-        plans: cache of the plans that run.
-        limit: the largest number of templates.
-        cache_name: of the cache of shapes that no plan serves.
+        limit: largest number of templates.
+        cache_name: name of the cache of shapes that no plan serves.
     """
 
     def __init__(self, plans: PlanCache[PlanT], limit: int, cache_name: str) -> None:
         self._plans = plans
         self._templates: PlanCache[PlanT] = PlanCache(limit, sys.maxsize)
-        """What programs of templates share counts for their specialized plans."""
+        """No limit of bytes: specialized plans account for the shared programs of templates."""
         self._entries: tuple[DynamicPlan, ...] = ()
         self._refused: Cache[object, bool] = Cache(cache_name, _MOST_REFUSED)
         """Sizes for which a device refuses a segment of a template, by its key."""
@@ -67,18 +64,11 @@ class DynamicPlans(ABC, Generic[PlanT]):
         """Make or load a plan."""
 
     def shapes_of(self, entry: DynamicPlan) -> ShapeSet:
-        """Return the shapes that a plan serves."""
         assert entry.shapes is not None, "the plan was made"
         return entry.shapes
 
     def take_existing(self, use: object, shapes: Shapes, branch: tuple[bool, ...] = ()) -> LeasedPlan[PlanT] | None:
-        """Take the first plan that serves some shapes, made again if it was evicted; None if there is none.
-
-        Args:
-            use: of the plan; see `PlanCache.take`.
-            shapes: of the inputs.
-            branch: values of the conditions that select branches.
-        """
+        """Return the first plan that serves some shapes, made again if it was evicted; None if there is none."""
         for entry in self._entries:
             if entry.branch != branch:
                 continue
@@ -94,7 +84,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def take_entry(
         self, use: object, entry: DynamicPlan, shape_set: ShapeSet, shapes: Shapes, sizes: Sequence[Any] | None
     ) -> LeasedPlan[PlanT] | None:
-        """Take a plan, specialized if it is a template; None if it does not serve these shapes as it was made again."""
+        """Take a plan, specialized if it is a template; None if it was remade and no longer serves these shapes."""
         take = self._take_specialized if entry.is_template else self._take_made
         taken = take(use, entry, shape_set, shapes, sizes)
         if taken is None:
@@ -131,7 +121,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def _take_specialized(
         self, use: object, entry: DynamicPlan, shape_set: ShapeSet, shapes: Shapes, sizes: Sequence[Any] | None
     ) -> LeasedPlan[PlanT] | None:
-        """Take the specialization of a template for some shapes, made now if needed; None if a device refuses it."""
+        """Return the specialization of a template, made if needed; None if a device refuses it."""
         key = entry.key, tuple(shapes.values())
         if self._refused.get(key):
             return None

@@ -1,4 +1,4 @@
-"""Engine of a session: runs a model by the plans of a source, and repeats a run with fewer checks."""
+"""Engines of a session. `PlanEngine` checks feeds, looks up a compiled plan and runs it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """One model, ready to run. Usable from many threads at once.
-
-    `PlanEngine` runs plans over several devices, `HostEngine` ONNX Runtime alone.
-    """
+    """Model that is ready to run. Thread-safe."""
 
     def run(
         self,
@@ -52,44 +49,44 @@ class Engine(Protocol):
         options: Any = None,
         control: RunControl | None = None,
     ) -> RunResult:
-        """Run the model; see `InferenceSession.run`. `control` lets the caller stop the run."""
+        """Run the model; see `InferenceSession.run`."""
 
     def binding(self) -> Binding:
-        """Return a new binding of inputs and outputs."""
+        pass
 
     def prepare(self, shapes: Shapes) -> None:
-        """Do the work now that a first run at these input shapes would do."""
+        """Make or load the plans for these input shapes."""
 
     def observed(self) -> Observed | KeptReport:
-        """Return what runs where, and what its runs have shown, for the shapes of the last run or usual ones."""
+        """Return placement and observations for the shapes of the last run, or for default shapes."""
 
     def inputs(self) -> list[NodeArg]:
-        """Return the inputs that must be fed."""
+        pass
 
     def outputs(self) -> list[NodeArg]:
-        """Return the outputs."""
+        pass
 
     def overridable(self) -> list[NodeArg]:
         """Return the optional inputs, which have default contents."""
 
     def metadata(self) -> ModelMetadata:
-        """Return the metadata of the model."""
+        pass
 
     def session_options(self) -> onnxruntime.SessionOptions:
-        """Return ONNX Runtime's own options."""
+        pass
 
     def end_profiling(self) -> str:
-        """Stop profiling and return the name of the file, which is empty without profiling."""
+        """Stop profiling and return the path of the profile; empty without profiling."""
 
     def profiling_started(self) -> int:
         """Return when profiling began, in nanoseconds; 0 without profiling."""
 
     def close(self) -> None:
-        """Free everything; what is in use is freed when the use ends. Can be called again."""
+        """Free all plans and devices; those in use are freed when their run ends. Idempotent."""
 
 
 class _Serving:
-    """A source with the state of its runs. It is replaced as a whole, so that no run mixes plans of two sources."""
+    """Plan source and the state of its runs, replaced as a unit: no run mixes plans of two sources."""
 
     __slots__ = ("last_shapes", "latest", "source")
 
@@ -97,17 +94,11 @@ class _Serving:
         self.source = source
         self.latest: Repeat | None = None
         self.last_shapes: InputShapes | None = None
-        """Shapes of the last run of a plan with dynamic shapes."""
+        """Input shapes of the last run of a dynamic plan."""
 
 
 class PlanEngine:
-    """Runs a model by compiled plans. Usable from many threads at once.
-
-    Args:
-        source: of the plans.
-        deadline_s: see `Options.deadline_s`.
-        session_options: ONNX Runtime's own.
-    """
+    """Engine that runs a model by compiled plans. Thread-safe."""
 
     def __init__(
         self,
@@ -124,14 +115,13 @@ class PlanEngine:
         if self._recorder is not None:
             weakref.finalize(self, self._recorder.finish)
         self._has_read_entries = False
-        """The entries of ONNX Runtime's run options were read, which is done once."""
         self._retired: list[PlanSource[Any]] = []
-        """Sources that were replaced; their plans can still be in use."""
+        """Replaced sources; their plans may still be in use."""
         self._replacing, self._is_closed = new_lock(), False
 
     @property
     def source(self) -> PlanSource[Any]:
-        """The source of the plans; its successor after an error that it does not recover from."""
+        """Current plan source. A recoverable error replaces it by its successor."""
         return self._serving.source
 
     def run(
@@ -161,7 +151,6 @@ class PlanEngine:
         control: RunControl | None,
         kept: Kept | None,
     ) -> RunResult:
-        """Run by the source, or by its successor if the source fails."""
         serving = self._serving
         try:
             done = self._run_by(serving, names, feed, options, control, kept)
@@ -187,7 +176,7 @@ class PlanEngine:
         is_due = checks is not None and checks.is_due()
         latest = None if is_due else serving.latest
         if control is None and (options is not None or self._deadlines is not None):
-            from nnadapter.engine.control import RunControl  # most runs have none
+            from nnadapter.engine.control import RunControl  # most runs have no control
 
             control = RunControl()
         if options is not None:
@@ -203,7 +192,7 @@ class PlanEngine:
             if done is None:
                 done = self._run_at_other_sizes(serving, latest, feed)
             if done is not None:
-                if latest.is_broken:  # of plans that serve a class nobody measured which is best
+                if latest.is_broken:
                     source.note_contradiction(latest.lease)
                 return done
         wanted = source.signature.check_outputs(names)
@@ -227,7 +216,8 @@ class PlanEngine:
             if checks is not None and (is_due or not checks.is_checked(compiled)):
                 return self._run_checked(source, checks, use, shapes, (values, wanted, kept), options, control)
             is_other = latest is None or latest.lease is not lease or is_dynamic or latest.is_of_choice
-            if kept is None and is_other and not source.defaults:  # which repeats nothing that stays on devices
+            # `Repeat` handles no device-resident outputs and no default inputs
+            if kept is None and is_other and not source.defaults:
                 serves, fits = source.serves(compiled, values), source.fits(values)
                 serving.latest = Repeat(source.plans, lease, compiled, source.signature, values, sizes, serves, fits)
             if control is None:
@@ -243,7 +233,7 @@ class PlanEngine:
             TENSORS.free_orphans()
 
     def _replace(self, failed: _Serving, error: Exception) -> _Serving:
-        """Replace a source that failed by its successor, unless another run has done so."""
+        """Replace a failed source by its successor, unless another thread has done so."""
         with self._replacing:
             if self._is_closed:
                 raise ClosedError("the session is closed; make another one")
@@ -256,7 +246,7 @@ class PlanEngine:
     def _with_adapters(
         self, feed: Mapping[str, Any], options: Any, control: RunControl | None, *, is_bound: bool
     ) -> Mapping[str, Any]:
-        """Return the feed with the parameters of active adapters; CPU steps get options without adapters."""
+        """Add the parameters of active adapters; CPU steps then get run options without adapters."""
         from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters, warn_of_adapters
 
         if not has_adapters(options):
@@ -269,11 +259,10 @@ class PlanEngine:
         return {**feed, **adapter_parameters(options, (*self.inputs(), *self.overridable()))}
 
     def _warn_of_unread_entries(self, options: Any) -> None:
-        """Warn about entries of run options that no device of the session reads."""
         entries = getattr(options, "entries", None)
         if entries is None:
             if self._has_read_entries:
-                return  # ONNX Runtime raises an exception for each entry that it lacks, which takes long
+                return  # ONNX Runtime raises an exception for each missing entry, which is slow
             from nnadapter.drivers.onnxruntime.sessions import entries_of
 
             self._has_read_entries, entries = True, entries_of(options)
@@ -283,7 +272,7 @@ class PlanEngine:
             warn_of_unread_entries(entries, self.source.devices)
 
     def _run_at_other_sizes(self, serving: _Serving, latest: Repeat, feed: Any) -> RunResult | None:
-        """Run at other shapes that the plan of the last run is known to serve; None, and nothing done, at others."""
+        """Run at other shapes if the plan of the last run serves them; otherwise return None."""
         source = serving.source
         other = latest.at_other_sizes(feed, source.input_names)
         if other is None:
@@ -300,7 +289,7 @@ class PlanEngine:
 
     @contextmanager
     def _controlled(self, control: RunControl | None, options: Any) -> Iterator[None]:
-        """Let a run be stopped, by its control or at its deadline."""
+        """Make a run stoppable, by its control or at its deadline."""
         if control is None:
             yield
             return
@@ -324,10 +313,7 @@ class PlanEngine:
         options: Any,
         control: RunControl | None,
     ) -> RunResult:
-        """Run and compare every step; after a wrong result, run again by another plan.
-
-        A deadline and the control of the run do not apply to comparisons and repeated runs.
-        """
+        """Run and compare every step; after a wrong result, run again by another plan, without control and deadline."""
         found: tuple[Incident, ...] = ()
         values, wanted, kept = work
         while True:
@@ -342,13 +328,11 @@ class PlanEngine:
             control = None
 
     def binding(self) -> Binding:
-        """Return a new binding; see `Engine.binding`."""
         from nnadapter.engine.bindings import PlannedBinding  # most sessions bind nothing
 
         return PlannedBinding(self, self._all_outputs, self.source.devices)
 
     def prepare(self, shapes: Shapes) -> None:
-        """Make or load plans for these shapes; see `Engine.prepare`."""
         with nullcontext() if self._recorder is None else self._recorder.span(SESSION, PLAN, "prepare shapes"):
             serving = self._serving
             try:
@@ -359,28 +343,22 @@ class PlanEngine:
             serving.source.write_new_plans()
 
     def observed(self) -> Observed | KeptReport:
-        """Return what is known of the plan used last; see `Engine.observed`."""
         serving = self._serving
         return serving.source.observed(serving.last_shapes)
 
     def inputs(self) -> list[NodeArg]:
-        """Return the inputs that must be fed."""
         return list(map(node_arg, self.source.signature.inputs))
 
     def outputs(self) -> list[NodeArg]:
-        """Return the outputs."""
         return list(map(node_arg, self.source.signature.outputs))
 
     def overridable(self) -> list[NodeArg]:
-        """Return the optional inputs."""
         return list(map(node_arg, self.source.signature.overridable))
 
     def metadata(self) -> ModelMetadata:
-        """Return the metadata of the model."""
         return self.source.signature.metadata
 
     def session_options(self) -> onnxruntime.SessionOptions:
-        """Return the session options of the caller, or new ones."""
         if self._session_options is None:
             from nnadapter.drivers.onnxruntime.sessions import new_session_options
 
@@ -388,15 +366,12 @@ class PlanEngine:
         return self._session_options
 
     def end_profiling(self) -> str:
-        """Write the trace, if there is one; see `Engine.end_profiling`."""
         return "" if self._recorder is None else self._recorder.finish()
 
     def profiling_started(self) -> int:
-        """Return when the trace began; see `Engine.profiling_started`."""
         return 0 if self._recorder is None else self._recorder.started
 
     def close(self) -> None:
-        """Free every plan and device, and write the trace; see `Engine.close`."""
         with self._replacing:
             self._is_closed = True
         try:
@@ -411,7 +386,6 @@ class PlanEngine:
 
 
 def _shape_of(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of a tensor; None for a sequence, a sparse tensor or an optional."""
     shape = getattr(value, "shape", None)
     return shape if type(shape) is tuple else None
 
@@ -425,14 +399,11 @@ def _deadlines(seconds: float | None) -> Deadlines | None:
 
 
 class SingleStep:
-    """The step that is all of a plan.
+    """Fast path for the only step of a plan; falls back to `CompiledPlan.run`.
 
     Args:
-        plan: what goes on where the step fails.
-        outputs: of the model, all that are wanted.
-        bound: the step.
-        names: of the inputs that it reads.
-        order: where among its results the outputs are.
+        names: inputs that the step reads.
+        order: index of each output among the results of the step.
     """
 
     __slots__ = ("_bound", "_hand", "_health", "_names", "_order", "_outputs", "_plan")
@@ -445,7 +416,6 @@ class SingleStep:
         self._health, self._hand = bound.health, copied if bound.copies_inputs else read_only
 
     def run(self, feed: Mapping[str, Any]) -> tuple[list[Any], Provenance]:
-        """Run the step, as `CompiledPlan.run` does."""
         if self._plan.note or self._health.is_troubled:
             return self._plan.run(feed, self._outputs)
         bound, hand, started = self._bound, self._hand, time.perf_counter()
@@ -469,17 +439,12 @@ _ARRAYS = {np.ndarray}
 
 
 class Repeat:
-    """A plan, and the feeds that it takes as they are.
+    """Plan with the dtypes and shapes of its last feed. A feed with the same ones runs without further checks.
 
     Args:
-        plans: where the plan is kept.
-        lease: of the plan.
-        compiled: the plan.
-        signature: of the model.
-        feed: of the run before, checked.
-        sizes: what the plan was told of them; None for one that is told none.
-        serves: says which other shapes the plan serves; None where it serves none, or that takes looking at the model.
-        fits: says whether a feed like `feed` chooses the same branches; None where feeds choose none.
+        sizes: symbolic sizes passed to the plan; None if it takes none.
+        serves: test of other shapes that the plan serves, if it needs no model.
+        fits: test that a feed selects the same branches; None if feeds select none.
     """
 
     __slots__ = (
@@ -502,7 +467,7 @@ class Repeat:
         self._serves = serves
         self._watch, self._fits = compiled.watch, fits
         self.is_broken = False
-        """Runs have contradicted what was measured, see `Compiled.watch`."""
+        """Runs have contradicted the measured time; see `Watch`."""
         self._outputs = signature.output_names
         alone = compiled.plan.alone(self._outputs)
         self._alone = alone if alone is not None and not alone[0].guarded else None
@@ -521,18 +486,14 @@ class Repeat:
         )
         self._expected = expected if len(expected) == len(feed) else ()
         self._direct: tuple[BoundStep, _Run] | None = None
-        """The one step, and ONNX Runtime's session as it stands behind that, where the names are the model's."""
+        """The only step with ONNX Runtime's run method, if the session has the model's input and output names."""
 
     @property
     def is_of_choice(self) -> bool:
-        """Whether it takes no feeds but those that choose the same branches."""
         return self._fits is not None
 
     def run(self, feed: Any) -> RunResult | None:
-        """Run the plan for all outputs; None, and nothing done, if the feed is not like the one before.
-
-        What is wrong with such a feed, if anything, is for others to say.
-        """
+        """Run the plan; do nothing and return None if the feed differs from the last one or is invalid."""
         if type(feed) is not dict or len(feed) != len(self._expected):
             return None
         for name, dtype, shape in self._expected:
@@ -546,7 +507,7 @@ class Repeat:
         return self.run_like(feed)
 
     def run_like(self, feed: Mapping[str, Any]) -> RunResult | None:
-        """Run the plan by a feed that was looked at; None, and nothing done, if the plan is not kept any more."""
+        """Run the plan with a checked feed; do nothing and return None if the plan was dropped."""
         direct = self._direct
         if direct is not None:
             return self._run_directly(direct[0], direct[1], feed)
@@ -566,15 +527,7 @@ class Repeat:
             TENSORS.free_orphans()
 
     def at_other_sizes(self, feed: Any, names: Sequence[str]) -> tuple[Repeat, tuple[tuple[int, ...], ...]] | None:
-        """The same for a feed that differs from the last one in shapes; None if it needs another plan.
-
-        Args:
-            feed: as it came.
-            names: of all inputs, in order.
-
-        Returns:
-            Also the shapes, in that order.
-        """
+        """Return a copy for a feed of other shapes, and these shapes; None if the feed needs another plan."""
         expected = self._expected
         if self._serves is None or type(feed) is not dict or not len(feed) == len(expected) == len(names):
             return None
@@ -592,7 +545,7 @@ class Repeat:
         other._fits, other._serves = self._fits, self._serves
         other._expected = tuple(zip(fed, dtypes, by_name.values(), strict=True))
         other._alone = other._direct = None
-        if sizes is None:  # nothing of it hangs on them
+        if sizes is None:  # the plan does not depend on sizes
             other._alone, other._direct, other._run_plan = self._alone, self._direct, self._run_plan
         else:
             other._run_plan = partial(self._plan.run, wanted=self._outputs, sizes=sizes)
@@ -601,7 +554,7 @@ class Repeat:
     def _run_alone(
         self, bound: BoundStep, input_names: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]
     ) -> RunResult | None:
-        from nnadapter.drivers.onnxruntime.sessions import SessionExecution  # where the CPU runs all, it is there
+        from nnadapter.drivers.onnxruntime.sessions import SessionExecution  # already imported if the CPU runs the plan
 
         execution = bound.pool.shared
         if isinstance(execution, SessionExecution) and self._named_alike(execution, input_names, order):
@@ -610,7 +563,7 @@ class Repeat:
         return self._run_directly(bound, partial(_by_position, bound.pool, input_names, order), feed)
 
     def _run_directly(self, bound: BoundStep, run: _Run, feed: Mapping[str, Any]) -> RunResult | None:
-        # ONNX Runtime's session lives as long as somebody holds it: to close the plan meanwhile takes nothing from it.
+        # Closing the plan during the run is harmless: a session lives as long as it is referenced.
         lease = self.lease
         if lease.dropped:
             return None
@@ -624,7 +577,6 @@ class Repeat:
         return results, of_one(bound.step.segment, bound.step.device, seconds)
 
     def _named_alike(self, execution: SessionExecution, input_names: Sequence[str], order: Sequence[int]) -> bool:
-        """Whether ONNX Runtime's session takes the feed and gives the outputs by their names in the model."""
         fed = {name for name, _, _ in self._expected}
         made = tuple(execution.output_names[index] for index in order)
         return execution.input_names == tuple(input_names) and fed == set(input_names) and made == tuple(self._outputs)

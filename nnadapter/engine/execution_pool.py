@@ -1,4 +1,4 @@
-"""Executions of a program, lent to one run at a time or shared, and programs shared by equal segments."""
+"""Executions of a program, for one run at a time or shared, and programs shared by equal segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOTHING = Holding(0, {})
 
 
 class ExecutionPool:
-    """Executions of one program, made as they are needed and used again; keeps to the device's threading."""
+    """Executions of one program, created as needed and reused, within the device's threading model."""
 
     __slots__ = (
         "_call",
@@ -38,7 +38,6 @@ class ExecutionPool:
     )
 
     def __init__(self, program: Program, threading_: Threading, calls: NamedCalls) -> None:
-        """Take a program of the device whose calls are named."""
         self.program = program
         self._calls, self._call = calls, calls["compute"]
         self._holding: Holding | None = None
@@ -50,7 +49,7 @@ class ExecutionPool:
 
     @property
     def holding(self) -> Holding:
-        """The memory of the program with its executions, of which there will be one at least; the last that it told."""
+        """Memory of the program and its executions (at least one); the last known value if the driver fails."""
         try:
             told: Holding = self._calls["memory_bytes"](_held, self.program, len(self._executions.all))
         except FAILURES:
@@ -60,23 +59,20 @@ class ExecutionPool:
 
     @property
     def told(self) -> Holding:
-        """What `holding` was when somebody asked last; nothing if nobody did."""
+        """Last value of `holding`; zero if it was never queried."""
         return self._holding or _NOTHING
 
     @property
     def shared(self) -> Execution | None:
-        """The execution that all threads run in, where the device allows it; made by the first run."""
+        """Execution shared by all threads if the device is reentrant; created by the first run."""
         return self._shared
 
     def compute(
         self, inputs: Sequence[Any], control: RunControl | None = None, sizes: Sequence[Any] | None = None
     ) -> Sequence[Any]:
-        """Run the program once, in an execution of its own for as long as it takes.
+        """Run the program once, in an execution for exclusive use unless it is reentrant.
 
-        Args:
-            inputs: of the program.
-            control: what may stop it; None where nobody may.
-            sizes: see `Execution.specialize`; None for a program that is told none.
+        `sizes` are for `Execution.specialize`; None if the program takes none.
         """
         if control is None and sizes is None:
             return self._plainly(inputs)
@@ -85,7 +81,7 @@ class ExecutionPool:
         return results
 
     def _plainly(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """As `_alone`, without what only other ways of running need: nearly every run comes here."""
+        """Run without control and sizes: the fast path of nearly every run."""
         outputs: Sequence[Any]
         if (shared := self._shared) is not None:
             outputs = self._call(shared.compute, inputs)
@@ -101,24 +97,22 @@ class ExecutionPool:
         return outputs
 
     def compute_into(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> Sequence[Any]:
-        """As `compute`, into these arrays; see `Execution.compute_into`."""
         results: Sequence[Any] = self._alone(None, "compute_into", inputs, outputs)
         return results
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: RunControl | None = None, sizes: Sequence[Any] | None = None
     ) -> Sequence[DeviceTensor] | None:
-        """As `compute`, in memory of the device; see `Execution.compute_on_device`."""
         within = UNLIMITED if control is None else control.for_driver()
         results: Sequence[DeviceTensor] | None = self._alone(sizes, "compute_on_device", inputs, within)
         return results
 
     def kept_by(self, user: object) -> Execution:
-        """An execution that nobody else gets until it is given back."""
+        """Reserve an execution for a user until it is returned."""
         return self._executions.acquire(user)
 
     def give_back(self, user: object) -> None:
-        """Let others have what a user kept."""
+        """Return the execution that a user reserved."""
         self._executions.users.pop(user, None)
 
     def enqueue(
@@ -129,13 +123,13 @@ class ExecutionPool:
         control: RunControl | None,
         sizes: Sequence[Any] | None,
     ) -> Sequence[DeviceTensor] | None:
-        """As `compute_on_device`, but as work of a stream, in an execution that the caller keeps."""
+        """Enqueue the program on a stream, in an execution that the caller reserved."""
         within = UNLIMITED if control is None else control.for_driver()
         made: Sequence[DeviceTensor] | None = self._call(_method, execution, sizes, "enqueue", inputs, stream, within)
         return made
 
     def _alone(self, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
-        """Run the program by a method of an execution that nobody else has now, but where all may share one."""
+        """Call a method of an execution for exclusive use, or of the shared one if it is reentrant."""
         if (shared := self._shared) is not None:
             return self._call(_method, shared, sizes, how, *arguments)
         user = object()
@@ -151,7 +145,7 @@ class ExecutionPool:
             self._executions.users.pop(user, None)
 
     def close(self) -> None:
-        """Close every execution, then the program; nothing happens the second time."""
+        """Close every execution, then the program. Idempotent."""
         if self._is_closed:
             return
         self._is_closed, self._shared = True, None
@@ -166,39 +160,30 @@ def _held(program: Program, executions: int) -> Holding:
 
 
 def _method(execution: Execution, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
-    """Call a method of an execution, at these sizes if it is told any."""
     return getattr(execution if sizes is None else execution.specialize(sizes), how)(*arguments)
 
 
 class SameProgram(Program):
-    """The program of another step, which closes it; executions are this step's own.
-
-    Args:
-        of: that program.
-    """
+    """Program of another step, which closes it; its executions belong to this step."""
 
     def __init__(self, of: Program) -> None:
         self.of = of
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         return self.of.create_execution()
 
     @property
     def memory_bytes(self) -> int:
-        """What one execution holds: the program counts where it is closed."""
+        """Memory of one execution; the program counts for the step that closes it."""
         return self.of.execution_bytes
 
     @property
     def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`."""
         return self.of.execution_bytes
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
-        """See `Program.shared_bytes`."""
         return self.of.shared_bytes
 
     def serialize(self) -> bytes | None:
-        """See `Program.serialize`."""
         return self.of.serialize()

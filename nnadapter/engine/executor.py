@@ -1,34 +1,14 @@
-"""Executor of a compiled plan: its steps in order, boundary steps, and substitutes for steps that fail.
+"""Executor of a compiled plan: runs the steps in order, by numbered value slots, and replaces steps that fail.
 
-Fresh memory for a large result costs more than many a segment computes: the system hands it out page by page, zeroed,
-and in no cache. So values of known size lie in regions of one block, which is lent to one run at a time. A region holds
-one value after another: the next is put there by a step that can only begin when the step that made the last one, and
-all that read it, are done. That is told by what steps read from each other and not by their order in the plan, so that
-independent steps may run in any order, or at once.
+Intermediate values of static size share one memory block, since fresh memory for a large result often costs more than
+computing it. A step reuses a region of the block only if it depends on all steps that used the region before, so
+independent steps may overlap. Model outputs, small values and device-resident values are not planned. A driver may
+return a view of its input; one in the block is copied.
 
-Not planned are the outputs of the model, which belong to the caller; small values, which memory of the process serves
-as well; what stays in memory of its device; and what has no size before it is made: that comes from the driver, new. A
-driver may give a view of its input instead of a value of its own: one that lies in the block is copied, since the block
-is used again.
-
-What all steps of one run have in common: the values that they work on, and what stands over it.
-
-Runs whose steps follow one another hand this from call to call without it: to make it takes 0.2 us.
-
-One step of a run: on its device, and where that fails, in its place.
-
-A step that fails on its device runs again on the CPU with the same inputs, and the run's provenance says so; where the
-policy forbids that, the failure is raised as a typed error that names device, segment and nodes. What a driver says may
-go well the next time (`TransientError`) is repeated once before; where there was no room, as often as plans that nobody
-uses can make some. A device that keeps failing rests (`plan_devices.py`).
-
-The same inputs are the same bytes: numpy refuses to write to what a driver in Python gets, and devices whose own code
-gets addresses, or that failed and did not go well since, work on copies.
-
-Runs a compiled plan: the steps in order, every value in a numbered slot, nothing looked up by name on the way.
-
-What a step does, and what happens where it fails, is in `executor.py`; what happens where nothing takes its place, in
-`cpu_fallback.py`.
+A failed step runs on the CPU with the same inputs, unless the fallback policy forbids it. A `TransientError` is first
+retried on the device once; an `OutOfMemoryError` as long as idle plans can be closed. A device that keeps failing is
+paused (`plan_devices.py`). Inputs survive a failure: Python drivers get read-only arrays; native drivers, and devices
+in trouble, get copies.
 """
 
 from __future__ import annotations
@@ -75,22 +55,21 @@ if TYPE_CHECKING:
 
 
 LEAST_BYTES = 1 << 16
-"""From this size on memory is planned for a value."""
+"""Smallest value for which memory is planned."""
 
 Into = tuple[Array, ...]
-"""Where a step writes its outputs; empty where it makes them itself."""
+"""Arrays that a step writes its outputs to; empty if it allocates them."""
 
 
 class Place(NamedTuple):
-    """What an output is, and where it lies."""
+    """Shape, dtype and memory of an output."""
 
     dimensions: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int | None
-    """In the block; None for new memory, since the caller gets it."""
+    """Offset in the block; None for new memory, since the caller receives it."""
 
     def within(self, block: Array) -> Array | None:
-        """The array in a block, None for new memory."""
         if self.offset is None:
             return None
         nbytes = prod(self.dimensions) * self.dtype.itemsize
@@ -98,19 +77,17 @@ class Place(NamedTuple):
 
 
 class RunBuffers(NamedTuple):
-    """The block that one run has, and what lies where in it."""
+    """Memory block of one run, and its arrays."""
 
     block: Array
     rows: Sequence[Sequence[tuple[Place, Array | None]]]
-    """Per step its outputs, with their arrays in the block."""
 
     def of(self, position: int) -> Into:
-        """Where the step at a position writes."""
         row = self.rows[position]
         return tuple(np.empty(place.dimensions, place.dtype) if array is None else array for place, array in row)
 
     def copy_if_aliased(self, results: Sequence[Any], into: Into = ()) -> Sequence[Any]:
-        """What a step gave that was to write `into`, copied where it lies in the block without having been told to."""
+        """Copy results that lie in the block although they are not in `into`."""
         if results is into:
             return results
         told = set(map(id, into))
@@ -119,18 +96,15 @@ class RunBuffers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IntermediateBuffers:
-    """Where the values of one plan lie."""
+    """Memory layout of the intermediate values of one plan."""
 
     rows: Sequence[Sequence[Place]]
-    """Per step its outputs; empty where it makes them itself."""
+    """Outputs of each step; empty if the step allocates them."""
     nbytes: int
-    """Of the block."""
     arenas: Arenas = field(repr=False)
-    """Where blocks come from: those of one session, whatever the plan."""
 
     @contextmanager
     def acquire(self) -> Iterator[RunBuffers]:
-        """A block, for one run."""
         with self.arenas.acquire(self.nbytes, self) as arena:
             given: RunBuffers | None = arena.bound.get(self)
             if given is None:
@@ -142,13 +116,9 @@ class IntermediateBuffers:
 def plan_intermediate_buffers(
     plan: Plan, reads: Mapping[int, Sequence[str]], arenas: Arenas, staying: Collection[int] = ()
 ) -> IntermediateBuffers | None:
-    """Plan the memory of a plan's values; None where there is nothing to plan.
+    """Plan the memory of a plan's intermediate values; None if there are none to plan.
 
-    Args:
-        plan: whose steps run.
-        reads: per segment, what its program reads.
-        arenas: where blocks come from.
-        staying: segments that make what they make in memory of their device.
+    `reads` are the inputs of each segment's program, `staying` the segments with device-resident outputs.
     """
     released = {name for step in plan.steps for name in step.released}
     known = [_places(expected_outputs(plan.graph, step.outputs)) for step in plan.steps]
@@ -181,26 +151,19 @@ def plan_intermediate_buffers(
 def share_regions(
     steps: Sequence[tuple[Collection[str], Sequence[str]]], sizes: Mapping[str, int]
 ) -> tuple[dict[str, int], list[int]]:
-    """Share regions of memory out among values.
+    """Return the memory region of every value, and the bytes of every region.
 
-    A value gets the smallest region that is free for it and large enough; else the largest that is free, which grows;
-    else a new one.
-
-    Args:
-        steps: for each, in an order in which they can run, the values that it reads, and those that it makes.
-        sizes: bytes of the values that are shared out.
-
-    Returns:
-        The region of every value, and the bytes of every region.
+    A value gets the smallest free region that is large enough; otherwise the largest free one, which grows; otherwise a
+    new one. `steps` are inputs and outputs of each step in execution order.
     """
     made_by = {name: position for position, (_, outputs) in enumerate(steps) for name in outputs}
-    readers = Counter[str]()  # sets of steps are numbers with a bit for each
+    readers = Counter[str]()  # a set of steps is an integer with one bit per step
     for position, (inputs, _) in enumerate(steps):
         readers.update(dict.fromkeys(inputs, 1 << position))
-    before: list[int] = []  # per step, those that are done when it begins
+    before: list[int] = []  # per step, all steps that it depends on
     region_of: dict[str, int] = {}
     regions: list[int] = []
-    users: list[int] = []  # per region, the steps that make or read what lies there
+    users: list[int] = []  # per region, the steps that write or read its value
     for position, (inputs, outputs) in enumerate(steps):
         sources = {made_by[name] for name in inputs if name in made_by}
         before.append(reduce(or_, (before[source] | 1 << source for source in sources), 0))
@@ -219,17 +182,16 @@ def share_regions(
 
 
 def _best(free: Sequence[int], regions: Sequence[int], nbytes: int) -> int:
-    """The region that fits best; the next new one if none is free."""
     return min(free, key=lambda region: (regions[region] < nbytes, abs(regions[region] - nbytes)), default=len(regions))
 
 
 def held_between(arenas: Arenas) -> Mapping[Hashable, int]:
-    """What the plans of a session hold together for values between their steps, see `Holding.shared_bytes`."""
+    """Return the intermediate memory that all plans of a session share; see `Holding.shared_bytes`."""
     return {("between steps", id(arenas)): arenas.used_bytes}
 
 
 def _places(check: OutputCheck) -> list[Place]:
-    """What the outputs of a step are; empty where that is not known of each, or where one is no piece of memory."""
+    """Return the outputs of a step; empty if one has no static size or holds objects."""
     places = []
     for spec in check:
         sizes = () if spec is None else tuple(size for size in spec[0] if size)
@@ -240,7 +202,7 @@ def _places(check: OutputCheck) -> list[Place]:
 
 
 def _apart(result: Any, block: Array) -> Any:
-    """A result that does not lie in the block; sequences hold arrays."""
+    """Copy a result if it lies in the block; sequences hold arrays."""
     if isinstance(result, (list, tuple)):
         return type(result)(_apart(element, block) for element in result)
     shared = isinstance(result, np.ndarray) and result.base is not None and np.may_share_memory(result, block)
@@ -248,22 +210,22 @@ def _apart(result: Any, block: Array) -> Any:
 
 
 class OneRun(NamedTuple):
-    """One run of a plan that has several steps under way at once."""
+    """State of a run whose steps may overlap. Serial runs pass it as arguments, to save making it."""
 
     values: list[Any]
-    """By slot: steps read and write here."""
+    """By slot."""
     made: list[Transfer] | None
-    """Takes the transfers of the run; None where all values are arrays."""
+    """Receives the transfers of the run; None if all values are arrays."""
     kept: Kept
-    """Outputs that stay on devices."""
+    """Outputs that remain on devices."""
     control: RunControl | None
-    """Asked before every step; None where nobody may stop the run."""
+    """Checked before every step; None if the run cannot be stopped."""
     sizes: Sequence[Any] | None
-    """Every number of the plan's class of sizes now; None where no program is told them."""
+    """Symbolic sizes of the run; None if no program takes them."""
     given: RunBuffers | None
-    """Memory for values that pass between steps; None where all of them are new."""
+    """Memory of intermediate values; None if all are newly allocated."""
     holds: bool = False
-    """No value is let go before the end of the run."""
+    """Values are released only at the end of the run."""
 
 
 _MOST_FAILURES = 5
@@ -275,12 +237,9 @@ def _stopped(control: RunControl, bound: BoundStep, device: str, how: str) -> er
 
 
 def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
-    """Wait for the turn of a step that is next; raise CancelledError where the run is to stop.
+    """Wait for the turn of the next step; raise CancelledError if the run is to stop.
 
-    Args:
-        control: of the run.
-        bound: the step.
-        shared: the plan has several devices.
+    `shared` means that the plan has several devices.
     """
     control.before(bound.step.device, shared=shared)
     if control.is_over:
@@ -296,7 +255,7 @@ def run_step(
     sizes: Sequence[Any] | None,
     given: RunBuffers | None,
 ) -> StepRun:
-    """Run one step, and note what it made; where values may stay on devices, `made` gets the transfers."""
+    """Run one step and store its outputs. `made` receives transfers if values may be device-resident."""
     started, health = time.perf_counter(), bound.health
     for index_check in bound.index_checks:
         index_check.check(values)
@@ -325,12 +284,12 @@ def after_failure(
     given: RunBuffers | None,
     started: float,
 ) -> StepRun:
-    """Run a step that failed on its device once more, or elsewhere, and note what it made; or raise."""
+    """Retry a failed step on its device or run its substitute, and store its outputs; or raise."""
     device = bound.step.device
     if control is not None and control.is_over:
         raise _stopped(control, bound, device, "was under way") from error
     if not bound.guarded or isinstance(error, (OtherShapeError, errors.DonatedValueError, errors.InputValueError)):
-        # The host's own errors are typed. No other device has what is gone, or computes with a value out of range.
+        # The host's errors are typed. No other device has a donated value, or accepts a value out of range.
         raise error
     while isinstance(error, errors.TransientError) or (
         isinstance(error, errors.OutOfMemoryError) and bound.make_room()
@@ -341,7 +300,8 @@ def after_failure(
             if control is not None and control.is_over:
                 raise _stopped(control, bound, device, "was under way") from second
             is_over = isinstance(error, errors.TransientError) or isinstance(second, errors.DonatedValueError)
-            if not isinstance(second, errors.DonatedValueError):  # that a failed run gave it up follows from the first
+            # the failed run donated it, so the first error is the cause
+            if not isinstance(second, errors.DonatedValueError):
                 error = second
             if is_over:
                 break
@@ -356,7 +316,7 @@ def after_failure(
             bound.failures = (*bound.failures, failure)
     try:
         results = _results_of(substitute, bound, failure, values, control, given)
-    except errors.DonatedValueError as gone:  # to the run that failed
+    except errors.DonatedValueError as gone:  # donated to the failed run
         text = f"segment {bound.step.segment} failed on {device!r} ({failure}), and cannot be repeated: {gone}"
         raise errors.ExecutionError(text, device=device, segment=bound.step.segment, phase="run") from error
     incident = bound.say(bound.step, error, f"it runs on {substitute.display_name} instead")
@@ -366,7 +326,6 @@ def after_failure(
 def _without_trying(
     bound: BoundStep, values: list[Any], control: RunControl | None, given: RunBuffers | None, started: float
 ) -> StepRun:
-    """Run a step elsewhere whose device rests, and note what it made."""
     failure = bound.health.text(bound.health_keys) or f"device {bound.step.device!r} rested"
     substitute = _substitute(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
     results = _results_of(substitute, bound, failure, values, control, given)
@@ -397,7 +356,6 @@ def _staying(
     sizes: Sequence[Any] | None,
     given: RunBuffers | None,
 ) -> Sequence[Any]:
-    """What a step makes of values that may lie on devices: there, or from arrays."""
     if bound.residence is not None:
         compute = partial(bound.pool.compute_on_device, control=control, sizes=sizes)
         stayed = bound.residence.compute(compute, values, made, kept)
@@ -418,9 +376,8 @@ def _computed(
     sizes: Sequence[Any] | None,
     given: RunBuffers | None,
 ) -> Sequence[Any]:
-    """What a step makes of arrays, in the memory that is given for it, if any is."""
     host = not bound.guarded
-    # Drivers are told of what may stop a run by another call, which makes its results new.
+    # Drivers get the control by another call, which allocates its results.
     into = () if given is None or not (host or control is None) else given.of(bound.position)
     results = _of_host(bound, inputs, control, into) if host else _guarded(bound, inputs, control, sizes, into)
     return results if given is None else given.copy_if_aliased(results, into)
@@ -433,12 +390,11 @@ def _of_host(bound: BoundStep, inputs: Sequence[Any], control: RunControl | None
         return bound.pool.compute_into(inputs, into)
     except errors.CancelledError:
         raise
-    except errors.NNAdapterError:  # what was inferred of the model may not be what its nodes make
+    except errors.NNAdapterError:  # the inferred shapes may be wrong
         return bound.pool.compute(inputs, control)
 
 
 def _substitute(bound: BoundStep, error: BaseException) -> Substitute:
-    """What takes the place of a device that failed; made once. Raises where nothing may, or can."""
     with bound.lock:
         if bound.substitute is None:
             bound.substitute = bound.on_failure(bound.step, error)
@@ -453,7 +409,6 @@ def _results_of(
     control: RunControl | None,
     given: RunBuffers | None,
 ) -> Sequence[Any]:
-    """What a substitute makes of the inputs of a step."""
     handed = [on_host(values[slot]) for slot in substitute.inputs]
     try:
         results = substitute.pool.compute(handed, control)
@@ -483,17 +438,17 @@ def _guarded(
 
 
 class Ahead(Protocol):
-    """Runs the steps of a plan some of which are begun before others are done."""
+    """Runner of a plan's steps that may begin steps before earlier ones are done."""
 
     def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
-        """Run every step; all of them are done on return. See `run_step`."""
+        """Run every step; all are done on return."""
 
     def close(self) -> None:
-        """Wait for what is under way, and free what runs need."""
+        """Wait for steps in flight, and free the resources of runs."""
 
 
 class CompiledPlan:
-    """A plan whose segments are compiled."""
+    """Plan whose segments are compiled."""
 
     def __init__(
         self,
@@ -508,21 +463,19 @@ class CompiledPlan:
         ahead: Ahead | None = None,
         held_between: Callable[[], Mapping[Hashable, int]] = dict,
     ) -> None:
-        """Take what was compiled.
+        """Bind the steps to slots.
 
         Args:
-            steps: in their order.
-            slots: of every value, by name.
+            steps: steps in order.
+            slots: slot of every value, by name.
             outputs: slots of the model's outputs.
-            constants: contents of slots that no step fills.
-            whole: makes what runs the model as it was, where steps failed and nothing took their place, or raises; None
-                where the plan is that already.
-            new_transfers: makes what takes the transfers of a run.
-            size_class: the sizes for which the plan holds, if its programs are told them; None for any other plan.
-            borders: where values between steps lie; None where the steps make all of them new.
-            ahead: runs the steps where some are begun before others are done; None where each waits for the last.
-            held_between: tells what all plans of the session hold for values between steps, see `Holding.shared_bytes`:
-                each tells it, whether it needs some or not, since dropping none frees it.
+            constants: contents of slots that no step writes.
+            whole: makes the CPU fallback for the entire model, or raises; None if the plan already is that.
+            new_transfers: makes the list that receives the transfers of a run.
+            size_class: guarded shapes of the plan, if its programs take symbolic sizes.
+            borders: memory of intermediate values; None if the steps allocate all.
+            ahead: runner of overlapping steps; None for a serial plan.
+            held_between: returns the intermediate memory of the session, which no single plan frees.
         """
         self._held_between = held_between
         self._borders = borders
@@ -530,9 +483,9 @@ class CompiledPlan:
         self._size_class = size_class
         self.steps = tuple(steps)
         self.note = ""
-        """Why all of the plan has been given up; empty where it was not."""
+        """Reason why the plan was abandoned; empty otherwise."""
         self.transfers: tuple[Transfer, ...] | None = None
-        """Those of the last run; None where no value could stay on a device in it, and where there was none."""
+        """Transfers of the last run; None if no value could be device-resident, or there was no run."""
         self._stays = any(bound.residence is not None and bound.residence.saves for bound in self.steps)
         self._make_whole = whole
         self._new_transfers = new_transfers
@@ -541,16 +494,16 @@ class CompiledPlan:
         self._slots = slots
         self._outputs = outputs
         self._shares = len({bound.step.device for bound in self.steps}) > 1
-        """Runs that follow each other take turns on its devices."""
+        """Serial runs take turns on its devices."""
         self._blank: list[Any] = [None] * len(slots)
         for slot, array in constants.items():
             self._blank[slot] = array
 
     def alone(self, outputs: Sequence[str]) -> tuple[BoundStep, tuple[str, ...], tuple[int, ...]] | None:
-        """The step that is all of the plan, if that reads inputs alone, as arrays, and makes all `outputs`.
+        """Return the only step of the plan, if it reads only inputs, as arrays, and computes all `outputs`.
 
         Returns:
-            The step, the names of the inputs that it reads, and where among its results the outputs are; or None.
+            The step, the names of its inputs, and the index of each output among its results; or None.
         """
         if len(self.steps) != 1 or not set(outputs) <= set(self.steps[0].step.outputs):
             return None
@@ -565,11 +518,7 @@ class CompiledPlan:
         return bound, tuple(names[slot] for slot in bound.inputs), order
 
     def check_indices(self, bound: BoundStep, feeds: Mapping[str, Any]) -> None:
-        """Check the indices and lengths that a step reads from feeds.
-
-        Raises:
-            InputValueError: one is out of its range.
-        """
+        """Raise InputValueError if an index or length that a step reads from feeds is out of range."""
         values = self._blank.copy()
         for name, array in feeds.items():
             slot = self._slots.get(name)
@@ -591,21 +540,20 @@ class CompiledPlan:
 
         Args:
             feeds: checked arrays, or `Copies`, by input name.
-            wanted: names of model outputs.
-            control: asked before every step; None where nobody may stop the run.
-            kept: outputs that stay, with the devices where they shall lie (empty for where they do): they come as
-                `Copies`. None where none stay and no feed is `Copies`.
-            sizes: every number of its class of sizes now, if its programs are told them.
-            failed: why the only step did not deliver, if that was tried already.
+            wanted: names of the requested outputs.
+            control: checked before every step; None if the run cannot be stopped.
+            kept: outputs to return as `Copies`, with their devices; None if there are none and no feed is `Copies`.
+            sizes: symbolic sizes, if its programs take them.
+            failed: error of the only step, if it was already tried.
 
         Raises:
-            CancelledError: `control` said so.
-            ExecutionError, NotDelegatedError: a step failed and nothing may take its place.
+            CancelledError: `control` stopped the run.
+            ExecutionError, NotDelegatedError: a step failed and has no substitute.
         """
         if self.note and self._whole is not None:
             return self._whole.run(feeds, wanted, self.note, kept, control)
         try:
-            # What is under way when somebody stops the run would go on in memory that is given back.
+            # A stopped run leaves steps in flight, which would write to the released block.
             may_leave_work = control is not None and self._ahead is not None
             if self._borders is None or may_leave_work or sizes is not None:
                 return self._run_steps(feeds, wanted, control, kept, sizes, failed=failed)
@@ -627,11 +575,7 @@ class CompiledPlan:
         kept: Kept | None = None,
         sizes: Sequence[Any] | None = None,
     ) -> tuple[list[Any], Provenance, list[Any]]:
-        """As `run`, and hold what every step reads and makes.
-
-        Returns:
-            Also the values by slot, arrays or `Copies`; none where the model ran as it was.
-        """
+        """Run as `run` does; also return the values of all steps by slot, empty if the CPU fallback ran."""
         held: list[Any] = []
         feeds = {name: value.donate(False) if type(value) is Copies else value for name, value in feeds.items()}
         try:
@@ -651,10 +595,7 @@ class CompiledPlan:
         kept: Kept | None,
         control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
-        """The model as it was, where steps of the plan failed and nothing took their place; `error` if that fails too.
-
-        Where the plan itself is wrong, the next run does not try it again.
-        """
+        """Run the entire model on the CPU, or raise `error`. A plan that is itself wrong is abandoned."""
         with self._lock:
             if self._whole is None:
                 self._whole = self._make_whole(error) if self._make_whole else None
@@ -717,23 +658,22 @@ class CompiledPlan:
 
     @property
     def slots(self) -> Mapping[str, int]:
-        """Of every value, by name."""
         return self._slots
 
     @property
     def holding(self) -> Holding:
-        """The memory of the programs and their executions, as far as the drivers say so, and between the steps."""
+        """Memory of programs and executions, as reported by drivers, and of intermediate values."""
         holdings = [pool.holding for pool in self._pools()]
         shared = {key: nbytes for holding in holdings for key, nbytes in holding.shared_bytes.items()}
         shared.update(self._held_between())
         return Holding(sum(holding.own_bytes for holding in holdings), shared)
 
     def close(self) -> None:
-        """Free every program, when nothing is under way any more."""
+        """Free every program after steps in flight are done."""
         close_all([*([self._ahead] if self._ahead is not None else []), *self._pools()])
 
     def close_fallback(self) -> None:
-        """Free what the steps do not hold, where others have those still."""
+        """Free the overlap runner and the CPU fallback, but not the programs, which other plans share."""
         ahead = [self._ahead] if self._ahead is not None else []
         close_all([*ahead, *([self._whole.pool] if self._whole is not None else [])])
 

@@ -1,4 +1,4 @@
-"""Fallback: incidents, and warnings or errors by the policy of a session."""
+"""Fallback: record incidents, and warn or raise as the session's fallback policy requires."""
 
 from __future__ import annotations
 
@@ -20,38 +20,29 @@ if TYPE_CHECKING:
     from nnadapter.planning.settling import Partitioning
 
 _MOST_KEPT = 64
-"""Incidents that a session remembers one by one: the newest."""
+"""Newest incidents that a session stores."""
 _MOST_CAUSES = 256
-"""Causes that are counted apart, and warned of; what a driver makes up beyond that is one more."""
+"""Causes that are counted and warned of individually."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that a device should have done and did not."""
+    """Work that a device failed to do."""
 
     stage: str
     """`load`, `compile`, `run` or `accuracy`; see `Options.fallback`."""
     device: str
-    """The device at fault."""
     segment: int | None
-    """Position in the plan, where it got that far."""
+    """Index in the plan; None if the segment was never planned."""
     nodes: tuple[str, ...]
-    """Names of the nodes concerned."""
     kind: str
     """Name of the error's class."""
     message: str
-    """What happened, in one sentence."""
     fallback_action: str
-    """What was done."""
 
 
 class Incidents:
-    """Those of one session, and what it does about them. Usable from many threads at once.
-
-    Args:
-        fallback: see `Options.fallback`.
-        trace: of the session, which hears of them.
-    """
+    """Incidents of one session. Thread-safe."""
 
     def __init__(self, fallback: Fallback = "warn", trace: Trace = SILENT) -> None:
         self.trace, self._fallback = trace, fallback
@@ -61,11 +52,10 @@ class Incidents:
         self._lock = new_lock()
 
     def policy(self, stage: str) -> str:
-        """See `Options.fallback_at`."""
         return fallback_at(self._fallback, stage)
 
     def add(self, incident: Incident) -> bool:
-        """Remember an incident; whether its cause (stage, device and kind) is a new one."""
+        """Record an incident; return True if its cause (stage, device and kind) is new."""
         cause, counted = (incident.stage, incident.device, incident.kind), (incident.device, incident.kind)
         with self._lock:
             self._kept.append(incident)
@@ -78,13 +68,13 @@ class Incidents:
 
     @property
     def newest(self) -> tuple[Incident, ...]:
-        """The newest, in the order in which they happened."""
+        """Newest incidents, in order."""
         with self._lock:
             return tuple(self._kept)
 
     @property
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """How many there were, of all, by device and kind."""
+        """Numbers of all incidents by device and kind."""
         with self._lock:
             return dict(self._counts)
 
@@ -95,11 +85,11 @@ _TELLING: tuple[type[errors.DriverError | errors.OutOfMemoryError], ...] = (
     errors.TransientError,
     errors.OutOfMemoryError,
 )
-"""What drivers raise that says more than that they failed; the most specific first."""
+"""Driver errors that are raised as their own type, the most specific first."""
 
 
 REPEATED = "it was repeated, and went well"
-"""What is done about what may go well the next time: nothing falls back."""
+"""Action after a transient failure: nothing falls back."""
 
 
 def fall_back(
@@ -111,22 +101,19 @@ def fall_back(
     error: BaseException,
     incidents: Incidents,
 ) -> Incident:
-    """Say what a device failed to do as the policy wants it said: an error, a warning, or nothing.
+    """Record a failure of a device, and raise, warn, or do nothing as the fallback policy requires.
 
-    This is the one place where a session says so. A cause (stage, device and kind of error) is warned of once. What was
-    `REPEATED` is no fallback, and allowed where that is forbidden.
+    Each cause (stage, device and kind of error) is warned of once. A repetition (`REPEATED`) is no fallback and is
+    always allowed.
 
     Args:
         stage: one of `STAGES`.
-        step: that it failed to do.
+        step: failed step.
         nodes: names of its nodes.
         message: what happened.
         instead: what is done now.
-        error: what the driver raised.
-        incidents: of the session.
-
-    Returns:
-        What is remembered of it.
+        error: error of the driver.
+        incidents: incidents of the session.
     """
     fell_back(incidents.trace, step, message, instead)
     policy = incidents.policy(stage)
@@ -155,19 +142,13 @@ def fall_back(
 
 
 def named(nodes: Sequence[str]) -> str:
-    """Some nodes, in words."""
+    """Return a text that names some nodes."""
     shown = ", ".join(map(repr, nodes[:3]))
     return f"{shown} and {len(nodes) - 3} more" if len(nodes) > 3 else shown
 
 
 def run_failure(step: Step, nodes: Sequence[str], why: str) -> str:
-    """What happened where a device failed to run a step.
-
-    Args:
-        step: that failed.
-        nodes: names of its nodes.
-        why: what the driver said.
-    """
+    """Return the message for a step that failed on its device; `why` describes the error."""
     return f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {why}"
 
 
@@ -177,15 +158,15 @@ _RAISED: Mapping[str, tuple[type[errors.DriverError], str]] = {
     "run": (errors.ExecutionError, "run"),
     "accuracy": (errors.AccuracyError, "run"),
 }
-"""Per stage, what is raised, and what the device was asked for, where its error does not say more."""
+"""Error type and phase per stage, unless the driver's error is more specific."""
 
 
 Cause = tuple[str, Reason | None]
-"""A device and why it refused."""
+"""Device and reason of a refusal."""
 
 
 def refuse_fallback(partitioning: Partitioning) -> None:
-    """Raise NotDelegatedError where fallback is forbidden and nodes are left for a device that nobody named."""
+    """Raise NotDelegatedError if fallback is forbidden and an unnamed device would run nodes."""
     plan, setting = partitioning.plan, partitioning.setting
     unnamed = {device.name for device in setting.devices if not device.named}
     spare = [step for step in plan.steps if step.device in unnamed]
@@ -211,7 +192,7 @@ def refuse_fallback(partitioning: Partitioning) -> None:
 
 
 def note_unanswered(partitioning: Partitioning, incidents: Incidents) -> None:
-    """Remember of each device that accelerates that its driver failed when it was asked, if it did."""
+    """Record an incident for each accelerator whose driver failed when asked about nodes."""
     plan = partitioning.plan
     for device in partitioning.setting.accelerators & plan.verdicts.keys():
         failed = {
@@ -235,7 +216,7 @@ _COMPILING = (Reason.COMPILE_FAILED, Reason.BANNED)
 
 
 def _is_known_wrong(plan: Plan, device: str, node: int) -> bool:
-    """Whether a node was taken from a device for what it computed, which was said then."""
+    """Return True if a node was withdrawn for a wrong result, which was already reported."""
     verdict = plan.verdicts[device][plan.graph.atom_of[node]]
     return isinstance(verdict, Unsupported) and verdict.reason is Reason.WRONG_RESULT
 
@@ -248,13 +229,9 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 
 
 def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
-    """Warn where the policy says so of a named device that took nothing, with the reason.
+    """Warn of named devices that took no node, with the reason, if the policy is `warn`.
 
-    Nothing fell back where devices before it took the nodes, or it would have taken those that went elsewhere.
-
-    Args:
-        partitioning: what took which nodes.
-        said: causes that nobody is warned of again; it grows.
+    Devices whose nodes were all taken by devices before them are not reported. `said` are causes already warned of.
     """
     plan, setting = partitioning.plan, partitioning.setting
     used = {step.device for step in plan.steps}
@@ -264,7 +241,7 @@ def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
         if not device.accelerates or device.name in used:
             continue
         if setting.constraints.policy.weighs and any(plan.verdicts[device.name]):
-            continue  # it was weighed, and something else is cheaper
+            continue  # its costs were compared, and another device is cheaper
         left = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
         if left and not _is_known_wrong(plan, device.name, left[0]):
             count, refusal = len(plan.graph.nodes), _refusal(plan, device.name, left[0])
@@ -282,10 +259,7 @@ def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
 
 
 def warn_of_last_resort(partitioning: Partitioning, said: set[Cause]) -> None:
-    """Warn where the policy says so of nodes that are left for the last resort: it is slow, and nobody named it.
-
-    See `warn_of_idle` for the arguments.
-    """
+    """Warn of nodes on the last resort, which is slow, if the policy is `warn`."""
     plan, setting = partitioning.plan, partitioning.setting
     spare = [device.name for device in setting.devices if device.is_spare]
     left = [node for step in plan.steps if step.device in spare for node in step.nodes]
@@ -311,7 +285,6 @@ def _reason(plan: Plan, device: str, node: int) -> Reason | None:
 
 
 def _left_by(plan: Plan, device: str, later: Set[str]) -> list[int]:
-    """Nodes that a device refused and that run on one of `later`."""
     elsewhere = (node for step in plan.steps if step.device in later for node in step.nodes)
     return [node for node in elsewhere if not plan.verdicts[device][plan.graph.atom_of[node]]]
 

@@ -1,7 +1,7 @@
-"""Counts in feeds that decide the size of a result, which is checked before memory is allocated for it.
+"""Checks of counts in feeds that decide the size of a result, before memory is allocated for it.
 
-A count is traced back from the operator to an input, through operators that only move it. A repeated tensor is taken to
-have at least one element, so the bound is compared with the fewest elements that the result can have.
+A count is traced back to an input through operators that only move it. The check uses the smallest possible number of
+elements: a repeated tensor is assumed to have at least one.
 """
 
 from __future__ import annotations
@@ -21,35 +21,33 @@ from nnadapter.onnx.wire_format import mapped, mentioned, read_graphs
 
 _Numbers = np.ndarray[Any, Any]
 _Find = Callable[[Mapping[str, Any]], _Numbers]
-"""Returns the numbers of an operand from a feed."""
 _DEEPEST = 16
 """Operators between an input and the operator that reads it as a count."""
 _MOVES = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"))
 
 
 class CountedNode(Protocol):
-    """Interface of a node: its operator, inputs and outputs."""
+    """Operator, inputs and outputs of a node."""
 
     @property
     def op_type(self) -> str:
-        """Return the operator."""
+        pass
 
     @property
     def inputs(self) -> Sequence[str]:
-        """Return the names of the values that it reads."""
+        pass
 
     @property
     def outputs(self) -> Sequence[str]:
-        """Return the names of the values that it makes."""
+        pass
 
 
 class CountRule(NamedTuple):
-    """The operands of an operator that are counts, and the elements that its result has at least."""
+    """Operands of an operator that are counts, and the smallest number of elements of its result."""
 
     positions: tuple[int, ...]
     elements: Callable[..., float]
     most: int = RESIZED_ELEMENTS
-    """The most elements that a result may have."""
 
 
 def _product(numbers: _Numbers) -> float:
@@ -57,7 +55,7 @@ def _product(numbers: _Numbers) -> float:
 
 
 def _sum(numbers: _Numbers) -> float:
-    """Add counts; negative ones count as large, since ONNX Runtime cuts some to 32 bits, where they may be positive."""
+    """Add absolute values: ONNX Runtime truncates some counts to 32 bits, so a negative one may become positive."""
     return float(np.abs(numbers.astype(np.float64)).sum())
 
 
@@ -94,12 +92,11 @@ RULES: Mapping[str, tuple[CountRule, ...]] = {
     "Tile": (CountRule((1,), _product),),
     "Upsample": (CountRule((1,), _product),),
 }
-"""Per operator, the operands that decide the size of its result."""
 
 
 @dataclass(frozen=True)
 class CountCheck:
-    """A check of the counts that one operator reads from inputs."""
+    """Check of the counts that one operator reads from inputs."""
 
     reader: str
     inputs: tuple[str, ...]
@@ -113,7 +110,7 @@ class CountCheck:
             with np.errstate(all="ignore"):
                 elements = self.elements(*(find(feed) for find in self.operands))
         except (TypeError, ValueError, AttributeError, LookupError):
-            return  # incomplete feeds, and those that hold no numbers, are checked elsewhere
+            return  # incomplete or non-numeric feeds are checked elsewhere
         if elements > self.most and np.isfinite(elements):
             raise InputValueError(
                 f"input {self.inputs[0]!r} makes {self.reader} compute {elements:.0f} elements or more; expected at "
@@ -123,12 +120,7 @@ class CountCheck:
 
 
 def wire_checks(source: str | os.PathLike[str] | bytes, inputs: frozenset[str]) -> tuple[CountCheck, ...]:
-    """Return the checks of a serialized model, read without onnx; none if the source is not a serialized model.
-
-    Args:
-        source: its path, or its contents.
-        inputs: names of the inputs that may be counts.
-    """
+    """Return the checks of a serialized model, read without onnx; none if the source is not a serialized model."""
     try:
         with mapped(source) as contents:
             if not mentioned(contents, frozenset(map(str.encode, RULES))):
@@ -150,14 +142,7 @@ def count_checks(
     constant: Callable[[str], Sequence[float] | _Numbers | None],
     inputs: frozenset[str],
 ) -> tuple[CountCheck, ...]:
-    """Return the checks of a graph.
-
-    Args:
-        nodes: that may read counts.
-        producers: the node that makes each value.
-        constant: returns the numbers of a constant.
-        inputs: names of the values that are fed.
-    """
+    """Return the checks of a graph; `constant` returns the numbers of a constant."""
     resolver = _Resolver(producers, constant, inputs)
     return tuple(
         check for node in nodes for rule in RULES.get(node.op_type, ()) for check in resolver.checks(node, rule)
@@ -171,7 +156,6 @@ class _Resolver:
     inputs: frozenset[str]
 
     def checks(self, node: CountedNode, rule: CountRule) -> Iterable[CountCheck]:
-        """Return the check of one rule, if its operands come from inputs."""
         names = [node.inputs[position] if position < len(node.inputs) else "" for position in rule.positions]
         sources = dict[str, None]()
         operands = [self._operand(name, sources, 0) if name else None for name in names]

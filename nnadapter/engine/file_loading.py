@@ -1,7 +1,7 @@
-"""Plans of a compiled file: their devices, and programs that are deserialized, or compiled again from the segment.
+"""Plans of a compiled file: their devices, and programs that are deserialized or compiled again.
 
-The graph of such a plan is the one between segments: each is a node. A program that the driver wrote is deserialized if
-the driver says that it fits; where it does not, the segment is compiled again, and the report says so.
+Each segment is a node in the graph of such a plan. A program is deserialized if the driver reports that it is
+compatible; otherwise its segment is compiled again, and the report says so.
 """
 
 from __future__ import annotations
@@ -66,62 +66,56 @@ Requests = DeviceRequest | Sequence[DeviceRequest]
 
 @dataclass(frozen=True, eq=False)
 class FileDevice:
-    """A device that segments of a file run on."""
+    """Opened device of a file."""
 
     name: str
     capability: Capability
     context: Context
     has_memory: bool
     is_streaming: bool
-    """Its steps are enqueued where that saves a wait."""
+    """Steps are enqueued if that saves a wait."""
     has_raw_inputs: bool
-    """Its own code gets the addresses of inputs."""
+    """Its native code gets the addresses of inputs."""
     is_isolated: bool
-    """It has a process of its own."""
+    """It runs in a separate process."""
     kept: tuple[str, str]
-    """Version and hardware of the device that the file was compiled with."""
+    """Driver version and hardware at compile time."""
 
     @cached_property
     def is_as_kept(self) -> bool:
-        """Its driver and its hardware are those; asked where a driver does not judge its programs itself."""
+        """True if driver version and hardware are those at compile time, for drivers that do not check programs."""
         info = device_info(self.name)
         return (info.version or info.distribution, info.sub_type) == self.kept
 
     @property
     def accelerates(self) -> bool:
-        """Whether nodes on it count as delegated."""
         return self.capability.role.accelerates
 
     def close(self) -> None:
-        """Close the context."""
         named_call(self.name, "close")(close_all, [self.context])
 
 
 @dataclass(frozen=True, eq=False)
 class FileDevices:
-    """The devices of a file, but for the CPU, whose segments need none."""
+    """Devices of a file, except the CPU."""
 
     opened: Mapping[str, FileDevice] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
-    """Name -> why it is not used."""
+    """Reasons for devices that are not used."""
 
     @property
     def accelerators(self) -> frozenset[str]:
-        """Names of the devices on which nodes count as delegated."""
         return frozenset(name for name, device in self.opened.items() if device.accelerates)
 
     @property
     def owning(self) -> frozenset[str]:
-        """Names of the devices that have memory of their own."""
         return frozenset(name for name, device in self.opened.items() if device.has_memory)
 
     @property
     def streaming(self) -> frozenset[str]:
-        """See `Setting.streaming`."""
         return frozenset(name for name, device in self.opened.items() if device.is_streaming)
 
     def close(self) -> None:
-        """Close every context."""
         close_all(self.opened.values())
 
 
@@ -136,17 +130,16 @@ def open_devices(
     """Open the devices that a file was compiled for.
 
     Args:
-        records: of the file's devices.
-        requests: those that the person wants; None for all of the file's, with the options that they were given.
-        fallback: where it is `allow`, the CPU takes the place of a device that is not there; unless it is `forbid`,
-            that of one that fails as it is opened.
-        session_options: ONNX Runtime's own.
-        trace: of the session.
-        isolate: devices that have a process of their own.
+        records: device records of the file.
+        requests: requested devices; None for all of the file, with the options at compile time.
+        fallback: with `allow`, the CPU replaces missing devices; except with `forbid`, also devices that fail to open.
+        session_options: session options of ONNX Runtime.
+        trace: trace of the session.
+        isolate: devices to run in separate processes.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: a device is not there.
-        InvalidOptionError: the person names a device that the file was not compiled for, or options do not fit.
+        DeviceNotFoundError, DeviceUnavailableError: a device is missing.
+        InvalidOptionError: a requested device is not in the file, or invalid options.
     """
     wanted = None if requests is None else named_requests(requests)
     kept = {record.name for record in records}
@@ -224,14 +217,9 @@ _WHY = {
 
 
 def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Sequence[str]]) -> str:
-    """Return why a device would not run a program as it is, by what its driver says of the header; empty if it would.
+    """Return the reason why a device cannot run a stored program as it is; empty if it can.
 
-    Where the driver does not tell, the host compares versions and devices.
-
-    Args:
-        device: of the file.
-        blob: the program.
-        about: the segment, and names of its nodes.
+    If the driver does not check it, versions and hardware are compared. `about` is the segment and its node names.
     """
     says = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
     if isinstance(says, Unsupported):
@@ -243,16 +231,15 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
 
 @dataclass(frozen=True, eq=False)
 class Programs:
-    """Asks drivers for programs."""
+    """Loader of programs from drivers."""
 
     container: Container
-    """The file."""
     trace: Trace
 
     def deserialized(
         self, device: FileDevice, part: int, about: tuple[int, Sequence[str]], notes: list[str]
     ) -> Program | None:
-        """The program that the driver wrote; None where it does not fit."""
+        """Deserialize a stored program; None if it is incompatible or fails, with the reason in `notes`."""
         blob = self.container.contents(part, PROGRAM)
         why = reason_against(device, blob, about)
         if not why:
@@ -268,7 +255,7 @@ class Programs:
     def compiled(
         self, device: FileDevice, model: Any, twin: Program | None, alone: bool, about: tuple[int, Sequence[str]]
     ) -> Program:
-        """The program of a kept segment."""
+        """Clone the program of `twin` if possible, otherwise compile."""
         if twin is not None:
             with making(self.trace, device.name, "clone_with_constants", *about):
                 bound = named_call(device.name, "clone_with_constants", *about)(
@@ -283,29 +270,29 @@ class Programs:
 
 
 NO_STORED_PROGRAM = "no program of it is stored"
-"""End of the note that a segment of a stored plan was compiled again, which is no failure."""
+"""End of the note that a segment without a stored program was compiled, which is no failure."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FilePlan(RunnablePlan):
-    """A plan of a file that is ready to run."""
+    """Plan of a file that is ready to run."""
 
     record: Message
 
 
 class Loaded(NamedTuple):
-    """A program, where it runs, and the values that it reads."""
+    """Program, its device and the values that it reads."""
 
     program: Program
     device: str
     inputs: tuple[str, ...]
     takes_sizes: bool = False
-    """It leaves sizes open, and is adapter IR."""
+    """Adapter IR with dynamic shapes."""
 
 
 @dataclass(eq=False)
 class Loader:
-    """Loads plans of one file."""
+    """Loader of plans of one file."""
 
     file: CompiledFile
     devices: FileDevices
@@ -313,13 +300,10 @@ class Loader:
     trace: Trace
     session_options: onnxruntime.SessionOptions | None = None
     make_room: Callable[[], bool] = evict_nothing
-    """See `PlanDevices`."""
     make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
-    """See `Bindable`."""
     arenas: Arenas = field(init=False)
 
     def __post_init__(self) -> None:
-        """Take the segments of the file."""
         self.segments = Segments(self.file.container)
         opened = self.devices.opened
         self.arenas = Arenas(shared=any(device.is_isolated for device in opened.values()))
@@ -336,13 +320,11 @@ class Loader:
             make_room=self.make_room,
         )
         self.programs = Programs(self.file.container, self.trace)
-        """Of the file's devices."""
         self._uses_host = False
         self.incidents = Incidents(self.fallback, self.trace)
-        """Of the session."""
 
     def close(self) -> None:
-        """Give back what the CPU's segments needed for their runs, and memory between steps."""
+        """Free memory of intermediate values, and shrink ONNX Runtime's arena."""
         self.arenas.close()
         if self._uses_host:
             from nnadapter.drivers.onnxruntime.sessions import shrink_arena
@@ -351,7 +333,7 @@ class Loader:
 
     @property
     def resting(self) -> tuple[str, ...]:
-        """What is said of devices that rest now."""
+        """Report notes on paused devices."""
         return self._site.resting
 
     def load(self, record: Message) -> FilePlan:
@@ -359,7 +341,7 @@ class Loader:
 
         Raises:
             CompiledModelError: the file is damaged, or has nothing that runs here.
-            CompilationError: a segment that has to be compiled again is not.
+            CompilationError: a segment cannot be compiled again.
         """
         notes: list[str] = []
         loaded: dict[int, Loaded] = {}
@@ -370,7 +352,8 @@ class Loader:
                 notes.append("the CPU ran the model as it was: the file has no plan for these shapes")
             plan = self._bound(record, held, loaded)
             return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), shapes=held)
-        except (KeyError, IndexError, TypeError) as error:  # of the record: what drivers raise is translated before
+        # from the record only: drivers' errors are already translated
+        except (KeyError, IndexError, TypeError) as error:
             close_all(loaded_step.program for loaded_step in loaded.values())
             raise self.file.container.damaged(f"a plan contradicts itself ({describe(error)})") from error
         except BaseException:
@@ -378,10 +361,10 @@ class Loader:
             raise
 
     def held_sizes(self, record: Message) -> ShapeSet | None:
-        """Read at which shapes a plan holds; None where these are its own alone."""
+        """Return the shapes that a plan serves; None for a static plan."""
         if not record.HasField("open"):
             return None
-        from nnadapter.engine.shape_messages import read_open_sizes  # plans of fixed sizes have none
+        from nnadapter.engine.shape_messages import read_open_sizes  # not needed for static plans
 
         return read_open_sizes(record.open, self.file.shapes(record), self.segments)
 
@@ -393,7 +376,7 @@ class Loader:
         loaded: dict[int, Loaded],
         notes: list[str],
     ) -> None:
-        """Load the programs of some steps of a plan, and what was done otherwise than the file says."""
+        """Load the programs of some steps into `loaded`; deviations from the file go to `notes`."""
         for number in positions:
             loaded[number] = self._loaded(number, record, held, loaded, notes)
 
@@ -427,14 +410,14 @@ class Loader:
             program = self.programs.compiled(device, model, twin, alone, about)
         except CompiledModelError:
             raise
-        except FAILURES as error:  # a driver may raise anything; this is its border
+        except FAILURES as error:  # a driver may raise anything; this is its boundary
             return self._not_compiled(number, step, error, notes)
         if not step.HasField("program"):
             notes.append(f"segment {number} was compiled for {step.device}: {NO_STORED_PROGRAM}")
         return Loaded(program, step.device, tuple(step.segment.inputs), bool(step.segment.places))
 
     def _not_compiled(self, number: int, step: Message, error: BaseException, notes: list[str]) -> Loaded:
-        """The CPU in place of a device that does not compile its segment again, as the policy wants it said."""
+        """Return the CPU's program for a segment that its device failed to compile, by the fallback policy."""
         why = f"it failed to compile segment {number}: {describe(error)}"
         failed = Step(
             segment=number,
@@ -452,7 +435,6 @@ class Loader:
         return loaded
 
     def _make_substitute(self, step: Message, why: str, notes: list[str]) -> Loaded:
-        """The CPU in place of a device."""
         if not step.HasField("instead"):
             raise CompiledModelError(
                 f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({why}), and the file "
@@ -463,7 +445,7 @@ class Loader:
         return Loaded(self._host_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
 
     def _host_program(self, segment: Message, step: Message, alone: bool) -> Program:
-        from nnadapter.drivers.onnxruntime.program import load_program  # many files leave the CPU nothing
+        from nnadapter.drivers.onnxruntime.program import load_program  # many files have no segment on the CPU
 
         self._uses_host = True
         model = loadable_part(segment, self.segments, self.session_options)
@@ -486,13 +468,7 @@ class Loader:
         return binder.plan(steps, held.guards if held is not None and (is_told or held.gives_sizes) else None)
 
     def binder(self, record: Message, devices: Sequence[str], reads: Mapping[int, tuple[str, ...]]) -> Binder:
-        """What binds the steps of a plan.
-
-        Args:
-            record: of the plan.
-            devices: on which its steps are.
-            reads: what the program of each reads.
-        """
+        """Return the binder of a plan, with its devices and the inputs of each step's program."""
         plan = _plan_of(self.file, record, devices)
         bindable = Bindable(
             plan=plan,
@@ -511,7 +487,7 @@ class Loader:
         return Binder(self._site, self.arenas, bindable)
 
     def _run_failed(self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
-        """What runs a failed step: the CPU. Raises where the policy says so, or where the file has nothing for it."""
+        """Return the substitute of a failed step on the CPU; raise if the policy or the file has none."""
         if self.incidents.policy("run") == "forbid":
             self._say_run_failed(record, step, error, "")
         message = record.steps[step.segment]
@@ -528,7 +504,6 @@ class Loader:
         return substitute
 
     def _reference(self, record: Message, slots: Mapping[str, int], step: Step) -> Substitute:
-        """The CPU's program of a step."""
         message = record.steps[step.segment]
         if not message.HasField("instead"):
             raise CompiledModelError("the file was compiled with fallback forbidden")
@@ -544,7 +519,7 @@ class Loader:
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
-    """How the steps of a plan overlap; beside each other only as the file says, which weighed its own devices alone."""
+    """Return the overlap of steps; threaded only as the file records, whose costs hold for its devices."""
     enqueued = enqueued_of(plan, streaming)
     is_as_kept = all(
         step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)
@@ -555,12 +530,11 @@ def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) 
 
 
 def step_of(binder: Binder, position: int, loaded: Loaded) -> BoundStep:
-    """The step at a position of a plan with the program that was loaded for it."""
+    """Bind a loaded program to the step at a position of a plan."""
     return binder.step(position, loaded.program, loaded.inputs, is_told_sizes=loaded.takes_sizes)
 
 
 def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Plan:
-    """The plan of segments, each of which is a node."""
     nodes = tuple(
         Node(
             name=f"segment {number}",
@@ -585,6 +559,6 @@ def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Pla
 
 
 def _read_by(step: Message) -> list[str]:
-    """What the kept segment of a step reads; what it was given of sizes is a constant of it."""
+    """Return the inputs of a step's segment, without shape-derived values, which are its constants."""
     given = frozenset(step.given.names)
     return [name for name in step.segment.inputs if name not in given]

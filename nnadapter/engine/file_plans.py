@@ -23,17 +23,12 @@ from nnadapter.process.resources import close_all, new_lock
 
 
 def is_template(record: Message) -> bool:
-    """Return whether segments of a plan are compiled for each set of sizes."""
+    """Return True if segments of a plan are compiled for each set of sizes."""
     return any(step.HasField("given") for step in record.steps)
 
 
 def load_template(loader: Loader, record: Message) -> FilePlan:
-    """Return the template of a plan, with the programs that serve all sizes.
-
-    Raises:
-        CompiledModelError: the file is damaged, or has nothing that runs here.
-        CompilationError: a segment that has to be compiled again is not.
-    """
+    """Return the template of a plan, with the programs that serve all sizes; raise as `Loader.load` does."""
     held, notes, shared = loader.held_sizes(record), list[str](), dict[int, Loaded]()
     if held is None or held.trace is None:
         raise loader.file.container.damaged("a plan is for one set of sizes, and has segments for many")
@@ -48,7 +43,7 @@ def load_template(loader: Loader, record: Message) -> FilePlan:
 
 
 def _fillable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[int, SpecializablePart]:
-    """Return the segments to specialize; one whose device is absent runs on the CPU, which takes all sizes."""
+    """Return the segments to specialize; those of absent devices run on the CPU, which takes all sizes."""
     parts = {}
     for number, step in enumerate(record.steps):
         if step.HasField("given") and step.device in loader.devices.opened:
@@ -81,7 +76,7 @@ def _bind_template(
 
 
 def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
-    """Makes the program of a segment at some sizes: what its driver wrote for these, or compiled now."""
+    """Return a builder of specialized segments, which uses stored programs if there are any."""
     written = {
         (number, tuple(map(read_number, row.key))): row.program.part
         for number, step in enumerate(record.steps)
@@ -103,13 +98,7 @@ def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
 
 
 class FileDynamicPlans(DynamicPlans[FilePlan]):
-    """Plans with dynamic shapes of a compiled file. Usable from many threads at once.
-
-    Args:
-        records: of all plans of the file.
-        loader: of the file.
-        plans: cache of the plans.
-    """
+    """Plans with dynamic shapes of a compiled file. Thread-safe."""
 
     def __init__(self, records: Sequence[Message], loader: Loader, plans: PlanCache[FilePlan]) -> None:
         super().__init__(plans, len(records), "shapes that devices refuse")
@@ -124,16 +113,13 @@ class FileDynamicPlans(DynamicPlans[FilePlan]):
 
     @property
     def count(self) -> int:
-        """Number of plans."""
         return len(self._records)
 
     @property
     def shape_sets(self) -> list[ShapeSet]:
-        """The shapes that each plan serves."""
         return list(map(self.shapes_of, self._all))
 
     def why_not(self, shapes: Shapes) -> list[str]:
-        """Return the reason of each plan not to serve some shapes, in words."""
         sizes = tuple(shapes.values())
         return [
             "a device refuses its segment at these sizes"
@@ -143,7 +129,6 @@ class FileDynamicPlans(DynamicPlans[FilePlan]):
         ]
 
     def make(self, entry: DynamicPlan) -> FilePlan:
-        """Load a plan."""
         record = self._record_of(entry)
         return load_template(self._loader, record) if entry.is_template else self._loader.load(record)
 

@@ -31,19 +31,15 @@ if TYPE_CHECKING:
 
 
 class FilePlanSource(PlanSource[FilePlan]):
-    """Plans of a compiled file, loaded when they are needed. Usable from many threads at once.
+    """Plans of a compiled file, loaded when needed. Thread-safe.
 
     Args:
-        file: that was opened.
-        requests: devices that the person wants; None for those of the file.
-        options: of the session.
-        trace: takes what happens in it.
-        session_options: ONNX Runtime's own.
-        whole: see `Bindable`; None where the file is all that there is.
+        requests: requested devices; None for those of the file.
+        whole: see `Bindable.make_cpu_fallback`; None without the model.
 
     Raises:
         CompiledModelError: the file is damaged, or has nothing that runs here.
-        DeviceNotFoundError, DeviceUnavailableError: a device is not there.
+        DeviceNotFoundError, DeviceUnavailableError: a device is missing.
         InvalidOptionError: devices or options do not fit.
     """
 
@@ -57,7 +53,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         whole: Callable[[NNAdapterError], CpuFallback] | None = None,
     ) -> None:
         _refuse_placing(options)
-        if getattr(session_options, "overrides", None):  # `nnadapter.ort.SessionOptions` have them
+        if getattr(session_options, "overrides", None):  # `nnadapter.ort.SessionOptions` has overrides
             raise InvalidOptionError(
                 "initializers and free dimensions of a compiled file are as they were when it was compiled; give the "
                 "session options to nnadapter.compile"
@@ -80,7 +76,6 @@ class FilePlanSource(PlanSource[FilePlan]):
             if not plan.HasField("open")
         }
         self._own_shapes = frozenset(shapes for _, shapes in self._records)
-        """Those that have plans of their own."""
         file.container.check_ahead(step.program.part for step in message.plans[0].steps if step.HasField("program"))
         self._open_devices = open_devices(
             message.devices, requests, options.fallback, session_options, trace, options.isolated
@@ -89,7 +84,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room, whole)
         self._open = self._dynamic_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:
-            # Of several choices or classes, the first run says which one is wanted.
+            # With several selections or dynamic plans, the first run decides which one is loaded.
             if self._fork is None and (self._open is None or self._open.count < 2):
                 self.prepare(file.shapes(message.plans[0]))
         except BaseException:
@@ -98,11 +93,11 @@ class FilePlanSource(PlanSource[FilePlan]):
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The devices that it runs on, the CPU last."""
+        """Its devices, the CPU last."""
         return (*self._open_devices.opened, "cpu")
 
     def prepare(self, shapes: Shapes) -> None:
-        """Load the plans of every choice of branches for these shapes."""
+        """Load the plans of every selection of branches for these shapes."""
         sizes = (tuple(shapes[name]) if name in shapes else self.declared_shape(name) for name in self.input_names)
         known, choices = tuple(sizes), {tuple(plan.truths) for plan in self._file.message.plans}
         ready = [self._is_ready(known, truths) for truths in sorted(choices - {()})]
@@ -110,17 +105,13 @@ class FilePlanSource(PlanSource[FilePlan]):
             self._is_ready(known, None)
 
     def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
-        """Load the plan of a choice of branches, and return whether there is one; None stands for any choice.
-
-        Raises:
-            InvalidInputError: there is no plan for any choice.
-        """
+        """Load the plan of a selection of branches, or the plan with all branches (None); False if there is none."""
         with self.use() as use:
             return (self.take(use, shapes) if truths is None else self._taken(use, shapes, truths)) is not None
 
     def observed(self, last_shapes: InputShapes | None) -> KeptReport:
-        """Return the report of the plan used last from the file, with what its runs have shown here."""
-        from nnadapter.engine.observed import KeptReport  # most processes ask for no report
+        """Return the stored report of the plan used last, with observations of its runs here."""
+        from nnadapter.engine.observed import KeptReport  # most processes request no report
 
         newest, opened = self.plans.newest, self._open_devices.opened
         isolated = tuple(name for name, device in opened.items() if device.is_isolated)
@@ -140,19 +131,17 @@ class FilePlanSource(PlanSource[FilePlan]):
 
     @property
     def counts(self) -> PlanCounts:
-        """How often plans were loaded and used again."""
         return replace(
             self.plans.counts, served_shapes_text=f"the file is for {self._served()}" if self.input_names else ""
         )
 
     def close(self) -> None:
-        """Free every plan and device; see `PlanSource.close`."""
         if self._open is not None:
             self._open.close()
         self.plans.close((self._open_devices, self._loader))
 
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[FilePlan]:
-        """Return the plan of the branches that a feed selects, or the plan with all branches; see `PlanSource.take`."""
+        """Return the plan of the branches that a feed selects, or the plan with all branches."""
         truths = self._fork.chosen(feed) if self._fork is not None and feed is not None else ()
         taken = self._taken(use, shapes, truths)
         if taken is None and truths and self._may_be_any(truths, shapes):
@@ -165,11 +154,10 @@ class FilePlanSource(PlanSource[FilePlan]):
         return (*self.plans.take(use, "whole", lambda: self._loader.load(whole)), None)
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
-        """Whether a choice that has no plan is run by one that may be run whatever is chosen."""
+        """Return True if a selection without a plan may run with the plan that has all branches."""
         return True
 
     def _taken(self, use: object, shapes: InputShapes, truths: Truths) -> LeasedPlan[FilePlan] | None:
-        """The plan of a choice for these shapes; None where the file has none."""
         key = truths, shapes
         record = self._records.get(key)
         if record is not None:
@@ -181,22 +169,19 @@ class FilePlanSource(PlanSource[FilePlan]):
         )
 
     def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
-        """See `PlanSource.fits`."""
         if self._fork is None:
             return None
         fork, chosen = self._fork, self._fork.chosen(feed)
         return lambda other: fork.chosen(other) == chosen
 
     def serves(self, compiled: FilePlan, feed: Mapping[str, Any]) -> ShapeTest | None:
-        """See `PlanSource.serves`."""
         return None if compiled.shapes is None else compiled.shapes.test(self.signature.declares)
 
     def may_serve(self, compiled: FilePlan, shapes: InputShapes) -> bool:
-        """See `PlanSource.may_serve`."""
         return shapes not in self._own_shapes
 
     def _dynamic_plans(self) -> FileDynamicPlans:
-        from nnadapter.engine.file_plans import FileDynamicPlans  # it fills segments; most files need none of it
+        from nnadapter.engine.file_plans import FileDynamicPlans  # most files need no specialization
 
         return FileDynamicPlans(self._file.message.plans, self._loader, self.plans)
 
@@ -219,16 +204,15 @@ class FilePlanSource(PlanSource[FilePlan]):
 
 
 def _fork_of(file: CompiledFile) -> Fork[Truths] | None:
-    """Where inputs choose first, if they do."""
     if not file.message.forks:
         return None
-    from nnadapter.engine.branch_conditions import fork_of  # most files choose nothing
+    from nnadapter.engine.branch_conditions import fork_of  # most files have no forks
 
     return fork_of(file)
 
 
 def _refuse_placing(options: Options) -> None:
-    """Refuse what says where nodes go, or finds out where they may not: that was done when the file was compiled."""
+    """Raise for options of placement or checks, which apply when a file is compiled."""
     usual = Options()
     for name in ("policy", "rules", "plan"):
         if getattr(options, name) != getattr(usual, name):

@@ -1,4 +1,4 @@
-"""Descriptions of a compiled file in words, and the check whether it runs here as it is."""
+"""Texts that describe a compiled file, and the check that it runs here without compiling."""
 
 from __future__ import annotations
 
@@ -24,23 +24,18 @@ from nnadapter.planning.bounds import Bounds
 from nnadapter.traces.trace import SILENT
 
 _MOST = 8
-"""Sets of shapes that are told."""
+"""Sets of shapes in a text."""
 _MOST_ALIKE = 2
-"""Inputs of one shape that are each told."""
+"""Inputs with the same shape that are listed individually."""
 
 
 def served(file: CompiledFile, held: Sequence[ShapeSet]) -> str:
-    """Return `served_sets` in one sentence."""
+    """Return `served_sets` as one sentence."""
     return " or ".join(served_sets(file, held))
 
 
 def served_sets(file: CompiledFile, held: Sequence[ShapeSet]) -> Sequence[str]:
-    """Return the shapes that the plans of a file serve: a name stands for any size that it may have.
-
-    Args:
-        file: that was opened.
-        held: of its plans that leave sizes open.
-    """
+    """Return texts on the shapes that the plans of a file serve; a name stands for any size."""
     fixed = [plan for plan in file.message.plans if not plan.HasField("open")]
     classes = [plan for plan in file.message.plans if plan.HasField("open")]
     told = [(plan, in_words(file.shapes(plan))) for plan in fixed]
@@ -54,18 +49,14 @@ def served_sets(file: CompiledFile, held: Sequence[ShapeSet]) -> Sequence[str]:
 
 
 def plans_held(file: CompiledFile) -> list[ShapeSet]:
-    """Return the shapes that the plans of a file serve which leave sizes open.
-
-    Raises:
-        CompiledModelError: the file is damaged.
-    """
+    """Return the shapes that the dynamic plans of a file serve."""
     segments = Segments(file.container)
     plans = (plan for plan in file.message.plans if plan.HasField("open"))
     return [read_open_sizes(plan.open, file.shapes(plan), segments) for plan in plans]
 
 
 def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
-    """One set of shapes; of inputs that are alike, as the many of a cache, the first is told and the others counted."""
+    """Return one set of shapes as text; of many inputs with the same shape only the first is listed."""
     texts = {name: f"[{', '.join(map(str, shape))}]" for name, shape in shapes.items()}
     alike: dict[str, list[str]] = {}
     for name, text in texts.items():
@@ -88,12 +79,11 @@ def command(file: CompiledFile, shapes: Shapes) -> str:
 
 
 def _where(shapes: str, choice: str) -> str:
-    """The shapes that a plan serves, with what inputs choose where it does."""
     return f"{shapes} where {choice}" if choice else shapes
 
 
 def _may_leave_open(file: CompiledFile) -> bool:
-    """Whether plans for many shapes may be had: the model leaves sizes open, no plan does, and no reason is told."""
+    """Return True if dynamic plans are possible, but no plan is dynamic and no reason is recorded."""
     rows, plans = (*file.signature.inputs, *file.signature.overridable), file.message.plans
     is_open = any(not isinstance(size, int) for row in rows for size in row.shape or ())
     notes = json.loads(file.report(plans[0]))["notes"]
@@ -114,7 +104,7 @@ def _of_class(file: CompiledFile, held: ShapeSet) -> str:
 def _by_class(
     shapes: Mapping[str, Sequence[Any]], declared: Mapping[str, Sequence[Any]]
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Sizes that are equal have one name; those that may be no other are numbers."""
+    """Name equal sizes alike; fixed sizes are numbers."""
     called: dict[int, str] = {}
     for name, shape in shapes.items():
         yield name, [_called(size, axis, name, declared, called) for axis, size in enumerate(shape)]
@@ -132,7 +122,6 @@ def _called(size: Any, axis: int, name: str, declared: Mapping[str, Sequence[Any
 
 
 def _within(shapes: Mapping[str, Sequence[Any]], bounds: Bounds) -> Iterator[tuple[str, list[Any]]]:
-    """The sizes of a class, which have names where they are open, with the bounds of these."""
     for name, shape in shapes.items():
         ends = zip(shape, bounds.least[name], bounds.largest[name], strict=True)
         is_free = name in bounds.unread
@@ -151,7 +140,7 @@ def _by_bounds(bounds: Bounds, names: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def reasons_against(file: CompiledFile) -> tuple[str, ...]:
-    """Return why a file would not run here as it is, in words; none where it would.
+    """Return the reasons why a file would not run here without compiling.
 
     Raises:
         CompiledModelError: the file is damaged.

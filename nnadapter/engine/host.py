@@ -1,9 +1,7 @@
-"""A model on the CPU alone: ONNX Runtime on the original model, untouched, and bit-equal to it.
+"""Engine of a model on ONNX Runtime alone: the unmodified model, with bit-equal results.
 
-Where its optimizers break a model, they are disabled: see `nnadapter.drivers.onnxruntime.failures` and `optimizers`.
-
-What a session that only loads and runs a model does not need (onnx, planning, bindings, traces) is imported where it is
-needed.
+Optimizers that break a model are disabled. Imports that a plain run does not need (onnx, planning, bindings, traces)
+are lazy.
 """
 
 from __future__ import annotations
@@ -54,13 +52,13 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 CPU = "cpu"
-"""What reports and provenance call it."""
+"""Name in reports and provenance."""
 _OF_COUNTS = ("tensor(int64)", "tensor(int32)", "tensor(int16)", "tensor(float)", "tensor(double)")
 _ADVICE = "check the model with onnx.checker, or update onnxruntime"
 
 
 class HostEngine:
-    """Runs a model by one ONNX Runtime session, which is `session`."""
+    """Engine that runs a model by one ONNX Runtime session, `session`."""
 
     def __init__(
         self,
@@ -76,15 +74,15 @@ class HostEngine:
 
         Args:
             source: path, contents, or model.
-            setting: opens the CPU as a device of a session, with what a person demands: for reports.
-            session_options: ONNX Runtime's own.
-            provider_options: of ONNX Runtime's CPU provider.
-            arguments: what ONNX Runtime's session takes beside.
+            setting: opens the CPU as a device, for reports.
+            session_options: session options of ONNX Runtime.
+            provider_options: options of ONNX Runtime's CPU provider.
+            arguments: further arguments for ONNX Runtime's session.
             deadline_s: see `Options.deadline_s`.
-            tracing: records loading and runs as trace events.
+            tracing: records loading and runs.
 
         Raises:
-            InvalidModelError, ModelFileError: ONNX Runtime does not load it, or an equation of Einsum is none.
+            InvalidModelError, ModelFileError: ONNX Runtime cannot load it, or an Einsum equation is invalid.
         """
         self._source, self._setting = source, setting
         self._deadlines = None
@@ -111,7 +109,6 @@ class HostEngine:
             weakref.finalize(self, tracing.recorder.finish)
 
     def _set_runs(self) -> None:
-        """Set the functions that run the session, by a feed and by a binding."""
         by_memory = gives_foreign_memory(self.session)
         self._run: Callable[..., Any] = run_by_memory(self.session) if by_memory else inner_run(self.session)
         self._run_binding = self.session.run_with_iobinding
@@ -125,7 +122,6 @@ class HostEngine:
         options: Any = None,
         control: RunControl | None = None,
     ) -> tuple[list[Any], Provenance]:
-        """See `Engine.run`."""
         if self._recorder is not None:
             return self._recorded(self._recorder, names, feed, options, control)
         return self._run_untraced(names, feed, options, control)
@@ -138,7 +134,6 @@ class HostEngine:
         options: Any,
         control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
-        """Run the model as an event of the trace."""
         if control is not None:
             control.trace = recorder
         with recorder.span(SESSION, RUN, "run", run=next(self._run_numbers)) as facts:
@@ -155,7 +150,7 @@ class HostEngine:
         return self._controlled(lambda given: self._run_with(names, complete, given), options, control)
 
     def _with_adapters(self, feed: Mapping[str, Any], options: Any) -> Mapping[str, Any]:
-        """Return the feed with the parameters of active adapters: a copy of the options has none."""
+        """Add the parameters of active adapters to the feed, since copies of run options have no adapters."""
         from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters
 
         return (
@@ -172,7 +167,6 @@ class HostEngine:
         return deadline_of(options) is not None
 
     def _controlled(self, run: Callable[[Any], _Result], options: Any, control: RunControl | None) -> _Result:
-        """What a run with run options gives, which ends where it is to stop."""
         from nnadapter.engine.control import RunControl
 
         control = control or RunControl()
@@ -193,21 +187,20 @@ class HostEngine:
             results = self._run(names or self._names, feed, options)
         except ClosedError:
             raise
-        except Exception as error:  # noqa: BLE001  it is raised again where it is not mended
+        except Exception as error:  # noqa: BLE001  raised again unless the workaround helps
             results = self._by_memory(names, feed, options, error)
         return results, of_one(0, CPU, time.perf_counter() - started)
 
     def binding(self) -> Binding:
-        """See `Engine.binding`."""
         from nnadapter.engine.bindings import HostBinding
 
         return HostBinding(self.session, self._run_bound, self._counts)
 
     def prepare(self, shapes: Shapes) -> None:
-        """Nothing to do: ONNX Runtime takes every shape."""
+        """Do nothing: ONNX Runtime takes every shape."""
 
     def observed(self) -> Observed:
-        """See `Engine.observed`; the model is read again for it."""
+        """Return placement and notes; reads the model again."""
         from nnadapter.engine.observed import Observed
         from nnadapter.onnx.files import load_model
         from nnadapter.onnx.preparation.default_sizes import default_shapes
@@ -220,38 +213,31 @@ class HostEngine:
         return Observed(partitioning=settled, model=model.graph.name, notes=tuple(self._loader.notes))
 
     def inputs(self) -> list[NodeArg]:
-        """See `Engine.inputs`."""
         return list(self.session.get_inputs())
 
     def outputs(self) -> list[NodeArg]:
-        """See `Engine.outputs`."""
         return list(self.session.get_outputs())
 
     def overridable(self) -> list[NodeArg]:
-        """See `Engine.overridable`."""
         return list(self.session.get_overridable_initializers())
 
     def metadata(self) -> ModelMetadata:
-        """See `Engine.metadata`."""
         model_metadata: ModelMetadata = self.session.get_modelmeta()
         return model_metadata
 
     def session_options(self) -> onnxruntime.SessionOptions:
-        """See `Engine.session_options`."""
         return self.session.get_session_options()
 
     def end_profiling(self) -> str:
-        """See `Engine.end_profiling`."""
         return str(self.session.end_profiling()) if self._recorder is None else self._recorder.finish()
 
     def profiling_started(self) -> int:
-        """See `Engine.profiling_started`."""
         if self._recorder is not None:
             return self._recorder.started
         return int(self.session.get_profiling_start_time_ns())
 
     def close(self) -> None:
-        """Let the session go. May be called again."""
+        """Drop the session. Idempotent."""
         self._run = _closed
         if self._deadlines is not None:
             self._deadlines.close()
@@ -259,7 +245,6 @@ class HostEngine:
             self._recorder.finish()
 
     def _run_bound(self, binding: Any, options: Any) -> Provenance:
-        """Run on what is bound to a binding of ONNX Runtime's."""
         if self._run is _closed:
             _closed()
         if self._recorder is None:
@@ -285,7 +270,6 @@ class HostEngine:
         return of_one(0, CPU, time.perf_counter() - started)
 
     def _checked(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the feed for ONNX Runtime after the checks of counts."""
         if self._texts and isinstance(feed, Mapping):
             feed = self._with_texts(feed)
         for count_check in self._counts:
@@ -293,7 +277,7 @@ class HostEngine:
         return feed
 
     def _with_texts(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the feed with strings in place of arrays of bytes, beyond whose elements ONNX Runtime would read."""
+        """Convert arrays of bytes to strings; ONNX Runtime would read beyond their elements."""
         arrays = {name: feed[name] for name in self._texts if name in feed}
         kinds = {name: getattr(getattr(array, "dtype", None), "kind", "") for name, array in arrays.items()}
         if not {"S", "V"} & set(kinds.values()):
@@ -303,20 +287,20 @@ class HostEngine:
         return {**feed, **{name: texts_of(name, arrays[name]) for name, kind in kinds.items() if kind in ("S", "V")}}
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """The results, where all that ONNX Runtime's Python interface did not know is the data type of an array."""
+        """Run again by memory, if ONNX Runtime's Python interface lacks the dtype of an array."""
         foreign = isinstance(feed, Mapping) and (any(map(is_foreign, feed.values())) or goes_by_memory(self.session))
         if not foreign:
             return self._unoptimized(names, feed, options, error)
         try:
             return run_by_memory(self.session)(names or self._names, feed, options)
-        except Exception as second:  # noqa: BLE001  it is raised if the run fails again
+        except Exception as second:  # noqa: BLE001  raised if the run fails again
             return self._unoptimized(names, feed, options, second)
 
     def _unoptimized(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """Return the results with fewer optimizations, if the feed is right and the unoptimized model takes it.
+        """Run again with fewer optimizations, if the feed is valid and the unoptimized model accepts it.
 
         Raises:
-            InvalidInputError: what is wrong with the feed; else ONNX Runtime's error in our words.
+            InvalidInputError: the feed is invalid; otherwise ONNX Runtime's error, translated.
         """
         with translated("ONNX Runtime failed to run the model", "check the inputs"):
             signature = self._signature()
@@ -348,11 +332,7 @@ class HostEngine:
 
 
 def host_alone(source: str | os.PathLike[str] | bytes, arguments: Mapping[str, Any]) -> HostEngine | None:
-    """Return what runs a model as it is when no device was opened; None where ONNX Runtime does not load it.
-
-    Args:
-        source: path or contents.
-        arguments: what ONNX Runtime's session takes beside.
+    """Return an engine without opening devices; None if ONNX Runtime cannot load the model.
 
     Raises:
         ModelFileError: the file cannot be read.
@@ -378,7 +358,7 @@ def _closed(*_: Any) -> Any:
 
 
 class _Loader:
-    """Loads one model, with all optimizations that compute it rightly or with fewer."""
+    """Loader of a model, with all optimizations that compute it correctly."""
 
     def __init__(
         self,
@@ -394,11 +374,6 @@ class _Loader:
         self.notes: list[str] = []
 
     def load(self) -> onnxruntime.InferenceSession:
-        """Return the session.
-
-        Raises:
-            InvalidModelError, ModelFileError: ONNX Runtime does not load it, or an equation of Einsum is none.
-        """
         path_or_bytes = self._path_or_bytes()
         _check_size(path_or_bytes)
         if mentions(path_or_bytes, b"Einsum"):
@@ -406,16 +381,16 @@ class _Loader:
 
             check_equations_in(path_or_bytes)
         use_for_whole_model = getattr(self._session_options, "use_for_whole_model", None)
-        if use_for_whole_model is not None:  # `nnadapter.ort.SessionOptions` have it
+        if use_for_whole_model is not None:  # `nnadapter.ort.SessionOptions` has it
             use_for_whole_model()
         self._disabled = disabled_optimizers(self._session_options, wrong_fusions(path_or_bytes), self._others)
         try:
             return self._open(path_or_bytes, self._session_options)
-        except Exception as error:  # noqa: BLE001  it is raised if the model does not load with fewer optimizations
+        except Exception as error:  # noqa: BLE001  raised if the model does not load with fewer optimizations
             from nnadapter.drivers.onnxruntime.sessions import external_folder
             from nnadapter.onnx.files import contents_of, describe, load_model
 
-            # Says what is wrong with a file or its contents.
+            # Raises what is wrong with the file or its contents.
             model = load_model(self._source, folder=external_folder(self._session_options))
             with translated(f"ONNX Runtime does not load {describe(self._source)}", _ADVICE, InvalidModelError):
                 lowered = loadable(model)
@@ -424,7 +399,7 @@ class _Loader:
                 return self._open(contents_of(lowered), self._session_options)
 
     def count_checks(self, session: onnxruntime.InferenceSession) -> tuple[CountCheck, ...]:
-        """Return the checks of counts in feeds: of inputs that are numbers or vectors, which few models have."""
+        """Return the checks of counts in feeds, which only inputs of rank 0 or 1 need."""
         inputs = [value.name for value in session.get_inputs() if len(value.shape) < 2 and value.type in _OF_COUNTS]
         if not inputs:
             return ()
@@ -435,12 +410,7 @@ class _Loader:
     def load_lower(
         self, run: Callable[[onnxruntime.InferenceSession], _Result], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, _Result]:
-        """Return a session with fewer optimizations and the results of a run, after a run that failed.
-
-        Args:
-            run: repeats the run.
-            error: why it failed; raised if the unoptimized model fails as well.
-        """
+        """Return a session with fewer optimizations and the results of `run`; raise `error` if that fails too."""
         what = "failed to run the model"
         return self._lower(self._path_or_bytes(), lambda session: (session, run(session)), what, error)
 
@@ -470,7 +440,6 @@ class _Loader:
         what: str,
         error: Exception,
     ) -> _Result:
-        """Return what a session with fewer optimizations is used for."""
         options = self._session_options or onnxruntime.SessionOptions()
         result, note = with_fewer_optimizations(
             options, lambda: use(self._open(path_or_bytes, options)), f"ONNX Runtime {what}", error
@@ -483,7 +452,7 @@ def _check_size(source: str | os.PathLike[str] | bytes) -> None:
     try:
         has_functions = check_size(source, "the model" if isinstance(source, bytes) else f"model {os.fspath(source)!r}")
     except IndexError:
-        return  # no message: perhaps ONNX Runtime knows what it is
+        return  # perhaps a format that only ONNX Runtime reads
     if has_functions:
         from nnadapter.onnx.graphs import check_calls_in
 

@@ -1,20 +1,17 @@
-"""Policy `measured`: candidates compiled and timed in turns with real input, and choices of earlier sessions.
+"""Policy `measured`: candidates are compiled and timed in turns with real input; choices are stored for later sessions.
 
-Which of several candidates is the fastest, by turns that they took one after the other, and how sure that is.
+Noise on a shared machine only adds time, and lasts. So a low quantile of a candidate's turns counts, but not the
+minimum, and two candidates are compared turn by turn. The simplest candidate wins unless another is faster by more than
+noise.
 
-All here is a function of samples. Noise of a shared machine only adds time, and lasts: so of a candidate's turns a low
-one counts, but not the least, which may be luck; and two candidates are compared turn by turn, since what disturbs the
-machine disturbs neighbors alike. The simplest candidate is taken unless another one is faster by more than noise.
+1. All candidates take turns until the winner is clear (`costs/calibrator.py`).
+2. The winner and the fastest other one repeat this. If both contests agree beyond noise, and the machine was otherwise
+   idle, the choice is stored on disk.
+3. Later runs are checked against the measured time (`compiled.py`). On contradiction the choice is forgotten and the
+   next run measures again, at most `MOST_AGAIN` times.
 
-1. All take turns until it is clear which to take (`measuring.py`, `costs/calibrator.py`).
-2. That one and the fastest other one do so once more. Where both times the same is taken, and both times beyond noise,
-   and others left the machine alone meanwhile, it is stored on disk
-   by the model's contents, devices with versions and options, shapes, rules, machine and threads.
-3. Runs are held to what was measured (`compiled.py`). Where they contradict it, it is forgotten, and the next run
-   measures again, `MOST_AGAIN` times at most.
-
-Where shapes vary, what was taken at the first of them is compiled with its sizes left open, for sizes like those,
-unless that loses what was gained: then each set of shapes has a contest of its own.
+If shapes vary, the winner at the first shapes gets a dynamic plan, for sizes near those. If that loses the gain, each
+set of shapes has a contest of its own.
 """
 
 from __future__ import annotations
@@ -61,32 +58,27 @@ if TYPE_CHECKING:
 
 
 EARLIER = "measured in an earlier session"
-"""How a remembered choice came about."""
+"""Text on how a cached choice was made."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Recalled:
-    """What was chosen earlier."""
+    """Choice of an earlier session."""
 
     judgment: Judgment
-    """Placed as it was then."""
+    """With the placement of that choice."""
     timed: tuple[TimedPlacement, ...]
-    """The one taken first."""
+    """The chosen one first."""
 
 
 class PastChoices:
-    """What was measured in one setting, here and in earlier sessions.
-
-    Args:
-        setting: with its devices.
-        session_options: of ONNX Runtime: how many threads it may use; None for as many as it takes.
-    """
+    """Measured choices of one setting, in this and in earlier sessions."""
 
     def __init__(self, setting: Setting, session_options: onnxruntime.SessionOptions | None = None) -> None:
         self._setting, self._session_options = setting, session_options
 
     def recall(self, judgment: Judgment) -> tuple[Recalled | None, str]:
-        """Return what was chosen for these verdicts and shapes, and a note: why a file that is there is not used."""
+        """Return the choice for these verdicts and shapes, and a note on why a stored file is not used."""
         known, note = recall(self.key(judgment))
         if known is None:
             return None, note
@@ -104,7 +96,7 @@ class PastChoices:
         ), note
 
     def keep(self, judgment: Judgment, plan: Plan, timed: Sequence[TimedPlacement]) -> str:
-        """Keep the plan that was taken for the next time; return why that failed, empty where it did not."""
+        """Store the chosen plan; return the reason if that failed, otherwise an empty text."""
         graph = plan.graph
         placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
         measured = tuple(
@@ -118,11 +110,11 @@ class PastChoices:
         return ""
 
     def forget(self, judgment: Judgment) -> None:
-        """Keep nothing of these verdicts and shapes, as far as the file can be deleted."""
+        """Delete the stored choice for these verdicts and shapes, if its file can be deleted."""
         forget(self.key(judgment))
 
     def key(self, judgment: Judgment) -> str:
-        """Return what a choice is kept by."""
+        """Return the key: model contents, devices with versions and options, shapes, rules, machine and threads."""
         devices = [
             MeasuredDevice(name=device.name, version=driver_version(device.name), options=device.options)
             for device in self._setting.devices
@@ -141,42 +133,35 @@ class PastChoices:
 
 
 Samples = Sequence[Sequence[float]]
-"""Seconds of every candidate's turns, in the order in which they took turns; some take fewer than others."""
+"""Seconds of the turns of every candidate, in rounds; some candidates drop out early."""
 
 MARGIN = 0.02
-"""A candidate that is faster by no more than this share is no reason for something less simple."""
+"""Share by which a candidate must be faster than a simpler one."""
 _FEWEST, _MOST_TURNS = 5, 15
-"""Turns of those that are still in question."""
+"""Turns of candidates that remain in question."""
 _WIDE = (10.0, 4.0, 1.5, 1.2)
-"""Times by which one has to be slower in every turn, where they took 1, 2, 3 or 4."""
+"""Factors by which a candidate must be slower in every turn, after 1, 2, 3 or 4 turns."""
 _PATIENCE_SECONDS = 6.0
-"""After so long nobody gets more turns than tell anything."""
+"""Time after which every candidate gets only `_BARELY` turns."""
 _BARELY = 3
-"""Such turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came out of a contest."""
+    """Result of a contest."""
 
     winner: int
-    """Position of the candidate to take."""
     seconds: tuple[float, ...]
-    """Of each candidate, see `typical`."""
+    """Typical seconds of each candidate."""
     is_sure: bool
-    """The candidate is the one to take beyond noise; or others are as good, and that is beyond noise."""
+    """The winner is faster than the others, or as good, beyond noise."""
 
 
 def is_slower(turns: Sequence[float], others: Sequence[float], by: float = 0.0) -> bool:
-    """Return whether one is slower than the other beyond noise: by more than a share `by`, in nearly every turn.
+    """Return True if one candidate is slower than another by more than a share `by`, beyond noise.
 
-    Of 5 turns in all, of 7 in all but one, of 11 in all but two: by chance that comes in 2 to 6 of 100 cases. Fewer
-    turns tell it only where all of them say so by a wide margin, whatever `by` is.
-
-    Args:
-        turns: of the one.
-        others: of the other, who took turns from the same round on; turns that only one of them took tell nothing.
-        by: a share of the other's seconds, above -1.
+    It must be slower in all of 5 turns, all but one of 7, all but two of 11: by chance this has a probability of 2 to 6
+    %. With fewer than 5 turns, it must be slower in all by a wide margin. Turns are paired from the same round on.
     """
     pairs = list(zip(turns, others, strict=False))
     if len(pairs) < _FEWEST:
@@ -186,21 +171,15 @@ def is_slower(turns: Sequence[float], others: Sequence[float], by: float = 0.0) 
 
 
 def still_in_question(samples: Samples) -> list[int]:
-    """Return who may be the fastest as far as is known: who is not slower than it by `MARGIN`, beyond noise."""
+    """Return the candidates that are not slower than the fastest by `MARGIN`, beyond noise."""
     fastest = samples[_fastest(samples)]
     return [number for number, turns in enumerate(samples) if not is_slower(turns, fastest, MARGIN)]
 
 
 def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
-    """Return who is to be taken.
+    """Return the winner: the first of `simplest` within `MARGIN` of the fastest.
 
-    1. The fastest is who has the least `typical` seconds.
-    2. Whoever has no more than `MARGIN` above that is as good; of these the simplest is taken.
-    3. That is sure if beyond noise nobody is faster than who is taken by more than twice the margin.
-
-    Args:
-        samples: at least one turn of each.
-        simplest: positions, the simplest first.
+    The result is sure if no other candidate is faster than the winner by more than twice the margin, beyond noise.
     """
     seconds = tuple(typical(turns) for turns in samples)
     enough = (1 + MARGIN) * min(seconds)
@@ -213,17 +192,14 @@ def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
 def contest(
     candidates: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, list[list[float]]]:
-    """Let candidates take turns until it is clear who is to be taken, or no more turns help.
+    """Time candidates in turns until the winner is clear or more turns do not help; return result and samples.
 
-    Everyone takes a turn in each round, in an order drawn by chance, which is the same in every contest.
+    In each round, every candidate takes a turn, in a random order with a constant seed.
 
     Args:
         candidates: each takes a turn and returns its seconds.
-        simplest: positions, the simplest first.
-        clock: gives seconds that pass.
-
-    Returns:
-        What came out, and the samples.
+        simplest: indices, simplest first.
+        clock: returns seconds.
     """
     samples: list[list[float]] = [[] for _ in candidates]
     left, chance, started = list(range(len(candidates))), Random(0), clock()
@@ -241,14 +217,9 @@ def contest(
 def twice(
     turns: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, str]:
-    """Return which of several candidates to take, and why that is in doubt, in words; empty where it is not.
+    """Return the winner of two contests, and the reason for doubt in it; empty if there is none.
 
-    After a contest of all, who is to be taken and the fastest other one hold a second one. All their turns count.
-
-    Args:
-        turns: each takes a turn of a candidate and returns its seconds; two at least.
-        simplest: positions, the simplest first.
-        clock: gives seconds that pass.
+    After a contest of all candidates, its winner and the fastest other one hold a second contest. All turns count.
     """
     first, samples = contest(turns, simplest, clock)
     others = set(range(len(turns))) - {first.winner}
@@ -272,19 +243,19 @@ def _fastest(samples: Samples) -> int:
 
 
 MOST_AGAIN = 2
-"""How often the runs of a session may make it measure again, for each set of input shapes."""
+"""Repeated measurements per session and set of input shapes."""
 _MOST_CANDIDATES = 6
-"""Candidates that are compiled and timed, baselines included."""
+"""Baselines included."""
 _TURNS_OPEN = 3
-"""Turns of a plan whose sizes are left open; the fastest counts."""
+"""Turns of a dynamic plan; the fastest counts."""
 _LOST = 1.1
-"""Where it takes so many times what another placement took, its sizes are not left open."""
+"""A dynamic plan slower than another placement by this factor is rejected."""
 _FAR = 3.0
-"""Where everyone else takes so many times what is taken, a busy machine is not why."""
+"""If all others are slower by this factor, a busy machine does not put the choice in doubt."""
 
 
 class Measurer:
-    """Chooses by measurement for one session."""
+    """Choice of the placement by measurement, for one session."""
 
     def __init__(
         self,
@@ -295,19 +266,19 @@ class Measurer:
         self._memory, self._compiler = PastChoices(compiler.setting, session_options), compiler
         self._stopwatch = stopwatch or Stopwatch()
         self._broken: dict[str, list[str]] = {}
-        """What runs contradicted, in words, by what a choice is kept by."""
+        """Report texts on contradicted measurements, by the key of the choice."""
 
     def choose(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
-        """Return the fastest candidate for these shapes, remembered or measured now.
+        """Return the fastest candidate for these shapes, cached or measured now.
 
         Args:
-            planner: settles.
-            judgment: the verdicts.
-            feed: input name -> array, to run the candidates with.
-            made_up: the feed is random, not the person's own.
+            planner: planner of the model.
+            judgment: verdicts.
+            feed: inputs of the measured runs.
+            made_up: the feed is random.
 
         Raises:
-            NotDelegatedError: fallback is forbidden and would be needed.
+            NotDelegatedError: fallback is needed but forbidden.
             CompilationError: no candidate compiles.
         """
         broken = self._broken.get(self._memory.key(judgment), [])
@@ -324,18 +295,12 @@ class Measurer:
         return replace(compiled, timed=timed, chosen="; ".join(filter(None, (how, *broken, note, kept))), watch=watch)
 
     def open_as(self, compiled: Compiled, fastest: Compiled, shapes: Shapes, feed: Mapping[str, Any]) -> Compiled:
-        """Return the plan that was measured with its sizes left open, and say what it was chosen from.
+        """Return `compiled`, the dynamic plan of the measured plan `fastest`, with its measurements for the report.
 
-        Nobody holds its runs to what was measured at other sizes.
-
-        Args:
-            compiled: it, with its sizes left open.
-            fastest: it, as it was measured.
-            shapes: at which that was.
-            feed: of these shapes.
+        Its runs are not checked against the measured time, which holds for other sizes.
 
         Raises:
-            FixedSizesError: so it fails, or takes longer than what lost against it.
+            FixedSizesError: the dynamic plan fails, or is slower than the next best candidate.
         """
         opening = compiled.opening
         if len(fastest.timed) > 1 and opening is not None and not opening.fillable:
@@ -362,7 +327,7 @@ class Measurer:
         return replace(compiled, timed=fastest.timed, chosen=how)
 
     def contradicted(self, compiled: Compiled, watch: Watch) -> None:
-        """Forget what was measured of a plan, since its runs are not as that said."""
+        """Forget the measurement of a plan whose runs contradict it."""
         judgment, took, said = compiled.partitioning.judgment, watch.taken, watch.promise.seconds
         why = f"again, since runs took {_milliseconds(took)} where {_milliseconds(said)} had been measured"
         self._broken.setdefault(self._memory.key(judgment), []).append(why)
@@ -371,7 +336,7 @@ class Measurer:
     def _measured(
         self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any]
     ) -> tuple[Compiled, tuple[TimedPlacement, ...], str]:
-        """The plan to take, all that were timed, and why it is not kept for other sessions, if so."""
+        """Return the chosen plan, all timed placements, and the reason if the choice is not stored."""
         trials: list[tuple[Candidate, Compiled]] = []
         others = pools_held()
         try:
@@ -390,12 +355,9 @@ class Measurer:
         return trials[outcome.winner][1], timed, doubt
 
     def _taken(self, plans: Sequence[Compiled], feed: Mapping[str, Any], others: int) -> tuple[Outcome, str]:
-        """Which plan to take, and why that is in doubt, if so: what two contests say.
+        """Return the winner, and the reason if the choice is not stored.
 
-        Args:
-            plans: to choose from.
-            feed: to run them with.
-            others: thread pools that other sessions of the process have.
+        `others` is the number of thread pools of other sessions in the process.
         """
         if len(plans) == 1:
             seconds = self._stopwatch.turn(_runner(plans[0], feed))
@@ -419,9 +381,9 @@ class Measurer:
         trials: list[tuple[Candidate, Compiled]],
         others: int,
     ) -> None:
-        """Add to `trials` every candidate that compiles and runs as it should; one that does not only if all fail.
+        """Append every candidate that compiles and runs without fallback; one with fallback only if all others fail.
 
-        Each has the thread pools that it will have when the rest is closed, see `_taken` for those of `others`.
+        Each gets the thread pools that it would have alone; pools of other sessions (`others`) count as taken.
         """
         failure: DriverError | NotDelegatedError | None = None
         fallen: list[tuple[Candidate, Compiled]] = []
@@ -454,7 +416,7 @@ class Measurer:
             raise failure
 
     def _candidates(self, judgment: Judgment) -> list[Candidate]:
-        """Baselines and the cheapest, those that need a device that nobody named only if there is no other way."""
+        """Return baselines and cheapest candidates; those with unnamed devices only if needed."""
         setting = self._compiler.setting
         candidates = place(judgment, setting).candidates()
         if setting.constraints.fallback_at("load") == "forbid":
@@ -474,7 +436,7 @@ def _rank(candidate: Candidate) -> int:
 
 
 def _simplest(plans: Sequence[Compiled]) -> list[int]:
-    """Positions, those of fewest steps first, and of these the ones that accelerators have no part in."""
+    """Return indices, fewest steps first, and among these those without accelerators first."""
 
     def rank(number: int) -> tuple[int, bool]:
         steps = plans[number].plan.steps
@@ -484,13 +446,11 @@ def _simplest(plans: Sequence[Compiled]) -> list[int]:
 
 
 def _pools_wanted(compiled: Compiled) -> int:
-    """How many thread pools a plan has where there is no other."""
     programs = {driver_program(bound.pool.program) for bound in compiled.plan.steps}
     return min(sum(isinstance(program, CpuProgram) and program.wants_pool for program in programs), most_pools())
 
 
 def _watch(timed: Sequence[TimedPlacement]) -> Watch | None:
-    """What holds runs of the first to what was measured; None where there was nothing to choose."""
     if len(timed) < 2:
         return None
     return Watch(
@@ -504,7 +464,6 @@ def _runner(compiled: Compiled, feed: Mapping[str, Any], sizes: Sequence[Any] | 
 
 
 def _fell_back(compiled: Compiled) -> bool:
-    """Something did not compile, or did not run, and another device took its place."""
     return bool(compiled.notes) or any(bound.failures for bound in compiled.plan.steps)
 
 

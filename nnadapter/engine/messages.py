@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 
 
 VERSION = 6
-"""The version of what a compiled model is made of; newer ones are refused."""
+"""Format version of compiled models; newer ones are refused."""
 MESSAGES = Messages(DESCRIPTOR, "nnadapter.compiled", CompiledModelError, "compiled model", ADVICE, limits.PLAN_BYTES)
 
 
 MODEL, REPORT, PROGRAM, CONSTANT = "model", "report", "program", "constant"
 IR, ONNX = "segment.ir", "segment.onnx"
 MOST_SIZES = 1024
-"""Elements of an array of sizes."""
 
 
 def write_value(message: Message, value: Value) -> None:
@@ -72,7 +71,7 @@ def _write_limit(message: Message, bound: Bound) -> None:
 
 
 def read_check(message: Message) -> IndexCheck:
-    """Return what an IndexCheck message says."""
+    """Read an IndexCheck message."""
     return IndexCheck(
         message.value,
         tuple(
@@ -108,27 +107,23 @@ def write_shape(message: Message, shape: Sequence[int | str | None]) -> None:
 
 
 def read_value(message: Message) -> Value:
-    """Return what a Value message says."""
+    """Read a Value message."""
     shape = read_shape(message.shape) if message.HasField("shape") else None
     return Value(message.name, message.data_type or None, shape, message.itemsize)
 
 
 def read_shape(message: Message) -> tuple[int | str | None, ...]:
-    """Return what a Shape message says."""
+    """Read a Shape message."""
     return tuple(getattr(row, row.WhichOneof("known") or "", None) for row in message.dimensions)
 
 
 def read_sizes(message: Message) -> tuple[int, ...]:
-    """Return what a Shape message says, every size of which is known."""
+    """Read a Shape message with static sizes."""
     return tuple(row.size for row in message.dimensions)
 
 
 def write_array(message: Message, name: str, array: Array, writer: ContainerWriter) -> None:
-    """Write an array of numbers, and fill a Contents message that says where it is.
-
-    Raises:
-        CompiledModelError: it holds no numbers.
-    """
+    """Write an array of numbers, and fill a Contents message; CompiledModelError for other arrays."""
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
         raise CompiledModelError(f"{name!r} is known beforehand and holds no numbers, which no compiled model keeps")
     message.name, message.data_type = name, array.dtype.name
@@ -137,18 +132,14 @@ def write_array(message: Message, name: str, array: Array, writer: ContainerWrit
 
 
 def write_tensor(message: Message, tensor: SeparateTensor, writer: ContainerWriter) -> None:
-    """Write a constant of an ONNX model, and fill a Contents message that says where it is."""
+    """Write a constant of an ONNX model, and fill a Contents message."""
     message.name, message.data_type = tensor.name, tensor.dtype
     message.dimensions.extend(tensor.dimensions)
     message.part = writer.add(CONSTANT, tensor.contents.data)
 
 
 def read_array(message: Message, container: Container) -> Array:
-    """Return the array of a Contents message of a file that was checked: read-only, looking into the file.
-
-    Raises:
-        CompiledModelError: the part is not what it was.
-    """
+    """Return the array of a checked Contents message: a read-only view of the file."""
     element = array_type_of(message.data_type)
     array: Array = np.frombuffer(container.contents(message.part), np.uint8).view(element)
     return array.reshape(tuple(message.dimensions))
@@ -162,7 +153,7 @@ def write_metadata(message: Message, metadata: ModelMetadata) -> None:
 
 
 def read_metadata(message: Message) -> ModelMetadata:
-    """Return what a Metadata message says."""
+    """Read a Metadata message."""
     return ModelMetadata(
         producer_name=message.producer_name,
         graph_name=message.graph_name,
@@ -188,7 +179,7 @@ def write_options(messages: Message, options: Mapping[str, OptionValue]) -> None
 
 
 def read_options(messages: Mapping[str, Message]) -> dict[str, OptionValue]:
-    """Return what a map of Option messages says."""
+    """Read a map of Option messages."""
     return {name: _option(message) for name, message in messages.items()}
 
 
@@ -199,17 +190,17 @@ def _option(message: Message) -> OptionValue:
 
 
 def values_by_name(messages: Iterable[Message]) -> dict[str, Value]:
-    """Return what Value messages say, by name."""
+    """Read Value messages by name."""
     return {message.name: read_value(message) for message in messages}
 
 
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
     """Write a segment in adapter IR, and fill a Segment message.
 
-    One whose sizes are open is written at those that were traced, with the places where numbers of the trace stand.
+    A segment with dynamic shapes is written with its size hints, and the places of symbolic numbers.
 
     Raises:
-        InvalidModelError: it holds what files have no form for.
+        InvalidModelError: it holds something without a file format.
     """
     from nnadapter.ir.protobuf.serialization import read_model, to_parts
     from nnadapter.ir.structure import numbers, with_numbers
@@ -234,7 +225,7 @@ def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: Cont
 def write_onnx(
     message: Message, model: onnx.ModelProto, inputs: Sequence[str], without: Sequence[str], writer: ContainerWriter
 ) -> None:
-    """Write a segment in ONNX, from which its constants are taken, and fill a Segment message."""
+    """Write a segment in ONNX with separate constants, and fill a Segment message."""
     from nnadapter.onnx.canonical import separated
 
     contents, constants = separated(model)
@@ -247,18 +238,18 @@ def write_onnx(
 
 
 class Segments:
-    """The segments of a file, read when somebody asks."""
+    """Segments of a file, read on demand."""
 
     def __init__(self, container: Container) -> None:
         self.container = container
         self._numbers = {part.sha256.hex(): number for number, part in enumerate(container.parts)}
-        """Of parts, by what they hold."""
+        """Part numbers by SHA-256."""
 
     def model(self, message: Message, trace: SymbolicTrace | None = None) -> Any:
-        """Return a segment as the model that a driver compiles; `trace` is that of its plan, whose sizes are open.
+        """Return a segment as the model that a driver compiles; `trace` is the symbolic trace of its plan.
 
         Raises:
-            CompiledModelError: it is none.
+            CompiledModelError: it is invalid.
         """
         if message.form == ModelForm.ONNX.value:
             contents, constants = self.onnx(message)
@@ -270,25 +261,21 @@ class Segments:
         raise self.container.damaged(f"a segment has form {message.form!r}, expected 'ir' or 'onnx'")
 
     def onnx(self, message: Message) -> tuple[bytes, dict[str, Array]]:
-        """Return a segment in ONNX as bytes, and its constants by name, which look into the file.
-
-        Raises:
-            CompiledModelError: it is none.
-        """
+        """Return a segment in ONNX, and its constants by name, as views of the file."""
         if message.form != ModelForm.ONNX.value:
             raise self.container.damaged(f"a segment has form {message.form!r}, expected 'onnx'")
         constants = {row.name: read_array(row, self.container) for row in message.constants}
         return bytes(self.container.contents(message.part, ONNX)), constants
 
     def open_model(self, message: Message, trace: SymbolicTrace | None) -> Model:
-        """Return a segment in adapter IR whose sizes are numbers of a trace.
+        """Return a segment in adapter IR with symbolic sizes.
 
         Raises:
-            CompiledModelError: it is none, or has other sizes than the trace.
+            CompiledModelError: it is invalid, or its sizes contradict the trace.
         """
         if trace is None or message.form != ModelForm.IR.value:
             raise self.container.damaged("a segment has open sizes, and its plan or its form has not")
-        from nnadapter.engine.trace_messages import traced_numbers  # segments of fixed sizes have none
+        from nnadapter.engine.trace_messages import traced_numbers  # not needed for static segments
         from nnadapter.ir.structure import numbers, with_numbers
         from nnadapter.ir.symbolic_numbers import size_hint
         from nnadapter.ir.verification import verify
@@ -329,9 +316,9 @@ def _tensor(name: str, array: Array) -> SeparateTensor:
 
 
 def loadable_part(message: Message, segments: Segments, session_options: object) -> Loadable:
-    """Return a segment as ONNX Runtime loads it: with weights beside it, unless a caller has session options.
+    """Return a segment as ONNX Runtime loads it, with separate weights unless the caller has session options.
 
-    Those would keep the weights for other sessions.
+    With session options, ONNX Runtime would retain the separate weights for other sessions.
     """
     from nnadapter.drivers.onnxruntime.sessions import Loadable
     from nnadapter.onnx.canonical import joined_bytes

@@ -1,9 +1,8 @@
-"""The plans of one model, made when shapes of inputs are first seen.
+"""Plans of one model, made when input shapes are first seen.
 
-The first shapes get a plan with fixed shapes. Most models never run at others. For others, a plan with dynamic shapes
-is made if the devices can have one (`planning.dynamic_shapes`), and serves further shapes. It serves the first shapes
-too if they were run only once: two plans hold weights twice. A model with a cache that grows gets such a plan at once.
-If devices cannot have one, each set of shapes has a plan of its own.
+The first shapes get a static plan, since most models never run at others. Other shapes share dynamic plans if the
+devices support them, and get static plans otherwise. A dynamic plan replaces a static plan that ran only once, since
+two plans hold weights twice. A model with a growing cache gets a dynamic plan at once.
 """
 
 from __future__ import annotations
@@ -58,18 +57,16 @@ _Made = TypeVar("_Made")
 _MOST_CHECKED = 256
 _MOST_UNSERVED = 256
 _MOST_REASONS = 3
-"""Reasons for further plans that a report shows."""
 _MOST_IN_VAIN = 4
-"""Plans in a row that served no other shapes; afterwards new ones are tried seldom until one has served again."""
+"""Consecutive plans that served no other shapes, after which new ones are tried seldom."""
 
 
 class ModelDynamicPlan(DynamicPlan):
-    """A plan with dynamic shapes of a model.
+    """Dynamic plan of a model.
 
     Args:
-        key: of the plan in its cache.
         made_at: shapes at which it is made.
-        is_cost_dependent: costs at those shapes decided the placement, so that it serves shapes near them.
+        is_cost_dependent: costs at those shapes decided the placement, so it serves only shapes near them.
     """
 
     key: tuple[str, int]
@@ -83,7 +80,7 @@ class ModelDynamicPlan(DynamicPlan):
         self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
 
     def complete(self, compiled: Compiled) -> Compiled:
-        """Return a plan that was made with the shapes that it serves; bounds that were probed before are reused."""
+        """Return a new plan with the shapes that it serves; bounds probed for an evicted predecessor are reused."""
         opening = compiled.opening
         assert opening is not None, "the plan has dynamic shapes"
         if opening.is_looked_through and self.probed is None:
@@ -103,21 +100,16 @@ class ModelDynamicPlan(DynamicPlan):
         return replace(compiled, shapes=self.shapes)
 
     def why_not(self, shapes: Shapes) -> str:
-        """Return why it does not serve some shapes, in words."""
         return "other nodes are left to run" if self.shapes is None else self.shapes.why_not(shapes)
 
 
 class ModelDynamicPlans(DynamicPlans[Compiled]):
-    """Plans with dynamic shapes of a model. Usable from many threads at once.
+    """Dynamic plans of a model. Thread-safe.
 
     Args:
-        plans: cache of the plans.
-        setting: of the session.
-        inputs: names.
-        prepared: returns the model.
         make: makes a plan at some shapes, or raises `FixedSizesError`.
-        planned_at: returns shapes that have plans of their own, from which `make` makes a plan sooner.
-        limit: the largest number of plans; the one used longest ago is dropped first.
+        planned_at: returns shapes with static plans; `make` reuses their verdicts.
+        limit: largest number of plans; the least recently used is dropped first.
         number: distinguishes its plans from those of the session's other models.
     """
 
@@ -141,31 +133,28 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self._trace, self._weighs = setting.trace, setting.constraints.policy.weighs
         takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
         self.needs_elements = False in takes_ir
-        """A device takes ONNX: tensors without elements have plans of their own, except for a cache at its start."""
+        """A device takes ONNX: empty tensors need plans of their own, except in a cache before its first token."""
         self._is_made_with_elements = takes_ir == {False}
-        """Guards of a device that takes IR cover tensors without elements."""
+        """No device takes IR, whose guards cover empty tensors: make plans at non-empty shapes."""
         self._reasons: list[str] = []
-        """Why each plan after the first was made."""
+        """Reasons for each plan after the first."""
         self._in_vain = 0
         self._wanted = 0
-        """Number of shapes for which a new plan was wanted."""
+        """Number of shapes for which a new plan was requested."""
         self._refusal = ""
-        """Why there was none, the last time that one was wanted."""
+        """Reason why the last requested plan could not be made."""
         self._is_impossible = False
-        """No plan is possible for any shapes."""
         self._making, self._ordering = new_lock(), new_lock()
         self._growing: Mapping[str, int] | None = None
 
     @property
     def widened(self) -> int:
-        """How often the bounds of plans were widened."""
         return sum(entry.probed.widened for entry in self._entries if entry.probed is not None)
 
     def describe(self, exempt: str) -> str:
-        """Return which shapes the plans serve, or why there is none, in words; empty if none was wanted.
+        """Return a report text on the shapes that the plans serve, or on why there is no plan.
 
-        Args:
-            exempt: suffix that names the shapes with a plan of their own, such as " but the first".
+        `exempt` names the shapes with a plan of their own, such as " but the first".
         """
         if self._refusal:
             return f"{PLAN_FOR_EACH}: {self._refusal}"
@@ -181,10 +170,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return f"{count} for all input shapes{exempt}{own}{reasons}{alone}"
 
     def take(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
-        """Take the plan for some shapes, made now if there is none; None if they have a plan of their own.
-
-        See `PlanCache.take`.
-        """
+        """Return the plan for some shapes, made if needed; None if they have a plan of their own."""
         if self._is_impossible:
             return None
         if None in shapes:
@@ -199,9 +185,9 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return self._take_new(use, known)
 
     def test_of(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
-        """Return the test of shapes that a plan is known to serve; None for plans at fixed sizes.
+        """Return the test of the shapes that a plan serves; None for static plans.
 
-        Bounds cover tensors without elements; without bounds, `_may_serve` decides about them.
+        Bounds cover empty tensors; without bounds, `_may_serve` decides about them.
         """
         shapes, is_known = compiled.shapes, any(entry.opening is compiled.opening for entry in self._entries)
         if shapes is None or compiled.is_template or not is_known or (self.needs_elements and shapes.limits is None):
@@ -209,24 +195,22 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return None if shapes.guards is None and shapes.limits is None else shapes.test(declares)
 
     def note_served(self) -> None:
-        """Note that the plan used last served other shapes."""
         self._in_vain = 0
 
     @property
     def kept(self) -> tuple[Compiled, ...]:
-        """The plans in the cache, and templates, the one made first before others."""
+        """Plans and templates that a file can hold, in the order in which they were made."""
         cached = [*self._plans.kept, *self._templates.kept]
-        # A file has no model to check indices that are computed from shapes.
+        # a file has no model to check indices that are computed from shapes
         savable = [plan for plan in cached if plan.shapes is not None and plan.shapes.holds_indices is None]
         entries = sorted(self._entries, key=lambda entry: entry.key[1])
         return tuple(plan for entry in entries for plan in savable if plan.opening is entry.opening)
 
     def retry(self) -> None:
-        """Forget why no plan was possible: the first shapes may be empty, and others not."""
+        """Forget why no plan was possible: the first shapes may have been empty."""
         self._refusal, self._is_impossible, self._in_vain = "", False, 0
 
     def make(self, entry: DynamicPlan) -> Compiled:
-        """Make a plan again at the same shapes, after it was evicted."""
         assert isinstance(entry, ModelDynamicPlan), "a plan of a model"
         return entry.complete(self._make_at(entry.made_at))
 
@@ -246,18 +230,17 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return taken
 
     def move_to_front(self, entry: DynamicPlan) -> None:
-        """Note that a plan was used last, and forget the one used longest ago if there are too many."""
         with self._ordering:
             super().move_to_front(entry)
             self._entries = self._entries[: self._limit]
 
     def drop_all(self) -> None:
-        """Drop all templates, to be made again; the specialized plans are dropped with the other plans."""
+        """Drop all templates; specialized plans are dropped with the other plans."""
         self._templates.drop_all()
         self._templates.close_unused()
 
     def _has_own_plan(self, shapes: Shapes) -> bool:
-        """Return whether no plan with dynamic shapes serves some shapes, as far as is known."""
+        """Return True if a dynamic plan was refused for these shapes."""
         sizes = tuple(shapes.values())
         refused = self._refused
         return bool(refused.get(sizes) or any(refused.get((entry.key, sizes)) for entry in self._entries))
@@ -299,14 +282,14 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     @property
     def _is_paused(self) -> bool:
-        """Whether no plan is tried for these shapes, since those before served no others.
+        """True if no plan is tried for these shapes, since recent plans served no others.
 
         Earlier shapes may have been unusual, so the 8th, the 16th and so on are tried again.
         """
         return self._in_vain >= _MOST_IN_VAIN and bool(self._wanted & (self._wanted - 1))
 
     def _make_for(self, known: Shapes) -> tuple[ModelDynamicPlan, Compiled]:
-        """Make the next plan; the first one from a plan for other shapes, if it serves these too, to judge no nodes."""
+        """Make the next plan. The first one reuses the verdicts of a static plan if it serves these shapes too."""
         key = (self._key_name, self._count)
         for made_at in [] if self._entries else self._planned_at():
             if not _are_similar(made_at, known):
@@ -324,7 +307,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     @property
     def growing(self) -> Mapping[str, int]:
-        """See `growing_inputs`: a model that has such inputs runs at other shapes for sure."""
+        """See `growing_inputs`: a model with such inputs is sure to run at other shapes."""
         if self._growing is None:
             self._growing = growing_inputs(self._prepared())
         return self._growing
@@ -334,7 +317,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return unread_inputs(self._prepared())
 
     def _may_serve(self, shapes: Shapes) -> bool:
-        """Return whether devices take tensors without elements; ONNX devices take those of a cache at its start."""
+        """Return True if devices take these tensors; for ONNX devices, only a cache may be empty."""
         return (
             not self.needs_elements
             or all(0 not in shape for shape in shapes.values())
@@ -347,14 +330,14 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         )
 
     def _with_elements(self, shapes: Shapes) -> Shapes:
-        """Return the shapes at which a plan is made: for devices that take ONNX, a cache at its start has grown."""
+        """Return the shapes at which a plan is made; for ONNX devices, an empty cache has grown by a token."""
         if not self._is_made_with_elements or all(0 not in shape for shape in shapes.values()):
             return shapes
         return next_token_shapes(self._prepared(), shapes)
 
 
 def _are_similar(some: Shapes, others: Shapes) -> bool:
-    """Return whether a plan for some shapes is likely to serve others: sizes of 0 and 1 decide more than others."""
+    """Return True if a plan for some shapes probably serves others: all sizes of 0 and 1 agree."""
     return all(
         [min(size, 2) for size in shape] == [min(size, 2) for size in others[name]] for name, shape in some.items()
     )
@@ -362,32 +345,26 @@ def _are_similar(some: Shapes, others: Shapes) -> bool:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SessionPlans:
-    """What the plans of a session share."""
+    """State that the plans of a session share."""
 
     plans: PlanCache[Compiled]
     setting: Setting
     compiler: Compiler
     measurer: Measurer | None
-    """None where nothing is timed."""
     withdrawn_nodes: Mapping[str, Mapping[str, Unsupported]]
-    """See `Planner.withdrawn_nodes`."""
     inputs: tuple[str, ...]
-    """Names of everything that may be fed."""
     defaults: Mapping[str, Array]
     limit: int
-    """How many plans are kept."""
     may_leave_open: bool
 
 
 class ModelPlans:
-    """The plans of one model; usable from many threads at once.
+    """Static and dynamic plans of one model. Thread-safe.
 
     Args:
-        session: what they share with others of the session.
-        prepared: the model.
         refused: see `Planner.refused_by_host`.
-        number: tells its plans from those of the session's other models; 0 for the first.
-        admits: raises what keeps a plan from being used, before it is compiled, and afterwards.
+        number: distinguishes its plans from those of the session's other models; 0 for the first.
+        admits: raises if a plan must not be used; called before and after compilation.
     """
 
     def __init__(
@@ -403,10 +380,10 @@ class ModelPlans:
         self._number, self._admits = number, admits
         self._switching = new_lock()
         self._first: InputShapes | None = None
-        """The shapes that have a plan of their own though others need none; empty where nobody came back to them."""
+        """Shapes that keep a static plan although a dynamic plan exists; empty if there are none."""
         self._first_is_prepared = False
-        """Somebody asked for their plan before a run: it stays."""
-        own: ModelPlans = proxy(self)  # in a cycle its weights would stay until Python looks for cycles
+        """The static plan was prepared explicitly, so it is not dropped."""
+        own: ModelPlans = proxy(self)  # a reference cycle would keep the weights until garbage collection
         self.open = ModelDynamicPlans(
             self._plans,
             session.setting,
@@ -420,14 +397,10 @@ class ModelPlans:
 
     @property
     def sizes_text(self) -> str:
-        """Which shapes a plan serves, in words; empty as long as only one set of them was seen."""
         return self.open.describe(" but the first" if self._first else "")
 
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[Compiled]:
-        """The plan for these shapes of the inputs: of its own for the first, then one for many, where there is one.
-
-        A model with a cache comes again with other shapes, so it gets one for many at once.
-        """
+        """Return the plan for these input shapes: a static one for the first shapes, then a dynamic one if possible."""
         if self._first is None:
             self._first, self._first_is_prepared = () if self.open.growing else shapes, feed is None
         has_own = shapes == self._first or not self._session.may_leave_open
@@ -435,44 +408,35 @@ class ModelPlans:
         return taken or (*self._plans.take(use, self._key(shapes), lambda: self._make(shapes, feed)), None)
 
     def take_open(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
-        """The plan for many shapes that serves these, made now if there is none; None where none may be."""
+        """Return the dynamic plan that serves these shapes, made if needed; None if none is possible."""
         self.open.retry()
         return self.open.take(use, shapes)
 
     def may_serve(self, shapes: InputShapes) -> bool:
-        """See `PlanSource.may_serve`."""
         return shapes != self._first
 
     def serves(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
-        """See `PlanSource.serves`, and `ShapeSet.test`."""
         return self.open.test_of(compiled, declares)
 
     def partition_at(self, shapes: Shapes) -> Partitioning:
-        """What would be compiled at these shapes."""
         return self._planned(lambda planner: planner.settle(planner.judge(shapes)))
 
     def at_shapes(self, compiled: Compiled, shapes: Shapes) -> Compiled:
-        """A plan that leaves sizes open, told at these shapes, if the same runs where."""
+        """Return a dynamic plan as partitioned at these shapes, if the same nodes run on the same devices."""
         at_last = self.planner.settle(self.planner.judge(shapes))
-        if _nodes_of(at_last) != _nodes_of(compiled.partitioning):  # not so perhaps where something is empty
+        if _nodes_of(at_last) != _nodes_of(compiled.partitioning):  # perhaps because a tensor is empty
             return compiled
         return replace(compiled, partitioning=at_last)
 
     def close(self) -> None:
-        """Drop the classes of shapes, and what other shapes would share; plans are dropped with the session's."""
         self.open.close()
         self.planner.clear()
 
     def _key(self, shapes: InputShapes) -> Hashable:
-        """What a plan for these shapes alone is kept under."""
         return (self._number, shapes) if self._number else shapes
 
     def _make_open(self, shapes: Shapes) -> Compiled:
-        """The plan at these shapes with its sizes left open.
-
-        Raises:
-            FixedSizesError: there is none.
-        """
+        """Make the dynamic plan at these shapes, or raise FixedSizesError."""
         compiled = self._planned(lambda planner: self._compiled_open(planner, shapes))
         if compiled.is_template:
             return compiled  # each set of shapes has a plan of its own, so the first may stay
@@ -509,11 +473,7 @@ class ModelPlans:
             raise FixedSizesError(str(error)) from error
 
     def _measured_open(self, planner: Planner, shapes: Shapes, measurer: Measurer) -> Compiled:
-        """What is fastest at these shapes, with its sizes left open; for shapes like these.
-
-        Raises:
-            FixedSizesError: it cannot be, or that takes the gain away.
-        """
+        """Make a dynamic plan of the fastest measured placement; raise FixedSizesError if that costs the gain."""
         known = next(
             (cached_plan for cached_plan in self._kept_plans() if cached_plan.partitioning.model.shapes == shapes), None
         )
@@ -534,28 +494,25 @@ class ModelPlans:
         return measurer.open_as(compiled, fastest, shapes, arrays)
 
     def _kept_plans(self) -> list[Compiled]:
-        """Those for one set of shapes."""
         prepared = self.planner.prepared
         plans = (plan for plan in self._plans.kept if not plan.has_dynamic_shapes)
         return [plan for plan in plans if plan.partitioning.model.prepared is prepared]
 
     def _partitionings(self) -> list[Partitioning]:
-        """Of the plans for one set of shapes, as they were compiled."""
         return [plan.partitioning for plan in self._kept_plans()]
 
     def _made_up(self, planner: Planner, shapes: Shapes) -> Mapping[str, Array]:
-        """Seeded input of these shapes."""
+        """Return seeded random input of these shapes."""
         return {**self._session.defaults, **feed_for(planner.prepared, shapes)}
 
     def _make(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Compiled:
-        """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""
         known = {name: shape for name, shape in zip(self._session.inputs, shapes, strict=True) if shape is not None}
         return self._planned(lambda planner: self._compiled(planner, planner.judge(known), feed))
 
     def _planned(self, work: Callable[[Planner], _Made]) -> _Made:
-        """Do what takes a planner; once more over the model with its branches, where that may help.
+        """Call `work` with the planner; on failure, call it again for the model with its branches.
 
-        ONNX Runtime loads what contradicts itself inside of an `If`, as long as it stays there.
+        ONNX Runtime loads an `If` whose branches contradict each other, but not the selected branch by itself.
         """
         planner = self.planner
         try:
@@ -566,7 +523,7 @@ class ModelPlans:
             return work(self._with_branches(planner))
 
     def _with_branches(self, failed: Planner) -> Planner:
-        """The planner of the model with its branches; threads that fail with one planner get the same next one."""
+        """Return the planner of the model with its branches; threads that fail together get the same one."""
         with self._switching:
             if self.planner is failed:
                 assert failed.prepared.original is not None, "there is a model with its branches"
@@ -598,6 +555,5 @@ class ModelPlans:
 
 
 def _nodes_of(partitioning: Partitioning) -> Sequence[tuple[str, Sequence[str]]]:
-    """What runs where."""
     nodes = partitioning.plan.graph.nodes
     return [(step.device, [nodes[node].name for node in step.nodes]) for step in partitioning.plan.steps]

@@ -59,29 +59,24 @@ if TYPE_CHECKING:
 
 
 class CacheWriter(Protocol):
-    """Writes the plans that a source makes to the cache of its session."""
+    """Writer of new plans to the session's cache."""
 
     note: str
-    """Description of the use of the cache, for the report."""
+    """Description of the cache use, for the report."""
 
     def begin(self, source: ModelPlanSource) -> None:
-        """Write the plans that a new source has made."""
+        pass
 
     def write_new(self, source: ModelPlanSource) -> None:
-        """Write plans that the source has made since."""
+        """Write the plans made since the last call."""
 
 
 class ModelPlanSource(PlanSource[Compiled]):
-    """Plans of a model on the devices of a session, made when they are needed. Usable from many threads at once.
+    """Plan source that plans and compiles a model when its shapes are first seen. Thread-safe.
 
     Args:
-        model: the model.
-        setting: devices and constraints of the session.
-        options: of the session.
-        session_options: ONNX Runtime's own.
-        refused_by_host: nodes that ONNX Runtime refused, by position.
-        may_leave_open: plans with dynamic shapes may be made.
-        cache_writer: writes new plans to the cache of the session.
+        refused_by_host: refusals of ONNX Runtime, by node position.
+        may_leave_open: allow plans with dynamic shapes.
     """
 
     def __init__(
@@ -97,7 +92,7 @@ class ModelPlanSource(PlanSource[Compiled]):
     ) -> None:
         model = with_weights_outside(model) if setting.accelerators else model
         prepared = prepare_for(model, setting)
-        # Positions are those of the model that was given; where preparation changed it, they are found again.
+        # The positions are those of the unprepared model; if preparation changed it, ONNX Runtime refuses again.
         known = (refused_by_host or {}) if prepared.model is model else {}
         refused = {prepared.graph.nodes[position].name: why for position, why in known.items()}
         super().__init__(
@@ -137,18 +132,18 @@ class ModelPlanSource(PlanSource[Compiled]):
             cache_writer.begin(self)
 
     def _plan_ahead(self, shapes: Shapes) -> None:
-        """Make the plans of a model that fixes its shapes, in the background if the options say so."""
+        """Make the plans of a model with static shapes, in the background if the options request it."""
         if self._background is not None:
             self._own.partition_at(shapes)
             for chosen in self.ahead:
                 self._background.begin(self._complete(shapes), chosen)
         elif self._measurer is None and self._choices is None:
             self.prepare(shapes)
-        else:  # the first run has the person's own input; what contradicts itself is known now
+        else:  # the first run measures with the caller's input; partitioning reports an invalid model now
             self._own.partition_at(shapes)
 
     def note_contradiction(self, lease: Lease[Compiled]) -> None:
-        """Drop the measured times of a plan, so that the next run measures again."""
+        """Drop a plan and its measured times, so that the next run measures again."""
         compiled = lease.plan
         if self._measurer is not None and compiled is not None and compiled.watch is not None:
             self._measurer.contradicted(compiled, compiled.watch)
@@ -156,21 +151,19 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def counts(self) -> PlanCounts:
-        """How often plans were made and used again."""
         texts = [self._own.sizes_text, self._choices.text if self._choices is not None else ""]
         return replace(self.plans.counts, served_shapes_text="; ".join(filter(None, texts)))
 
     def prepare(self, shapes: Shapes) -> None:
-        """Make the plans of every choice of branches, if they are few."""
         for chosen in self.ahead:
             self.prepare_choice(shapes, chosen)
 
     def prepare_choice(self, shapes: Shapes, chosen: Chosen | None) -> None:
-        """The same for one choice; None stands for the model as it was given."""
+        """Make the plan of one selection of branches; None for the model with its branches."""
         self._compiled_for(self._complete(shapes), chosen)
 
     def observed(self, last_shapes: InputShapes | None) -> Observed:
-        """Return what is known of the plan used last, which is made for usual shapes if there is none yet."""
+        """Return observations of the plan used last; without one, a plan at default shapes is made."""
         compiled = self.plans.newest or self._usual()
         if compiled.opening is not None and last_shapes is not None:
             compiled = self._plans_of(compiled).at_shapes(compiled, self.known_shapes(last_shapes))
@@ -184,82 +177,71 @@ class ModelPlanSource(PlanSource[Compiled]):
         return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
 
     def withdraw_nodes(self, device: str, nodes: Mapping[str, Unsupported]) -> None:
-        """Take nodes from a device, for the rest of the session; plans are made anew.
-
-        Args:
-            device: its name.
-            nodes: why, by name; see `Planner.withdrawn_nodes`.
-        """
-        # Another mapping each time: a thread may be judging by the one before.
+        """Withdraw nodes from a device for the rest of the session, with reasons by node name, and drop all plans."""
+        # a new mapping each time: another thread may be judging by the previous one
         self._withdrawn[device] = {**self._withdrawn.get(device, {}), **nodes}
         self.forget_plans()
 
     def forget_plans(self) -> None:
-        """Drop every plan: who runs next makes another one."""
         self.plans.drop_all()
         for model in self._models:
             model.open.drop_all()
 
     @property
     def setting(self) -> Setting:
-        """The devices."""
         return self._setting
 
     @property
     def incidents(self) -> Incidents:
-        """What went wrong in the session."""
         return self._compiler.incidents
 
     @property
     def plans_kept(self) -> tuple[Compiled, ...]:
-        """The plans in the cache, those for one set of shapes first."""
+        """Cached plans, those with static shapes first."""
         fixed = (plan for plan in self.plans.kept if not plan.has_dynamic_shapes)
         return (*fixed, *(plan for model in self._models for plan in model.open.kept))
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
-        """What inputs decide of the model, behind what they decided before."""
+        """Conditions that inputs decide, by the decisions made before them."""
         return {} if self._choices is None else self._choices.decisions
 
     @property
     def original_model_shapes(self) -> OriginalModelShapes:
-        """See `Choices.original_model_shapes`."""
         return {} if self._choices is None else self._choices.original_model_shapes
 
     @property
     def choice_note(self) -> str:
-        """What is said of choices that are too many; empty where they are not."""
+        """Report note if branch selections are too many to plan; otherwise empty."""
         return "" if self._choices is None else self._choices.note
 
     def as_it_was(self) -> Part:
-        """The model before preparation, whatever inputs choose."""
+        """Return the model before preparation, with all its branches."""
         return original_model(self.prepared.graph, OnnxIndex.of(self.prepared.model), self.signature.output_names)
 
     @property
     def widened(self) -> int:
-        """How often the bounds of plans were widened."""
         return sum(model.open.widened for model in self._models)
 
     @property
     def prepared(self) -> Prepared:
-        """What the model is."""
         return self._own.planner.prepared
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the model fixes the shapes of all inputs."""
+        """True if the model fixes the shapes of all inputs."""
         return self._declared_shapes() is not None
 
     @property
     def ahead(self) -> Sequence[Chosen | None]:
-        """The choices that are planned before a run makes them; None stands for the model as it was given."""
+        """Branch selections planned ahead of runs; None for the model with its branches."""
         return (None,) if self._choices is None else self._choices.ahead
 
     def open_for(self, shapes: Shapes, chosen: Chosen | None) -> bool:
-        """Whether a plan of a choice that leaves sizes open serves these shapes of all inputs, made now if need be.
+        """Return True if a dynamic plan serves these shapes of all inputs; make it if needed.
 
         Raises:
-            InvalidInputError: a shape does not fit, or is of no input.
+            InvalidInputError: a shape does not fit, or belongs to no input.
         """
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
@@ -272,7 +254,6 @@ class ModelPlanSource(PlanSource[Compiled]):
             return taken is not None and not (taken[1].opening is not None and taken[1].opening.unchecked)
 
     def close(self) -> None:
-        """Free every plan, and then every context; see `PlanSource.close`."""
         if self._background is not None:
             self._background.close()
         for model in self._models:
@@ -281,11 +262,10 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def _models(self) -> tuple[ModelPlans, ...]:
-        """The plans of the model as it was given, and of what inputs chose of it."""
+        """Plans of the model, and of the selections of its branches."""
         return (self._own, *(self._choices.made if self._choices is not None else ()))
 
     def _choices_of(self, prepared: Prepared) -> Choices | None:
-        """What inputs choose of a model, if they do."""
         if not any(node.op_type == "If" for node in prepared.nodes):
             return None
         from nnadapter.engine.branches import Choices  # few models have it
@@ -302,19 +282,15 @@ class ModelPlanSource(PlanSource[Compiled]):
         )
 
     def _usual(self) -> Compiled:
-        """The plan at usual shapes, of what is chosen where every condition holds."""
+        """Return the plan at default shapes, with every condition true."""
         chosen = None if self._choices is None else self._choices.chosen(None)
         if chosen is not None:
-            with suppress(InvalidInputError):  # no usual sizes fit the branches
+            with suppress(InvalidInputError):  # no default sizes fit the branches
                 return self._compiled_for(self._complete(default_shapes(chosen.prepared)), chosen)
         return self._compiled_for(self._complete(default_shapes(self.prepared)))
 
     def _complete(self, shapes: Shapes) -> InputShapes:
-        """The shapes of all inputs.
-
-        Raises:
-            InvalidInputError: a shape is missing, does not fit, or is of no input.
-        """
+        """Return the shapes of all inputs; raise InvalidInputError if one is missing, unfit or unknown."""
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
         complete = {
@@ -326,18 +302,16 @@ class ModelPlanSource(PlanSource[Compiled]):
         return tuple(complete.values())
 
     def _compiled_for(self, shapes: InputShapes, chosen: Chosen | None = None) -> Compiled:
-        """The plan for these input shapes, made now if it is not kept."""
         with self.use() as use:
             if self._choices is None:
                 return self._own.take(use, shapes)[1]
             return self._choices.take(use, shapes, None, chosen)[1]
 
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[Compiled]:
-        """Return the plan for shapes of the inputs; see `PlanSource.take`."""
         return (self._own if self._choices is None else self._choices).take(use, shapes, feed)
 
     def make_ahead(self, shapes: InputShapes, chosen: Chosen | None) -> None:
-        """Make the plan for these shapes that a run takes, of what inputs choose where they choose anything."""
+        """Make the plan that a run at these shapes takes, for one selection of branches."""
         feed = dict[str, Any]()  # branches are selected already
         with self.use() as use:
             if self._choices is None:
@@ -346,16 +320,14 @@ class ModelPlanSource(PlanSource[Compiled]):
                 self._choices.take(use, shapes, feed, chosen)
 
     def on_host(self) -> CpuFallback:
-        """The model as it was, for the CPU."""
+        """Return the CPU fallback for the entire model before preparation."""
         return self._compiler.on_host(self.as_it_was(), tuple(self.signature.output_names))
 
     def write_new_plans(self) -> None:
-        """Write new plans to the cache of the session, if it has one."""
         if self._cache_writer is not None:
             self._cache_writer.write_new(self)
 
     def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
-        """Return the run of the model on the CPU if the plan for these shapes is not made yet."""
         background = self._background
         if background is None or self.is_made(shapes, feed):
             return None
@@ -363,29 +335,24 @@ class ModelPlanSource(PlanSource[Compiled]):
         return background.run if background.begin(shapes, chosen) else None
 
     def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
-        """Return a test whether another feed selects the same branches; see `PlanSource.fits`."""
         if self._choices is None:
             return None
         choices, chosen = self._choices, self._choices.chosen(feed)
         return lambda other: choices.chosen(other) is chosen
 
     def serves(self, compiled: Compiled, feed: Mapping[str, Any]) -> ShapeTest | None:
-        """Return a test of shapes at which a plan is known to hold; see `PlanSource.serves`."""
         plans = self._plans_of(compiled)
         if self._choices is not None and not self._choices.chosen(feed).keeps_to(plans):
             return None
         return plans.serves(compiled, self.signature.declares)
 
     def may_serve(self, compiled: Compiled, shapes: InputShapes) -> bool:
-        """Return whether a plan with dynamic shapes can serve these; see `PlanSource.may_serve`."""
         return self._plans_of(compiled).may_serve(shapes)
 
     def note_served(self, compiled: Compiled) -> None:
-        """Note that a plan served shapes at which it was not made; see `PlanSource.note_served`."""
         self._plans_of(compiled).open.note_served()
 
     def _declared_shapes(self) -> Shapes | None:
-        """The shapes of all inputs if the model fixes them."""
         shapes = {name: self.declared_shape(name) for name in self.input_names}
         fixed = {name: shape for name, shape in shapes.items() if shape is not None}
         return fixed if len(fixed) == len(shapes) else None
@@ -397,14 +364,13 @@ def _refuse_invalid(
     setting: Setting,
     session_options: onnxruntime.SessionOptions | None,
 ) -> None:
-    """Refuse at opening what ONNX Runtime would: no node of a model with dynamic shapes is compiled before a run.
+    """Raise InvalidModelError at opening for nodes that ONNX Runtime would refuse and no device accepts.
 
-    Raises:
-        InvalidModelError: a node contradicts the definition of its operator, or has none, and no device accepts it.
+    With dynamic shapes, nothing is compiled before a run.
     """
     if prepared.original is None and all(node.origins == (node.name,) for node in prepared.graph.nodes):
-        model, nodes = prepared.model, prepared.nodes  # in order
-    else:  # others took the place of some
+        model, nodes = prepared.model, prepared.nodes  # in model order
+    else:  # preparation replaced nodes
         nodes = tuple(read_node(node, node.name, _version_of(node, model)) for node in model.graph.node)
     suspects = [position for position, node in enumerate(nodes) if _is_suspect(node, prepared.values)]
     if not suspects:
@@ -431,7 +397,7 @@ def _version_of(node: onnx.NodeProto, model: onnx.ModelProto) -> int:
 
 
 def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
-    """Return whether ONNX Runtime may find a node invalid: by its schema, or where no schema tells."""
+    """Return True if ONNX Runtime may find a node invalid: by its schema, or because it lacks a schema or types."""
     dtypes = tuple([values[name].dtype if name in values else None for name in node.inputs])
     return bool(
         node.contradiction
@@ -443,19 +409,19 @@ def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
 
 
 def _background_planner(source: ModelPlanSource) -> BackgroundPlanner:
-    from nnadapter.engine.background import BackgroundPlanner  # for one option alone
+    from nnadapter.engine.background import BackgroundPlanner  # used by one option only
 
     return BackgroundPlanner(source)
 
 
 def _measurer(compiler: Compiler, session_options: onnxruntime.SessionOptions | None) -> Measurer:
-    from nnadapter.engine.measuring import Measurer  # for one policy alone
+    from nnadapter.engine.measuring import Measurer  # used by one policy only
 
     return Measurer(compiler, session_options)
 
 
 def _count_checks(prepared: Prepared) -> tuple[CountCheck, ...]:
-    """Return the checks of counts in feeds: of inputs that are numbers or vectors, which few models have."""
+    """Return the checks of counts in feeds. Only inputs of rank 0 or 1 need them, which few models have."""
     graph = prepared.graph
     inputs = [name for name in graph.inputs if len(graph.value(name).shape or ()) < 2]
     if not inputs:
@@ -476,24 +442,15 @@ def make_engine(
     make: Callable[..., ModelPlanSource] | None = None,
     begun: BegunModel | None = None,
 ) -> Engine:
-    """Return the engine for a model on the devices of `setting`.
+    """Return the engine for a model on the devices of `setting`, which is closed on failure.
 
-    If the CPU comes first, ONNX Runtime runs the untouched model. A model that ONNX Runtime does not load is planned
-    over the CPU and the reference evaluator, since single nodes may be too new or have no kernel.
-
-    Args:
-        source: path, contents, or model.
-        setting: opened devices and constraints; closed if this fails.
-        options: of the session.
-        session_options: ONNX Runtime's own.
-        providers: the arguments `providers` and `provider_options` of the session.
-        arguments: further arguments for ONNX Runtime's session.
-        make: makes the plan source; `ModelPlanSource` by default.
-        begun: the model of `source`, if a thread reads it already.
+    If the CPU comes first, ONNX Runtime runs the unmodified model. If ONNX Runtime cannot load it, the model is planned
+    over the CPU and the reference evaluator, since single nodes may be too new or lack a kernel. `begun` is the model
+    if a thread is already reading it.
 
     Raises:
-        InvalidModelError, ModelFileError: the model cannot be read, or no device takes a node of it.
-        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+        InvalidModelError, ModelFileError: the model cannot be read, or no device takes one of its nodes.
+        NotDelegatedError, CompilationError: fallback is needed but forbidden.
     """
     failed = None
     try:
@@ -510,7 +467,7 @@ def make_engine(
         setting.close()
         raise
     finally:
-        failed = None  # its traceback holds this frame, and so the model
+        failed = None  # its traceback references this frame, and so the model
 
 
 def open_source(
@@ -522,20 +479,9 @@ def open_source(
     begun: BegunModel | None = None,
     failed: InvalidModelError | None = None,
 ) -> ModelPlanSource:
-    """Load a model and return the source of its plans.
+    """Load a model and return its plan source; raise as `make_engine` does, but do not close `setting`.
 
-    Args:
-        source: path, contents, or model.
-        setting: opened devices and constraints, which the caller closes if this fails.
-        options: of the session.
-        session_options: ONNX Runtime's own.
-        make: makes the source; `ModelPlanSource` by default.
-        begun: the model of `source`, if a thread reads it already.
-        failed: why ONNX Runtime does not load the model, if it was tried.
-
-    Raises:
-        InvalidModelError, ModelFileError: the model cannot be read, or no device takes a node of it.
-        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+    `failed` is ONNX Runtime's error if it could not load the model.
     """
     try:
         with setting.trace.span(SESSION, PLAN, "load the model"):
@@ -545,21 +491,21 @@ def open_source(
             raise refused
         setting.trace.check()
         plans = (make or ModelPlanSource)(model, setting, options, session_options, refused)
-        del held  # until what prepares the model holds its weights
+        del held  # preparation references the weights from here on
         return plans
     finally:
-        refused = None  # the traceback of an error holds this frame, and so the model
+        refused = None  # the traceback of an error references this frame, and so the model
 
 
 def loaded(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto, session_options: onnxruntime.SessionOptions | None
 ) -> onnx.ModelProto:
-    """Return the model of a path, contents or message, with the overrides of session options."""
+    """Return the model of a path, contents or message, with the overrides of the session options applied."""
     if session_options is None:
         return load_model(source)
     from nnadapter.drivers.onnxruntime.sessions import external_folder
 
-    overrides = getattr(session_options, "overrides", None)  # `nnadapter.ort.SessionOptions` have them
+    overrides = getattr(session_options, "overrides", None)  # `nnadapter.ort.SessionOptions` has overrides
     return load_model(source, folder=external_folder(session_options), overrides=overrides)
 
 
@@ -575,7 +521,7 @@ def _host_engine(
     from nnadapter.engine.host import HostEngine
 
     trace, tracing = setting.trace, None
-    if trace.is_recording and not cast("Recorder", trace).of_session_options:  # for those ONNX Runtime writes a trace
+    if trace.is_recording and not cast("Recorder", trace).of_session_options:  # otherwise ONNX Runtime writes the trace
         from nnadapter.engine.tracing import HostTracing
 
         tracing = HostTracing(cast("Recorder", trace), source, session_options)

@@ -1,4 +1,4 @@
-"""What is known of a plan beside what was planned: what its runs took, what failed, how it was chosen."""
+"""Observations of a plan for reports: run times, failures, and the choice of the plan."""
 
 from __future__ import annotations
 
@@ -21,66 +21,57 @@ if TYPE_CHECKING:
 PLAN_KEPT = "the plan was kept in the cache by an earlier session"
 NO_PLAN_KEPT = "no plan was kept that could be used"
 KEEPING_NOTES = (PLAN_KEPT, NO_PLAN_KEPT)
-"""How notes begin that say where a plan comes from: nothing failed."""
+"""Prefixes of report notes on the origin of a plan; they are no failures."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Observed:
-    """A partitioning, and what was seen of it."""
+    """Partitioning with observations."""
 
     partitioning: Partitioning
     seconds: Mapping[int, float] = field(default_factory=dict)
-    """Per segment, what its last run took."""
+    """Last run, by segment."""
     compile_seconds: Mapping[int, float] = field(default_factory=dict)
     bound_to: Mapping[int, int] = field(default_factory=dict)
     cache: Mapping[int, Outcome] = field(default_factory=dict)
-    """Per segment, what the session's cache did for it; empty where there is none."""
+    """Cache lookup by segment."""
     failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plans: PlanCounts | None = None
     timed: tuple[TimedPlacement, ...] = ()
-    """Placements that were timed, the fastest being the plan."""
+    """The chosen one first."""
     model: str = ""
-    """The model's name."""
     transfers: tuple[Transfer, ...] | None = None
-    """Of the last run; None where no value could stay on a device in it, and where there was none."""
+    """Of the last run; None if no value could be device-resident, or there was no run."""
     chosen: str = ""
-    """Where and with what they were timed."""
+    """Text on how they were timed."""
     incidents: Incidents | None = None
-    """Of the session; None where there is none."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class KeptReport:
-    """A report that was kept with a plan, and what was seen of the plan since."""
+    """Stored report of a plan, with observations since."""
 
     contents: bytes
-    """The report as JSON."""
+    """Report as JSON."""
     seconds: Mapping[int, float] = field(default_factory=dict)
-    """Per segment, what its last run took."""
+    """Last run, by segment."""
     failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """Beside those of the report."""
+    """In addition to the report's."""
     plans: PlanCounts | None = None
     transfers: tuple[Transfer, ...] | None = None
     isolated: tuple[str, ...] | None = None
-    """Devices that have a process of their own here; None where none is open."""
+    """Devices in separate processes here; None if none is open."""
     cached: Mapping[int, bool] | None = None
-    """Where the plan was kept in the session's cache: per segment, whether its program was."""
+    """Segments whose programs were cached; None if the plan is not from the session's cache."""
     incidents: Incidents | None = None
 
 
 def observed_of(
     compiled: Compiled, plans: PlanCounts, incidents: Incidents | None = None, resting: Sequence[str] = ()
 ) -> Observed:
-    """Return what was seen of a compiled plan.
-
-    Args:
-        compiled: the plan.
-        plans: how those of the session were used.
-        incidents: of the session.
-        resting: what is said of devices that rest now.
-    """
+    """Return the observations of a compiled plan; `resting` are notes on paused devices."""
     steps = compiled.plan.steps
     return Observed(
         partitioning=compiled.partitioning,
@@ -105,7 +96,7 @@ def observed_of(
 
 
 def looked_up(partitioning: Partitioning) -> Iterator[tuple[int, Outcome]]:
-    """What the session's cache would do for each segment, were it compiled; nothing where there is none."""
+    """Yield the result of a cache lookup for each segment of a device with a cache."""
     steps = partitioning.plan.steps
     for step, piece in zip(steps, partitioning.pieces, strict=True):
         cache = partitioning.setting.by_name[step.device].cache

@@ -1,4 +1,4 @@
-"""Writer of a session's plans to its cache: new plans, and those that the entry held before.
+"""Writer of a session's plans to its cache: new plans, and those of the previous entry.
 
 A plan is not written if a device failed to compile or to run it.
 """
@@ -37,22 +37,16 @@ if TYPE_CHECKING:
 
 Plans = Sequence[Compiled]
 _PARTS = {"Contents": ("part",), "Segment": ("part",), "Program": ("part",), "Plan": ("report",)}
-"""Fields of messages that are positions of parts."""
+"""Fields of messages that are part numbers."""
 _MOST_LEFT = 64
-"""Choices that gained nothing, and shapes of each, that are carried on."""
+"""Selections without gain, and shapes of each, that are carried over."""
 
 
 def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report: ReportMaker) -> str:
-    """Write plans to the cache, and return why they are not kept; empty if they are.
-
-    Args:
-        place: where they are kept.
-        plans: of the source.
-        source: of the plans.
-        make_report: makes the report of a plan.
+    """Write plans to the cache; return the reason if they cannot be stored, otherwise an empty text.
 
     Raises:
-        CompiledModelError: something has no form in files.
+        CompiledModelError: something has no file format.
     """
     before, started = place.opened(), time.perf_counter()
 
@@ -73,7 +67,7 @@ def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report
 
 
 def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWriter) -> int | None:
-    """The part that is a program of a segment's entry; None where it has none."""
+    """Return the part of a program that is already in a segment's entry, if any."""
     cache = setting.by_name[bound.step.device].cache
     key = None if cache is None else cache.entry(driver_program(bound.pool.program))
     entry = None if key is None else place.folder.named(key.name)
@@ -81,7 +75,7 @@ def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWrite
 
 
 def _all_left(old: CompiledFile | str, source: ModelPlanSource) -> OriginalModelShapes:
-    """The choices that gained nothing, in a source and before it."""
+    """Return the selections without gain, of a source and of the previous entry."""
     left = dict(source.original_model_shapes)
     before = facts_of(old.container)[1] if isinstance(old, CompiledFile) else {}
     for truths, shapes in before.items():
@@ -92,7 +86,7 @@ def _all_left(old: CompiledFile | str, source: ModelPlanSource) -> OriginalModel
 
 
 def _carry(old: CompiledFile, message: Message, writer: LinkingWriter) -> None:
-    """Add the plans that were kept before to a message, but for those that are there, as long as there is room."""
+    """Add the plans of the previous entry that are not in the message, up to the limit."""
     there = {_identity(plan) for plan in message.plans}
     forks = _with_room(old.message, {tuple(fork.truths) for fork in message.forks})
     for fork in forks:
@@ -101,27 +95,26 @@ def _carry(old: CompiledFile, message: Message, writer: LinkingWriter) -> None:
     for plan in old.message.plans:
         is_new = _identity(plan) not in there and _is_led_to(plan, conditions)
         if len(message.plans) < MOST_PLANS and is_new:
-            with suppress(CompiledModelError):  # what it refers to is gone
+            with suppress(CompiledModelError):  # a linked entry is gone
                 carried = _carried(plan, old.container, writer)
                 message.plans.add().CopyFrom(carried)
                 _add_devices(old.message, carried, message)
 
 
 def _with_room(old: Message, there: set[Truths]) -> list[Message]:
-    """The forks that are carried, as long as there is room: those that lead to plans first."""
+    """Return the forks to carry over, up to the limit: those that lead to plans first."""
     led_to = [tuple(plan.truths) for plan in old.plans]
 
     def leads_nowhere(fork: Message) -> bool:
         before = tuple(fork.truths)
         return not any(truths[: len(before)] == before and truths != before for truths in led_to)
 
-    # One before another stays so, and leads where that does: no fork is carried without those that lead to it.
+    # The sort is stable, and a fork leads to plans if its successor does: no fork loses its predecessors.
     forks = sorted((fork for fork in old.forks if tuple(fork.truths) not in there), key=leads_nowhere)
     return forks[: max(MOST_FORKS - len(there), 0)]
 
 
 def _is_led_to(plan: Message, conditions: Mapping[Truths, int]) -> bool:
-    """Whether forks, by how many conditions they have, lead to a plan."""
     truths, before = tuple(plan.truths), 0
     while before < len(truths) and truths[:before] in conditions:
         before += conditions[truths[:before]]
@@ -129,7 +122,7 @@ def _is_led_to(plan: Message, conditions: Mapping[Truths, int]) -> bool:
 
 
 def _carried(message: Message, old: Container, writer: LinkingWriter) -> Message:
-    """A message whose parts are brought over, with the positions that they have now."""
+    """Copy a message with its parts, and renumber them."""
     assert isinstance(old, LinkedContainer), "entries of plans are read so"
     carried = MESSAGES.new(message.DESCRIPTOR.name)
     carried.CopyFrom(message)
@@ -137,7 +130,7 @@ def _carried(message: Message, old: Container, writer: LinkingWriter) -> Message
         name = submessage.DESCRIPTOR.name
         for field in _PARTS.get(name, ()):
             setattr(submessage, field, old.brought(getattr(submessage, field), writer))
-        if name == "Segment" and submessage.form == ModelForm.IR.value:  # it names its constants by what they hold
+        if name == "Segment" and submessage.form == ModelForm.IR.value:  # its constants are referenced by hash
             for number, part in enumerate(old.parts):
                 if part.kind == CONSTANT:
                     old.brought(number, writer)
@@ -145,7 +138,6 @@ def _carried(message: Message, old: Container, writer: LinkingWriter) -> Message
 
 
 def _add_devices(old: Message, plan: Message, message: Message) -> None:
-    """Name the devices of a plan in a message, where they are not named."""
     named, used = {device.name for device in message.devices}, {step.device for step in plan.steps}
     for device in old.devices:
         if device.name in used - named:
@@ -153,13 +145,12 @@ def _add_devices(old: Message, plan: Message, message: Message) -> None:
 
 
 def _identity(plan: Message) -> tuple[bytes, bool, tuple[bool, ...]]:
-    """What tells plans of a model apart: what they were made at, whether that is all they serve, and their choice."""
+    """Return shapes, dynamic or not, and selection of branches."""
     shapes = b"".join(row.SerializeToString(deterministic=True) for row in plan.shapes)
     return shapes, plan.HasField("open"), tuple(plan.truths)
 
 
 def _messages(message: Message) -> Iterator[Message]:
-    """A message and all inside of it."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:
@@ -168,21 +159,19 @@ def _messages(message: Message) -> Iterator[Message]:
 
 
 _MOST_WRITES = 16
-"""Of a session: one whose shapes never come back is not to write for ever."""
+"""Limit per session, for sessions whose shapes never recur."""
 _CHANGED = "what it was made of was changed meanwhile"
 _BEGINNING = -1
-"""In place of the plans that were made when it was looked last: they are looked at when the engine is made."""
+"""Initial state: plans made before the first look are written too."""
 
 
 class PlanCacheWriter:
-    """Writes the plans that a source makes to the cache of its session. Usable from many threads at once.
+    """Writer of a source's new plans to the session's cache. Thread-safe.
 
     Args:
-        place: of the plans in the cache.
-        is_unchanged: returns whether the model, and all else that decides a plan, is as the key of that place says.
-        why: no cached plan is used, for the report.
-        make_report: makes the report of a plan.
-        verifies: plans are written after their results were checked.
+        is_unchanged: returns whether model and options still have the key of the entry.
+        why: reason why no cached plan is used, for the report.
+        verifies: plans are written only after their results were checked.
     """
 
     def __init__(
@@ -197,30 +186,29 @@ class PlanCacheWriter:
         self._place, self._is_unchanged, self._make_report = place, is_unchanged, make_report
         self._verifies = verifies
         self.note = f"{NO_PLAN_KEPT}: {why}"
-        """Description of the use of the cache, for the report."""
         self._looked_at, self._writes = _BEGINNING, 0
         self._written: WeakKeyDictionary[Compiled, Bounds | None] = WeakKeyDictionary()
         self._writing = new_lock()
 
     def begin(self, source: ModelPlanSource) -> None:
-        """Write the plans that a new source has made; none if a package converts operators of its model."""
+        """Write the plans of a new source; none if external converters are used for its model."""
         nodes = source.prepared.nodes
         if any(is_external(node.domain, node.op_type, node.since_version) for node in nodes):
             self.note += "; none is kept either of a model with ops that packages bring"
-            self._writes = _MOST_WRITES  # another version of a package may convert in another way
+            self._writes = _MOST_WRITES  # another version of the package may convert differently
         self.write_new(source)
 
     def write_new(self, source: ModelPlanSource) -> None:
-        """Write new plans of a source, if they are few. One thread writes, others continue without waiting."""
+        """Write new plans of a source. One thread writes, others continue without waiting."""
         while _changes(source) != self._looked_at and self._writing.acquire(blocking=False):
             self._write(source)
 
     def _is_checked(self, source: ModelPlanSource, plan: Compiled) -> bool:
-        """Return whether the results of a plan were checked, if they have to be: sessions that read it do not check."""
+        """Return True if the plan's results were checked, or need not be."""
         return not self._verifies or (source.checks is not None and source.checks.is_checked(plan))
 
     def _write(self, source: ModelPlanSource) -> None:
-        """Write new plans, and release the lock that the caller has acquired."""
+        """Write new plans, then release the lock, which the caller has acquired."""
         try:
             self._looked_at = _changes(source)
             kept = [plan for plan in source.plans_kept if _is_as_planned(plan)]
@@ -233,7 +221,7 @@ class PlanCacheWriter:
             self._writes += 1
             is_still = self._is_unchanged()
             why = write_plans(self._place, list(plans), source, self._make_report) if is_still else _CHANGED
-        except Exception as error:  # noqa: BLE001  nothing of a cache fails a session; what it is, is said
+        except Exception as error:  # noqa: BLE001  the cache never fails a session; the reason is reported
             why = describe(error)
         finally:
             self._writing.release()
@@ -247,13 +235,13 @@ def _bounds_of(compiled: Compiled) -> Bounds | None:
 
 
 def _changes(source: ModelPlanSource) -> int:
-    """Return a number that grows when plans are made, checked, or hold for more shapes."""
+    """Return a number that grows when plans are made, checked, or serve more shapes."""
     checked = 0 if source.checks is None else source.checks.count
     return source.plans.made + source.widened + checked
 
 
 def _is_as_planned(compiled: Compiled) -> bool:
-    """Whether all went as planned, and nothing that was found out here is lost."""
+    """Return True if a plan compiled and ran without failures, and was not chosen by measurement."""
     steps = compiled.plan.steps if compiled.programs is None else compiled.programs.shared.values()
-    is_measured = len(compiled.timed) > 1  # `measuring` stores the choice
+    is_measured = len(compiled.timed) > 1  # stored by `measuring`
     return not (compiled.notes or is_measured or any(bound.failures for bound in steps))

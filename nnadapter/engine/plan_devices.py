@@ -1,14 +1,9 @@
 """Devices of a plan: execution pools with or without a trace, and pauses after repeated failures.
 
-Devices that keep failing rest, and are tried again later.
-
-A step that fails costs time before the CPU does its work: a hang costs a whole deadline. So after some failures in a
-row a step of a device is not tried for a while, and after as many over all its steps, or one by which it is lost, the
-whole device is not. Then one run tries it, while others go on without. If that fails the pause doubles; if it goes
-well, all is as before.
-
-Pauses are seconds, not runs: what mends a device (it is reset, it cools down, somebody else frees its memory) takes
-time, however many runs pass meanwhile.
+A failing step costs time before the CPU repeats it. After some consecutive failures a step is paused; after as many
+over all its steps, or when it is lost, the device is. After the pause one run tries it. If it fails, the pause doubles;
+if it succeeds, normal use resumes. Pauses are seconds, not runs, since recovery (reset, cooling, freed memory) takes
+time.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
-    """Return what makes pools of programs of one segment; if there is a trace, their computations are events."""
+    """Return a factory of execution pools for one segment; with a trace, computations are recorded."""
     if not trace.is_recording:
         return lambda program: ExecutionPool(program, threading, calls)
     from nnadapter.engine.tracing import traced_pools
@@ -41,7 +36,7 @@ def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[
 
 
 def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
-    """Return what makes a list for the transfers of a run; if there is a trace, they are events."""
+    """Return a factory of transfer lists; with a trace, transfers are recorded."""
     if not trace.is_recording:
         return list
     from nnadapter.engine.tracing import traced_transfers
@@ -50,8 +45,8 @@ def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
 
 
 def making(trace: Trace, device: str, call: str, *about: Any) -> AbstractContextManager[object]:
-    """Return a block in which a device makes a program of a segment."""
-    if not trace.is_logging:  # a new shape makes many, and what would be told of them takes longer than the rest
+    """Return a trace span in which a device makes a program of a segment."""
+    if not trace.is_logging:  # a new shape makes many programs, and details take longer than the rest
         return trace.span(device, COMPILE, call)
     from nnadapter.engine.tracing import segment_facts, segment_name
 
@@ -59,41 +54,37 @@ def making(trace: Trace, device: str, call: str, *about: Any) -> AbstractContext
 
 
 def fell_back(trace: Trace, step: Step, reason: str, instead: str) -> None:
-    """Take note of what a device failed to do, and of what is done instead."""
+    """Record a fallback in the trace."""
     trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=reason, then=instead)
 
 
 IN_A_ROW = 3
-"""Failures after which there is a pause."""
+"""Consecutive failures that start a pause."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds."""
 _MOST_STEPS = 256
-"""Steps of one device that are told apart while they fail."""
 _DEVICE = ()
-"""Stands for all steps."""
+"""Key for all steps of the device."""
 
 StepKey = tuple[str, ...]
-"""What a step makes, and its nodes: plans for other shapes have the same, other choices of branches do not."""
+"""Outputs and nodes of a step: the same in plans for other shapes, but not for other branches."""
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """Of a step, or of a device."""
+    """Failures of a step or a device."""
 
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
     pause: float = 0.0
     until: float = 0.0
     why: str = ""
-    """The last."""
 
 
 class Health:
-    """How a device does in one session. Usable from many threads at once.
+    """Health of a device in one session. Thread-safe.
 
-    Args:
-        device: its name.
-        rests: it may rest; where the policy forbids that something else takes its place it is tried each time.
+    If `rests` is False (fallback is forbidden), there are no pauses.
     """
 
     __slots__ = ("_device", "_lock", "_rests", "_troubles", "is_troubled")
@@ -103,10 +94,10 @@ class Health:
         self._troubles: dict[StepKey, _Trouble] = {}
         self._lock = new_lock()
         self.is_troubled = False
-        """Something failed and did not go well since: all that a run asks about a device that does well."""
+        """A failure has not been followed by success; the only check of runs on a healthy device."""
 
     def may_try(self, step: StepKey) -> bool:
-        """Whether a step is tried now. Whoever is told so at the end of a pause is alone until the next would end."""
+        """Return True if a step may run. After a pause only one caller gets True until the next pause would end."""
         with self._lock:
             troubles = [each for key in (_DEVICE, step) if (each := self._troubles.get(key)) and each.pause]
             now = monotonic()
@@ -117,7 +108,6 @@ class Health:
             return True
 
     def failed(self, step: StepKey, error: BaseException) -> None:
-        """Take note that a step failed."""
         is_lost = isinstance(error, DeviceLostError)
         with self._lock:
             self.is_troubled = True
@@ -130,14 +120,13 @@ class Health:
                     trouble.until = monotonic() + trouble.pause
 
     def succeeded(self, step: StepKey) -> None:
-        """Take note that a step went well."""
         with self._lock:
             self._troubles.pop(_DEVICE, None)
             self._troubles.pop(step, None)
             self.is_troubled = bool(self._troubles)
 
     def text(self, step: StepKey = _DEVICE) -> str:
-        """Say that a step, or the device, rests; empty where it does not."""
+        """Return a text on the pause of a step or the device; empty if there is none."""
         with self._lock:
             trouble = self._troubles.get(_DEVICE)
             whole = trouble is not None and trouble.pause > 0
@@ -151,43 +140,39 @@ class Health:
 
 
 WELL = Health("", rests=False)
-"""Of a device whose failures nobody takes the place of: it is never troubled."""
+"""Health of a device without fallback, such as the CPU: never troubled."""
 
 
 def evict_nothing() -> bool:
-    """See `PlanDevices.make_room`."""
+    """Return False: nothing can be freed; see `PlanDevices.make_room`."""
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDevices:
-    """Where plans run: those of a session that has the model, and those of a compiled file."""
+    """Devices on which plans run, of a session with the model or of a compiled file."""
 
     accelerators: frozenset[str]
-    """Names of the devices on which nodes count as delegated."""
+    """Devices on which nodes count as delegated."""
     owning: frozenset[str]
-    """Names of the devices that have memory of their own."""
+    """Devices with memory of their own."""
     threading: Mapping[str, Threading]
-    """Of every device, by name."""
     trace: Trace
-    """Takes what happens."""
     raw: frozenset[str] = frozenset()
-    """Names of the devices whose own code gets the addresses of inputs, see `Device.has_raw_inputs`."""
+    """Devices whose native code gets the addresses of inputs, see `Device.has_raw_inputs`."""
     rests: bool = True
-    """Devices that keep failing rest: the policy lets something else take their place."""
+    """Pause devices that keep failing; the policy allows fallback."""
     make_room: Callable[[], bool] = evict_nothing
-    """Closes something that holds programs of the session, if nobody uses it now; whether there was anything."""
+    """Closes an idle plan of the session; returns False if there is none."""
     _healths: dict[str, Health] = field(default_factory=dict)
 
     def health(self, device: str) -> Health:
-        """Return how a device does, which all plans share."""
         return self._healths.setdefault(device, Health(device, rests=self.rests))
 
     @property
     def resting(self) -> tuple[str, ...]:
-        """What is said of the devices that rest now."""
+        """Report notes on paused devices."""
         return tuple(text for health in list(self._healths.values()) if (text := health.text()))
 
     def pools(self, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
-        """Return what makes executions of a program of a device, as its threading says."""
         return pools_of(self.trace, self.threading[calls.device], calls)

@@ -1,9 +1,7 @@
-"""Cache entries of plans, whose programs lie in the entries of their segments.
+"""Cache entries of plans, whose programs are in the entries of their segments.
 
-An entry's parts, some of which lie in other entries: programs, which the segments' entries hold.
-
-The entry's last part, `links`, is the list of all parts in JSON: the kind of each, and where it is. A part of its own
-is the number that it has there; another one the name of an entry, with the length and the SHA-256 of what that holds.
+The last part of an entry, `links`, lists all parts in JSON, with their kinds: own parts by number, others by the name
+of their entry, with length and SHA-256.
 """
 
 from __future__ import annotations
@@ -22,29 +20,24 @@ _LINKS = "links"
 
 
 class LinkingWriter(ContainerWriter):
-    """Takes parts for a file that is being written, and parts that are elsewhere.
-
-    Args:
-        inner: writes the file.
-    """
+    """Writer of parts and of links to parts in other entries."""
 
     def __init__(self, inner: ContainerWriter) -> None:
         self._inner = inner
         self._rows: list[list[Any]] = []
         self._numbers: dict[int | str, int] = {}
-        """Of parts by where they are."""
+        """Part numbers by location."""
 
     def add(self, kind: str, *pieces: bytes | memoryview) -> int:
-        """See `ContainerWriter.add`."""
         number = self._inner.add(kind, *pieces)
         return self._numbered(number, [kind, number])
 
     def link(self, kind: str, name: str, entry: Entry) -> int:
-        """Refer to what an entry holds as to a part, and return the position of that."""
+        """Add a link to a part of another entry, and return its number."""
         return self._numbered(name, [kind, name, entry.row.length, entry.row.sha256.hex()])
 
     def finish(self) -> None:
-        """Write where the parts are; the file is finished by whoever began it."""
+        """Write the list of parts; the caller finishes the file."""
         self._inner.add(_LINKS, json.dumps(self._rows).encode())
 
     def _numbered(self, place: int | str, row: list[Any]) -> int:
@@ -55,15 +48,7 @@ class LinkingWriter(ContainerWriter):
 
 
 class LinkedContainer(Container):
-    """The parts of an entry, wherever they are.
-
-    Args:
-        entry: with the list of parts.
-        find: the entry of a name, or why there is none.
-
-    Raises:
-        CompiledModelError: the entry has no such list.
-    """
+    """Parts of an entry, including linked ones; CompiledModelError if the list of parts is invalid."""
 
     def __init__(self, entry: Entry, find: Callable[[str], Entry | str]) -> None:
         self._own, self.name, self._find = entry.container, entry.container.name, find
@@ -75,17 +60,13 @@ class LinkedContainer(Container):
             raise self.damaged(f"the list of its parts cannot be read ({type(error).__name__})") from error
 
     def check_links(self) -> None:
-        """Look whether what lies elsewhere is there.
-
-        Raises:
-            CompiledModelError: it is not.
-        """
+        """Raise CompiledModelError if a linked part is missing."""
         for place, part in zip(self._places, self.parts, strict=True):
             if not isinstance(place, int):
                 self._linked(place, part)
 
     def brought(self, number: int, writer: LinkingWriter) -> int:
-        """Add a part to another entry, or refer to where this one refers to, and return its position there."""
+        """Copy a part or its link to another entry, and return its number there."""
         part, place = self.parts[number], self._places[number]
         if isinstance(place, int):
             return writer.add(part.kind, self._own.contents(place))
@@ -95,14 +76,12 @@ class LinkedContainer(Container):
         return writer.link(part.kind, place, entry)
 
     def check_ahead(self, numbers: Iterable[int]) -> None:
-        """See `Container.check_ahead`: who has found the entry has opened the devices, and asks at once."""
+        """Do nothing: the caller has just opened the devices and reads the parts at once."""
 
     def verify(self) -> None:
-        """See `Container.verify`: of what the entry itself holds."""
         self._own.verify()
 
     def _checked_data(self, number: int, part: Part) -> memoryview:
-        """Of a part that is elsewhere, what the entry there holds."""
         place = self._places[number]
         return self._own.contents(place) if isinstance(place, int) else self._linked(place, part)
 
@@ -127,19 +106,19 @@ class LinkedContainer(Container):
 
 
 FACTS = "facts"
-"""The kind of the part that says what no compiled model does."""
+"""Kind of the part with facts that a compiled model does not contain."""
 MOST_PLANS = 8
-"""In an entry; those made last."""
+"""Plans in an entry; the newest."""
 
 
 class Place(NamedTuple):
-    """Where the plans of a session are kept."""
+    """Cache entry for the plans of a session."""
 
     folder: Folder
     key: Key
 
     def opened(self) -> CompiledFile | str:
-        """The plans that are kept, or why there are none; a person is warned where something is wrong."""
+        """Return the cached plans, or the reason why there are none; warn of defects."""
         found = self.folder.find(self.key)
         if isinstance(found, Entry):
             try:
@@ -154,17 +133,13 @@ class Place(NamedTuple):
 
 
 def facts(devices: Sequence[str], left: OriginalModelShapes) -> bytes:
-    """Return the part `FACTS` of a session with these devices, and choices that it left to the model as given."""
+    """Return the part `FACTS`: device names, and selections that the original model serves."""
     rows = [[truths, None if shapes is None else sorted(shapes, key=repr)] for truths, shapes in left.items()]
     return json.dumps({"devices": list(devices), "left": rows}).encode()
 
 
 def facts_of(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes]:
-    """Return the names of the devices of the session whose plans are kept, and what it left; see `facts`.
-
-    Raises:
-        CompiledModelError: they are not told.
-    """
+    """Return device names, and selections that the original model serves; see `facts`."""
     try:
         number = next(number for number, part in enumerate(container.parts) if part.kind == FACTS)
         told = json.loads(bytes(container.contents(number)))

@@ -1,4 +1,4 @@
-"""Plan source: makes or loads the compiled plans of one model for the shapes, and the choices, of its inputs."""
+"""Plan source: makes or loads the compiled plans of one model, by input shapes and selected branches."""
 
 from __future__ import annotations
 
@@ -22,29 +22,26 @@ if TYPE_CHECKING:
     from nnadapter.engine.shape_sets import ShapeTest
 
 InputShapes = tuple[tuple[int, ...] | None, ...]
-"""Shape of each input; None for a value without one."""
+"""Shape of each input; None for a value without a shape."""
 OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
-"""Shapes at which the model runs with its branches, by the values of the conditions; None for all shapes."""
+"""Input shapes at which the model runs with all branches, by condition values; None for all shapes."""
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
-"""Returns whether a feed selects the same branches."""
+"""Test that a feed selects the same branches."""
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "Kept | None"], RunResult | None]
-"""Runs the entire model on the CPU, by its feed and output names; None if the CPU does not load it."""
+"""Runs the entire model on the CPU, by feed and output names; returns None if the CPU cannot load it."""
 PlanT = TypeVar("PlanT", bound="RunnablePlan")
 LeasedPlan = tuple[Lease[PlanT], PlanT, Sequence[Any] | None]
-"""A plan with its lease, and the symbolic sizes that its programs get."""
+"""Lease, plan, and the symbolic sizes passed to its programs."""
 
 
 class PlanSource(ABC, Generic[PlanT]):
-    """The plans of one model. Usable from many threads at once.
+    """Compiled plans of one model. Thread-safe.
 
     Args:
-        signature: of the model.
-        input_names: everything that can be fed, in order.
+        input_names: all names that can be fed, in order.
         defaults: contents of optional inputs.
-        devices: names of devices that outputs can be bound to.
-        plans: stores the plans.
-        trace: of the session.
+        devices: names of devices to which outputs can be bound.
     """
 
     recoverable: tuple[type[Exception], ...] = ()
@@ -62,73 +59,59 @@ class PlanSource(ABC, Generic[PlanT]):
         self.signature, self.input_names, self.defaults = signature, tuple(input_names), defaults
         self.devices, self.plans, self.trace = tuple(devices), plans, trace
         self.checks: Checks | None = None
-        """Accuracy checks of runs."""
         self.count_checks: tuple[CountCheck, ...] = ()
-        """Checks of counts in feeds."""
 
     @abstractmethod
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[PlanT]:
-        """Return the plan for shapes of the inputs, made or loaded if needed; see `PlanCache.take`.
+        """Return the plan for input shapes, made or loaded if needed; see `PlanCache.take`.
 
-        Args:
-            use: of the plan.
-            shapes: of the inputs.
-            feed: the checked inputs, by which branches are selected; None to prepare a plan without inputs.
+        `feed` are checked inputs, which select branches; None to prepare a plan without inputs.
         """
 
     @abstractmethod
     def prepare(self, shapes: Shapes) -> None:
-        """Make or load the plans that a run at these shapes needs."""
+        """Make or load the plans for these input shapes."""
 
     @abstractmethod
     def observed(self, last_shapes: InputShapes | None) -> Observed | KeptReport:
-        """Return what is known of the plan used last.
-
-        Args:
-            last_shapes: of the last run of a plan with dynamic shapes, if there was one.
-        """
+        """Return placement and observations of the plan used last."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free all plans, and then all devices; those in use are freed when the use ends."""
+        """Free all plans, then all devices; those in use are freed when their use ends."""
 
     def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
-        """Return a test whether another feed selects the same branches; None if inputs select none."""
+        """Return a test that another feed selects the same branches; None if inputs select none."""
         return None
 
     def serves(self, compiled: PlanT, feed: Mapping[str, Any]) -> ShapeTest | None:
-        """Return a test of shapes at which a plan is known to hold; None if each set of shapes needs a look."""
+        """Return a test of the shapes that a plan serves; None if the test needs the model."""
         return None
 
     def may_serve(self, compiled: PlanT, shapes: InputShapes) -> bool:
-        """Return whether a plan with dynamic shapes can serve these; shapes with a plan of their own are excluded."""
+        """Return True if a dynamic plan may serve these; False for shapes with a plan of their own."""
         return True
 
     def note_served(self, compiled: PlanT) -> None:
-        """Note that a plan with dynamic shapes served shapes at which it was not made."""
+        """Note that a dynamic plan served other shapes than those it was made at."""
 
     def note_contradiction(self, lease: Lease[PlanT]) -> None:
-        """Drop a plan whose runs contradict its measured time."""
         self.plans.drop(lease)
 
     def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
-        """Return the run of the entire model on the CPU while a plan is made in the background, if one is."""
+        """Return a CPU run of the entire model if the plan is still made in the background."""
         return None
 
     def write_new_plans(self) -> None:
-        """Write new plans to the cache of the session, if it has one."""
+        pass
 
     def successor(self, error: Exception) -> PlanSource[Any]:
-        """Return the source that serves the model after a recoverable error.
-
-        Raises:
-            NNAdapterError: there is none.
-        """
+        """Return the source that serves the model after a recoverable error, or raise."""
         raise error
 
     @contextmanager
     def use(self, use: object | None = None) -> Iterator[object]:
-        """Return a use of a plan, which ends with the block."""
+        """Yield a key for a use of a plan; the use ends with the block."""
         use = object() if use is None else use
         try:
             yield use
@@ -137,7 +120,7 @@ class PlanSource(ABC, Generic[PlanT]):
             self.plans.close_unused()
 
     def is_made(self, shapes: InputShapes, feed: Mapping[str, Any]) -> bool:
-        """Return whether a run at these shapes finds its plan."""
+        """Return True if a run at these shapes finds its plan in the cache."""
         with self.use(ExistingOnly()) as use:
             try:
                 self.take(use, shapes, feed)
@@ -146,11 +129,11 @@ class PlanSource(ABC, Generic[PlanT]):
             return True
 
     def known_shapes(self, shapes: InputShapes) -> Shapes:
-        """Return shapes by the names of inputs, without values that have none."""
+        """Return shapes by input name, without inputs that have none."""
         return {name: shape for name, shape in zip(self.input_names, shapes, strict=True) if shape is not None}
 
     def declared_shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of an input if the model fixes it."""
+        """Return the shape of an input if it is static."""
         if name in self.defaults:
             return self.defaults[name].shape
         return self.signature.by_name[name].static_shape

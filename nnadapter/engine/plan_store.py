@@ -1,17 +1,11 @@
-"""Compiled plans of a session, bounded in number and in the bytes that they hold together.
+"""Cache of the compiled plans of a session, bounded in number and in bytes.
 
-What plans hold together: their own memory, and what they share, once.
+Memory shared by plans counts once. Dropping plans never frees shared memory of the plan used last, so that does not
+count against the limit. Only plans used since the last query are asked again.
 
-Dropping a plan frees what is its own, and of what it shares what no other plan holds. What the plan used last shares no
-dropping frees: it is told, and does not count against a limit. A plan that nobody used since it was asked holds what it
-told then, so a new plan asks two or three of them, however many there are.
-
-The compiled plans of one session, one per set of input shapes: bounded in number and bytes, and counted.
-
-What was used once is dropped first, the plan used longest ago before others: shapes that grow by one at each run never
-come back, and shall not drive out those that do. A plan that is made again not long after it was dropped counts as used
-twice, so that shapes which begin to come back get room. The one used last stays, however large it is.
-Source: the idea of 2Q (Johnson and Shasha, VLDB 1994).
+Plans used once are evicted first, least recently used first: shapes that grow at each run never recur, and must not
+evict those that do. A plan made again soon after its eviction counts as used twice. The plan used last is never
+evicted. Source: 2Q (Johnson and Shasha, VLDB 1994).
 """
 
 from __future__ import annotations
@@ -28,47 +22,43 @@ from nnadapter.traces.trace import PLAN, SESSION, SILENT, WAIT, Trace
 
 
 class Holding(NamedTuple):
-    """What one plan holds."""
+    """Memory of one plan."""
 
     own_bytes: int
     shared_bytes: Mapping[Hashable, int]
-    """By what it is, memory that other plans may hold as well."""
+    """Bytes of memory that other plans may hold as well, by its identity."""
 
 
 _NOTHING = Holding(0, {})
 
 
 class PlanMemory:
-    """What plans told, the last time that they were asked; used by one thread at a time.
+    """Memory of all plans as they last reported it. Not thread-safe.
 
-    An interrupt comes between any two steps. So what was told is put in its place by one, and what it comes to is
-    counted along with it: where an interrupt came between, it is counted anew.
+    An interrupt may break off an update: `_is_counted` is then False, and the next query recounts.
     """
 
     def __init__(self) -> None:
         self._holdings: dict[object, Holding] = {}
         self._shared: dict[Hashable, tuple[int, int]] = {}
-        """By what it is, how many plans hold it, and its bytes."""
+        """Number of holders, and bytes, by identity."""
         self._total_bytes = 0
         self._is_counted = True
 
     @property
     def total_bytes(self) -> int:
-        """What all hold together."""
         self._count()
         return self._total_bytes
 
     def tell(self, plan: object, holding: Holding) -> None:
-        """Take what a plan holds now."""
         if self._holdings.get(plan) != holding:
             self._change(plan, holding)
 
     def forget(self, plan: object) -> None:
-        """Count a plan no more."""
         self._change(plan, None)
 
     def freed_bytes(self, last: object) -> int:
-        """What dropping all but the plan used last would free, and that plan's own."""
+        """Return the bytes freed by dropping all plans but the last, plus the last one's own bytes."""
         return self.total_bytes - sum(self._holdings.get(last, _NOTHING).shared_bytes.values())
 
     def _change(self, plan: object, holding: Holding | None) -> None:
@@ -84,7 +74,6 @@ class PlanMemory:
         self._is_counted = True
 
     def _count(self) -> None:
-        """Add all up again, if an interrupt came into it."""
         if self._is_counted:
             return
         self._shared.clear()
@@ -113,71 +102,71 @@ class PlanMemory:
 
 
 PLAN_FOR_EACH = "a plan for every set of input shapes"
-"""What is said where sizes cannot be left open, with the reason behind it."""
+"""Report text for models without dynamic plans, followed by the reason."""
 _GONE = 4
-"""Keys that are remembered after their plans were dropped, times the plans that are kept."""
+"""Evicted keys that are remembered, as a multiple of the limit."""
 
 
 _IN_USE = -1
-"""What plans hold may change while they are used."""
+"""Marks holdings to query again: they may change during a use."""
 
 
 class HeldPlan(Closable, Protocol):
-    """What is kept."""
+    """Plan that the cache can hold."""
 
     @property
     def holding(self) -> Holding:
-        """The memory that it holds now."""
+        pass
 
 
 Kept = TypeVar("Kept", bound=HeldPlan)
 
 
 class ExistingOnly:
-    """A use that takes no plan but one that is made, and waits for none; see `PlanCache.take`."""
+    """Use that takes only an existing plan and never waits; see `PlanCache.take`."""
 
 
 class NotMadeError(NNAdapterError):
-    """The plan is not made, and its use takes only those that are. Nobody outside of this room sees it."""
+    """The use takes only existing plans, and there is none. Internal to this package."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanCounts:
-    """How the plans of a session were used."""
+    """Usage counts of the plans of a session."""
 
     in_cache: int
     compiled: int
     reused: int
     evicted: int
     memory_bytes: int = 0
-    """What those kept hold together, as far as their devices say so."""
+    """Bytes of all cached plans together, if their devices report them."""
     served_shapes_text: str = ""
-    """Which shapes a plan serves, and why not more, in words; empty as long as only one set of them was seen."""
+    """Report text on the shapes that plans serve; empty while only one set was seen."""
 
 
 class Lease(Generic[Kept]):
-    """A plan, made or to be made; it is not closed while it is in use."""
+    """Cache entry of a plan. A plan in use is not closed."""
 
     __slots__ = ("again", "came_back", "dropped", "made", "plan", "told")
 
     def __init__(self, *, came_back: bool = False) -> None:
         self.came_back = came_back
-        """It was dropped a while ago, and is made again."""
+        """It was evicted recently and is made again."""
         self.again = 0
-        """Uses after the first; many threads at once may count too few."""
+        """Uses after the first; may be too low, since threads count without a lock."""
         self.told = _IN_USE
-        """`again` when the plan told what it holds, while nobody used it."""
+        """Value of `again` when the plan reported its memory while unused."""
         self.plan: Kept | None = None
         self.dropped = False
         self.made = new_lock()
 
 
 class PlanCache(Generic[Kept]):
-    """Plans by key. A plan is made once, however many threads ask for it at the same time.
+    """Plans by key. Each plan is made once, even if several threads request it at the same time.
 
-    A use is a new `object()`. It ends by `users.pop(use, None)`, as the first call of a `finally` around `take` and
-    all that uses the plan, and then `close_unused()`. The first is a call of C, so no interrupt comes before it or into
-    it; where one comes behind it, the next use closes what this one left.
+    A use is a new `object()`. A `finally` around `take` and the work with the plan ends it: first `users.pop(use,
+    None)`, a single C call that no interrupt can split, then `close_unused()`. If an interrupt comes between them, the
+    next use closes the plan.
     """
 
     def __init__(self, limit: int, limit_bytes: int, trace: Trace = SILENT) -> None:
@@ -186,24 +175,21 @@ class PlanCache(Generic[Kept]):
         self._limit_bytes = limit_bytes
         self._leases: OrderedDict[Hashable, Lease[Kept]] = OrderedDict()
         self._unmade: dict[Lease[Kept], Hashable] = {}
-        """Those to be made, or that did not come to be, by what their plans are kept under."""
+        """Keys of plans that are being made, or whose making failed."""
         self._memory = PlanMemory()
-        """What is kept holds."""
         self._lock = new_lock()
         self.users: dict[object, Lease[Kept]] = {}
-        """Who uses which plan now."""
         self._gone: OrderedDict[Hashable, None] = OrderedDict()
-        """Keys of what was dropped for want of room, the last ones."""
+        """Keys evicted most recently."""
         self._left: list[Lease[Kept]] = []
-        """Dropped, and not closed yet."""
+        """Dropped plans that are not closed yet."""
         self._made = self._used_again = self._dropped = 0
         self._at_end: Sequence[Closable] | None = None
         self._is_tidy = True
-        """Nothing is to be closed or forgotten when a use ends."""
+        """No plan needs to be closed or forgotten when a use ends."""
 
     @property
     def counts(self) -> PlanCounts:
-        """How the plans were used so far."""
         with self._lock:
             for lease in self._leases.values():
                 lease.told = _IN_USE
@@ -213,7 +199,6 @@ class PlanCache(Generic[Kept]):
 
     @property
     def made(self) -> int:
-        """How many were made so far."""
         return self._made
 
     @property
@@ -224,18 +209,16 @@ class PlanCache(Generic[Kept]):
 
     @property
     def kept(self) -> tuple[Kept, ...]:
-        """The plans, the one used longest ago first."""
+        """Cached plans, least recently used first."""
         with self._lock:
             return tuple(lease.plan for lease in self._leases.values() if lease.plan is not None)
 
     def take(self, use: object, key: Hashable, make: Callable[[], Kept]) -> tuple[Lease[Kept], Kept]:
-        """Return the plan of `key`, made now if it is not kept, and what `take_again` takes.
-
-        A use that is an `ExistingOnly` looks whether there is a plan, and is not counted.
+        """Return the lease and the plan of `key`, made if it is not cached.
 
         Raises:
             ClosedError: the cache is closed.
-            NotMadeError: there is no plan as yet, and the use is an `ExistingOnly`.
+            NotMadeError: there is no plan yet, and the use is an `ExistingOnly`, which does not count as a use.
         """
         only_made = type(use) is ExistingOnly
         with self._lock:
@@ -245,7 +228,7 @@ class PlanCache(Generic[Kept]):
             if only_made and (lease is None or lease.plan is None):
                 raise NotMadeError("the plan is not made")
             if lease is None:
-                self._is_tidy = False  # it may not come to be made
+                self._is_tidy = False  # making it may fail
                 lease = Lease(came_back=key in self._gone)
                 self._unmade[lease] = key
                 self._leases[key] = lease
@@ -259,15 +242,15 @@ class PlanCache(Generic[Kept]):
         return lease, self._make(lease, key, make)
 
     def take_again(self, use: object, lease: Lease[Kept]) -> bool:
-        """Take the plan of a lease once more, as by `take`; False if it is not kept any more."""
-        self.users[use] = lease  # before it is looked at: who drops it looks at users after that
+        """Take the plan of a lease again; False if it was dropped."""
+        self.users[use] = lease  # registered before the check: a dropping thread sets `dropped` before it reads users
         if lease.dropped:
             return False
         lease.again += 1
         return True
 
     def drop_unless_used_again(self, key: Hashable) -> bool:
-        """Drop the plan of `key` if it was used once; whether it was dropped."""
+        """Drop the plan of `key` if it was used only once; return True if dropped."""
         with self._lock:
             lease = self._leases.get(key)
             used_once = lease is not None and lease.plan is not None and not lease.again
@@ -278,7 +261,6 @@ class PlanCache(Generic[Kept]):
         return used_once
 
     def drop(self, lease: Lease[Kept]) -> None:
-        """Drop the plan of a lease, if it is kept still: who asks next makes another one."""
         with self._lock:
             for key, kept in list(self._leases.items()):
                 if kept is lease:
@@ -286,14 +268,14 @@ class PlanCache(Generic[Kept]):
                     self._drop(key)
 
     def drop_all(self) -> None:
-        """Drop every plan that is kept: who asks next makes another one. `close_unused` closes them."""
+        """Drop every cached plan; `close_unused` closes them."""
         with self._lock:
             for key in list(self._leases):
                 self._dropped += 1
                 self._drop(key)
 
     def make_room(self) -> bool:
-        """Close the plan that would be dropped next, of those that nobody uses now; whether there was one."""
+        """Close the idle plan that is next to be evicted; return False if all plans are in use."""
         with self._lock:
             used = list(self.users.values())
             idle = [entry for entry in self._leases.items() if entry[1].plan is not None and entry[1] not in used]
@@ -304,14 +286,14 @@ class PlanCache(Generic[Kept]):
         return True
 
     def room_maker(self) -> Callable[[], bool]:
-        """`make_room` for the plans themselves: they hold nothing of this, so no cycle keeps what nobody has."""
+        """Return `make_room` for use inside plans, by weak reference: no cycle keeps the cache alive."""
         own: Self = proxy(self)
         return lambda: own.make_room()
 
     def close_unused(self) -> None:
-        """Close what was dropped and nobody uses any more."""
+        """Close dropped plans that are no longer in use."""
         if self._is_tidy:
-            return  # as after nearly every run
+            return  # after nearly every run
         with self._lock:
             used = list(self.users.values())
             for lease, key in list(self._unmade.items()):
@@ -333,11 +315,11 @@ class PlanCache(Generic[Kept]):
         close_all(closing)
 
     def close(self, at_end: Sequence[Closable] = ()) -> None:
-        """Drop every plan, then close `at_end`; what is in use is closed when its use ends, `at_end` after it."""
+        """Drop every plan, then close `at_end`; plans in use are closed when their use ends."""
         with self._lock:
             if self._at_end is None:
                 self._at_end = at_end
-            self._is_tidy = False  # also where there never was a plan
+            self._is_tidy = False  # even if there never was a plan
             for key in list(self._leases):
                 self._drop(key)
         self.close_unused()
@@ -361,8 +343,7 @@ class PlanCache(Generic[Kept]):
         return plan
 
     def _trim(self) -> None:
-        """Drop what is too much: first what was used once, the one used longest ago first; the one used last never."""
-        if len(self._leases) > 1:  # else nothing follows from what they hold
+        if len(self._leases) > 1:  # a single plan is never evicted
             self._ask()
         last = next((lease for lease in reversed(self._leases.values()) if lease.plan is not None), None)
         if last is None:
@@ -378,7 +359,6 @@ class PlanCache(Generic[Kept]):
             self._drop_for_room(key)
 
     def _ask(self) -> None:
-        """Ask the plans that were used since they were asked what they hold."""
         for lease in [lease for lease in self._leases.values() if lease.told != lease.again]:
             again, plan = lease.again, lease.plan
             if plan is not None:
@@ -387,7 +367,6 @@ class PlanCache(Generic[Kept]):
                 lease.told = _IN_USE if is_used else again
 
     def _drop_for_room(self, key: Hashable) -> None:
-        """Drop a plan, and remember that there was one."""
         self._dropped += 1
         self._drop(key)
         self._gone[key] = None
@@ -395,7 +374,6 @@ class PlanCache(Generic[Kept]):
             self._gone.popitem(last=False)
 
     def _drop(self, key: Hashable) -> None:
-        """Take a lease out, to be closed when nobody uses it."""
         lease = self._leases[key]
         lease.dropped, self._is_tidy = True, False
         self._memory.forget(lease)
@@ -405,6 +383,5 @@ class PlanCache(Generic[Kept]):
 
 
 def _recurs(kept: tuple[Hashable, Lease[Any]]) -> bool:
-    """Whether a plan was used more than once."""
     _, lease = kept
     return bool(lease.again) or lease.came_back

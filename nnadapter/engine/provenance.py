@@ -1,4 +1,4 @@
-"""Where the results of a run came from, and what passed between the host and devices for it."""
+"""Provenance of results: the device of every step of a run, and transfers between host and devices."""
 
 from __future__ import annotations
 
@@ -10,44 +10,41 @@ if TYPE_CHECKING:
 
 
 class StepRun(NamedTuple):
-    """What happened to one step in one run."""
+    """Step in one run."""
 
     segment: int
     device: str
-    """The device that the result came from."""
+    """Device that computed the result."""
     seconds: float
     failure: str = ""
-    """Why the step's own device did not deliver, if it did not."""
+    """Failure of the planned device; empty if there was none."""
     incidents: tuple[Incident, ...] = ()
-    """What went wrong, also where a repetition went well."""
+    """Including those whose repetition succeeded."""
 
 
 class Provenance(NamedTuple):
-    """Where the results of one run came from."""
+    """Provenance of the results of one run."""
 
     steps: tuple[StepRun, ...]
     transfers: tuple[Transfer, ...] = ()
-    """What passed between the host and devices that have memory of their own and whose values stay there; what others
-    are given and give is not among it."""
+    """Transfers of device-resident values; inputs and outputs of other devices do not count."""
 
     @property
     def seconds(self) -> float:
-        """Of all steps together."""
         return sum([step.seconds for step in self.steps])
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
-        """What went wrong in the run, in the order of its steps."""
         return tuple([incident for step in self.steps for incident in step.incidents])
 
     @property
     def fell_back(self) -> bool:
-        """Some step ran elsewhere than planned."""
+        """True if a step ran on another device than planned."""
         return any(step.failure for step in self.steps)
 
 
 def with_incidents(provenance: Provenance, incidents: tuple[Incident, ...]) -> Provenance:
-    """The same of a run that was repeated because of these; its first step has them."""
+    """Add incidents of earlier tries of a run to its first step."""
     if not incidents:
         return provenance
     first, *others = provenance.steps
@@ -58,9 +55,5 @@ _NEW = tuple.__new__
 
 
 def of_one(segment: int, device: str, seconds: float) -> Provenance:
-    """Return that of a run of one step that went well.
-
-    Made as the classes themselves do it, without their two calls: a tenth of what is left beside a run of next to
-    nothing.
-    """
+    """Return the provenance of a successful run of one step, without the slow constructors."""
     return _NEW(Provenance, ((_NEW(StepRun, (segment, device, seconds, "", ())),), ()))

@@ -1,15 +1,13 @@
-"""Writer of compiled files and of cache entries that hold plans.
+"""Writer of compiled files, and of cache entries with plans.
 
-Writes what was compiled as one file.
+A file contains:
 
-1. The model's inputs, outputs and metadata; the devices with their options and versions.
-2. Every plan: what is known of the values at its borders, its steps, its constants, and its report.
-3. Of every step: the segment that it was compiled from, and what the driver wrote, if it writes programs. A segment
-   stays, since another version of a driver compiles it again.
-4. Of a step on a device that accelerates, the same nodes for the CPU, should the device fail; not where fallback is
-   forbidden.
-5. Of a step that runs beside others, that it does: what costs said when it was compiled is not known where it runs.
-6. The model as it was, if it is asked for: the CPU runs it at shapes for which there is no plan.
+1. Signature and metadata of the model; devices with options and versions.
+2. For every plan: types of the values between steps, steps, constants, and report.
+3. For every step: its segment, to compile again with another driver version, and its serialized program, if any.
+4. For every step on an accelerator: the same nodes for the CPU, unless fallback is forbidden.
+5. Steps that run threaded, since the costs that decided this are not known at load time.
+6. The original model, on request, for shapes without a plan.
 """
 
 from __future__ import annotations
@@ -62,12 +60,11 @@ from partition.plan import Step
 
 
 def _nowhere(bound: BoundStep) -> int | None:
-    """Every program is written."""
     return None
 
 
 class SavedReport(Protocol):
-    """Report of a plan, which its file contains as JSON."""
+    """Report of a plan, stored in its file as JSON."""
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -75,10 +72,10 @@ class SavedReport(Protocol):
 
     @property
     def machine(self) -> str:
-        """Description of this machine."""
+        pass
 
     def to_json(self) -> str:
-        """Return the report as JSON."""
+        pass
 
 
 ReportMaker = Callable[[Observed], SavedReport]
@@ -91,10 +88,9 @@ class Target:
     writer: ContainerWriter
     make_report: ReportMaker
     kept: Callable[[BoundStep], int | None] = _nowhere
-    """The part that a step's program is already, which is not written again; None where it is none."""
+    """Returns the part number of a step's program if it is already stored."""
     stands_alone: bool = True
-    """It is to run without the model: it holds what programs were compiled from, and what the CPU runs where a device
-    fails."""
+    """Runs without the model, so it needs segments to compile and the CPU's nodes."""
 
 
 def save(
@@ -104,16 +100,12 @@ def save(
     *,
     keeps_model: bool,
 ) -> None:
-    """Write the plans of a source as a compiled model.
+    """Write the plans of a source as a compiled model, on request with the original model.
 
-    Args:
-        path: of the file, which takes the place of one that is there when it is complete.
-        source: of the plans, which are made.
-        make_report: makes the report of a plan.
-        keeps_model: whether the model as it was goes in too.
+    An existing file is replaced when the new one is complete.
 
     Raises:
-        CompiledModelError: the file cannot be written, or something has no form in files.
+        CompiledModelError: the file cannot be written, or something has no file format.
     """
     plans = source.plans_kept
 
@@ -128,20 +120,15 @@ def save(
 
 
 def add_message(message: Message, writer: ContainerWriter) -> None:
-    """Add what says what the parts are."""
+    """Add the CompiledModel message."""
     writer.add(MODEL, MESSAGES.bytes_of(message))
 
 
 def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Target) -> Message:
-    """Write the parts of plans, and return what says what they are.
-
-    Args:
-        plans: of the source.
-        source: of the plans.
-        target: takes the parts.
+    """Write the parts of plans, and return the message that describes them.
 
     Raises:
-        CompiledModelError: something has no form in files.
+        CompiledModelError: something has no file format.
     """
     writer = target.writer
     message = MESSAGES.new("CompiledModel")
@@ -177,7 +164,6 @@ def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Targe
 
 
 def _partitioning(compiled: Compiled) -> Partitioning:
-    """What its programs were made of."""
     return compiled.partitioning if compiled.opening is None else compiled.opening.partitioning
 
 
@@ -210,7 +196,7 @@ def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, t
 
 
 def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
-    """What was seen of a plan, and why sizes are fixed, which the sessions of a file do not find out anew."""
+    """Return observations, with the reason for static shapes, which sessions of the file cannot find out."""
     seen = observed_of(compiled, source.counts)
     has_open = any(plan.has_dynamic_shapes for plan in source.plans_kept)
     why = "" if has_open or seen.plans is None else seen.plans.served_shapes_text
@@ -219,7 +205,6 @@ def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
 
 
 def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:
-    """The steps by position; not those that are compiled for each set of sizes."""
     return dict(enumerate(compiled.plan.steps)) if compiled.programs is None else compiled.programs.shared
 
 
@@ -264,7 +249,7 @@ def _write_step(
 
 
 def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], target: Target) -> bool:
-    """Write what the driver writes of a program as the field `program`; whether it wrote any."""
+    """Serialize a program into the field `program`; return False if the driver cannot."""
     part = target.kept(bound)
     if part is None:
         blob = _blob(bound, nodes)
@@ -277,7 +262,6 @@ def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], tar
 
 
 def _write_filled(message: Message, position: int, compiled: Compiled, target: Target) -> None:
-    """Write a segment that is compiled for each set of sizes, and the programs that there are."""
     writer = target.writer
     assert compiled.programs is not None and compiled.opening is not None, "its segments are filled"
     fillable = compiled.opening.fillable[_partitioning(compiled).plan.steps[position].segment]
@@ -299,7 +283,7 @@ def _write_segment(
     has_program: bool,
     writer: ContainerWriter,
 ) -> None:
-    """Write what a device that accelerates compiles again."""
+    """Write the segment that an accelerator compiles again."""
     piece = partitioning.pieces[position]
     if piece is not None and isinstance(piece.part.model, Model):
         try:
@@ -318,14 +302,14 @@ def _write_segment(
 
 
 def _are_there(partitioning: Partitioning, names: Iterable[str]) -> bool:
-    """Whether values pass between steps: of what stays inside of another segment, a part may ask for the size."""
+    """Return True if all values pass between steps; a part may need the size of a value inside another segment."""
     plan = partitioning.plan
     there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return there.issuperset(names)
 
 
 def _blob(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
-    """What the driver writes of a program; None where it does not, and where it fails to, which a warning says."""
+    """Serialize a program; None if the driver cannot, with a warning if it fails."""
     device, segment = bound.step.device, bound.step.segment
     try:
         return checked_bytes(named_call(device, "serialize", segment, nodes)(bound.pool.program.serialize))
@@ -340,14 +324,13 @@ def _blob(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
 
 
 def _write_for_host(message: Message, part: Part, writer: ContainerWriter) -> None:
-    """Write nodes as ONNX Runtime loads them, without onnx."""
+    """Write nodes as ONNX Runtime loads them, without the onnx package."""
     without = wrong_optimizers(part.model)
     write_onnx(message, loadable(part.model), part.inputs, without, writer)
     message.single_threaded = not threads_gain(part.model)
 
 
 def _host_takes(partitioning: Partitioning, step: Step) -> bool:
-    """Whether the CPU takes every node of a step, as far as is known."""
     plan = partitioning.plan
     taken = plan.verdicts[partitioning.setting.host.name]
     return all(taken[plan.graph.atom_of[node]] for node in step.nodes)

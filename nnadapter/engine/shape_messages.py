@@ -1,4 +1,4 @@
-"""The sizes at which an open plan holds as messages, and back: its class of shapes, what segments are given, bounds."""
+"""Shapes that a dynamic plan serves as messages: guards, shape-derived values and bounds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from nnadapter.store.container import Container, ContainerWriter
 
 
 def write_open_sizes(message: Message, shapes: ShapeSet, writer: ContainerWriter) -> None:
-    """Fill a DynamicShapes message.
-
-    Raises:
-        CompiledModelError: something in it has no form in files.
-    """
+    """Fill a DynamicShapes message; CompiledModelError if something has no file format."""
     message.SetInParent()
     sizes, bounds = shapes.guards, shapes.bounds
     if sizes is not None:
@@ -39,15 +35,10 @@ def write_open_sizes(message: Message, shapes: ShapeSet, writer: ContainerWriter
 
 
 def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> ShapeSet:
-    """Return what a DynamicShapes message says.
-
-    Args:
-        message: of a plan.
-        shapes: of its inputs, at which it was made.
-        segments: of the file.
+    """Read a DynamicShapes message; `shapes` are the input shapes at which its plan was made.
 
     Raises:
-        CompiledModelError: it contradicts itself.
+        CompiledModelError: it is inconsistent.
     """
     size_class = None
     if message.HasField("size_class"):
@@ -74,11 +65,7 @@ def write_shape_derived_values(message: Message, given: ShapeDerivedValues, writ
 
 
 def read_shape_derived_values(message: Message, trace: SymbolicTrace, segments: Segments) -> ShapeDerivedValues:
-    """Return what a Given message says.
-
-    Raises:
-        CompiledModelError: it contradicts itself.
-    """
+    """Read a Given message; CompiledModelError if it is inconsistent."""
     sizes = _read_arrays(message.sizes, trace, segments.container)
     tables = _read_tables(message.tables, trace, segments) if message.HasField("tables") else None
     names = tuple(message.names)

@@ -1,4 +1,4 @@
-"""Sets of input shapes that a plan with dynamic shapes serves: guards, limits of sizes, and checks of indices."""
+"""Sets of input shapes that a plan with dynamic shapes serves: guards, bounds of sizes, and index checks."""
 
 from __future__ import annotations
 
@@ -15,29 +15,26 @@ if TYPE_CHECKING:
     from nnadapter.ir.symbolic_numbers import SymbolicTrace
 
 ShapeTest = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
-"""Returns whether a plan is known to serve shapes of all inputs, and the symbolic sizes that its programs get."""
+"""Returns whether a plan serves shapes of all inputs, and the symbolic sizes for its programs."""
 _MOST_PROBED = 256
 
 
 class ProbedBounds:
-    """Bounds on the sizes for which a plan holds, widened when a probe finds that it holds outside of them.
+    """Bounds on the sizes that a plan serves; widened when a probe succeeds outside of them.
 
     Args:
-        bounds: the first bounds.
-        holds: probes whether the plan holds at some shapes.
-        agreeing: makes the sizes of inputs agree with each other.
+        holds: probes whether the plan serves some shapes.
+        agreeing: makes the sizes of inputs consistent with each other.
     """
 
     def __init__(self, bounds: Bounds, holds: Callable[[Shapes], bool], agreeing: Callable[[Shapes], Shapes]) -> None:
         self.current = bounds
         self.widened = 0
-        """How often the bounds were widened."""
         self._holds, self._agreeing = holds, agreeing
         self._probed: Cache[object, bool] = Cache("shapes beyond bounds", _MOST_PROBED)
         self._widening = new_lock()
 
     def hold(self, shapes: Shapes) -> bool:
-        """Return whether the plan holds at some shapes; a probe outside of the bounds is cached."""
         if self.current.hold(shapes):
             return True
         holds = self._probe(shapes)
@@ -49,9 +46,9 @@ class ProbedBounds:
         return self._probed.get_or_make(tuple(shapes.values()), lambda: self._holds(shapes))
 
     def _widen(self, shapes: Shapes) -> None:
-        """Widen the bounds if the plan holds at the new least and largest sizes too, at which no run was.
+        """Widen the bounds if probes succeed at the new smallest and largest sizes too.
 
-        The least sizes of inputs together are not the least of each: a mask of 1 goes with a cache of 0.
+        The ends are made consistent: the smallest sizes of all inputs may not fit together (mask of 1, cache of 0).
         """
         with self._widening:
             wider = self.current.widened(shapes)
@@ -64,12 +61,12 @@ class ProbedBounds:
 
 @dataclass(frozen=True, eq=False)
 class ShapeSet:
-    """The shapes that a plan serves: all of its conditions must hold."""
+    """Shapes that a plan serves; all conditions must hold."""
 
     guards: GuardedShapes | None
-    """Conditions on symbolic sizes; None if no segment depends on sizes."""
+    """None if no segment depends on sizes."""
     limits: Bounds | ProbedBounds | None
-    """Limits of sizes, for engines whose guards are not known; None for all sizes."""
+    """For engines with unknown guards; None for all sizes."""
     vicinity: Bounds | None = None
     """Sizes near those at which costs were compared; None for all sizes."""
     holds_indices: Callable[[Shapes], bool] | None = None
@@ -77,17 +74,15 @@ class ShapeSet:
 
     @property
     def bounds(self) -> Bounds | None:
-        """The limits of sizes as they are now."""
         return self.limits.current if isinstance(self.limits, ProbedBounds) else self.limits
 
     @property
     def trace(self) -> SymbolicTrace | None:
-        """The trace of the symbolic sizes."""
         return None if self.guards is None else self.guards.trace
 
     @property
     def gives_sizes(self) -> bool:
-        """Whether segments read values that are computed from shapes in every run."""
+        """True if segments read shape-derived values in every run."""
         return self.guards is not None and bool(self.guards.contents.names)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
@@ -95,17 +90,13 @@ class ShapeSet:
         return self._match(shapes, self.limits)
 
     def test(self, declares: Callable[[Shapes], bool]) -> ShapeTest:
-        """Return a test of shapes that probes nothing.
-
-        Args:
-            declares: returns whether the model takes some shapes.
-        """
+        """Return a test of shapes that probes nothing; `declares` tests if the model takes some shapes."""
         if self.guards is not None and not (self.limits or self.vicinity or self.holds_indices):
             return self.guards.match  # guards cover every dimension
         return lambda shapes: self._match(shapes, self.bounds) if declares(shapes) else (False, None)
 
     def why_not(self, shapes: Shapes) -> str:
-        """Return the first condition that some shapes break, in words."""
+        """Return a text on the first condition that some shapes violate."""
         if self.vicinity is not None and not self.vicinity.hold(shapes):
             return "sizes are far from those at which costs were weighed"
         failed = "" if self.guards is None else self.guards.failed_guard(shapes)

@@ -1,10 +1,9 @@
-"""Specializations of a plan for concrete sizes, for devices that compile fixed shapes.
+"""Specialization of a plan for concrete sizes, for devices that compile static shapes.
 
-Judging, converting and cutting are done once, for symbolic sizes (`planning.dynamic_shapes`). For new sizes the trace
-is replayed, numbers are filled in, and tables become constants. Then the device is asked about each segment and
-compiles it. All sizes at which a segment is the same share its program: of a language model whose cache grows, only
-what reads the cache is compiled again. Segments without constants that differ in names alone, as those of equal
-layers, share one program. Programs of the host and of devices with dynamic shapes serve all sizes.
+Judging, converting and cutting happen once, with symbolic sizes. For new sizes, symbolic values become constants, and
+the device is asked about each segment and compiles it. Sizes at which a segment is the same share its program: for a
+language model with a growing cache, only segments that read the cache are compiled again. Segments that differ only in
+names, such as equal layers, share a program.
 """
 
 from __future__ import annotations
@@ -31,81 +30,75 @@ from partition.plan import Step
 
 
 class SegmentRequest(NamedTuple):
-    """A segment of a plan in the making."""
+    """Segment to compile for a plan."""
 
     step: Step
     part: Part
-    """It, filled."""
+    """Specialized part."""
     numbers: tuple[Any, ...]
-    """What it hangs on."""
+    """Numbers that the segment depends on."""
 
 
 Build = Callable[[Sequence[SegmentRequest]], Iterable[tuple[Program, float]]]
-"""Segments of one plan -> their programs, one after the other, and what compiling each took; or raises."""
+"""Compiles the segments of one plan; yields programs and compile times in order, or raises."""
 _Key = tuple[int, tuple[Any, ...]]
-"""The position of a step, and the numbers that its segment hangs on."""
+"""Position of a step, and the numbers that its segment depends on."""
 _SHARED: _Key = (-1, ())
-"""Of the steps that serve all sizes."""
+"""Key of the steps that serve all sizes."""
 _BYTES_PER_PROGRAM = 7 << 10
-"""What a program, its execution and its step take beside what the driver tells; measured on 6,500 programs of a driver
-in C that tells nothing."""
+"""Estimated memory of a program and its step, in addition to the bytes that the driver reports."""
 
 
 class SpecializationRefusedError(NNAdapterError):
-    """A device does not take a segment at some sizes. Nobody outside of this room sees it."""
+    """A device refuses a segment at some sizes. Internal to this package."""
 
 
 class _NoRoomError(SpecializationRefusedError):
-    """The device has no room for it now."""
+    """The device is out of memory."""
 
 
 _Plan = ref[Any]
-"""A plan, or the class, as what has programs."""
+"""Weak reference to a plan, or to the `SpecializedPrograms` itself."""
 
 
 class _Holder(NamedTuple):
-    """What has programs."""
+    """Owner of programs."""
 
     plan: _Plan
-    """The very key that it is found by: others are not equal to it any more when the plan is gone."""
+    """The dict key itself: a dead weakref equals only itself."""
     keys: tuple[_Key, ...]
 
 
 _NOBODY = _Holder(ref(SpecializationRefusedError), ())
-"""Whoever has none."""
 
 
 class _Leaving(NamedTuple):
-    """A plan that goes, or did not come to be."""
+    """Plan that is being released, or was not completed."""
 
     plan: _Plan | None
     holders: Mapping[_Key, int]
-    """How many have its programs without it."""
+    """Number of holders of each of its programs after its release."""
 
 
 class _Made(NamedTuple):
-    """The steps that have one program."""
+    """Steps that share one program."""
 
     steps: tuple[BoundStep, ...]
-    """The first closes it."""
+    """The first one closes the program."""
     seconds: float
-    """What compiling took."""
 
 
 FilledPlan = TypeVar("FilledPlan")
 
 
 class SpecializedPrograms(Generic[FilledPlan]):
-    """The programs of one class of shapes, by sizes; usable from many threads.
+    """Programs of a template, by sizes. Thread-safe.
 
     Args:
-        steps: of its plan.
-        fillable: those that are filled, by position.
-        sizes: of the class.
-        binder: of its plan.
-        shared: the steps that serve all sizes, by position, and what compiling them took.
-        build: makes programs.
-        wrap: makes a plan of what was bound and of what compiling the segments took.
+        fillable: parts to specialize, by position.
+        shared: steps that serve all sizes, by position, with their compile times.
+        build: compiles segments.
+        wrap: makes a plan of the bound steps and the compile times.
     """
 
     def __init__(
@@ -123,43 +116,38 @@ class SpecializedPrograms(Generic[FilledPlan]):
         for position, part in fillable.items():
             kinds.setdefault((steps[position].device, part.model.kind), []).append(position)
         self._same = {first: tuple(others) for first, *others in kinds.values()}
-        """Positions of segments that are filled -> those of others that are the same, and have their programs."""
+        """Positions of specialized segments -> positions of equal segments that share their programs."""
         for device in {steps[position].device for position in self._same}:
             group_specializations([fillable[position] for position in self._same if steps[position].device == device])
         self._build, self._wrap = build, wrap
         self.shared: Mapping[int, BoundStep] = {position: step for position, (step, _) in shared.items()}
-        """The steps that serve all sizes, by position."""
+        """Steps that serve all sizes, by position."""
         self._shared = (_SHARED,) if shared else ()
         self._made: dict[_Key, _Made] = dict.fromkeys(self._shared, _Made(tuple(self.shared.values()), 0.0))
         self._bound: list[Any] = [self.shared.get(position) for position in range(len(steps))]
-        """By position, the steps that serve all sizes; None for the others."""
         self._seconds = {step.segment: 0.0 for step in steps}
-        """What compiling took of the plan without those."""
+        """Compile times of a plan, with 0 for specialized segments."""
         self._seconds.update({step.step.segment: seconds for step, seconds in shared.values()})
         is_told = sizes is not None and bool(
             sizes.contents.names or any(step.takes_sizes for step, _ in shared.values())
         )
         self._told = sizes if is_told else None
         self._gone = deque[_Plan]()
-        """Plans that nobody has any more, without having released them: an interrupt came as they were handed over."""
+        """Dead plans that were not released, because an interrupt came during their handover."""
         self._held: dict[_Plan, _Holder] = {ref(self): _Holder(ref(self), self._shared)}
-        """What each plan is made of; and what the class itself holds, as long as it is kept."""
+        """Programs of each plan, and of the template itself."""
         self._unused = set[_Plan]()
-        """Plans that nobody asked yet what they hold: they did not run."""
+        """Plans that never ran, whose memory was not queried yet."""
         self._holders: dict[_Key, int] = dict.fromkeys(self._shared, 1)
         self._leaving: _Leaving | None = None
-        """What an interrupt kept from going; whoever comes next lets it go."""
+        """Release that an interrupt broke off; the next call completes it."""
         self._lock = new_lock()
 
     def at(self, sizes: Sequence[Any], make_room: Callable[[], bool]) -> FilledPlan:
-        """The plan at some sizes of the class.
-
-        Args:
-            sizes: the sizes.
-            make_room: see `PlanDevices`; what it closes may be a plan of this class.
+        """Return the plan for some sizes; `make_room` may close plans of this template.
 
         Raises:
-            SpecializationRefusedError: a device does not take its segment at these sizes.
+            SpecializationRefusedError: a device refuses a segment at these sizes.
         """
         while True:
             try:
@@ -174,7 +162,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
             keys = tuple([(position, self._fillable[position].key(sizes)) for position in self._same])
             own = (*self._shared, *keys)
             before = {key: self._holders.get(key, 0) for key in own}
-            self._leaving = _Leaving(None, before)  # first: an interrupt may come at any time
+            self._leaving = _Leaving(None, before)  # set first: an interrupt may come at any time
             try:
                 self._make([key for key in keys if key not in self._made], sizes)
                 steps, seconds = self._bound.copy(), self._seconds.copy()
@@ -192,7 +180,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
 
     @property
     def made(self) -> tuple[tuple[int, tuple[Any, ...], BoundStep], ...]:
-        """The steps that were made for some sizes: their positions, and the numbers that they hang on."""
+        """Specialized steps, with their positions and the numbers that they depend on."""
         with self._lock:
             self._close_left()
             return tuple(
@@ -207,22 +195,21 @@ class SpecializedPrograms(Generic[FilledPlan]):
     ) -> Sequence[Any] | None:
         """Return the symbolic sizes that programs get in a run; None if none takes them.
 
-        Args:
-            guards: that were matched.
-            sizes: the symbolic sizes by these guards.
-            shapes: of the inputs, from which sizes are computed by other guards: drivers number them on their own.
+        They are recomputed from `shapes` if the programs use other guards than the matched ones, with another
+        numbering.
         """
         if self._told is None or self._told is guards:
             return sizes if self._told is not None else None
         return self._told.sizes(shapes)
 
     def holding_of(self, holder: object) -> Holding:
-        """The memory of the programs of a plan, any of which other plans may have too."""
-        # Without the lock, which is held while drivers compile.
+        """Return the memory of a plan's programs, all of which other plans may share."""
+        # without the lock, which is held while drivers compile
         keys = self._held.get(ref(holder), _NOBODY).keys
         every = [entry for entry in map(self._made.get, keys) if entry is not None]
         is_unused = ref(holder) in self._unused
-        self._unused.discard(ref(holder))  # as long as it is the newest, its own counts for nothing; then it is asked
+        # while it is the newest plan, its memory is not counted; it is queried afterwards
+        self._unused.discard(ref(holder))
         shared: dict[Hashable, int] = {**self._binder.held_between()}
         for entry in every:
             own_bytes = 0
@@ -235,13 +222,13 @@ class SpecializedPrograms(Generic[FilledPlan]):
         return Holding(0, shared)
 
     def release(self, holder: object) -> None:
-        """Close what a plan alone had."""
+        """Close the programs that only this plan holds."""
         with self._lock:
             self._close_left()
             self._let_go(ref(holder))
 
     def _hold(self, holder: object, keys: tuple[_Key, ...], before: Mapping[_Key, int]) -> None:
-        held = ref(holder, self._gone.append)  # of C: it waits for no lock, and no interrupt comes into it
+        held = ref(holder, self._gone.append)  # a C function: it takes no lock, and no interrupt splits it
         self._leaving = _Leaving(held, before)
         self._unused.add(held)
         self._held[held] = _Holder(held, keys)
@@ -253,14 +240,14 @@ class SpecializedPrograms(Generic[FilledPlan]):
         self._close_leaving()
 
     def _close_left(self) -> None:
-        """Close what was left by interrupts."""
+        """Complete releases that interrupts broke off."""
         self._close_leaving()
         while self._gone:
             self._let_go(self._gone[0])
             self._gone.popleft()
 
     def _close_leaving(self) -> None:
-        """Close the programs that no plan has without the one that goes; done again, it does the rest."""
+        """Close programs that no other plan holds. Idempotent, so it can be repeated after an interrupt."""
         if self._leaving is None:
             return
         holder, after = self._leaving
@@ -292,12 +279,12 @@ class SpecializedPrograms(Generic[FilledPlan]):
                     raise
         except SpecializationRefusedError:
             raise
-        except FAILURES as error:  # a driver may raise anything; the plan of these shapes' own says what
+        except FAILURES as error:  # a driver may raise anything; a static plan for these shapes reports the cause
             kind = _NoRoomError if isinstance(error, OutOfMemoryError) else SpecializationRefusedError
             raise kind(f"a segment is not compiled: {describe(error)}") from error
 
     def _steps_with(self, program: Program, first: int, part: Part) -> Iterator[BoundStep]:
-        """The steps whose segments are this one, or the same but for names."""
+        """Yield the bound steps of a segment and of equal segments."""
         expected = _expected(part.model)
         yield self._binder.step(first, program, part.inputs, expected=expected)
         for position in self._same[first]:
@@ -306,11 +293,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
 
 
 def check_admitted(context: Context, calls: NamedCalls, part: Part) -> None:
-    """Ask a device about a segment that was filled.
-
-    Raises:
-        SpecializationRefusedError: it does not take it.
-    """
+    """Ask a device about a specialized segment; raise SpecializationRefusedError if it refuses."""
     model = part.model
     verdicts = calls["supported"](ask_supported, context, model, model.operation_count)
     admission: Admission = calls["admit"](ask_admission, context, model)

@@ -1,7 +1,6 @@
-"""Traces of sizes as messages, and back: steps of named functions, and no code.
+"""Symbolic traces as messages: steps of named functions, no code.
 
-Whoever writes a file could let a number grow without end (its square, the square of that, ...), so a reader says
-beforehand how many bits every number has at most, whatever sizes come.
+A forged file could make numbers grow without end (repeated squares), so the reader bounds their bits in advance.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SIZE_BITS, _REAL_BITS, _MOST_BITS = 64, 1024, 1 << 14
 _SUMS, _PRODUCTS = frozenset({"add", "sub"}), frozenset({"mul"})
 _REMAINDER = "mod"
 _KEEPING = frozenset({"neg", "abs", "floordiv", "max", "min", "quotient_of_integers"})
-"""Functions whose results are no larger than what they are applied to."""
+"""Functions whose results are no larger than their arguments."""
 _KINDS: Mapping[type, str] = MappingProxyType({bool: "truth", int: "whole", float: "real"})
 
 
@@ -32,7 +31,7 @@ def write_trace(message: Message, trace: SymbolicTrace) -> None:
     """Fill a Trace message; numbers keep their positions.
 
     Raises:
-        CompiledModelError: it has a function that has no name, or a number without a form.
+        CompiledModelError: a function has no name, or a number has no file format.
     """
     functions: dict[str, int] = {}
     for function, first, second in trace.steps:
@@ -56,15 +55,10 @@ def write_trace(message: Message, trace: SymbolicTrace) -> None:
 
 
 def read_trace(message: Message, variables: Sequence[int], container: Container) -> SymbolicTrace:
-    """Return what a Trace message says.
-
-    Args:
-        message: of the trace.
-        variables: the sizes at which it was made.
-        container: of the message.
+    """Read a Trace message; `variables` are the sizes at which it was made.
 
     Raises:
-        CompiledModelError: it is damaged, or contradicts itself.
+        CompiledModelError: it is damaged or inconsistent.
     """
     steps = list(_steps(message, len(variables), container))
     if _grows_too_much(steps, len(variables)):
@@ -83,11 +77,7 @@ def read_trace(message: Message, variables: Sequence[int], container: Container)
 
 
 def write_number(message: Message, number: Any) -> None:
-    """Fill a Number message.
-
-    Raises:
-        CompiledModelError: it is no number, infinite, or has more than 64 bits.
-    """
+    """Fill a Number message; CompiledModelError unless it is finite and has at most 64 bits."""
     field = _KINDS.get(type(number))
     try:
         if field is None or not isfinite(number):
@@ -98,18 +88,14 @@ def write_number(message: Message, number: Any) -> None:
 
 
 def read_number(message: Message) -> Any:
-    """Return what a Number message says; 0 where it says nothing."""
+    """Read a Number message; 0 if empty."""
     return getattr(message, message.WhichOneof("value") or "whole")
 
 
 def traced_numbers(
     message: Message, count: int, trace: SymbolicTrace, container: Container
 ) -> dict[int, SymbolicNumber]:
-    """Return the numbers of a trace by place, of a message that says so in `places` and `numbers`.
-
-    Raises:
-        CompiledModelError: there is no such place or number.
-    """
+    """Return symbolic numbers by place, from the fields `places` and `numbers` of a message."""
     places, numbers = list(message.places), list(message.numbers)
     is_sound = len(places) == len(numbers) == len(set(places))
     if not is_sound or any(place >= count for place in places) or any(each >= trace.count for each in numbers):
@@ -141,7 +127,7 @@ def _steps(message: Message, variables: int, container: Container) -> list[Step]
 
 
 def _grows_too_much(steps: Sequence[Step], variables: int) -> bool:
-    """Whether a number may come to have more bits than any size of a model needs."""
+    """Return True if a number may get more bits than any size of a model needs."""
     bits = [_SIZE_BITS] * variables
     for function, first, second in steps:
         if isinstance(function, Constant):

@@ -1,14 +1,7 @@
 """Programs and streams whose computations are recorded as trace events.
 
-When a device does what streams were given: a thread per traced stream waits for what is enqueued, in its order.
-
-The host that enqueued a step may be elsewhere when the device begins it and when it ends. So an event is recorded
-before the step and one behind it, and the thread looks at the clock when they happen,
-unless the driver says when that was.
-
-Programs whose computations are traced: what stands around those of drivers where a session has a trace.
-
-A plan is bound to these as to any others, so that a run without a trace does not even ask.
+For streams, an event is recorded before and after each step, and a thread per traced stream waits for them and reads
+the clock, unless the driver reports the times.
 """
 
 from __future__ import annotations
@@ -45,12 +38,12 @@ if TYPE_CHECKING:
 
 
 Note = Callable[[int, int, BaseException | None], None]
-"""Takes when the device began and ended, by the trace's clock, and how it failed."""
+"""Receives begin and end on the device, by the trace's clock, and the error."""
 _Job = tuple[Event, Event, Note]
 
 
 class Watcher:
-    """Waits for what one stream does. Used by one thread at a time, as streams are."""
+    """Thread that waits for the events of one stream. Not thread-safe, like streams."""
 
     def __init__(self, stream: Stream, now: Callable[[], int]) -> None:
         self._jobs: SimpleQueue[_Job | Lock | None] = SimpleQueue()
@@ -58,11 +51,11 @@ class Watcher:
         weakref.finalize(stream, self._jobs.put, None)
 
     def put(self, begin: Event, end: Event, note: Note) -> None:
-        """Have `note` called when the second event has happened; both are closed then."""
+        """Queue two events; `note` is called after the second, then both are closed."""
         self._jobs.put((begin, end, note))
 
     def finish(self) -> None:
-        """Wait until all is noted."""
+        """Wait until all events are noted."""
         noted = Lock()
         noted.acquire()
         self._jobs.put(noted)
@@ -70,7 +63,7 @@ class Watcher:
 
 
 class Watchers:
-    """The watchers of the streams of one program."""
+    """Watchers of the streams of one program."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
@@ -83,13 +76,9 @@ class Watchers:
         enqueue: Callable[[], Sequence[Any] | None],
         noting: Callable[[Sequence[Any]], Note],
     ) -> Sequence[Any] | None:
-        """Watch what `enqueue` puts into a stream, and return what it gives; None where nothing is.
+        """Watch the work that `enqueue` puts into a stream, and return its outputs; None if nothing was enqueued.
 
-        Args:
-            device: the stream's.
-            stream: where it is put.
-            enqueue: puts it there.
-            noting: makes what takes note, of what `enqueue` gave.
+        `noting` makes the note function from the outputs.
         """
         begin, end = device.create_event(), device.create_event()
         stream.record(begin)
@@ -98,19 +87,18 @@ class Watchers:
             return None
         stream.record(end)
         watcher = _watcher_of(stream, self._now)
-        self._used[watcher] = stream  # a watcher ends with its stream, and could not tell any more what is noted
+        self._used[watcher] = stream  # keeps the stream alive: a watcher ends with its stream
         watcher.put(begin, end, noting(outputs))
         return outputs
 
     def finish(self) -> None:
-        """Wait until all is noted."""
         for watcher in self._used:
             watcher.finish()
         self._used.clear()
 
 
 _watchers: weakref.WeakKeyDictionary[Stream, Watcher] = weakref.WeakKeyDictionary()
-"""Programs share the one of a stream, so that its events are in order."""
+"""Shared by programs, so that the events of a stream are in order."""
 
 
 def _watcher_of(stream: Stream, now: Callable[[], int]) -> Watcher:
@@ -126,7 +114,7 @@ def _watch(jobs: SimpleQueue[_Job | Lock | None], now: Callable[[], int]) -> Non
             job.release()
             continue
         begin, end, note = job
-        with suppress(*FAILURES):  # of a step before it
+        with suppress(*FAILURES):  # error of an earlier step
             begin.synchronize()
         start, failure = begin.happened_ns or now(), None
         try:
@@ -137,21 +125,19 @@ def _watch(jobs: SimpleQueue[_Job | Lock | None], now: Callable[[], int]) -> Non
         with suppress(*FAILURES):
             begin.close()
             end.close()
-        del job, begin, end, note  # nothing is kept until the next one comes
+        del job, begin, end, note  # release references while waiting
 
 
 _MOST_NODES = 8
-"""Nodes of a segment that an event names."""
 _MOST_FORMS = 64
-"""Sets of shapes of one segment whose facts are shared by runs."""
 _Form = tuple[Any, tuple[int, ...] | None, int]
-"""Of a value: data type, or what it is if it is no array; shape; bytes."""
+"""Dtype or type name, shape and bytes of a value."""
 _Outputs = TypeVar("_Outputs", bound=Sequence[Any] | None)
 _Run = Callable[..., Any]
 
 
 def traced_run(trace: Trace, device: str, run: _Run, profile: SessionProfile | None) -> _Run:
-    """Return a run of ONNX Runtime's over a whole model, by a feed or by a binding, as a step."""
+    """Return a run function of ONNX Runtime, by feed or binding, that is recorded as a step."""
     steps = _Steps(trace, device, segment_name(), segment_facts())
 
     def traced(*arguments: Any) -> Any:
@@ -165,9 +151,9 @@ def traced_run(trace: Trace, device: str, run: _Run, profile: SessionProfile | N
 
 
 def traced_pools(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
-    """Return what makes pools of programs of one segment, whose computations are events.
+    """Return a factory of execution pools whose computations are recorded.
 
-    For the lock of a device that does one thing at a time they then wait themselves, which is an event, too.
+    Pools of serial devices wait for the device lock themselves, to record the wait.
     """
     device = calls.device
     lock = device_lock(device) if threading is Threading.SERIAL else None
@@ -177,41 +163,37 @@ def traced_pools(trace: Trace, threading: Threading, calls: NamedCalls) -> Calla
 
 
 def driver_program(program: Program) -> Program:
-    """Return the driver's own program that a traced one, or that of a step with the same, stands around."""
+    """Return the driver's program inside a traced or shared one."""
     program = program.traced if isinstance(program, _TracedProgram) else program
     return program.of if isinstance(program, SameProgram) else program
 
 
 def traced_transfers(trace: Trace) -> Callable[[], list[Transfer]]:
-    """Return what makes a list for the transfers of a run, which are events."""
+    """Return a factory of transfer lists that record every transfer."""
     return partial(_TracedTransfers, trace)
 
 
 class _TracedTransfers(list[Transfer]):
-    """Transfers of one run, each an event."""
-
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self._trace = trace
 
     def append(self, transfer: Transfer) -> None:
-        """Note one that is over."""
         super().append(transfer)
         start = self._trace.timestamp() - round(transfer.seconds * 1e9)
         self._trace.transfer(transfer.source, transfer.target, transfer.nbytes, start, value=transfer.value)
 
 
 class _Steps:
-    """Makes events of the computations of one segment. Those of the same shapes share their facts."""
+    """Recorder of the computations of one segment; facts are cached by shapes."""
 
     def __init__(self, trace: Trace, device: str, name: str, facts: Mapping[str, Any]) -> None:
         self.trace, self.device, self._name, self._facts = trace, device, name, facts
         self._known: dict[object, Mapping[str, Any]] = {}
         self.watchers = Watchers(trace.timestamp)
-        """See what streams do."""
 
     def done(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
-        """What `compute` gives, and an event for it, unless it gives None: nothing was done. An error is a fact."""
+        """Return the result of `compute`, and record it unless it is None; errors are recorded too."""
         start = self.trace.timestamp()
         try:
             outputs = compute()
@@ -225,7 +207,7 @@ class _Steps:
     def enqueued(
         self, inputs: Sequence[Any], stream: Stream, enqueue: Callable[[], Sequence[Any] | None]
     ) -> Sequence[Any] | None:
-        """What `enqueue` gives; the event is made when the work is done, unless there is none."""
+        """Return the outputs of `enqueue`; the work is recorded when it is done."""
 
         def noting(outputs: Sequence[Any]) -> Note:
             facts = self._facts_of(inputs, outputs)
@@ -251,81 +233,65 @@ class _Steps:
 
 
 class _TracedProgram(Program):
-    """A program whose executions are traced."""
-
     def __init__(self, program: Program, steps: _Steps, lock: Lock | None) -> None:
         self._program, self._steps, self._lock = program, steps, lock
 
     @property
     def traced(self) -> Program:
-        """The driver's own."""
         return self._program
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`."""
         return self._program.memory_bytes
 
     @property
     def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`."""
         return self._program.execution_bytes
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
-        """See `Program.shared_bytes`."""
         return self._program.shared_bytes
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         with self._steps.trace.span(self._steps.device, COMPILE, "create execution"):
             execution = create_execution(self._program)
         return _TracedExecution(execution, self._steps, self._lock)
 
     def serialize(self) -> bytes | None:
-        """See `Program.serialize`."""
         return self._program.serialize()
 
     def close(self) -> None:
-        """See `Program.close`."""
         self._program.close()
 
 
 class _TracedExecution(Execution):
-    """An execution whose computations are events."""
-
     def __init__(
         self, execution: Execution, steps: _Steps, lock: Lock | None, sizes: Sequence[Any] | None = None
     ) -> None:
         self._execution, self._steps, self._lock, self._sizes = execution, steps, lock, sizes
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`."""
         return self._done(inputs, lambda execution: execution.compute(inputs))
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """See `Execution.compute_within`."""
         return self._done(inputs, lambda execution: execution.compute_within(inputs, control))
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute_into`."""
         return self._done(inputs, lambda execution: execution.compute_into(inputs, outputs))
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.compute_on_device`."""
         return self._done(inputs, lambda execution: execution.compute_on_device(inputs, control))
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.enqueue`."""
         execution = self._told()
         return self._steps.enqueued(inputs, stream, lambda: execution.enqueue(inputs, stream, control))
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.specialize`; applied when it computes, since only then it has the device to itself."""
+        """Return an execution that specializes when it computes, since only then it holds the device lock."""
         return _TracedExecution(self._execution, self._steps, self._lock, sizes)
 
     def _done(self, inputs: Sequence[Any], compute: Callable[[Execution], _Outputs]) -> _Outputs:
@@ -341,7 +307,7 @@ class _TracedExecution(Execution):
         return self._execution if self._sizes is None else self._execution.specialize(self._sizes)
 
     def close(self) -> None:
-        """See `Execution.close`; what is watched is noted before."""
+        """Close the execution after all its events are noted."""
         self._steps.watchers.finish()
         self._execution.close()
 
@@ -351,7 +317,7 @@ def _with_failure(facts: Mapping[str, Any], failure: BaseException | None) -> Ma
 
 
 def segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
-    """How events call a segment, or the model where it is none."""
+    """Return the name of a segment, or of the entire model, in events."""
     if segment is None:
         return "the model"
     more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
@@ -359,7 +325,7 @@ def segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
 
 
 def segment_facts(segment: int | None = None, nodes: Sequence[str] = ()) -> Mapping[str, Any]:
-    """What events say of a segment."""
+    """Return the facts about a segment in events."""
     if segment is None:
         return {}
     return {"segment": segment, "nodes": list(nodes[:_MOST_NODES]), "node_count": len(nodes)}
@@ -377,17 +343,11 @@ def _words(form: _Form) -> str:
 
 
 _USUAL_NODES = 1_000
-"""Nodes of a model that only ONNX Runtime can read."""
+"""Assumed number of nodes of a model that only ONNX Runtime can read."""
 
 
 class HostTracing:
-    """Trace of a model on ONNX Runtime alone: its loading, its own events, and every run as a step.
-
-    Args:
-        recorder: takes the events.
-        source: of the model: path, contents, or model.
-        session_options: ONNX Runtime's own.
-    """
+    """Trace of a model on ONNX Runtime alone: loading, ONNX Runtime's own events, and every run as a step."""
 
     def __init__(
         self,
@@ -403,7 +363,7 @@ class HostTracing:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Record the loading of the model in a block, with ONNX Runtime's profiling switched on."""
+        """Record the loading of the model in a block, with ONNX Runtime's profiling enabled."""
         from nnadapter.drivers.onnxruntime.sessions import options_lock, profiling
 
         with (
@@ -414,7 +374,6 @@ class HostTracing:
             yield
 
     def traced(self, run: _Run) -> _Run:
-        """Return a run of ONNX Runtime that is recorded as a step."""
         return traced_run(self.recorder, CPU, run, self._profile)
 
     def begin(self, session: onnxruntime.InferenceSession) -> None:
@@ -429,5 +388,5 @@ def _node_count(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> int
 
     try:
         return len(load_model(source, external_data=False).graph.node)
-    except NNAdapterError:  # ONNX Runtime can read it all the same, in its own format
+    except NNAdapterError:  # a format that only ONNX Runtime reads
         return _USUAL_NODES
