@@ -1,11 +1,10 @@
-"""Models on many machines: batches over Ray Data, requests over Ray Serve.
+"""Models on many machines: batches over Ray Data, requests over Ray Serve. See docs/machines.md.
 
-Scheduling, queues, retries and HTTP are Ray's. What is here says what a machine has, compiles a model once for each
-kind of machine, makes batches of rows or requests into runs of ordinary sessions, and adds up where they ran.
-docs/machines.md has the reader's side.
+Ray schedules, queues, retries and serves HTTP. This package describes machines, compiles a model once per kind of
+machine,
+runs batches of rows or requests in sessions, and totals their results.
 
-Inside this room `ray` is Ray, as everywhere: imports are absolute. Names are imported on first use, so that neither
-`import nnadapter` nor `import nnadapter.ray` imports Ray.
+Inside this package, `ray` is Ray. Importing the package does not import Ray.
 """
 
 from __future__ import annotations

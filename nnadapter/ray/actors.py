@@ -1,4 +1,4 @@
-"""Sessions in Ray actors, and the worker that Ray Data calls with each batch."""
+"""Sessions in Ray actors, and the worker that Ray Data calls for each batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from nnadapter.session.session import InferenceSession
 
 
 def session_options(threads: int) -> Any:
-    """ONNX Runtime's options for CPU steps with so many threads; None where it decides."""
+    """Return ONNX Runtime session options for the CPU; None for the default number of threads."""
     if not threads:
         return None
     options = onnxruntime.SessionOptions()
@@ -47,7 +47,7 @@ def session_options(threads: int) -> Any:
 
 
 def run_options(seconds: float | None) -> Any:
-    """Options of a run that may take so long; None where it may take its time."""
+    """Return run options with a time limit; None for no limit."""
     if seconds is None:
         return None
     options = onnxruntime.RunOptions()
@@ -60,27 +60,27 @@ _SHOWN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSession:
-    """What an actor has."""
+    """Session of an actor."""
 
     session: InferenceSession
     kind: Kind
     static_rows: int | None
-    """Rows of a run, where the compiled file is for one number of them and the model leaves it open."""
+    """Rows per run, if the compiled file has a static number although the model's is dynamic."""
     machine: str
-    """Ray's name of the node."""
+    """Node id in Ray."""
     record: SessionRecord
 
 
 def open_actor_session(job: Any, request: Request, shapes: Any = None) -> ActorSession:
-    """Make the session of an actor.
+    """Create the session of an actor.
 
     Args:
-        job: the handle of the job's actor.
-        request: what was asked for.
-        shapes: that are compiled for, where the request says none.
+        job: handle of the job's actor.
+        request: the user's request.
+        shapes: shapes to compile for, if the request has none.
 
     Raises:
-        NNAdapterError: as `nnadapter.compile` and `InferenceSession` do.
+        NNAdapterError: as `nnadapter.compile` and `InferenceSession`.
     """
     import ray
 
@@ -92,10 +92,10 @@ def open_actor_session(job: Any, request: Request, shapes: Any = None) -> ActorS
 
 
 def kind_of(request: Request) -> tuple[Kind, str]:
-    """The kind of this machine, and Ray's name of it.
+    """Return the kind of this machine, and its node id in Ray.
 
     Raises:
-        DeviceUnavailableError: a device is not here, and the CPU is not allowed.
+        DeviceUnavailableError: a device is missing, and the CPU is not allowed.
     """
     import ray
 
@@ -104,7 +104,7 @@ def kind_of(request: Request) -> tuple[Kind, str]:
 
 
 def local_file(contents: Any, kind: Kind, request: Request) -> str:
-    """Return the path of a compiled file on this machine, which is written by the first who needs it.
+    """Return the path of a compiled file on this machine; the first caller writes it.
 
     Raises:
         CompiledModelError: it cannot be written.
@@ -121,10 +121,10 @@ def local_file(contents: Any, kind: Kind, request: Request) -> str:
 
 
 def open_file(path: str, kind: Kind, request: Request) -> ActorSession:
-    """Make a session of a compiled file.
+    """Create a session from a compiled file.
 
     Raises:
-        NNAdapterError: as `InferenceSession` does.
+        NNAdapterError: as `InferenceSession`.
     """
     import ray
 
@@ -144,10 +144,10 @@ def open_file(path: str, kind: Kind, request: Request) -> ActorSession:
 
 
 def called(reference: Any) -> Any:
-    """The result of a call of an actor; what it raised of ours as it was, without Ray's own trace around it.
+    """Return the result of an actor call; raise our errors without Ray's wrapper.
 
     Raises:
-        NNAdapterError: the call did.
+        NNAdapterError: the call raised it.
     """
     import ray
 
@@ -162,19 +162,19 @@ def called(reference: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapped:
-    """Columns in, columns out."""
+    """Columns to read and to write."""
 
     columns: Mapping[str, str]
     """Input -> column."""
     outputs: tuple[str, ...]
     passthrough_columns: tuple[str, ...]
-    """Columns that come out as they went in."""
+    """Columns that are copied unchanged."""
     batch_size: int
-    """Rows of a run, where the model leaves it open."""
+    """Rows per run, if the model's number is dynamic."""
 
 
 class Worker:
-    """One session, fed with batches. Usable from many threads at once."""
+    """Callable with one session that runs batches. Thread-safe."""
 
     def __init__(self, job: Any, request: Request, mapped: Mapped) -> None:
         self._job, self._mapped = job, mapped
@@ -184,7 +184,7 @@ class Worker:
         self._opened: ActorSession | NNAdapterError | None = None if request.needs_shapes else self._open(None)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Array]:
-        """Run a batch; its rows come back in their order."""
+        """Run a batch; keep the order of rows."""
         import ray
 
         if isinstance(self._opened, NNAdapterError):
@@ -202,26 +202,26 @@ class Worker:
         opened = self._open_for(arrays, is_batch)
         axis = axis_of(self._signature, mapped.outputs, is_batch, opened.static_rows, mapped.batch_size)
         sums = Sums()
-        # One task computes, while the other one's rows are counted, handed on and followed by new ones: if they took
-        # turns at each run, both would end at once, and nobody would compute meanwhile.
+        # While one task computes, another one's rows are counted and replaced. If tasks took turns at each run, both
+        # would finish at once, and nothing would compute meanwhile.
         with self._turn:
             run = partial(self._run, opened, sums)
             output_arrays = run_rows(axis, arrays, mapped.outputs, count, run)
         acknowledgment = self._job.add.remote(sums.record(key, opened, count))
         result = {**{name: batch[name] for name in mapped.passthrough_columns}, **output_arrays}
-        # Before the rows are handed on: else a machine that goes now would have given rows that nobody counted.
+        # Count before returning rows: if this machine dies in between, no uncounted rows are used.
         ray.get(acknowledgment)
         return result
 
     def _open(self, shapes: Any) -> ActorSession | NNAdapterError:
-        """The session, or why there is none: an actor that dies says only that it died; the first batch says why."""
+        """Open the session; keep an error for the first batch, because a dying actor does not report its reason."""
         try:
             return open_actor_session(self._job, self._request, shapes)
         except NNAdapterError as error:
             return error
 
     def _open_for(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool]) -> ActorSession:
-        """The session, compiled for the first rows where nothing else says what it is compiled for."""
+        """Return the session; compile it for the first rows if no shapes are known."""
         with self._opening:
             if self._opened is None:
                 self._opened = self._open([self._shapes(arrays, is_batch, choose) for choose in (min, max)])
@@ -230,7 +230,7 @@ class Worker:
         return self._opened
 
     def _shapes(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool], choose: Any) -> dict[str, Any]:
-        """The shapes of a feed of the smallest or the largest rows of a batch."""
+        """Return the shapes of a feed with the smallest or largest rows of a batch."""
         chosen = {name: choose(row_shapes(array), key=prod) for name, array in arrays.items()}
         rows = 1 if choose is min else self._mapped.batch_size  # a last batch may be as short
         return {name: (rows, *shape) if is_batch[name] else shape for name, shape in chosen.items()}
@@ -245,14 +245,14 @@ class Worker:
 
 
 Devices = tuple[str, ...]
-"""Of the steps of a run."""
+"""Devices of the steps of a run."""
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Of what was fed, by input."""
+"""Shapes of a feed, by input."""
 
 
 @dataclass(slots=True)
 class Sums:
-    """What runs did, noted of each as cheaply as it goes; it is put into words when somebody asks."""
+    """Cheap sums over runs; `record` formats them."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -260,10 +260,9 @@ class Sums:
     rows: dict[Devices, int] = field(default_factory=dict)
     incidents: Counter[str] = field(default_factory=Counter)
     shapes: dict[Shapes, tuple[int, int, float, float]] = field(default_factory=dict)
-    """Runs, rows, seconds of all, of the slowest."""
+    """(Runs, rows, total seconds, slowest seconds)."""
 
     def add(self, provenance: Any, feed: Mapping[str, Array], rows: int, seconds: float) -> None:
-        """Count a run."""
         self.runs += 1
         self.seconds += seconds
         devices = tuple([step.device for step in provenance.steps])
@@ -280,14 +279,13 @@ class Sums:
 
     @property
     def where(self) -> Counter[str]:
-        """Devices that the results came from, joined by `+`, and how many rows came from them."""
+        """Rows by devices that produced them, joined by `+`."""
         rows_by_device: Counter[str] = Counter()
         for devices, rows in self.rows.items():
             rows_by_device["+".join(dict.fromkeys(devices))] += rows
         return rows_by_device
 
     def record(self, key: BatchKey, opened: ActorSession, rows: int) -> BatchRecord:
-        """The whole, as it travels."""
         return BatchRecord(
             key=key,
             machine=opened.machine,

@@ -1,4 +1,4 @@
-"""`map_batches`: a model over the rows of a Ray Dataset; `report`: what came of it."""
+"""`map_batches` runs a model over the rows of a Ray Dataset; `report` reports on it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _TASKS_AT_ONCE = 2
 _jobs: WeakKeyDictionary[Any, tuple[Any, Request]] = WeakKeyDictionary()
-"""The jobs of datasets that live, with what they were asked for."""
+"""Datasets in use -> (job actor, request)."""
 
 
 def map_batches(
@@ -71,37 +71,37 @@ def map_batches(
     folder: str | os.PathLike[str] | None = None,
     **ray_remote_args: Any,
 ) -> ray.data.Dataset:
-    """Run a model over a dataset, on as many machines as Ray has; `report` says of the result where rows ran.
+    """Run a model over a dataset, on the machines of a Ray cluster; `report` describes the result.
 
     Args:
-        dataset: any of Ray's. Nothing of it is computed before the result is consumed.
-        model: path of an ONNX file, its contents, a message, or a compiled file. It is compiled once for each kind of
+        dataset: a Ray Dataset. It is not computed before the result is consumed.
+        model: path of an ONNX file, its contents, a ModelProto, or a compiled file. It is compiled once per kind of
             machine, when the first actor of a kind starts.
-        devices: as `InferenceSession` takes them.
-        options: as `InferenceSession` takes them.
-        columns: the column of each input; the column of its name unless it is said.
-        outputs: that become columns, of their names; all unless it is said.
-        passthrough_columns: columns that stay beside them.
-        batch_size: rows of a run, where the inputs have an axis for them.
-        concurrency: actors, each with one session, or the fewest and the most of them.
-        input_shapes: that are compiled for, instead of what is known of the rows; see `nnadapter.compile`.
-        without_device: what a machine does that lacks a device: `error`, or `cpu`, where it runs the model on its CPU.
-        device_share: how much of its device an actor takes, as Ray counts; 1 gives it one of its own. Ray is asked for
-            devices where machines say what they have (`resources`).
-        num_cpus: processors that Ray counts for an actor.
-        threads: of a session, for the CPU and for devices that ask how many; as many as processors unless it is said,
-            0 where they decide.
-        folder: that all machines see, for compiled files, which stay there. Without it they travel by Ray's object
-            store. Programs in it are run: it is to be trusted as code is.
-        **ray_remote_args: what else actors are told, by the names that `dataset.map_batches` has for it.
+        devices: as for `InferenceSession`.
+        options: as for `InferenceSession`.
+        columns: input -> column; by default the columns named like the inputs.
+        outputs: outputs that become columns; all by default.
+        passthrough_columns: columns that are copied to the result.
+        batch_size: rows per run, if the inputs have an axis of rows.
+        concurrency: number of actors, each with one session, or (fewest, most).
+        input_shapes: shapes to compile for, instead of those of the rows; see `nnadapter.compile`.
+        without_device: behavior of a machine without a device: `error`, or `cpu` to run on its CPU.
+        device_share: share of a device that an actor reserves in Ray; 1 for exclusive use. It has an effect only if
+            machines declare their devices (`resources`).
+        num_cpus: processors that Ray reserves for an actor.
+        threads: threads of a session, on the CPU and devices with such an option; `num_cpus` by default, 0 to let
+            devices decide.
+        folder: shared folder for compiled files, which persist there. By default they travel by Ray's object store.
+            Programs in it are executed: protect it like code.
+        **ray_remote_args: other arguments of `dataset.map_batches` for actors.
 
     Raises:
         MissingExtraError: Ray is not installed.
         InvalidModelError, ModelFileError: the model cannot be read.
-        InvalidInputError, InputTypeError, MissingInputError: columns do not fit the model, as far as it is known before
-            a row is read. The others come when the result is consumed, and so do all errors of compiling and running.
-        InvalidOptionError: an option does not fit.
-        DeviceUnavailableError: no machine has a device, and machines say what they have.
+        InvalidInputError, InputTypeError, MissingInputError: columns do not fit the model. If this is not known before
+            rows are read, consuming the result raises it, as it raises all errors of compiling and running.
+        InvalidOptionError: an option is invalid.
+        DeviceUnavailableError: machines declare their devices, and none has the requested one.
     """
     require_ray("nnadapter.ray.map_batches", "ray.data")
     import ray
@@ -116,7 +116,7 @@ def map_batches(
         passthrough_columns=passthrough_columns,
         batch_size=batch_size,
     )
-    base_request = request_of(  # before Ray is started: what does not fit is said at once
+    base_request = request_of(  # before Ray is started: invalid options raise at once
         source,
         devices=devices,
         options=options,
@@ -150,16 +150,16 @@ def map_batches(
         udf_modifying_row_count=False,
         **{**placed, **ray_remote_args},
     )
-    mapped_dataset.context.raise_original_map_exception = True  # so that what is raised is ours
+    mapped_dataset.context.raise_original_map_exception = True  # raise our errors without Ray's wrapper
     _jobs[mapped_dataset] = job, request
     return mapped_dataset
 
 
 def report(dataset: ray.data.Dataset) -> JobReport:
-    """Return what became of the rows of a dataset that `map_batches` gave, so far.
+    """Report on the rows of a dataset from `map_batches` that have run.
 
     Raises:
-        InvalidOptionError: it is another one, such as what was made of it.
+        InvalidOptionError: the dataset is not from `map_batches`, or derived from such a one.
     """
     job_entry = _jobs.get(dataset)
     if job_entry is None:
@@ -189,7 +189,7 @@ def _is_count(value: object) -> bool:
 
 
 def _known_types(dataset: Any, mapped: Mapped, signature: Signature) -> dict[str, ColumnType]:
-    """What is known of columns without computing any; refuses what does not fit."""
+    """Return column types as far as known without computing; raise if they do not fit."""
     schema = dataset.schema(fetch_if_missing=False)
     if schema is None:
         return {}
@@ -206,7 +206,7 @@ def _shapes(
     batch_size: int,
     input_shapes: Any,
 ) -> tuple[Mapping[str, tuple[int, ...]], ...]:
-    """The shapes that are compiled for; none where the sizes of some input are not known."""
+    """Return the shapes to compile for; empty if an input's sizes are unknown."""
     if input_shapes is not None:
         return tuple(read_shapes(input_shapes))
     sets = [
@@ -218,7 +218,7 @@ def _shapes(
 def _shapes_of(
     signature: Signature, columns: Mapping[str, str], column_types: Mapping[str, Any], rows: int
 ) -> dict[str, tuple[int, ...]]:
-    """Shapes of a feed of so many rows; empty where they are not known."""
+    """Return the shapes of a feed of `rows` rows; empty if unknown."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, column in columns.items():
         declared = signature.by_name[name].shape
@@ -237,7 +237,7 @@ def _shapes_of(
 
 
 def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cpus: float) -> None:
-    """Say so where actors take every processor: what reads the data would wait for them, and they for the data."""
+    """Warn if actors reserve all processors: tasks that read the data could never run."""
     import ray
     from ray.data.dataset import MaterializedDataset
 
@@ -253,7 +253,7 @@ def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cp
 
 
 def _placing(dataset: Any, request: Request, num_cpus: float, share: float) -> dict[str, Any]:
-    """What Ray is told of actors: processors, and devices where machines say what they have."""
+    """Return Ray's arguments of actors: processors, and devices if machines declare them."""
     import ray
 
     needs, cluster = needed(request.accelerators, share), ray.cluster_resources()
@@ -263,14 +263,15 @@ def _placing(dataset: Any, request: Request, num_cpus: float, share: float) -> d
     if not request.allows_cpu:
         check_declared(needs, cluster)
         return {"num_cpus": num_cpus, "resources": needs}
-    # Nothing else of Ray's says "there, or else anywhere" of resources, and with Ray 2.64 it goes: anywhere then.
+    # Only this argument of Ray expresses a preference for resources. Ray 2.64 removes it: actors are then placed
+    # freely.
     if "ray_remote_args_fn" not in signature_of(dataset.map_batches).parameters:
         return {"num_cpus": num_cpus}
     return {"num_cpus": num_cpus, "ray_remote_args_fn": partial(_where_there_is_room, needs)}
 
 
 def _where_there_is_room(needs: Mapping[str, float]) -> dict[str, Any]:
-    """Asked by Ray for each actor: a machine with the device while one has room, else any."""
+    """Return the resources of an actor: a device while one is free, otherwise none. Called by Ray."""
     import ray
 
     free = ray.available_resources()
@@ -278,7 +279,7 @@ def _where_there_is_room(needs: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _pool(strategy: Any, concurrency: int | tuple[int, int]) -> Any:
-    """Actors that have two tasks at once: one computes while the other one waits for rows, or to be counted."""
+    """Return a pool whose actors have two tasks at once: one computes while the other waits for rows."""
     fewest, most = concurrency if isinstance(concurrency, tuple) else (concurrency, concurrency)
     return strategy(
         min_size=fewest, max_size=most, max_concurrent_calls_per_actor=_TASKS_AT_ONCE, enable_true_multi_threading=True
@@ -286,7 +287,7 @@ def _pool(strategy: Any, concurrency: int | tuple[int, int]) -> Any:
 
 
 def _job_actor(contents: Any, request: Request) -> Any:
-    """The job's own actor, on the machine that started it: it is gone when that is."""
+    """Start the job's actor on the driver's machine, so that both end together."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -1,4 +1,4 @@
-"""Ray's cluster: its start on this machine, devices as Ray resources, and requests sent to its machines."""
+"""Ray's cluster: its local start, devices as Ray resources, and requests sent to its machines."""
 
 from __future__ import annotations
 
@@ -35,14 +35,10 @@ if TYPE_CHECKING:
 
 
 def require_ray(feature: str, part: str) -> None:
-    """Refuse `feature` where Ray, or the part of it that `feature` needs, is missing.
-
-    Args:
-        feature: of ours is asked for.
-        part: of Ray that it needs, as a module; each takes seconds to import, so no other is.
+    """Check that Ray and the module `part` of it are installed; others take seconds to import.
 
     Raises:
-        MissingExtraError: it is.
+        MissingExtraError: they are not.
     """
     require_extra("ray", feature)
     try:
@@ -52,12 +48,12 @@ def require_ray(feature: str, part: str) -> None:
 
 
 def start_if_needed(**settings: Any) -> bool:
-    """Start Ray on this machine alone, unless this process has one; whether it was started.
+    """Start Ray on this machine, unless it is initialized; return True if it was started.
 
-    It has no dashboard and reports nothing to anybody; who wants another one starts it before.
+    It has no dashboard and no usage reports. To use another cluster, initialize Ray before.
 
     Args:
-        **settings: what else `ray.init` is told.
+        **settings: other arguments of `ray.init`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
@@ -75,35 +71,35 @@ def start_if_needed(**settings: Any) -> bool:
 
 
 def _handle_sigterm(previous_handler: Any) -> None:
-    """End a program without a handler for SIGTERM by exit code 143; the handler of Ray aborts with a stack trace."""
+    """Exit with code 143 on SIGTERM if the program has no handler; Ray's handler aborts with a stack trace."""
     is_rays = getattr(previous_handler, "__module__", "").startswith("ray.")
     signal.signal(signal.SIGTERM, _exit if is_rays or previous_handler in (None, signal.SIG_DFL) else previous_handler)
 
 
 def _exit(number: int, frame: object) -> NoReturn:
-    signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+    signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
     raise SystemExit(128 + number)
 
 
 PREFIX = "nnadapter:"
-"""What names of such resources begin with; then the device, as in `nnadapter:openvino:NPU`."""
+"""Prefix of Ray resources for devices, as in `nnadapter:openvino:NPU`."""
 
 
 def resources() -> dict[str, float]:
-    """Return the devices of this machine that accelerate, as resources for `ray start --resources` and `ray.init`.
+    """Return this machine's accelerators as resources for `ray start --resources` and `ray.init`.
 
-    Each is there once; how much of it an actor takes is `device_share` of `map_batches`.
+    Each counts 1.0; an actor reserves the `device_share` of `map_batches`.
     """
     return {f"{PREFIX}{device.name}": 1.0 for device in devices() if device.available and device.name not in HOSTS}
 
 
 def needed(names: Iterable[str], share: float) -> dict[str, float]:
-    """The resources that a session on these devices needs."""
+    """Return the resources that a session on these devices reserves."""
     return {f"{PREFIX}{name}": share for name in names if name not in HOSTS}
 
 
 def missing_devices(names: Iterable[str]) -> dict[str, str]:
-    """Those of these devices that this machine lacks, with the reason of each."""
+    """Return the devices that this machine lacks -> reason."""
     return {name: reason for name in names if (reason := _why_missing(name))}
 
 
@@ -116,15 +112,15 @@ def _why_missing(name: str) -> str:
 
 
 def declared(cluster: Mapping[str, float]) -> set[str]:
-    """The resources of devices that somebody told Ray of."""
+    """Return the device resources that machines declare."""
     return {name for name in cluster if name.startswith(PREFIX)}
 
 
 def check_declared(needs: Mapping[str, float], cluster: Mapping[str, float]) -> None:
-    """Refuse what no machine of the cluster has, where machines say what they have.
+    """Raise if machines declare devices, and none has a needed one: an actor would wait forever.
 
     Raises:
-        DeviceUnavailableError: an actor would wait for ever.
+        DeviceUnavailableError: none has it.
     """
     declared_names = declared(cluster)
     for name in needs.keys() - cluster.keys() if declared_names else ():
@@ -142,22 +138,21 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A model that was read."""
+    """Model as sent to machines."""
 
     name: str
-    """What reports call it."""
+    """Name in reports."""
     contents: bytes
-    """Empty where there is a path instead."""
+    """Empty if `path` is set."""
     path: str
-    """A file that every machine sees, too large for a message."""
+    """Shared file of a model that is too large for a message."""
     is_compiled: bool
     signature: Signature
     digest: str
-    """Of what was read."""
 
 
 def read_source(model: Any) -> Source:
-    """Return a model as it travels.
+    """Read a model.
 
     Raises:
         InvalidModelError, ModelFileError: it cannot be read.
@@ -176,7 +171,7 @@ def read_source(model: Any) -> Source:
     except InvalidModelError:
         if not path:
             raise
-        contents = b""  # weights lie beside the model, and stay there
+        contents = b""  # weights are next to the model, and stay there
     digest = sha256(contents or message.SerializeToString(deterministic=True)).hexdigest()
     return Source(
         name=name, contents=contents, path=path, is_compiled=False, signature=_signature(message), digest=digest
@@ -190,48 +185,46 @@ def _signature(message: onnx.ModelProto) -> Signature:
 
 
 WITHOUT = ("error", "cpu")
-"""What a machine does that lacks a device."""
+"""Behavior of a machine without a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A model, where it is to run, and how."""
+    """Model, devices, and options of a job."""
 
     name: str
-    """Of the model."""
     digest: str
-    """Of its contents."""
     signature: Signature
     is_compiled: bool
     path: str
-    """Of a model that does not travel; else empty."""
+    """Shared file of the model, if it is not sent."""
     device_requests: Mapping[str, Mapping[str, Any]]
-    """Devices with their options; empty for those of a compiled file."""
+    """Device -> options; empty to use those of a compiled file."""
     options: Options
     shapes: tuple[Mapping[str, tuple[int, ...]], ...]
-    """That are compiled for; empty for usual ones."""
+    """Shapes to compile for; empty for default ones."""
     allows_cpu: bool
     """A machine without a device runs the model on its CPU."""
     threads: int
-    """Of the CPU, and of devices that ask how many; 0 where they decide."""
+    """Threads on the CPU and devices with such an option; 0 to let devices decide."""
     folder: str
-    """That all machines see, for compiled files; empty where these travel."""
+    """Shared folder for compiled files; empty to send them."""
 
     @property
     def needs_shapes(self) -> bool:
-        """Whether nothing says which sizes are compiled for: those of the first rows do."""
+        """True if the first rows decide on shapes to compile for."""
         shapes = [value.shape for value in self.signature.inputs]
         is_open = any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes)
         return is_open and not self.shapes and not self.is_compiled
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """Devices beside the CPU."""
+        """Devices except the CPU."""
         return tuple(name for name in self.device_requests if name not in HOSTS)
 
     @property
     def for_running(self) -> Options:
-        """What sessions of a compiled file are told: the rest was decided when it was compiled."""
+        """Options of sessions from a compiled file, which cannot change compiled ones."""
         options = self.options
         return Options(
             fallback=_lacking(options.fallback) if self.allows_cpu else options.fallback,
@@ -243,7 +236,6 @@ class Request:
 
     @property
     def for_compiling(self) -> Options:
-        """What compiling is told."""
         return replace(self.options, deadline_s=None)
 
 
@@ -258,10 +250,10 @@ def request_of(
     folder: str | os.PathLike[str] | None,
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = (),
 ) -> Request:
-    """Return what is asked for of a model that was read; the rest is as a person says it, see `map_batches`.
+    """Return a request; the arguments are those of `map_batches`.
 
     Raises:
-        InvalidOptionError: an option does not fit.
+        InvalidOptionError: an option is invalid.
     """
     return Request(
         name=source.name,
@@ -279,17 +271,17 @@ def request_of(
 
 
 def _lacking(fallback: Any) -> Any:
-    """A compiled file whose devices are not there goes to the CPU."""
+    """Allow loading a compiled file without its devices, which then runs on the CPU."""
     if isinstance(fallback, str):
         return fallback if fallback == "allow" else {"load": "allow", "compile": fallback, "run": fallback}
     return {**fallback, "load": "allow"}
 
 
 def read_devices(devices: Any, *, is_compiled: bool) -> dict[str, Mapping[str, Any]]:
-    """Return the devices that are asked for, with their options.
+    """Return device -> options.
 
     Raises:
-        InvalidOptionError: they are no devices.
+        InvalidOptionError: `devices` is invalid.
     """
     if devices is None and is_compiled:
         return {}
@@ -298,10 +290,10 @@ def read_devices(devices: Any, *, is_compiled: bool) -> dict[str, Mapping[str, A
 
 
 def read_options(options: Any) -> Options:
-    """Return options that sessions on many machines can have.
+    """Return session options.
 
     Raises:
-        InvalidOptionError: one does not fit, or is for a single session.
+        InvalidOptionError: an option is invalid, or applies to a single session only.
     """
     chosen = options_from(options)
     for name in ("trace", "shadow"):
@@ -311,10 +303,10 @@ def read_options(options: Any) -> Options:
 
 
 def read_without(without_device: str) -> bool:
-    """Whether a machine that lacks a device runs the model on its CPU.
+    """Return True if a machine without a device runs the model on its CPU.
 
     Raises:
-        InvalidOptionError: it is none of the words.
+        InvalidOptionError: the value is unknown.
     """
     if without_device not in WITHOUT:
         raise InvalidOptionError(
@@ -325,10 +317,10 @@ def read_without(without_device: str) -> bool:
 
 
 def read_threads(threads: int | None, processors: float) -> int:
-    """Return how many threads a session has: as many as its actor has processors, unless somebody says.
+    """Return the number of threads of a session; by default the actor's processors.
 
     Raises:
-        InvalidOptionError: it is no number of threads.
+        InvalidOptionError: it is invalid.
     """
     if threads is None:
         return max(1, int(processors))

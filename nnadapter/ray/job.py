@@ -1,4 +1,4 @@
-"""Actor of a job or server: one compiled file per kind of machine, and totals that count each batch once."""
+"""Actor of a job or server: compiles once per kind of machine, and counts each batch once."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ _THREADS = "threads"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What decides on a machine what a model becomes there."""
+    """Kind of machine: properties that decide how a model is compiled."""
 
     name: str
-    """Digits that are the same where all of it is."""
+    """Hash of the properties."""
     devices: tuple[DeviceRequest, ...]
-    """That are there, of those that were asked for; the CPU at least."""
+    """Requested devices that are available; at least the CPU."""
     missing: Mapping[str, str]
-    """The others, with the reason of each."""
+    """Other requested devices -> reason."""
     description: Mapping[str, str]
-    """For people: processor, versions."""
+    """Processor and versions, for reports."""
 
 
 def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
     """Return the kind of this machine.
 
     Args:
-        requested_devices: devices with their options, in order of preference.
-        allows_cpu: a machine that lacks a device does without.
-        threads: for devices that have an option of this name, unless theirs was given.
+        requested_devices: device -> options, in order of preference.
+        allows_cpu: the machine may lack devices.
+        threads: default of devices with an option of this name.
 
     Raises:
-        DeviceUnavailableError: a device is not here, and the CPU is not allowed.
+        DeviceUnavailableError: a device is missing, and the CPU is not allowed.
     """
     missing = missing_devices(requested_devices)
     for name, reason in () if allows_cpu else missing.items():
@@ -80,7 +80,7 @@ def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu
 
 
 def _with_threads(name: str, options: Mapping[str, Any], threads: int) -> dict[str, Any]:
-    """The options of a device; as many threads as the actor has processors, where it asks how many."""
+    """Return a device's options, with the number of threads if it has that option."""
     capability = device_info(name).capability
     asks = capability is not None and any(option.name == _THREADS for option in capability.options)
     return {_THREADS: threads, **options} if asks and threads else dict(options)
@@ -90,30 +90,30 @@ _ORDINAL = "nnadapter_batch"
 
 
 class BatchKey(NamedTuple):
-    """What tells a batch from all others of a job; a batch that is repeated has the key of before."""
+    """Identity of a batch within a job; the same when Ray repeats the batch."""
 
     execution: str
-    """A dataset that is consumed twice is executed twice."""
+    """Execution of the dataset: one per consumption."""
     task: str
-    """Ray's: it hands a worker some blocks."""
+    """Ray's task, which processes some blocks."""
     ordinal: int
-    """Of the batch in that task: tasks are repeated from their beginning."""
+    """Index of the batch in the task; repeated tasks start from 0."""
 
 
 class Attempts:
-    """Gives the batches of one worker their keys; called by the thread that has the batch."""
+    """Source of batch keys for one worker; call it in the thread that has the batch."""
 
     def __init__(self) -> None:
         self._last = ("", -1)
 
     def next(self) -> BatchKey:
-        """The key of the batch that comes now."""
+        """Return the key of the current batch."""
         import ray
         from ray.data import DataContext
 
         execution = str(getattr(DataContext.get_current(), "dataset_logger_id", None) or "")
         task = _task_context()
-        if task is not None:  # a new one for each attempt, so that what is noted in it ends with that
+        if task is not None:  # each attempt has a new context, so counting starts from 0
             task.kwargs[_ORDINAL] = ordinal = task.kwargs.get(_ORDINAL, -1) + 1
             return BatchKey(execution, str(task.task_idx), ordinal)
         name = str(ray.get_runtime_context().get_task_id())
@@ -122,7 +122,7 @@ class Attempts:
 
 
 def _task_context() -> Any:
-    """What Ray Data says of the attempt; None where this Ray has it elsewhere."""
+    """Return Ray Data's context of the attempt; None if this version of Ray has none."""
     try:
         from ray.data._internal.execution.interfaces import TaskContext
     except ImportError:
@@ -136,7 +136,7 @@ OTHER_KEY = "others"
 
 
 class BatchRecord(NamedTuple):
-    """What one batch did."""
+    """Results of one batch."""
 
     key: BatchKey
     machine: str
@@ -144,20 +144,20 @@ class BatchRecord(NamedTuple):
     rows: int
     runs: int
     seconds: float
-    """Of the runs."""
+    """Total of the runs."""
     where: tuple[tuple[str, int], ...]
-    """Devices that the results came from, joined by `+`, and how many rows came from them."""
+    """Rows by devices that produced them, joined by `+`."""
     fallen: int
-    """Rows of runs in which a device did not deliver, so that another one did."""
+    """Rows of runs with a fallback."""
     incidents: tuple[tuple[str, int], ...]
-    """What went wrong, as `device: error`, and how often."""
+    """`device: error` -> count."""
     shapes: tuple[tuple[str, int, int, float, float], ...]
-    """Shapes of what was fed, and for each: runs, rows, seconds of all, of the slowest."""
+    """Shapes, runs, rows, total seconds, slowest seconds."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """The sums of one execution of a job."""
+    """Sums over one execution of a job."""
 
     rows: int = 0
     batches: int = 0
@@ -172,10 +172,10 @@ class Totals:
     incidents: Counter[str] = field(default_factory=Counter)
     shapes: dict[str, list[float]] = field(default_factory=dict)
     counted_batches: dict[str, int] = field(default_factory=dict)
-    """Of each task of Ray's, how many of its batches were counted: they come in order, and again from the first one."""
+    """Task -> number of counted batches. Batches come in order, and restart from 0."""
 
     def add(self, record: BatchRecord) -> None:
-        """Count a batch, unless it was."""
+        """Count a batch, unless it was counted before."""
         next_ordinal = self.counted_batches.get(record.key.task, 0)
         if record.key.ordinal < next_ordinal:
             self.repeated_batches += 1
@@ -213,21 +213,21 @@ _SHOWN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileResult:
-    """What compiling for a kind came to."""
+    """Result of compiling for one kind."""
 
     contents: np.ndarray[Any, Any] | None
-    """Bytes of the file; None where it lies in a folder that all machines see."""
+    """Contents of the file; None if it is in a shared folder."""
     path: str
     seconds: float
     nbytes: int
     reused_file: bool
-    """In that folder, from a job before."""
+    """The file was in that folder before."""
     notes: tuple[str, ...]
-    """What was warned of."""
+    """Warnings."""
     cached: int
-    """Segments whose programs were found in a cache."""
+    """Segments with a cached program."""
     report: str
-    """The report of the plan, as JSON."""
+    """JSON of the plan's report."""
 
 
 def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request) -> CompileResult:
@@ -256,7 +256,7 @@ def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request
 
 
 def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator[str]:
-    """What is to be known where the model takes sizes that the file has no plan for: the CPU does."""
+    """Note sizes that the compiled file has no plan for: these rows run on the CPU."""
     shapes = [value.shape or () for value in request.signature.inputs]
     varies = any(not isinstance(size, int) for shape in shapes for size in shape[1:])
     is_open = any(plan.HasField("open") for plan in CompiledFile(path).message.plans)
@@ -287,19 +287,19 @@ def _leaves_open(request: Request) -> bool:
 
 
 def file_name(kind: Kind, request: Request) -> str:
-    """What tells the file from all others: the model, the kind of machine, and how it is compiled."""
+    """Hash the model, the kind of machine, and compile options."""
     shapes = [sorted((name, tuple(shape)) for name, shape in shape_set.items()) for shape_set in request.shapes]
     key_text = repr((request.digest, kind.name, kind.devices, repr(request.for_compiling), shapes))
     return sha256(key_text.encode()).hexdigest()[:_SHOWN]
 
 
 def written(contents: np.ndarray[Any, Any], name: str, folder: str | os.PathLike[str]) -> Path:
-    """Return the path of a file with these contents in a folder of this machine; who comes later finds it.
+    """Write a file into a folder of this machine, unless it exists; return its path.
 
-    Sessions map it, so that the weights of all on one machine lie in its memory once.
+    Sessions map the file, so that a machine has its weights in memory once.
 
     Raises:
-        StoredFileError: the folder is somebody else's.
+        StoredFileError: the folder belongs to another user.
     """
     user_folder = Path(folder, f"{_FOLDER}-{os.getuid() if hasattr(os, 'getuid') else 'files'}")
     user_folder.mkdir(mode=0o700, exist_ok=True)
@@ -316,7 +316,7 @@ def written(contents: np.ndarray[Any, Any], name: str, folder: str | os.PathLike
 
 
 def session_folder() -> Path:
-    """Return the folder of this run of Ray on this machine, which is removed with it."""
+    """Return this machine's temporary folder of the Ray session."""
     import ray
 
     context = ray.get_runtime_context()
@@ -326,7 +326,7 @@ def session_folder() -> Path:
 
 
 def sizes_in(file: Any, inputs: Sequence[str]) -> int | None:
-    """The largest number of rows that a compiled file serves; None where a plan of it leaves sizes open."""
+    """Return the largest number of rows in a compiled file; None if a plan has dynamic shapes."""
     plans = list(file.message.plans)
     if any(plan.HasField("open") for plan in plans):
         return None
@@ -335,13 +335,13 @@ def sizes_in(file: Any, inputs: Sequence[str]) -> int | None:
 
 
 _MOST_TRIES = 3
-"""Of machines that die while they compile."""
+"""Attempts to compile when machines die."""
 _MOST_EXECUTIONS = 16
-"""That are remembered; a dataset that is consumed again is executed again."""
+"""Executions with totals; each consumption of a dataset is one."""
 
 
 class SessionRecord(NamedTuple):
-    """A session that an actor made."""
+    """Session of an actor."""
 
     actor: str
     machine: str
@@ -349,24 +349,24 @@ class SessionRecord(NamedTuple):
     kind: str
     devices: tuple[str, ...]
     seconds: float
-    """From the file to a session that can run."""
+    """Time to create it from the file."""
 
 
 class JobSnapshot(NamedTuple):
-    """What the job knows, as it travels to who asks."""
+    """Copy of a job's state."""
 
     totals: Totals | None
-    """Of the newest execution; None before any batch."""
+    """Latest execution; None before any batch."""
     executions: int
     kinds: Mapping[str, Kind]
     compile_results: Mapping[str, CompileResult]
     compiles: Mapping[str, int]
-    """Per kind, how often it was compiled."""
+    """Kind -> number of compilations."""
     sessions: Sequence[SessionRecord]
 
 
 class Job:
-    """See the module. Its methods run in one event loop, so none of them needs a lock."""
+    """Ray actor of a job. Methods run in one event loop, so they need no lock."""
 
     def __init__(self, contents: Any, request: Request) -> None:
         self._contents, self._request = contents[0], request
@@ -379,12 +379,12 @@ class Job:
         self._ended = 0
 
     async def compiled(self, kind: Kind, node: str, shapes: Any = None) -> tuple[Any, str]:
-        """Return what is compiled for a kind, as a reference to its bytes or a path; the first who asks has it made.
+        """Return the compiled file of a kind: a reference to its bytes, or a path. The first call compiles.
 
         Args:
-            kind: of the machine of the caller.
-            node: of the caller, where it is compiled.
-            shapes: of the rows that the caller has, for a request that says none.
+            kind: kind of the caller's machine.
+            node: the caller's node, which compiles.
+            shapes: shapes of the caller's rows, if the request has none.
         """
         self._kinds.setdefault(kind.name, kind)
         if self._request.is_compiled:
@@ -398,7 +398,7 @@ class Job:
             except NNAdapterError:
                 raise
             except Exception:
-                if self._tasks.get(kind.name) is task:  # the machine died; somebody else's is asked
+                if self._tasks.get(kind.name) is task:  # the machine died; try another one's
                     del self._tasks[kind.name]
                 if not remaining_tries:
                     raise
@@ -414,18 +414,18 @@ class Job:
         run = ray.remote(compile_locally).options(num_cpus=0, max_retries=0, scheduling_strategy=node_affinity)
         request = self._request if shapes is None else replace(self._request, shapes=_each_once(shapes))
         compile_result: CompileResult = await run.remote(self._contents, kind, request)
-        # The bytes belong to this actor from here on, so that they stay when the machine goes that compiled.
+        # This actor owns the bytes, so that they survive the machine that compiled.
         reference = None if compile_result.contents is None else ray.put(compile_result.contents)
         self._compiles[kind.name] = self._compiles.get(kind.name, 0) + (not compile_result.reused_file)
         self._made[kind.name] = replace(compile_result, contents=None)
         return reference, compile_result
 
     async def began(self, record: SessionRecord) -> None:
-        """Remember a session."""
+        """Record a session."""
         self._sessions[record.actor] = record
 
     async def add(self, record: BatchRecord) -> None:
-        """Count a batch, once."""
+        """Count a batch once."""
         totals = self._executions.get(record.key.execution)
         if totals is None:
             totals = self._executions[record.key.execution] = Totals()
@@ -435,7 +435,7 @@ class Job:
         totals.add(record)
 
     async def snapshot(self) -> JobSnapshot:
-        """What is known by now; not which tasks were counted, of which there may be millions."""
+        """Return the state without counted tasks, which can be millions."""
         newest = next(reversed(self._executions.values()), None)
         execution = newest and replace(newest, counted_batches={})
         return JobSnapshot(
@@ -445,12 +445,12 @@ class Job:
 
 
 def _each_once(shapes: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Sets of shapes, without repetitions."""
+    """Remove repeated sets of shapes."""
     return tuple(shape_set for place, shape_set in enumerate(shapes) if shape_set not in shapes[:place])
 
 
 class Compiler(Job):
-    """A `Job` whose life is Ray Serve's: a replica that is started later finds what was compiled before."""
+    """Job for Ray Serve: replicas started later reuse compiled files."""
 
     def __init__(self, contents: bytes, request: Request) -> None:
         import ray

@@ -1,4 +1,4 @@
-"""Report of a job: its facts, and their renderings as text and HTML."""
+"""Report of a job: facts, text and HTML."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindFacts:
-    """A kind of machine: those on which what is compiled is the same."""
+    """Facts of a kind of machine, on which compiling has the same result."""
 
     name: str
     machine: Mapping[str, str]
-    """What tells it from others, in words."""
+    """Properties, for people."""
     devices: tuple[str, ...]
-    """That sessions have there, the CPU last."""
+    """Devices of its sessions, the CPU last."""
     missing: Mapping[str, str]
-    """Devices that were asked for and are not there, with the reason."""
+    """Requested devices that are missing -> reason."""
     machines: int
-    """How many of it had sessions."""
+    """Machines of this kind with sessions."""
     sessions: int
     rows: int
     compiles: int
-    """How often the model was compiled for it."""
+    """Compilations of the model for it."""
     reused_file: bool
-    """The compiled file lay in the folder from a job before."""
+    """The compiled file was in the folder before the job."""
     compile_seconds: float
     compiled_bytes: int
     cache_hits: int
-    """Segments whose programs were found in a cache when it was compiled."""
+    """Segments with a cached program."""
     segments: Mapping[str, int]
     """Device -> segments of the plan."""
     notes: tuple[str, ...]
-    """What was warned of when it was compiled."""
+    """Warnings while compiling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """A machine."""
+    """Facts of a machine."""
 
     machine: str
-    """Ray's name of the node."""
+    """Node id in Ray."""
     address: str
     kind: str
     sessions: int
-    """Made on it, those of actors that were started again as well."""
+    """Sessions created on it, including those of restarted actors."""
     session_seconds: float
-    """That making them took, together."""
+    """Total time to create them."""
     rows: int
 
 
@@ -79,34 +79,34 @@ class ShapeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """See `nnadapter.ray.report`."""
+    """Facts of a job; see `nnadapter.ray.report`."""
 
     model: str
     devices: tuple[str, ...]
-    """That were asked for; empty where the compiled file says."""
+    """Requested devices; empty for those of the compiled file."""
     rows: int
-    """Each once, also where Ray ran a batch again."""
+    """Rows, counted once even if Ray repeats a batch."""
     batches: int
-    """That Ray handed to actors; one is several runs where rows are small."""
+    """Calls of actors; one may be several runs."""
     runs: int
     seconds: float
-    """Of runs, of all actors together."""
+    """Total of runs over all actors."""
     rows_by_device: Mapping[str, int]
-    """Where results came from: devices joined by `+` where several took part."""
+    """Devices that produced results, joined by `+` -> rows."""
     fallback_rows: int
-    """Of runs in which a device did not deliver, so that another one did."""
+    """Rows of runs with a fallback."""
     incidents: Mapping[str, int]
-    """`device: error` -> how often."""
+    """`device: error` -> count."""
     repeated_batches: int
-    """That ran again because a machine or an actor was lost; they count once, where they ran first."""
+    """Batches repeated after the loss of a machine or actor; counted where they ran first."""
     repeated_rows: int
     executions: int
-    """How often the dataset was consumed; what stands here is of the last time."""
+    """Times that the dataset was consumed; the facts are of the last time."""
     compiles: int
     kinds: tuple[KindFacts, ...]
     machines: tuple[MachineFacts, ...]
     slowest_shapes: tuple[ShapeFacts, ...]
-    """By seconds of all runs."""
+    """Ordered by total seconds."""
 
 
 def job_facts(request: Request, snapshot: JobSnapshot) -> dict[str, Any]:
@@ -193,18 +193,18 @@ _SHOWN = 5
 
 
 def to_text(report: JobFacts) -> str:
-    """Return the report as lines of text: rows and where they ran, kinds of machines, machines, slowest shapes."""
+    """Return the report as text: rows, kinds of machines, machines, slowest shapes."""
     return "\n".join((*_rows(report), *_kinds(report), *_machines(report), *_shapes(report)))
 
 
 def summary_of(report: JobFacts) -> str:
-    """The first line."""
+    """Return the rows, runs and rate."""
     rate = f", {report.rows / report.seconds:.0f} rows per second of runs" if report.seconds else ""
     return f"{count(report.rows, 'row')} in {count(report.runs, 'run')}{rate}"
 
 
 def told_of_kind(kind: KindFacts) -> str:
-    """How a kind of machine came to its compiled file."""
+    """Return the source of a kind's compiled file."""
     if kind.reused_file:
         return "compiled before, found in the folder"
     if not kind.compiles:
@@ -270,7 +270,7 @@ def _shapes(report: JobFacts) -> Iterator[str]:
 
 
 def to_page(report: JobFacts) -> str:
-    """Return a page that needs no network and no other file."""
+    """Return a self-contained HTML page."""
     sections = [
         tiles(_figures(report)),
         _warning(report),
@@ -379,26 +379,25 @@ def _shape_rows(report: JobFacts) -> list[Sequence[object]]:
 
 
 class JobReport(JobFacts):
-    """What became of the rows of a job: how many, where, by which plans, and what went wrong."""
+    """Report of a job: rows, devices, plans and failures; `str` returns it as text."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The facts as plain data."""
+        """Return the facts as plain data."""
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
 
     def to_json(self) -> str:
-        """`to_dict` as JSON text."""
+        """Return `to_dict` as JSON."""
         return to_lines(self.to_dict())
 
     def to_html(self) -> str:
-        """The report as one HTML page that needs no network and no other file."""
+        """Return a self-contained HTML page."""
         return to_page(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report to a file: a page where it ends in `.html`, JSON where it ends in `.json`, else text."""
+        """Write the report to a file: HTML for `.html`, JSON for `.json`, otherwise text."""
         target = Path(path)
         text = {".html": self.to_html, ".json": self.to_json}.get(target.suffix, self.__str__)()
         write_file(target, lambda file: file.write(text.encode()))
 
     def __str__(self) -> str:
-        """The report as text."""
         return to_text(self)

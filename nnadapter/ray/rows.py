@@ -1,17 +1,11 @@
-"""Rows of a dataset as feeds and outputs as rows: columns and their types, batches, rows per actor call.
+"""Conversion of dataset rows to feeds, and of outputs to rows.
 
-Rows of a batch as feeds of runs, and what the runs give as rows again.
+1. Rows of one shape are stacked along the inputs' first axis, up to the model's limit.
+2. If the first axis is static, the last feed is padded by its last row, and the results are truncated.
+3. If a row is an entire input, or an output has no axis of rows, the model runs row by row.
 
-1. Rows of one shape lie along the first axis of the inputs, as many as the model takes at once.
-2. A model whose first axis has a fixed size takes so many rows; a last feed that is short is filled up with its last
-   row, and what comes of that is cut off.
-3. Where a row is all of an input, or an output has no axis of rows, the model runs row by row.
-
-How many rows Ray hands to an actor at once.
-
-A task of Ray's costs some 30 ms of processors, whatever is in it: a third of them its driver's, half of them the
-actor's. So small rows come by the thousand, but in so many tasks that all actors have some until the end, and no more
-of them than fit into memory with what the model makes of them.
+Ray tasks have a fixed cost. So small rows come by the thousand per task, limited by memory and by the number of tasks
+that keeps all actors busy until the end.
 """
 
 from __future__ import annotations
@@ -31,20 +25,20 @@ from partition.graph import Value
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """What is known of a column's rows before any was read."""
+    """Type of a column's rows before any is read."""
 
     dtype: str | None
-    """None where it is not known."""
+    """None if unknown."""
     shape: tuple[int, ...] | None
-    """Of one row; None where it differs or is not known."""
+    """Shape of a row; None if varying or unknown."""
 
 
 def columns_by_input(signature: Signature, columns: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the column of every input; where nothing is said, the column that is called like it.
+    """Return input -> column; by default the column with the input's name.
 
     Raises:
-        InvalidInputError: an input is not the model's, or no tensor.
-        MissingInputError: one that must be fed has no column.
+        InvalidInputError: an input is unknown or not a tensor.
+        MissingInputError: a required input has no column.
     """
     if columns is not None and not isinstance(columns, Mapping):
         raise InvalidInputError(f"columns are a dictionary from input name to column, got {type(columns).__name__}")
@@ -74,7 +68,7 @@ def check_outputs(
     """Return the outputs that become columns.
 
     Raises:
-        InvalidInputError: one is not the model's, or would take the place of a column that is kept.
+        InvalidInputError: an output is unknown, or has the name of a column that is copied.
     """
     names = (outputs,) if isinstance(outputs, str) else outputs
     chosen = tuple(signature.check_outputs(names))
@@ -89,10 +83,10 @@ def check_outputs(
 
 
 def check_names(columns: Mapping[str, str], passthrough_columns: Iterable[str], names: Iterable[str]) -> None:
-    """Refuse columns that the data has not.
+    """Check that columns exist.
 
     Raises:
-        InvalidInputError: there is no such column.
+        InvalidInputError: one does not.
     """
     existing_columns = list(names)
     for name, column in (*columns.items(), *(("", column_name) for column_name in passthrough_columns)):
@@ -105,7 +99,7 @@ def check_names(columns: Mapping[str, str], passthrough_columns: Iterable[str], 
 
 
 def check_types(signature: Signature, columns: Mapping[str, str], types: Mapping[str, ColumnType]) -> None:
-    """Refuse what is known to have another data type or shape than the model takes.
+    """Check known data types and shapes of columns.
 
     Raises:
         InputTypeError, InvalidInputError: a column does not fit.
@@ -121,10 +115,10 @@ def check_types(signature: Signature, columns: Mapping[str, str], types: Mapping
 
 
 def check_dtype(value: Value, column: str, dtype: str) -> None:
-    """Refuse a column of another data type.
+    """Check a column's data type.
 
     Raises:
-        InputTypeError: it is one.
+        InputTypeError: it differs.
     """
     if dtype != value.dtype:
         raise InputTypeError(
@@ -135,10 +129,10 @@ def check_dtype(value: Value, column: str, dtype: str) -> None:
 
 
 def check_row(value: Value, column: str, shape: tuple[int, ...]) -> bool:
-    """Return whether rows of this shape lie along the first axis of an input; else a row is all of the input.
+    """Return True if rows are stacked along an input's first axis; False if a row is the entire input.
 
     Raises:
-        InvalidInputError: neither fits.
+        InvalidInputError: the shape fits neither.
     """
     declared = value.shape
     assert declared is not None, "asked only where the model says a shape"
@@ -156,12 +150,12 @@ def check_row(value: Value, column: str, shape: tuple[int, ...]) -> bool:
 
 
 def types_of(schema: Any) -> dict[str, ColumnType]:
-    """What a schema of Ray Data says of its columns."""
+    """Return the column types in a Ray Data schema."""
     return {name: _type_of(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
 
 
 def _type_of(kind: Any) -> ColumnType:
-    """A type of Arrow, or of tensors in it; what is none of numpy's is not known."""
+    """Convert an Arrow type, of scalars or tensors; types that numpy lacks are unknown."""
     inner = getattr(kind, "scalar_type", kind)
     shape = getattr(kind, "shape", None) if inner is not kind else ()
     to_pandas = getattr(inner, "to_pandas_dtype", None)
@@ -169,7 +163,7 @@ def _type_of(kind: Any) -> ColumnType:
         dtype = np.dtype(to_pandas()) if to_pandas is not None else np.dtype(inner)
     except (NotImplementedError, TypeError):
         return ColumnType(None, None)
-    if dtype.kind == "O":  # texts, lists, pictures: seen when they are read
+    if dtype.kind == "O":  # text, lists, images: checked when they are read
         return ColumnType(None, None)
     sizes = None if shape is None or any(size is None for size in shape) else tuple(int(size) for size in shape)
     return ColumnType(dtype.name, sizes)
@@ -177,21 +171,21 @@ def _type_of(kind: Any) -> ColumnType:
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array], int], Sequence[Array]]
-"""Runs a feed that holds so many rows."""
+"""Runs a feed with a number of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """How rows lie in a feed."""
+    """Position of rows in a feed."""
 
     has_axis: bool
-    """Along the first axis of every input; else a row is all of it."""
+    """Along the first axis of every input; otherwise a row is all of it."""
     most: int | None
-    """Rows of a run; None for any number."""
+    """Maximum rows per run; None for no limit."""
     is_static: bool
-    """No fewer either."""
+    """Runs need exactly `most` rows."""
     stripped: frozenset[str]
-    """Outputs whose first axis is that of rows."""
+    """Outputs with an axis of rows."""
 
 
 def axis_of(
@@ -201,17 +195,17 @@ def axis_of(
     compiled_rows: int | None,
     most: int | None = None,
 ) -> Axis:
-    """Return how rows lie in a feed of a model.
+    """Return the position of rows in a feed.
 
     Args:
-        signature: of the model.
-        outputs: that are fetched.
-        is_batch: for each input that is fed, what `check_row` says of its rows.
-        compiled_rows: rows that the compiled model takes, if one number that the model's own signature leaves open.
-        most: rows of a run where neither says a number.
+        signature: signature of the model.
+        outputs: fetched outputs.
+        is_batch: input -> result of `check_row`.
+        compiled_rows: static rows of the compiled model, if the signature's are dynamic.
+        most: rows per run if neither is static.
 
     Raises:
-        InvalidInputError: some inputs would take many rows and others one.
+        InvalidInputError: some inputs take many rows, and others one.
     """
     if len(set(is_batch.values())) > 1:
         many = [name for name, batch in is_batch.items() if batch]
@@ -242,17 +236,16 @@ _NO_AXIS = object()
 
 
 def _first(shape: Sequence[int | str | None] | None) -> object:
-    """The first size; None where nothing is known of it."""
     if shape is None:
         return None
     return shape[0] if len(shape) else _NO_AXIS
 
 
 def checked_columns(signature: Signature, columns: Mapping[str, str], batch: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the columns of a batch by input, of the model's data types.
+    """Return input -> array of a batch.
 
     Raises:
-        InvalidInputError: one holds something else.
+        InvalidInputError: a column does not fit.
     """
     return {name: _checked(signature, name, column, batch[column]) for name, column in columns.items()}
 
@@ -271,7 +264,6 @@ def _checked(signature: Signature, name: str, column: str, values: Any) -> Array
 
 
 def _check_there(value: Value, column: str, rows: Array) -> None:
-    """Refuse a row that is not there."""
     for row, row_value in enumerate(rows):
         if row_value is None:
             raise InvalidInputError(
@@ -282,32 +274,32 @@ def _check_there(value: Value, column: str, rows: Array) -> None:
 
 
 def _in_one(rows: Sequence[Array]) -> Array:
-    """Rows as one array, or as an array of arrays where their shapes differ."""
+    """Stack rows, or return an array of arrays if their shapes differ."""
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
     ragged_array = np.empty(len(rows), object)
-    for position, row in enumerate(rows):  # all at once would be one array where sizes happen to fit
+    for position, row in enumerate(rows):  # numpy might stack some if assigned at once
         ragged_array[position] = row
     return ragged_array
 
 
 def row_shapes(array: Array) -> set[tuple[int, ...]]:
-    """The shapes of the rows of a column."""
+    """Return the shapes of a column's rows."""
     if _is_apart(array):
         return {row.shape for row in array}
     return {array.shape[1:]}
 
 
 def _is_apart(array: Array) -> bool:
-    """Whether a column holds an array per row."""
+    """Return True if a column has an array per row."""
     return array.dtype.kind == "O" and len(array) > 0 and isinstance(array[0], np.ndarray)
 
 
 def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping[str, Array]) -> dict[str, bool]:
-    """For each input, whether its rows lie along its first axis.
+    """Return input -> True if its rows are stacked along the first axis.
 
     Raises:
-        InvalidInputError: rows have a shape that does not fit, or some lie so and others do not.
+        InvalidInputError: shapes do not fit, or ranks differ.
     """
     batch_flags: dict[str, bool] = {}
     for name, array in arrays.items():
@@ -324,7 +316,7 @@ def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping
 
 
 def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], count: int, run: Run) -> dict[str, Array]:
-    """Run rows, one at least and as many at once as go; what comes of them by output, in the order of the rows."""
+    """Run one or more rows; return output -> rows, in order."""
     gathered_by_name = {name: _Gathered(count) for name in outputs}
     for rows in _chunks(axis, arrays, count):
         for name, result in zip(outputs, run(_feed(axis, arrays, rows), len(rows)), strict=True):
@@ -333,7 +325,7 @@ def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], co
 
 
 def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
-    """What comes of no rows: nothing is run."""
+    """Return empty outputs."""
     values = {value.name: value for value in signature.outputs}
     shapes = {name: values[name].shape or () for name in outputs}
     return {
@@ -346,7 +338,7 @@ def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
 
 
 def _chunks(axis: Axis, arrays: Mapping[str, Array], count: int) -> Iterator[Sequence[int]]:
-    """Rows that go into one feed: of one shape, and no more than the model takes."""
+    """Yield rows for each feed: of one shape, up to the limit."""
     groups: dict[object, list[int]] = {}
     ragged_arrays = [array for array in arrays.values() if _is_apart(array)]
     if ragged_arrays:
@@ -375,7 +367,7 @@ def _pad_rows(array: Array, missing: int) -> Array:
 
 
 def _output_rows(axis: Axis, name: str, result: Any, count: int) -> Array:
-    """What a run gave for an output, with an axis of its rows."""
+    """Return an output with an axis of rows."""
     array = np.asarray(result)
     if name not in axis.stripped:
         return array[None]
@@ -390,7 +382,7 @@ def _output_rows(axis: Axis, name: str, result: Any, count: int) -> Array:
 
 
 class _Gathered:
-    """The rows of an output, which runs give in parts: where all are of one shape, each is copied once."""
+    """Rows of an output, collected from parts; copied once if all have one shape."""
 
     __slots__ = ("_array", "_count", "_rows")
 
@@ -398,14 +390,13 @@ class _Gathered:
         self._count = count
         self._array: Array | None = None
         self._rows: list[Array] | None = None
-        """Each for itself, where some differ."""
+        """Rows by themselves, if shapes differ."""
 
     def put(self, rows: Sequence[int], part: Array) -> None:
-        """Take what came of some rows."""
         array = self._array
         if array is None:
             if isinstance(rows, range) and len(rows) == self._count:
-                self._array = part  # all that there are
+                self._array = part  # all rows
                 return
             array = self._array = np.empty((self._count, *part.shape[1:]), part.dtype)
         if self._rows is None and (part.shape[1:] != array.shape[1:] or part.dtype != array.dtype):
@@ -417,7 +408,7 @@ class _Gathered:
             self._rows[row] = value
 
     def concatenate(self) -> Array:
-        """All rows in their order; an array of arrays where their shapes differ."""
+        """Return all rows in order; an array of arrays if shapes differ."""
         if self._rows is not None:
             return _in_one(self._rows)
         assert self._array is not None, "there is one row at least"
@@ -425,27 +416,27 @@ class _Gathered:
 
 
 _USUAL_ROWS, _MOST_ROWS = 512, 8192
-"""Where it is not known how many rows there are or how large they become, and where both are."""
+"""Maximum rows, if number or size of rows is unknown; and if both are known."""
 _USUAL_BYTES, _MOST_BYTES = 16 << 20, 32 << 20
-"""The same of what goes in or comes out."""
+"""Maximum bytes of inputs or outputs, likewise."""
 _TASKS_PER_ACTOR = 16
 _USUAL_SIZE = 256
-"""Of a dimension that the model leaves open."""
+"""Assumed size of a dynamic dimension."""
 
 
 def rows_at_once(
     signature: Signature, inputs: Iterable[str], outputs: Iterable[str], *, batch_size: int, rows: int | None,
     actors: int,
 ) -> int:  # fmt: skip
-    """Return the rows of a hand-over: runs of `batch_size`, at least one.
+    """Return the rows per actor call, a multiple of `batch_size`.
 
     Args:
-        signature: of the model.
-        inputs: that are fed.
-        outputs: that are fetched.
-        batch_size: rows of a run.
-        rows: of the dataset; None where that is not known.
-        actors: that share them.
+        signature: signature of the model.
+        inputs: fed inputs.
+        outputs: fetched outputs.
+        batch_size: rows per run.
+        rows: rows of the dataset; None if unknown.
+        actors: number of actors.
     """
     outputs_by_name = {value.name: value for value in signature.outputs}
     fed = [signature.by_name[name] for name in inputs]
@@ -458,8 +449,8 @@ def rows_at_once(
 
 
 def known_rows(dataset: Any) -> int | None:
-    """The rows of a dataset, where Ray knows without computing any."""
-    tell = getattr(dataset, "_meta_count", None)  # its public `count` computes where they are not known
+    """Return the rows of a dataset, if Ray knows without computing."""
+    tell = getattr(dataset, "_meta_count", None)  # the public `count` may compute
     rows = tell() if tell is not None else None
     return rows if isinstance(rows, int) else None
 

@@ -1,4 +1,4 @@
-"""A model behind HTTP, by the Open Inference Protocol v2: what Ray Serve calls with each request."""
+"""HTTP server of a model by the Open Inference Protocol v2, for Ray Serve."""
 
 from __future__ import annotations
 

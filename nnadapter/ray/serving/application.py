@@ -1,4 +1,4 @@
-"""`deployment`: a model as an application of Ray Serve; and a server on this machine alone."""
+"""`deployment`: a model as an application of Ray Serve; and a server on this machine."""
 
 from __future__ import annotations
 
@@ -76,23 +76,22 @@ def deployment(
     threads: int | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Return an application for `ray.serve.run`, which answers by the Open Inference Protocol v2 at `/v2`.
+    """Return an application for `ray.serve.run` that serves the Open Inference Protocol v2 at `/v2`.
 
     Args:
-        model: as `map_batches` takes it.
-        devices: as `InferenceSession` takes them.
-        options: as `InferenceSession` takes them.
-        name: of the model in addresses; that of its file unless it is said.
-        max_batch_size: rows of requests that come together and run as one, where the inputs have an axis for them and
-            their other sizes are equal.
-        batch_wait_s: how long a request waits for others; without it those that came while a run was under way go
-            together.
-        replicas: sessions, each an actor.
-        deadline_s: seconds that a request may take, where it does not say so itself; then it is answered by 504, and
-            its run stops where the device can.
-        max_queued_requests: requests that may wait at a replica; others are answered by 503.
-        max_request_bytes: of a request; longer ones are answered by 413 before they are read.
-        input_shapes: see `map_batches`; so are `without_device`, `device_share`, `num_cpus`, `threads` and `folder`.
+        model: as for `map_batches`.
+        devices: as for `InferenceSession`.
+        options: as for `InferenceSession`.
+        name: name of the model in URLs; by default the stem of its file.
+        max_batch_size: rows of concurrent requests that run together, if the inputs have an axis of rows and their
+            other sizes are equal.
+        batch_wait_s: time that a request waits for others. With 0, requests that arrive during a run are joined.
+        replicas: number of sessions, each in an actor.
+        deadline_s: default time limit of a request in seconds. The response is then 504, and the run stops if the
+            device supports it.
+        max_queued_requests: maximum queued requests of a replica; others get 503.
+        max_request_bytes: maximum bytes of a request; longer ones get 413 before they are read.
+        input_shapes: see `map_batches`, also for the arguments below.
         without_device: see there.
         device_share: see there.
         num_cpus: see there.
@@ -102,9 +101,9 @@ def deployment(
     Raises:
         MissingExtraError: Ray is not installed.
         InvalidModelError, ModelFileError: the model cannot be read.
-        InvalidInputError: it takes or gives something else than tensors of numbers.
-        InvalidOptionError: an option does not fit.
-        DeviceUnavailableError: no machine has a device, and machines say what they have.
+        InvalidInputError: an input or output is not a numeric tensor.
+        InvalidOptionError: an option is invalid.
+        DeviceUnavailableError: machines declare their devices, and none has the requested one.
     """
     require_ray("nnadapter.ray.deployment", "ray.serve")
     import ray
@@ -155,7 +154,7 @@ def deployment(
 
 
 _MORE = 64
-"""Requests that a replica has beside those that wait: it answers them itself, by 503 or with what it knows."""
+"""Requests of a replica that are not in the queue, such as health checks and refusals."""
 
 
 def _refuse_others(signature: Signature) -> None:
@@ -186,12 +185,12 @@ def _seconds(name: str, value: object, *, least: float) -> float:
 
 
 DRAIN_S = 20.0
-"""Seconds that requests under way have after the signal to stop. Kubernetes kills after 30 s, Docker after 10."""
+"""Seconds for pending requests after a signal. Kubernetes kills after 30 s, Docker after 10."""
 _TICK_S = 0.01
 _SAME_S = 0.1
 _KILL_S = 5.0
 _SET_CHILD_SUBREAPER = 36
-"""Of Linux's `prctl`."""
+"""Constant of Linux's `prctl`."""
 _PROXY = "SERVE_PROXY_ACTOR"
 _STORE_BYTES = 512 << 20
 _APPLICATION = "nnadapter"
@@ -199,27 +198,28 @@ _OURS = re.compile(r"^nnadapter\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[[str], None], **settings: Any) -> int:
-    """Serve a model until a signal stops it; return the number of the signal that cut it short, or 0.
+    """Serve a model until a signal; return the number of the signal that interrupted the shutdown, or 0.
 
-    The first signal closes the port and waits for the requests under way, at most `DRAIN_S` or `deadline_s`, whichever
-    is longer. A second one, and one that comes before the server answers, cuts it short. The processes of Ray are
-    killed at the end, so that this process has lost Ray and can only exit.
+    The first signal closes the port and waits for pending requests, for `DRAIN_S` or `deadline_s`, whichever is longer.
+    A
+    second signal, or one before the server is ready, ends it at once. Finally all processes of Ray are killed, so this
+    process must exit.
 
     Args:
-        model: as `deployment` takes it.
-        host: address of this machine that is bound to.
-        port: 0 for one that is free.
-        on_ready: takes the address of the model when the server answers.
-        **settings: what else `deployment` takes.
+        model: as for `deployment`.
+        host: address to bind to.
+        port: port to bind to; 0 for a free one.
+        on_ready: called with the model's URL when the server is ready.
+        **settings: other arguments of `deployment`.
 
     Raises:
-        InvalidOptionError: the port cannot be had.
-        DeviceUnavailableError: a device is not here.
+        InvalidOptionError: the port is not available.
+        DeviceUnavailableError: a device is missing.
         DriverError: no replica started.
     """
     _prepare()
     require_ray("nnadapter serve", "ray.serve")
-    import ray  # noqa: F401  it has psutil
+    import ray  # noqa: F401  it includes psutil
     from psutil import Process
 
     chosen = free_port(host, port)
@@ -230,19 +230,19 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
     initial_children = set(process.children(recursive=True))
     _adopt_orphans()
     with collected_signals() as next_signal:
-        folder = tempfile.mkdtemp(prefix="nna-")  # sockets lie in it, whose paths must be short
+        folder = tempfile.mkdtemp(prefix="nna-")  # socket paths must be short
         started, stop, drained = Future[str](), Event(), Future[None]()
 
         def live() -> None:
-            """Start, drain and stay: the system kills the processes of Ray when the thread that started them ends.
+            """Start, drain and stay alive: Linux kills Ray's processes when the thread that started them ends.
 
-            Signals for a whole group of processes are blocked in all of them, so that only this process acts on them.
+            Signals are blocked in Ray's processes, so that a signal to the group reaches only this process.
             """
             block_signals()
             try:
                 _start(folder, settings.get("replicas", 1))
                 started.set_result(_running(application, name, host, chosen))
-            except BaseException as error:  # noqa: BLE001  the main thread raises it
+            except BaseException as error:  # noqa: BLE001  raised in the main thread
                 _stop()
                 started.set_exception(error)
                 return
@@ -252,7 +252,7 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
             Event().wait()
 
         def until(future: Future[Any]) -> int:
-            """Wait for a result, or for a signal, whose number is returned."""
+            """Wait for a result or a signal; return the signal's number or 0."""
             while not (number := next_signal()) and not future.done():
                 time.sleep(_TICK_S)
             return number
@@ -266,7 +266,7 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
                 stop.set()
                 begun = time.monotonic()
                 while (cut := until(drained)) and time.monotonic() < begun + _SAME_S:
-                    pass  # one signal, for the process and for its group
+                    pass  # a signal to the process and its group counts once
             return cut
         finally:
             _kill_children(process, initial_children)
@@ -274,13 +274,13 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
 
 
 def _adopt_orphans() -> None:
-    """Have processes whose parent ends become children of this one, where the system can (Linux)."""
+    """Make orphans children of this process, on Linux."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _kill_children(process: Any, excluded_processes: Set[Any]) -> None:
-    """Kill the processes that this one has, directly or not, except `excluded_processes`."""
+    """Kill all descendants except `excluded_processes`."""
     from psutil import NoSuchProcess, wait_procs
 
     until = time.monotonic() + _KILL_S
@@ -292,7 +292,7 @@ def _kill_children(process: Any, excluded_processes: Set[Any]) -> None:
 
 
 def _drain(seconds: float) -> None:
-    """Close the port and wait until requests under way are answered; warn of those without an answer in `seconds`."""
+    """Close the port, and wait for pending requests; warn after `seconds`."""
     import ray
 
     until = time.monotonic() + seconds
@@ -307,12 +307,12 @@ def _drain(seconds: float) -> None:
                 warnings.warn(DriverWarning(cut), stacklevel=2)
                 break
             time.sleep(_TICK_S)
-    except Exception as error:  # noqa: BLE001  the server ends in any case
+    except Exception as error:  # noqa: BLE001  the server ends anyway
         warnings.warn(DriverWarning(f"requests under way were not awaited: {describe(error)}"), stacklevel=2)
 
 
 def _proxies() -> list[Any]:
-    """Return the actors of Ray Serve that listen for requests."""
+    """Return the HTTP actors of Ray Serve."""
     import ray
 
     actors = ray.util.list_named_actors(all_namespaces=True)
@@ -320,18 +320,18 @@ def _proxies() -> list[Any]:
 
 
 def close_port(proxy: Any) -> None:
-    """Have the HTTP server of a proxy close its port and its idle connections; called in the proxy's process."""
+    """Close the port and idle connections; called in the proxy's process."""
     for server in _http_servers():
         server.should_exit = True
 
 
 def count_connections(proxy: Any) -> int:
-    """Count the open connections of a proxy's HTTP server; called in the proxy's process."""
+    """Count open connections; called in the proxy's process."""
     return sum(len(server.server_state.connections) for server in _http_servers())
 
 
 def _http_servers() -> list[Any]:
-    """Find the servers of this process: Ray Serve has no name for the one that a proxy runs."""
+    """Find the HTTP servers of this process, which Ray Serve does not expose."""
     global _servers
     if not _servers:
         from uvicorn import Server
@@ -344,26 +344,25 @@ _servers: list[Any] = []
 
 
 def _prepare() -> None:
-    """Before Ray is imported: it looks at the environment then.
+    """Set the environment that Ray reads when it is imported.
 
-    Replicas listen on all addresses and run what they are sent, so who asks them has to know a token; it lives as long
-    as the server, and in its memory alone.
+    Replicas listen on all addresses and execute messages, so Ray requires a token, which is only in memory.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # addresses of this machine alone
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # local addresses only
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def _check_devices(devices: Any) -> None:
-    """Refuse here, where it takes no time, what a replica would."""
+    """Raise early if this machine lacks a device."""
     for name, reason in missing_devices(read_devices(devices, is_compiled=devices is None)).items():
         raise DeviceUnavailableError(f"device {name!r} is not on this machine: {reason}")
 
 
 def _start(folder: str, replicas: int) -> None:
     start_if_needed(
-        address="local",  # no other, whoever started one
+        address="local",  # never join a running cluster
         num_cpus=max(usable(), replicas) + 1,
         object_store_memory=_STORE_BYTES,
         _temp_dir=folder,
@@ -375,7 +374,7 @@ def _start(folder: str, replicas: int) -> None:
 
 
 def _running(application: Any, name: str, host: str, port: int) -> str:
-    """Run the application, and return the address of its model."""
+    """Run the application; return the model's URL."""
     import ray
     from ray import serve
 
@@ -385,12 +384,13 @@ def _running(application: Any, name: str, host: str, port: int) -> str:
     except RuntimeError as error:
         raise DriverError(f"the server did not start: {reason_in(_status_messages(serve.status()))}") from error
     shown = f"[{host}]" if ":" in host else host
-    ray.get([proxy.__ray_call__.remote(count_connections) for proxy in _proxies()])  # it imports this module there
+    # imports this module in the proxies
+    ray.get([proxy.__ray_call__.remote(count_connections) for proxy in _proxies()])
     return f"http://{shown}:{port}/v2/models/{name}"
 
 
 def _status_messages(status: Any) -> str:
-    """What Ray Serve says of an application that did not start."""
+    """Return messages of Ray Serve about an application that did not start."""
     applications = [status.applications[_APPLICATION]] if _APPLICATION in status.applications else []
     deployments = [
         deployment_status for application in applications for deployment_status in application.deployments.values()
@@ -399,7 +399,7 @@ def _status_messages(status: Any) -> str:
 
 
 def reason_in(trace: str) -> str:
-    """The last sentence of ours in a trace of Ray's, which has what a replica raised as text alone."""
+    """Return the last message of our errors in a trace, because Ray has them only as text."""
     lines = [line for line in trace.splitlines() if line.strip()] or ["Ray's logs say more"]
     return (_OURS.findall(trace) or lines)[-1].strip()
 
@@ -414,7 +414,7 @@ def _stop() -> None:
 
 
 def free_port(host: str, port: int) -> int:
-    """The port, if nobody has it; a free one for 0."""
+    """Return the port if it is available; a free one for 0."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:

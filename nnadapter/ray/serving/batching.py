@@ -1,4 +1,4 @@
-"""Batches of requests: those that wait are joined, run together, and their results are split again."""
+"""Batches of requests: queued requests run together, and their results are split again."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from nnadapter.ray.serving.protocol import InferenceRequest
 Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
 Run = Callable[[Sequence[str], Feed, int, float | None], tuple[Sequence[Array], str]]
-"""Runs a feed of so many rows, in so many seconds, and says which devices the results came from."""
+"""Runs a feed of a number of rows within seconds; returns results and devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A request that waits for its turn."""
+    """Request in the queue."""
 
     asked: InferenceRequest
     until: float | None
-    """By `time.monotonic`."""
+    """Deadline by `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """What became of a request."""
+    """Result of a request."""
 
     results: Mapping[str, Array]
     devices: str = ""
@@ -39,12 +39,12 @@ class RequestResult:
 
 
 class Batcher:
-    """Makes runs of requests.
+    """Grouping of requests into runs.
 
     Args:
-        signature: of the model.
-        most: rows of a run.
-        fixed: rows of a run, where what was compiled is for one number of them and the model leaves it open.
+        signature: signature of the model.
+        most: maximum rows per run.
+        compiled_rows: static rows of the compiled model, if the signature's are dynamic.
     """
 
     def __init__(self, signature: Signature, most: int, compiled_rows: int | None) -> None:
@@ -57,10 +57,10 @@ class Batcher:
             axis = None
         joins = axis is not None and len(axis.stripped) == len(signature.outputs) and axis.most in (None, compiled_rows)
         self._axis: Axis | None = axis if joins else None
-        """How rows of several requests lie in a run; None where each request is one of its own."""
+        """Position of several requests' rows in a run; None if each request runs alone."""
 
     def groups(self, waiting: Sequence[QueuedRequest]) -> Iterator[list[int]]:
-        """Positions of requests that go into one run each, in the order in which they came."""
+        """Yield positions of requests for each run, in order of arrival."""
         groups: dict[object, list[int]] = {}
         rows: dict[object, int] = {}
         for position, queued_request in enumerate(waiting):
@@ -75,14 +75,14 @@ class Batcher:
         yield from groups.values()
 
     def _rows(self, inference_request: InferenceRequest) -> int | None:
-        """Rows of a request that may share a run; None for one of its own."""
+        """Return the rows of a request that may share a run; otherwise None."""
         counts = {array.shape[0] if array.ndim else None for array in inference_request.feed.values()}
         if self._axis is None or len(counts) != 1:
             return None
         return counts.pop() or None
 
     def run(self, waiting: Sequence[QueuedRequest], run: Run) -> list[RequestResult]:
-        """Run requests of one group together, and give each its rows."""
+        """Run a group of requests, and split the results."""
         current_time = time.monotonic()
         late = [queued_request.until is not None and queued_request.until <= current_time for queued_request in waiting]
         alive = [queued_request for queued_request, is_late in zip(waiting, late, strict=True) if not is_late]
@@ -95,7 +95,7 @@ class Batcher:
         return [_TOO_LATE if is_late else next(results) for is_late in late]
 
     def _apart(self, waiting: Sequence[QueuedRequest], run: Run, error: NNAdapterError) -> list[RequestResult]:
-        """One of several may be at fault; each gets a run of its own, but for time that is over for all."""
+        """Run each request by itself, because one may be at fault; unless the deadline has passed."""
         if isinstance(error, DeadlineExceededError):
             return [RequestResult({}, error=error)] * len(waiting)
         return [self.run([queued_request], run)[0] for queued_request in waiting]
@@ -136,6 +136,6 @@ def _joined(arrays: Sequence[Array]) -> Array:
 
 
 def _key(inference_request: InferenceRequest) -> object:
-    """What must be equal in requests that share a run."""
+    """Return a key that is equal for requests that may share a run."""
     shapes = tuple((name, array.dtype.name, array.shape[1:]) for name, array in sorted(inference_request.feed.items()))
     return shapes, inference_request.outputs

@@ -20,21 +20,21 @@ from nnadapter.onnx.signature import Signature
 from partition.graph import Value
 
 BODY_BYTES = 64 << 20
-"""Of a whole request, unless the server is told."""
+"""Default limit of a request."""
 JSON_BYTES = 8 << 20
-"""Of its JSON: numbers that are written out take some twenty times as much when they are read. More goes as binary."""
+"""Limit of its JSON, because parsed numbers take many times as much; larger tensors are sent as binary data."""
 WAITING_BYTES = 1 << 30
-"""Of all requests that a replica has at once."""
+"""Limit of all requests of a replica at once."""
 TENSORS = 256
-"""Inputs, and outputs, that a request may name."""
+"""Limit of inputs, and of outputs, in a request."""
 DIMENSIONS = 64
-"""Of a tensor."""
+"""Limit of a tensor's dimensions."""
 NAME_LENGTH = 1024
-"""Of an id, which is given back."""
+"""Limit of an id, which is echoed."""
 ELEMENTS = 1 << 48
-"""That the sizes of a tensor may say, those of 0 left out: no array of numpy has more."""
+"""Limit of the product of a tensor's nonzero sizes, as in numpy."""
 BODY_SECONDS = 60.0
-"""For a body to come, where no deadline is shorter: who sends slowly takes a place of those that may wait."""
+"""Limit of the time to receive a body, because a slow client occupies a place in the queue."""
 
 
 NAMES: Mapping[str, str] = MappingProxyType(
@@ -54,12 +54,12 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "float64": "FP64",
     }
 )
-"""Ours -> the protocol's. Others (texts, sequences) are not served."""
+"""Our data types -> the protocol's. Others (strings, sequences) are not served."""
 DTYPES: Mapping[str, str] = MappingProxyType({name: dtype for dtype, name in NAMES.items()})
 
 
 class HttpError(Exception):
-    """A request that is not answered as it was meant; nobody outside of this room sees it."""
+    """Error response to a request; internal to this package."""
 
     def __init__(self, status: int, message: str, *, retry_after: int = 0) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ class HttpError(Exception):
 
 
 def http_error(error: BaseException) -> HttpError:
-    """The status of what a session raised: the caller's fault, too late, or a device's fault."""
+    """Convert an error of a session: fault of the caller, too late, or fault of a device."""
     if isinstance(error, HttpError):
         return error
     table: tuple[tuple[type[BaseException], int], ...] = (
@@ -84,28 +84,28 @@ def http_error(error: BaseException) -> HttpError:
 Array = np.ndarray[Any, Any]
 _MICRO = 1e-6
 _TYPES = frozenset({bool, int, float})
-"""Of values of a tensor."""
+"""JSON types of a tensor's values."""
 _LONGEST_US = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceRequest:
-    """A request that was read."""
+    """Parsed request."""
 
     id: str
     feed: Mapping[str, Array]
     outputs: tuple[str, ...]
     binary: frozenset[str]
-    """Outputs that go back as bytes."""
+    """Outputs to return as bytes."""
     timeout: float | None
-    """Seconds that it may take."""
+    """Time limit in seconds."""
 
 
 def read_request(body: bytes, header_length: str | None, signature: Signature) -> InferenceRequest:
-    """Return what a request asks for.
+    """Parse a request.
 
     Raises:
-        HttpError: it is none, or does not fit the model (400), or its JSON is too long (413).
+        HttpError: it is invalid or does not fit the model (400), or its JSON is too long (413).
     """
     text, remaining_bytes = _parts(body, header_length)
     request = _object(_parsed(text), "the request")
@@ -201,7 +201,7 @@ def _tensor(
             f"input {name!r} of shape {list(shape)} has {expected} bytes; binary_data_size says {str(size)[:40]}, and "
             f"{len(remaining_bytes)} are left in the body",
         )
-    stored = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # a byte that is neither 0 nor 1 is true
+    stored = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # any nonzero byte is true
     return np.frombuffer(remaining_bytes[:size], stored).astype(dtype, copy=False).reshape(shape), remaining_bytes[
         size:
     ]
@@ -213,7 +213,7 @@ def _shape(name: str, tensor: Mapping[str, Any]) -> tuple[int, ...]:
     if not is_shape or not all(type(size) is int and 0 <= size < 1 << 31 for size in shape or ()):
         raise HttpError(400, f"the shape of input {name!r} is a list of whole numbers, got {str(shape)[:100]}")
     sizes = tuple(shape or ())
-    if prod(size or 1 for size in sizes) > ELEMENTS:  # numpy counts so, where one of them is 0 as well
+    if prod(size or 1 for size in sizes) > ELEMENTS:  # numpy has the same limit, even if a size is 0
         raise HttpError(400, f"the shape of input {name!r} is too large, {str(shape)[:100]}")
     return sizes
 
@@ -222,7 +222,7 @@ def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dty
     data = tensor.get("data")
     if not isinstance(data, list):
         raise HttpError(400, f"input {name!r} has no data: a list of numbers, or binary_data_size in its parameters")
-    # As objects first: where numpy chooses a type, each of many texts has the length of the longest.
+    # As objects first: in an array of strings, each would have the length of the longest.
     values = np.array(data, object).reshape(-1).tolist()
     kinds = set(map(type, values))
     if list in kinds:
@@ -238,7 +238,7 @@ def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dty
 
 
 def _can_hold(array: Array, dtype: np.dtype[Any], kinds: set[type]) -> bool:
-    """Whether what JSON said are values of a data type."""
+    """Return True if JSON values fit a data type."""
     if dtype.kind == "b" or bool in kinds:
         return dtype.kind == "b" and kinds == {bool}
     if dtype.kind not in "iu":
@@ -278,7 +278,7 @@ def _flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def _timeout(parameters: Mapping[str, Any]) -> float | None:
-    """Microseconds, as clients say it; 0 for none."""
+    """Return seconds, from microseconds; None for 0."""
     value = parameters.get("timeout", 0)
     if type(value) is not int or value < 0:
         raise HttpError(400, f"parameter 'timeout' is a number of microseconds, got {str(value)[:40]!r}")
@@ -287,12 +287,12 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 VERSION = "1"
-"""Of every model: a server has one."""
+"""Version of every model: a server has one."""
 Headers = Mapping[str, str]
 
 
 def model_metadata(name: str, signature: Signature) -> dict[str, Any]:
-    """What a client is told of the model."""
+    """Return the metadata of the model for clients."""
     return {
         "name": name,
         "versions": [VERSION],
@@ -310,14 +310,14 @@ def _described(value: Value) -> dict[str, Any]:
 def written(
     model: str, request_id: str, results: Mapping[str, Array], binary: frozenset[str], device: str
 ) -> tuple[bytes, Headers]:
-    """Return the body of an answer, and its headers.
+    """Return the body and headers of a response.
 
     Args:
-        model: its name.
-        request_id: which is given back; empty where there was none.
-        results: by output.
-        binary: outputs that go as bytes.
-        device: that the results came from.
+        model: name of the model.
+        request_id: id to echo; may be empty.
+        results: output -> array.
+        binary: outputs to send as bytes.
+        device: devices that produced the results.
     """
     blobs: list[bytes] = []
     outputs = [_output(name, np.ascontiguousarray(array), name in binary, blobs) for name, array in results.items()]
@@ -339,7 +339,7 @@ def _output(name: str, array: Array, is_binary: bool, blobs: list[bytes]) -> dic
 
 
 class Route(Enum):
-    """What is asked for."""
+    """Resource of a URL."""
 
     SERVER = auto()
     LIVE = auto()
@@ -363,10 +363,10 @@ _SHOWN = 100
 
 
 def route_of(method: str, path: str, model: str) -> Route:
-    """Return what an address stands for.
+    """Return the resource at a path.
 
     Raises:
-        HttpError: nothing (404), or it is asked in another way (405).
+        HttpError: there is none (404), or not by this method (405).
     """
     path = path.rstrip("/")
     match = _MODEL.fullmatch(path)

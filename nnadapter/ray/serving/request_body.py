@@ -1,4 +1,4 @@
-"""Bodies of HTTP requests, read within limits of bytes and time."""
+"""Bodies of HTTP requests, with limits of bytes and time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nnadapter.ray.serving.protocol import HttpError
 
 
 def length_of(request: Request, most: int) -> int:
-    """Bytes that a request takes: as many as it says, or as it may have where it does not say.
+    """Return the bytes to reserve for a request: its length, or the limit if unknown.
 
     Raises:
-        HttpError: more than it may have, or it is compressed.
+        HttpError: it is longer than the limit, or compressed.
     """
     if request.headers.get("content-encoding", "identity") != "identity":
         raise HttpError(415, "the body is compressed; send it as it is")
@@ -25,10 +25,10 @@ def length_of(request: Request, most: int) -> int:
 
 
 async def body_of(request: Request, most: int, deadline_s: float | None) -> bytes:
-    """Return the body of a request, which is to come within the deadline, if there is one, and a minute.
+    """Read the body of a request, within the deadline and a minute.
 
     Raises:
-        HttpError: it is longer, or takes longer, or its client went.
+        HttpError: it is too long or too slow, or the client disconnected.
     """
     seconds = min(protocol.BODY_SECONDS, deadline_s or protocol.BODY_SECONDS)
     try:
@@ -38,10 +38,10 @@ async def body_of(request: Request, most: int, deadline_s: float | None) -> byte
 
 
 async def _read(request: Request, most: int) -> bytes:
-    """The body of a request, read no further than it may be long.
+    """Read the body up to the limit.
 
     Raises:
-        HttpError: it is longer, or its client went.
+        HttpError: it is longer, or the client disconnected.
     """
     parts: list[bytes] = []
     length = 0

@@ -1,4 +1,4 @@
-"""Replica of a served model: requests received within limits, joined into batches, run and answered."""
+"""Replica of a served model: receives requests, joins them into batches, runs and answers them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FAILURES_IN_A_ROW = 3
 
 
 class Health:
-    """What runs and requests did, counted. Usable from many threads at once."""
+    """Counts of runs and requests. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -50,28 +50,28 @@ class Health:
         self._statuses: Counter[int] = Counter()
         self.sums = Sums()
         self.joined = 0
-        """Requests that shared their run with another one."""
+        """Requests that shared a run."""
 
     def ran(self, provenance: Any, feed: Mapping[str, Any], rows: int, seconds: float) -> str:
-        """Count a run that gave its results; the devices that they came from."""
+        """Count a successful run; return its devices."""
         with self._lock:
             self.sums.add(provenance, feed, rows, seconds)
             self._last.append("fell back" if provenance.fell_back else "well")
         return "+".join(dict.fromkeys(step.device for step in provenance.steps))
 
     def failed(self) -> None:
-        """Count a run that a device did not do, and nobody else."""
+        """Count a run that failed without a fallback."""
         with self._lock:
             self._last.append("failed")
 
     def answered(self, status: int) -> None:
-        """Count a request."""
+        """Count a response."""
         with self._lock:
             self._statuses[status] += 1
 
     @property
     def state(self) -> str:
-        """`works`, `falls back` (others do the device's work), or `fails` (its last runs gave no results)."""
+        """`works`, `falls back`, or `fails` (the last runs had no results)."""
         with self._lock:
             newest = list(self._last)[-_FAILURES_IN_A_ROW:]
         if len(newest) == _FAILURES_IN_A_ROW and set(newest) == {"failed"}:
@@ -79,7 +79,7 @@ class Health:
         return "falls back" if newest and newest[-1] == "fell back" else "works"
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the counts as plain data."""
         with self._lock:
             sums = self.sums
             counts = {
@@ -102,10 +102,10 @@ _log = logging.getLogger("ray.serve")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a replica serves."""
+    """Settings of a replica."""
 
     name: str
-    """Of the model, in addresses."""
+    """Name of the model in URLs."""
     max_batch_size: int
     batch_wait_s: float
     deadline_s: float | None
@@ -114,9 +114,9 @@ class Settings:
 
 
 class Server:
-    """See the module."""
+    """Replica of a served model."""
 
-    async def __init__(  # type: ignore[misc]  # Ray Serve waits for it
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, compiler: Any, request: Wanted, settings: Settings
     ) -> None:
         import ray
@@ -135,11 +135,11 @@ class Server:
         self._infer.set_batch_wait_timeout_s(settings.batch_wait_s)
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request; every answer is one of ours."""
+        """Answer a request, errors included."""
         try:
             route = route_of(request.method, request.url.path, self._settings.name)
             response = await self._answer(route, request)
-        except Exception as failure:  # noqa: BLE001  whatever it is, the caller gets an answer
+        except Exception as failure:  # noqa: BLE001  every request gets a response
             error = http_error(failure)
             response = _json_response({"error": error.message}, error.status)
             if error.retry_after:
@@ -150,10 +150,10 @@ class Server:
         return response
 
     def check_health(self) -> None:
-        """Asked by Ray Serve, which puts another replica in the place of one that fails.
+        """Report health to Ray Serve, which replaces a failing replica.
 
         Raises:
-            DriverError: the device fails, and nobody does its work.
+            DriverError: the device fails without a fallback.
         """
         if self._health.state == "fails":
             raise DriverError(f"the last runs of model {self._settings.name!r} failed")
@@ -206,7 +206,7 @@ class Server:
         return Response(text, headers=dict(headers))
 
     async def _await_results(self, inference_request: InferenceRequest) -> RequestResult:
-        """Wait for a request's results, no longer than it may take."""
+        """Wait for a request's results within its time limit."""
         seconds = inference_request.timeout if inference_request.timeout is not None else self._settings.deadline_s
         until = None if seconds is None else time.monotonic() + seconds
         try:
@@ -219,7 +219,7 @@ class Server:
 
     @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
     async def _infer(self, waiting: list[QueuedRequest]) -> list[RequestResult]:
-        """Run what came together."""
+        """Run queued requests."""
         results: list[RequestResult] = [RequestResult({})] * len(waiting)
         loop = asyncio.get_running_loop()
         for group in self._batcher.groups(waiting):
