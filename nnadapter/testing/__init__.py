@@ -1,4 +1,4 @@
-"""The conformance kit: whether a driver does what it says, for `nnadapter conformance`, pytest, and as functions."""
+"""Conformance kit for drivers: used by `nnadapter conformance`, by pytest, or by calls."""
 
 from __future__ import annotations
 

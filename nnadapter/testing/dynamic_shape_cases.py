@@ -1,10 +1,8 @@
 """Cases for devices with dynamic shapes: models compiled once and run at several sizes.
 
-Random models of the adapter IR with a size left open, and what they are at other sizes.
-
-A model at known sizes is made first. Then one of its sizes becomes a traced number wherever an input has it, and the
-schema's rules say of what size everything else is: what they decide on limits the sizes at which the model holds. So
-each of those is a model of its own that the definition computes.
+A random model of static shapes is made first. Then one size becomes symbolic in all inputs, and the schema's rules
+infer
+the others; their guards limit the sizes for which the model holds. At each of these, the definition computes the model.
 """
 
 from __future__ import annotations
@@ -49,16 +47,16 @@ Dimensions = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class DynamicCase:
-    """A model with one size left open, and contents for its inputs at one size."""
+    """Model with one dynamic size, and inputs for one value of it."""
 
     model: Model
     trace: SymbolicTrace
     size: int
-    """At which the contents are."""
+    """Size of the inputs."""
     feeds: tuple[Array, ...]
 
     def at(self, size: int) -> RandomCase | None:
-        """The model at another size, with contents of the same elements; None where the rules decide otherwise."""
+        """Return the model and inputs at another size; None if guards fail."""
         traced_values = self.trace.replay([size])
         if traced_values is None:
             return None
@@ -72,14 +70,14 @@ class DynamicCase:
 
 
 def opened(random: Random, case: RandomCase) -> Iterator[DynamicCase]:
-    """The model with each of its inputs' sizes left open, in an order by chance."""
+    """Yield the model with each size made dynamic, in random order."""
     model = case.model
     sizes = sorted({size for operand in model.inputs for size in model.type_at(operand).dimensions if size})
     for size in random.sample(sizes, len(sizes)):
         trace = SymbolicTrace()
         try:
             yield DynamicCase(_with_open_size(model, size, trace.variable(size)), trace, size, case.feeds)
-        except (ArithmeticError, InvalidModelError):  # sizes that no longer go together
+        except (ArithmeticError, InvalidModelError):  # sizes do not fit together any more
             continue
 
 
@@ -106,7 +104,7 @@ def _with_open_size(model: Model, size: int, variable: SymbolicNumber) -> Model:
 def _attributes(
     operation: Operation, read: Sequence[OperandType | None], size: int, variable: SymbolicNumber
 ) -> Mapping[str, AttributeValue]:
-    """Those of an operation, of which some name sizes of its result."""
+    """Return attributes; some name sizes of the result."""
     shaped, first = _SHAPED.get(operation.type), read[0] if read else None
     if shaped is None:
         return operation.attributes
@@ -119,14 +117,14 @@ def _attributes(
 def _filled(
     attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
 ) -> dict[str, Any]:
-    """Sizes that are equal to the one that is open are it."""
+    """Make equal sizes dynamic."""
     return {"shape": _replaced(attributes["shape"], size, variable)}
 
 
 def _reshaped(
     attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
 ) -> dict[str, Any]:
-    """The same, and the largest is what is left of all elements."""
+    """Make equal sizes dynamic, and compute the largest from the remaining elements."""
     named = _replaced(attributes["shape"], size, variable)
     sizes: Dimensions = size_hint(named)
     if not sizes or 0 in sizes:
@@ -139,7 +137,7 @@ def _reshaped(
 def _resized_by_scales(
     attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
 ) -> dict[str, Any]:
-    """Axes whose scale is 1 have the size that they had; others are resized at one size alone."""
+    """Keep axes of scale 1 dynamic; others are static."""
     each = zip(attributes["shape"], attributes["scales"], dimensions, strict=True)
     return {"shape": tuple(read if scale == 1 else named + 0 * int(read) for named, scale, read in each)}
 
@@ -155,7 +153,7 @@ _SHAPED: Mapping[str, Callable[[Mapping[str, Any], Dimensions, int, SymbolicNumb
         }
     )
 )
-"""By operation, how attributes that name sizes follow from those of its first input."""
+"""Operation -> function that updates attributes with sizes."""
 
 
 def _replaced(dimensions: Dimensions, size: int, variable: SymbolicNumber) -> Dimensions:
@@ -167,7 +165,7 @@ def _with(type_: OperandType, dimensions: Dimensions) -> OperandType:
 
 
 def _resized(feed: Array, dimensions: Dimensions, size: int) -> Array:
-    """Contents whose open axes are of a size: the same elements, again from the first where they do not suffice."""
+    """Resize dynamic axes, repeating elements if needed."""
     for axis, dimension in enumerate(dimensions):
         if isinstance(dimension, SymbolicNumber):
             feed = np.take(feed, np.arange(size) % feed.shape[axis], axis)
@@ -175,19 +173,19 @@ def _resized(feed: Array, dimensions: Dimensions, size: int) -> Array:
 
 
 _SIZES = (12, 1, 2, 5, 3, 33, 0)
-"""At which a program is computed beside that of the model, as far as the model holds there."""
+"""Sizes to try, in addition to the model's."""
 _WANTED = 3
 _MOST_ELEMENTS = 1 << 13
-"""Of any value: the definition looks at each by itself."""
+"""Maximum elements of a value."""
 _SINGLE_SIZE_SAMPLES = 2
-"""How many sizes there are where it is one, in the beginning and again at the end."""
+"""Number of samples of a single size: at the beginning and the end."""
 _UNSUPPORTED_SKIP_REASON = "the device takes no such operation"
 _NO_OTHER = "the model holds at one size alone"
 _DECIDED = "its program holds at one size alone: the driver decides on it, and is asked again for others"
 
 
 def ir_sizes(bench: Bench) -> Iterator[Case]:
-    """Each operation with a size of its inputs left open, and random graphs; for devices that take adapter IR."""
+    """Yield cases of each operation with a dynamic size, and random graphs, for adapter IR."""
     if bench.device.told.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return
@@ -199,7 +197,7 @@ def ir_sizes(bench: Bench) -> Iterator[Case]:
 
 
 def onnx_sizes(bench: Bench) -> Iterator[Case]:
-    """The same for devices that take ONNX."""
+    """Yield the same for ONNX."""
     if bench.device.told.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return
@@ -223,7 +221,7 @@ def _graph(bench: Bench, random: Random) -> Outcome:
 
 
 def _with_each_size(bench: Bench, random: Random, random_case: RandomCase | None) -> Outcome:
-    """The first of its sizes that can be left open, and at which the device takes it."""
+    """Test the first size that can be dynamic on the device."""
     outcome: Outcome = SkippedOutcome(_UNSUPPORTED_SKIP_REASON if random_case is None else _NO_OTHER)
     for case in () if random_case is None else opened(random, random_case):
         outcome = _examined(bench, case)
@@ -266,7 +264,7 @@ def _taking_sizes(bench: Bench) -> IsolatedContext:
 
 
 def _is_defined(case: RandomCase | None) -> bool:
-    """Whether there is such a model, and ONNX says what each of its operations makes."""
+    """Return True if the model exists, and ONNX defines its results."""
     if case is None or any(prod(operand.type.dimensions) > _MOST_ELEMENTS for operand in case.model.operands):
         return False
     try:
@@ -308,7 +306,7 @@ def _computed(bench: Bench, dynamic_model: DynamicOnnxModel) -> Outcome:
     candidate_sizes = [
         original_size,
         *(size for size in _SIZES if size not in (0, original_size)),
-    ]  # no elements are another matter in ONNX
+    ]  # empty tensors are a different matter in ONNX
     subjects = {
         size: subject
         for size, subject in zip(candidate_sizes, map(dynamic_model.at, candidate_sizes), strict=True)

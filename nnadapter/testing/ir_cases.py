@@ -29,20 +29,19 @@ from nnadapter.testing.subjects import (
 )
 
 _ATTEMPTS = 40
-"""Tries of one operation before a device is taken not to take it."""
+"""Attempts until an operation counts as unsupported."""
 _USUAL = (DataType.FLOAT32, DataType.FLOAT32, DataType.FLOAT32, DataType.FLOAT16, *sorted(DataType))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandShapes:
-    """Of what fresh operands are made."""
+    """Sizes and ranks of new operands."""
 
     sizes: tuple[int, ...] = (1, 2, 3, 4, 6)
     ranks: tuple[int, ...] = (0, 1, 2, 2, 3, 3, 4, 4, 4, 5)
 
 
 USUAL = OperandShapes()
-"""Small sizes, up to 5 axes."""
 BOUNDARIES: Mapping[str, OperandShapes] = MappingProxyType(
     {
         "zero": OperandShapes(sizes=(0, 0, 1, 3), ranks=(1, 2, 3, 4)),
@@ -52,21 +51,18 @@ BOUNDARIES: Mapping[str, OperandShapes] = MappingProxyType(
         "high-rank": OperandShapes(sizes=(1, 2), ranks=(6, 7, 8)),
     }
 )
-"""Shapes at which drivers go wrong, by name."""
+"""Name -> shapes at which drivers tend to fail."""
 
 
 def operation_types(bench: Bench) -> Sequence[str]:
-    """Operations that the device may take: those of its own table, or all of the schema table if it has none of them.
-
-    The table of a device that takes ONNX names ops, and says nothing of operations.
-    """
+    """Return operations of the device's own table; of the schema table if it has none, as for ONNX devices."""
     listed = {row.type for row in _rows(bench)}
     brought = sorted(type_ for type_ in listed if type_ not in SCHEMAS and BROUGHT.get(type_))
     return [*(type_ for type_ in SCHEMAS if type_ not in UNREACHED and (not listed or type_ in listed)), *brought]
 
 
 def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes = USUAL) -> RandomCase | None:
-    """A model of one operation that the device takes; None if no try gave one."""
+    """Return a model of one operation that the device supports; None if no attempt succeeds."""
     recipe, accept = RECIPES.get(type_, FROM_SCHEMA), accepted_by(bench)
     for _ in range(_ATTEMPTS):
         maker = _maker(bench, random, [type_], shapes)
@@ -76,7 +72,7 @@ def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandSh
 
 
 def of_many(bench: Bench, random: Random, operations: int) -> RandomCase | None:
-    """A model of up to so many operations that the device takes; None if it takes none."""
+    """Return a model of supported operations, up to a number; None if there is none."""
     types = _types_taken(bench)
     if not types:
         return None
@@ -91,7 +87,7 @@ def of_many(bench: Bench, random: Random, operations: int) -> RandomCase | None:
 
 
 def accepted_by(bench: Bench) -> Callable[[Model], bool]:
-    """Whether the device takes the last operation of a model."""
+    """Return a predicate: does the device support the last operation of a model?"""
 
     def accept(model: Model) -> bool:
         position = len(model.operations) - 1
@@ -104,7 +100,7 @@ def accepted_by(bench: Bench) -> Callable[[Model], bool]:
 
 
 def _types_taken(bench: Bench) -> list[str]:
-    """Operations of which the device takes one in a few tries, found out once."""
+    """Return operations that the device supports in some attempt; memoized."""
     if "types" not in bench.notes:
         fits = [type_ for type_ in operation_types(bench) if of_one_operation(bench, Random(type_), type_)]
         bench.notes["types"] = fits
@@ -119,7 +115,7 @@ def _maker(bench: Bench, random: Random, types: Sequence[str], shapes: OperandSh
 
 
 def _dtypes(bench: Bench, random: Random, types: Sequence[str]) -> list[DataType]:
-    """Three data types that the device lists for these operations, float32 more often."""
+    """Choose three data types that the device lists, float32 most often."""
     listed = {dtype for row in _rows(bench) if row.type in types for dtype in row.dtypes}
     return random.sample([dtype for dtype in _USUAL if not listed or dtype in listed] * 3, 3)
 
@@ -129,7 +125,7 @@ def _rows(bench: Bench) -> Sequence[OperationSupport]:
 
 
 def _has(maker: Maker, shapes: OperandShapes) -> bool:
-    """Whether the operation met the shapes in question: some of its operands were at hand from elsewhere."""
+    """Return True if an operand has the requested shapes; some may be reused ones."""
     types = [maker.type_of(operand) for operand in maker.read if operand != ABSENT]
     if 0 in shapes.sizes:
         return any(0 in type_.dimensions for type_ in types)
@@ -141,14 +137,14 @@ _LARGEST_GRAPH = 12
 
 
 def operations(bench: Bench) -> Iterator[Case]:
-    """Each operation of the schema table, with usual shapes."""
+    """Yield cases of each operation with usual shapes."""
     for type_ in operation_types(bench):
         for number in range(1 if bench.settings.short else 4):
             yield Case(f"operations/{type_}/{number}", partial(_operation, type_=type_, shapes=USUAL))
 
 
 def boundaries(bench: Bench) -> Iterator[Case]:
-    """Each operation, with each kind of unusual shapes."""
+    """Yield cases of each operation with each boundary shape."""
     kinds = ("zero", "odd") if bench.settings.short else tuple(BOUNDARIES)
     for type_ in operation_types(bench):
         for kind in kinds:
@@ -156,13 +152,13 @@ def boundaries(bench: Bench) -> Iterator[Case]:
 
 
 def graphs(bench: Bench) -> Iterator[Case]:
-    """Random graphs of what the device takes."""
+    """Yield random graphs."""
     for number in range(20 if bench.settings.short else 120):
         yield Case(f"graphs/random/{number}", _graph)
 
 
 def refusals(bench: Bench) -> Iterator[Case]:
-    """Valid models that the device takes, spoilt in one way."""
+    """Yield mutated models, which must be refused."""
     for family in MUTATIONS:
         for number in range(1 if bench.settings.short else 4):
             yield Case(f"refusals/{family}/{number}", partial(_refusal, family=family))
@@ -198,7 +194,7 @@ def _refusal(bench: Bench, random: Random, family: str) -> Outcome:
 def _spoilt(random: Random, family: str, model: Model) -> Model | None:
     try:
         mutation = MUTATIONS[family](random, model)
-    except (IndexError, ValueError):  # there is nothing to choose from
+    except (IndexError, ValueError):  # nothing to choose from
         return None
     if mutation is None:
         return None
@@ -210,7 +206,7 @@ def _spoilt(random: Random, family: str, model: Model) -> Model | None:
 
 
 def refused(bench: Bench, model: object, defect: str) -> Outcome:
-    """Whether the device refuses a model: by a verdict, when it is asked to admit it, or when it compiles."""
+    """Check that the device refuses a model: by verdict, admission or compile error."""
     try:
         context = bench.context
         if not bench.takes(model) or not context.admit(model).verdict:

@@ -47,20 +47,20 @@ from nnadapter.testing.subjects import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRow:
-    """One case."""
+    """Outcome of a case."""
 
     name: str
     outcome: Outcome
 
     @property
     def group(self) -> str:
-        """The first part of its name."""
+        """First part of the name."""
         return self.name.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What became of the cases of a group."""
+    """Counts of outcomes in a group."""
 
     passed: int
     failed: int
@@ -69,7 +69,7 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreCard:
-    """A run of the kit."""
+    """Results of a run of the kit."""
 
     settings: Settings
     rows: tuple[ScoreRow, ...]
@@ -77,22 +77,22 @@ class ScoreCard:
 
     @cached_property
     def failures(self) -> tuple[tuple[ScoreRow, FailedOutcome], ...]:
-        """Cases that failed, in their order."""
+        """Failed cases, in order."""
         return tuple((row, row.outcome) for row in self.rows if isinstance(row.outcome, FailedOutcome))
 
     @property
     def all_passed(self) -> bool:
-        """Nothing failed, and something passed."""
+        """True if nothing failed and something passed."""
         return not self.failures and any(isinstance(row.outcome, PassedOutcome) for row in self.rows)
 
     @cached_property
     def kinds(self) -> dict[OutcomeKind, int]:
-        """How often each kind of failure was met."""
+        """Kind of failure -> count."""
         return dict(Counter(failed.kind for _, failed in self.failures))
 
     @cached_property
     def uncompiled_claims(self) -> tuple[str, ...]:
-        """Cases of what the device said it takes and then did not compile."""
+        """Cases that the device accepted, but did not compile."""
         return tuple(row.name for row, failed in self.failures if failed.kind is OutcomeKind.DOES_NOT_COMPILE)
 
     @cached_property
@@ -106,7 +106,7 @@ class ScoreCard:
         return Tally(passed=counts[PassedOutcome], failed=counts[FailedOutcome], skipped=counts[SkippedOutcome])
 
     def to_dict(self) -> dict[str, Any]:
-        """The card as plain data."""
+        """Return the card as plain data."""
         return {
             "device": self.settings.device,
             "options": dict(self.settings.options),
@@ -156,18 +156,18 @@ GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
         ),
     }
 )
-"""By the form in which a device takes models: groups of cases, in the order in which they run."""
+"""Model form of the device -> groups of cases, in order."""
 MOST_LOST = 5
-"""Times that a group may lose the device; the rest of it is given up."""
+"""Device losses after which the remaining cases of a group are skipped."""
 
 
 def cases_of(bench: Bench, pattern: str = "", limit: int | None = None) -> list[Case]:
-    """The cases for a device.
+    """Return the cases for a device.
 
     Args:
         bench: the device.
-        pattern: a case's name, or a part of names, or a glob; all cases if empty.
-        limit: at most so many of each group.
+        pattern: a case's name, a part of names, or a glob; all cases if empty.
+        limit: maximum number of cases per group.
     """
     cases: list[Case] = []
     for name, group in GROUPS[bench.capability.form].items():
@@ -184,10 +184,10 @@ def _matches(name: str, pattern: str) -> bool:
 def run_cases(
     bench: Bench, cases: list[Case], callback: Callable[[Case, Outcome], None] = lambda case, outcome: None
 ) -> ScoreCard:
-    """Run cases and count.
+    """Run cases; the device stays open.
 
     Args:
-        bench: the device; left open.
+        bench: the device.
         cases: from `cases_of`.
         callback: called after each case.
     """
@@ -220,11 +220,11 @@ def run_conformance(
     limit: int | None = None,
     on_result: Callable[[Case, Outcome], None] = lambda case, outcome: None,
 ) -> ScoreCard:
-    """Run the kit on a device that is opened and closed for it.
+    """Open a device, run the kit on it, and close it.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used here.
-        InvalidOptionError: an option does not exist or does not fit.
+        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
+        InvalidOptionError: an option is unknown or invalid.
     """
     bench = Bench(settings)
     try:
@@ -235,7 +235,7 @@ def run_conformance(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundCase:
-    """One case of one device."""
+    """Case of one device."""
 
     case: Case
     bench: Bench
@@ -245,11 +245,11 @@ class BoundCase:
         return self.case.name
 
     def check(self) -> None:
-        """Run it.
+        """Run the case.
 
         Raises:
-            AssertionError: the driver did something wrong.
-            unittest.SkipTest: the case is not for this device; pytest takes it for a skip too.
+            AssertionError: the driver failed.
+            unittest.SkipTest: the case is not for this device; pytest skips it too.
         """
         outcome = self.case.run(self.bench)
         if isinstance(outcome, SkippedOutcome):
@@ -259,7 +259,6 @@ class BoundCase:
             raise AssertionError(f"{outcome.kind.value}: {outcome.detail}\nagain: {command}")
 
     def __str__(self) -> str:
-        """The name, as pytest shows it."""
         return self.name
 
 
@@ -271,18 +270,18 @@ def conformance_cases(
     limit: int | None = None,
     **settings: Any,
 ) -> list[BoundCase]:
-    """Return the cases for a device, which is opened in a process of its own for as long as this one lives.
+    """Return the cases for a device, which is open in a separate process until this process ends.
 
     Args:
-        device: its name, as in `nnadapter devices`.
-        options: of its context.
+        device: name, as in `nnadapter devices`.
+        options: options of its context.
         pattern: a part of names, or a glob; all cases if empty.
-        limit: at most so many of each group.
-        settings: further fields of `Settings`, such as `short=True`.
+        limit: maximum number of cases per group.
+        settings: other fields of `Settings`, such as `short=True`.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used here.
-        InvalidOptionError: an option does not exist or does not fit.
+        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
+        InvalidOptionError: an option is unknown or invalid.
     """
     bench = Bench(Settings(device=device, options=dict(options or {}), **settings))
     atexit.register(bench.close)
@@ -290,11 +289,11 @@ def conformance_cases(
 
 
 MOST_SHOWN = 40
-"""Failures that are listed; the JSON form has them all."""
+"""Failures shown as text; JSON has all."""
 
 
 def score_to_text(card: ScoreCard) -> str:
-    """Return the card as lines: the verdict, a row per group, failures, and what was claimed in vain."""
+    """Return the card as text: verdict, groups, failures, uncompiled claims."""
     return "\n".join(_lines(card))
 
 
@@ -320,7 +319,7 @@ def _lines(card: ScoreCard) -> Iterator[str]:
 
 
 def headline(card: ScoreCard) -> str:
-    """One line that says how it went."""
+    """Return the verdict in one line."""
     passed = sum(tally.passed for tally in card.groups.values())
     if card.all_passed:
         verdict = "full marks"
@@ -368,7 +367,7 @@ _PACKAGES = ("numpy", "onnx", "onnxruntime", "ml-dtypes")
 
 
 def keep_failure(folder: Path, settings: Settings, name: str, failed: FailedOutcome) -> Path:
-    """Write a failure to a folder of its own in `folder`, whole or not at all, and return it.
+    """Write a failure to a new folder in `folder`, atomically; return its path.
 
     Raises:
         OSError: it cannot be written.
@@ -409,7 +408,7 @@ def _write_model(folder: Path, evidence: Evidence) -> None:
     try:
         save(model, folder / "model.nnadapter")
         text = to_text(model)
-    except (NNAdapterError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):  # it is invalid
+    except (NNAdapterError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):  # invalid model
         text = "\n".join(map(repr, (*model.operands, *model.operations, model.inputs, model.outputs)))
     (folder / "model.txt").write_text(text + "\n")
 

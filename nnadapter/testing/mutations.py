@@ -1,4 +1,4 @@
-"""Invalid models with a wrong operation, attribute or operand, and the table of all kinds of invalid models."""
+"""Mutations of valid models into invalid ones."""
 
 from __future__ import annotations
 
@@ -27,109 +27,109 @@ from nnadapter.ir import (
 from nnadapter.ir.schema import Attribute, OperationSchema
 
 Mutated = tuple[Model, str] | None
-"""An invalid model, and a pattern for the message that it must be refused with; None where nothing could be spoilt."""
+"""Invalid model and pattern of its error message; None if the model cannot be mutated so."""
 Mutation = Callable[[Random, Model], Mutated]
-"""A family: a valid model made invalid, each time in the same way. Its name says which."""
+"""Function that makes a model invalid; its name is the family."""
 
 
 def with_operand(model: Model, index: int, **changes: Any) -> Model:
-    """The model with one operand changed."""
+    """Return the model with one operand changed."""
     operands = list(model.operands)
     operands[index] = replace(operands[index], **changes)
     return replace(model, operands=tuple(operands))
 
 
 def with_type(model: Model, index: int, **changes: Any) -> Model:
-    """The model with the type of one operand changed."""
+    """Return the model with an operand's type changed."""
     return with_operand(model, index, type=replace(model.operands[index].type, **changes))
 
 
 def with_operation(model: Model, position: int, **changes: Any) -> Model:
-    """The model with one operation changed."""
+    """Return the model with one operation changed."""
     operations = list(model.operations)
     operations[position] = replace(operations[position], **changes)
     return replace(model, operations=tuple(operations))
 
 
 def operands_of(model: Model, *lifetimes: Lifetime) -> list[int]:
-    """Operands of these lifetimes, or all."""
+    """Return operands of some lifetimes, or all."""
     return [index for index, operand in enumerate(model.operands) if operand.lifetime in (lifetimes or (*Lifetime,))]
 
 
 def results_of(model: Model) -> list[int]:
-    """What operations make."""
+    """Return results of operations."""
     return [operand for operation in model.operations for operand in operation.outputs]
 
 
 def named(model: Model, index: int) -> str:
-    """A pattern for the name of an operand as messages show it."""
+    """Return a pattern of an operand's name."""
     return escape(repr(model.operands[index].name))
 
 
 def positions(model: Model, fits: Callable[[Operation, OperationSchema], bool]) -> list[int]:
-    """Operations that fit."""
+    """Return positions of matching operations."""
     return [index for index, operation in enumerate(model.operations) if fits(operation, schema_of(operation.type))]
 
 
 def at(model: Model, position: int) -> str:
-    """A pattern for how messages about an operation begin."""
+    """Return a pattern of messages about an operation."""
     return f"operation {position}, .*{model.operations[position].type}: "
 
 
 def with_input(model: Model, type_: OperandType) -> tuple[Model, int]:
-    """The model with one more input, and which operand it is."""
+    """Return the model with another input, and its operand."""
     operands = (*model.operands, Operand("another", type_, Lifetime.MODEL_INPUT))
     return replace(model, operands=operands, inputs=(*model.inputs, len(model.operands))), len(model.operands)
 
 
 def duplicate_name(random: Random, model: Model) -> Mutated:
-    """Two operands of one name."""
+    """Repeat an operand's name."""
     first, other = random.sample(range(len(model.operands)), 2)
     name = model.operands[first].name
     return with_operand(model, other, name=name), f"operand {max(first, other)} is called {escape(repr(name))}"
 
 
 def name_is_no_text(random: Random, model: Model) -> Mutated:
-    """A name that is no text."""
+    """Set a name that is not a string."""
     index = random.randrange(len(model.operands))
     return with_operand(model, index, name=random.choice((None, 7, b"x"))), f"operand {index} .*expected a text"
 
 
 def negative_dimension(random: Random, model: Model) -> Mutated:
-    """A dimension below 0."""
+    """Set a negative dimension."""
     index = random.randrange(len(model.operands))
     return with_type(model, index, dimensions=(2, -1)), f"{named(model, index)}.*expected no dimension below 0"
 
 
 def unknown_dimension(random: Random, model: Model) -> Mutated:
-    """A dimension that is no whole number."""
+    """Set a dimension that is not an integer."""
     index = random.randrange(len(model.operands))
     size = random.choice((None, "N", 2.0))
     return with_type(model, index, dimensions=(2, size)), f"{named(model, index)}.*expected whole numbers"
 
 
 def unknown_data_type(random: Random, model: Model) -> Mutated:
-    """A data type that is none."""
+    """Set an invalid data type."""
     index = random.randrange(len(model.operands))
     dtype = random.choice(("float33", None, np.float32))
     return with_type(model, index, dtype=dtype), f"{named(model, index)}.*expected a DataType"
 
 
 def layout_of_another_rank(random: Random, model: Model) -> Mutated:
-    """A layout of images on what is none."""
+    """Set an image layout for another rank."""
     indices = [index for index, operand in enumerate(model.operands) if operand.type.rank != 4]
     index = random.choice(indices)
     return with_type(model, index, layout=Layout.NHWC), f"{named(model, index)}.*expected rank 4"
 
 
 def constant_without_value(random: Random, model: Model) -> Mutated:
-    """A constant that holds nothing."""
+    """Remove a constant's contents."""
     index = random.choice(operands_of(model, Lifetime.CONSTANT))
     return with_operand(model, index, value=None), f"{named(model, index)} is constant and has no contents"
 
 
 def value_of_another_lifetime(random: Random, model: Model) -> Mutated:
-    """Contents on what is no constant."""
+    """Add contents to an operand that is not constant."""
     index = random.choice(operands_of(model, Lifetime.MODEL_INPUT, Lifetime.MODEL_OUTPUT, Lifetime.TEMPORARY))
     type_ = model.operands[index].type
     return with_operand(model, index, value=np.zeros(type_.dimensions)), f"{named(model, index)}.*has contents"
@@ -141,25 +141,25 @@ def _with_value(random: Random, model: Model, change: Callable[[Any], Any]) -> t
 
 
 def value_of_wrong_data_type(random: Random, model: Model) -> Mutated:
-    """A constant that holds another data type than it says."""
+    """Change a constant's data type."""
     changed, index = _with_value(random, model, lambda value: value.astype(np.complex64))
     return changed, f"{named(model, index)} holds complex64.*expected its type"
 
 
 def value_of_wrong_shape(random: Random, model: Model) -> Mutated:
-    """A constant that holds other dimensions than it says."""
+    """Change a constant's shape."""
     changed, index = _with_value(random, model, lambda value: np.stack([value, value]))
     return changed, f"{named(model, index)} holds .*expected its type"
 
 
 def value_that_is_no_array(random: Random, model: Model) -> Mutated:
-    """A constant that holds a list."""
+    """Replace a constant by a list."""
     changed, index = _with_value(random, model, lambda value: value.tolist())
     return changed, f"{named(model, index)} .*expected a numpy array"
 
 
 def value_of_another_byte_order(random: Random, model: Model) -> Mutated:
-    """A constant in the byte order of other machines."""
+    """Swap a constant's byte order."""
     indices = [index for index in operands_of(model, Lifetime.CONSTANT) if _swappable(model.operands[index])]
     if not indices:
         return None
@@ -187,7 +187,6 @@ OPERAND_MUTATIONS: tuple[Mutation, ...] = (
     value_that_is_no_array,
     value_of_another_byte_order,
 )
-"""Every family of this file."""
 
 
 def _quantized(model: Model, dtype: DataType, dimensions: tuple[int, ...], **quantization: Any) -> Model:
@@ -197,7 +196,7 @@ def _quantized(model: Model, dtype: DataType, dimensions: tuple[int, ...], **qua
 
 
 def quantized_real(random: Random, model: Model) -> Mutated:
-    """A quantization of what is no integer."""
+    """Quantize other types than integers."""
     dtype = random.choice((DataType.FLOAT32, DataType.FLOAT16, DataType.BOOL))
     return _quantized(model, dtype, (2,), scale=(0.5,), zero_point=(0,)), "'quantized'.*expected an integer data type"
 
@@ -207,7 +206,7 @@ def _integer(random: Random) -> DataType:
 
 
 def wrong_number_of_scales(random: Random, model: Model) -> Mutated:
-    """More or fewer scales than the axis has sizes."""
+    """Add or remove scales."""
     axis, wrong = random.choice(((None, 0), (None, 2), (0, 1), (0, 4)))
     changed = _quantized(
         model, _integer(random), (3,), scale=(0.5,) * wrong, zero_point=(0,) * (3 if axis == 0 else 1), axis=axis
@@ -216,41 +215,41 @@ def wrong_number_of_scales(random: Random, model: Model) -> Mutated:
 
 
 def wrong_number_of_zero_points(random: Random, model: Model) -> Mutated:
-    """More or fewer zero points than scales."""
+    """Add or remove zero points."""
     wrong = random.choice((0, 2, 3))
     changed = _quantized(model, _integer(random), (3,), scale=(0.5,), zero_point=(0,) * wrong)
     return changed, f"'quantized' has 1 scales and {wrong} zero points, expected 1"
 
 
 def unsound_scale(random: Random, model: Model) -> Mutated:
-    """A scale that is not positive and finite."""
+    """Set a scale that is not positive and finite."""
     scale = random.choice((0.0, -0.5, float("nan"), float("inf"), float("-inf")))
     changed = _quantized(model, _integer(random), (2,), scale=(0.5, scale), zero_point=(0, 0), axis=0)
     return changed, "'quantized' has a scale that is not positive and finite"
 
 
 def scale_that_is_no_number(random: Random, model: Model) -> Mutated:
-    """A scale that is no number."""
+    """Set a scale that is not a number."""
     scale = random.choice(("0.5", None, (0.5,)))
     changed = _quantized(model, _integer(random), (2,), scale=(scale,), zero_point=(0,))
     return changed, "'quantized' has a scale that is no number"
 
 
 def zero_point_out_of_range(random: Random, model: Model) -> Mutated:
-    """A zero point that the data type does not hold."""
+    """Set a zero point outside the data type."""
     dtype, point = random.choice(((DataType.INT8, 128), (DataType.UINT8, -1), (DataType.UINT4, 16)))
     changed = _quantized(model, dtype, (2,), scale=(0.5,), zero_point=(point,))
     return changed, "'quantized' has a zero point outside its data type, expected"
 
 
 def zero_point_that_is_no_integer(random: Random, model: Model) -> Mutated:
-    """A zero point that is no whole number."""
+    """Set a zero point that is not an integer."""
     changed = _quantized(model, _integer(random), (2,), scale=(0.5,), zero_point=(random.choice((0.5, None, "0")),))
     return changed, "'quantized' has a zero point that is no whole number"
 
 
 def quantized_along_no_axis(random: Random, model: Model) -> Mutated:
-    """A quantization along an axis that is not there."""
+    """Quantize along a missing axis."""
     axis = random.choice((-1, 2, 7))
     changed = _quantized(model, _integer(random), (2, 1), scale=(0.5,), zero_point=(0,), axis=axis)
     return changed, f"'quantized' is quantized along axis {axis}, expected one of 0 to 1"
@@ -266,11 +265,10 @@ QUANTIZATION_MUTATIONS: tuple[Mutation, ...] = (
     zero_point_that_is_no_integer,
     quantized_along_no_axis,
 )
-"""Every family of this file."""
 
 
 def listed_index_out_of_range(random: Random, model: Model) -> Mutated:
-    """An input or output of the model that is no operand."""
+    """List a model input or output that does not exist."""
     name, index = random.choice(("inputs", "outputs")), random.choice((-1, len(model.operands), None, 0.0))
     listed = (*getattr(model, name), index)
     mutated = replace(model, inputs=listed) if name == "inputs" else replace(model, outputs=listed)
@@ -278,26 +276,26 @@ def listed_index_out_of_range(random: Random, model: Model) -> Mutated:
 
 
 def input_twice(random: Random, model: Model) -> Mutated:
-    """A model input that is listed twice."""
+    """List a model input twice."""
     return replace(model, inputs=(*model.inputs, random.choice(model.inputs))), "model inputs are .*expected none twice"
 
 
 def input_not_listed(random: Random, model: Model) -> Mutated:
-    """An operand that says it is a model input and is not listed."""
+    """Omit a model input from the list."""
     index = random.choice(model.inputs)
     listed = tuple(operand for operand in model.inputs if operand != index)
     return replace(model, inputs=listed), f"{named(model, index)} is model_input, expected it in that list"
 
 
 def output_not_listed(random: Random, model: Model) -> Mutated:
-    """An operand that says it is a model output and is not listed."""
+    """Omit a model output from the list."""
     index = random.choice(operands_of(model, Lifetime.MODEL_OUTPUT))
     listed = tuple(operand for operand in model.outputs if operand != index)
     return replace(model, outputs=listed), f"{named(model, index)} is model_output, expected it in that list"
 
 
 def lifetime_against_use(random: Random, model: Model) -> Mutated:
-    """What is made is said to be given, or what is given to be made."""
+    """Swap lifetimes of inputs, outputs and temporaries."""
     index = random.choice(operands_of(model, Lifetime.MODEL_INPUT, Lifetime.TEMPORARY, Lifetime.MODEL_OUTPUT))
     lifetimes = {Lifetime.MODEL_INPUT, Lifetime.TEMPORARY, Lifetime.MODEL_OUTPUT} - {model.operands[index].lifetime}
     lifetime = random.choice(sorted(lifetimes))
@@ -305,7 +303,7 @@ def lifetime_against_use(random: Random, model: Model) -> Mutated:
 
 
 def output_that_nothing_makes(random: Random, model: Model) -> Mutated:
-    """A model output that no operation makes."""
+    """Add a model output without a producer."""
     type_ = OperandType(DataType.FLOAT32, (2,))
     operands = (*model.operands, Operand("never made", type_, Lifetime.MODEL_OUTPUT))
     changed = replace(model, operands=operands, outputs=(*model.outputs, len(model.operands)))
@@ -313,7 +311,7 @@ def output_that_nothing_makes(random: Random, model: Model) -> Mutated:
 
 
 def dangling_operand(random: Random, model: Model) -> Mutated:
-    """A temporary that no operation makes."""
+    """Add a temporary without a producer."""
     operand = Operand("dangling", OperandType(DataType.FLOAT32, (2,)), Lifetime.TEMPORARY)
     return replace(model, operands=(*model.operands, operand)), "'dangling' is temporary, expected an operation"
 
@@ -327,7 +325,6 @@ SIGNATURE_MUTATIONS: tuple[Mutation, ...] = (
     output_that_nothing_makes,
     dangling_operand,
 )
-"""Every family of this file."""
 
 
 def _reading(random: Random, model: Model) -> tuple[int, Operation]:
@@ -336,20 +333,20 @@ def _reading(random: Random, model: Model) -> tuple[int, Operation]:
 
 
 def unknown_operation(random: Random, model: Model) -> Mutated:
-    """An operation type that is not in the schema table."""
+    """Set an unknown operation type."""
     position = random.randrange(len(model.operations))
     type_ = random.choice((model.operations[position].type + "S_", "", model.operations[position].type.lower()))
     return with_operation(model, position, type=type_), f"operation {position}, .*unknown operation {type_!r}; "
 
 
 def no_operation_type(random: Random, model: Model) -> Mutated:
-    """An operation without a type."""
+    """Remove an operation's type."""
     position = random.randrange(len(model.operations))
     return with_operation(model, position, type=None), f"operation {position} is of type None, expected"
 
 
 def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
-    """An operation that reads an operand that is not there."""
+    """Read an operand that does not exist."""
     position, operation = _reading(random, model)
     index = random.choice((len(model.operands), -2, 10**6))
     changed = with_operation(model, position, inputs=(index, *operation.inputs[1:]))
@@ -357,21 +354,21 @@ def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
 
 
 def reads_no_number(random: Random, model: Model) -> Mutated:
-    """An operation that reads something that is no position."""
+    """Read an operand that is not a number."""
     position, operation = _reading(random, model)
     changed = with_operation(model, position, inputs=(random.choice((None, "x")), *operation.inputs[1:]))
     return changed, f"{at(model, position)}reads operand .*expected a whole number"
 
 
 def reads_its_own_result(random: Random, model: Model) -> Mutated:
-    """A cycle of one operation."""
+    """Read an operation's own result."""
     position, operation = _reading(random, model)
     changed = with_operation(model, position, inputs=(operation.outputs[0], *operation.inputs[1:]))
     return changed, f"{at(model, position)}reads operand {operation.outputs[0]}, expected one that exists by then"
 
 
 def cycle(random: Random, model: Model) -> Mutated:
-    """Two operations that wait for each other."""
+    """Make two operations depend on each other."""
     pairs = [(model.producer[operand], reader) for reader, operand in _read_of_made(model)]
     if not pairs:
         return None
@@ -386,7 +383,7 @@ def _read_of_made(model: Model) -> Iterator[tuple[int, int]]:
 
 
 def operation_before_its_input(random: Random, model: Model) -> Mutated:
-    """Operations in an order in which they cannot run."""
+    """Move an operation before its input."""
     reads = list(_read_of_made(model))
     if not reads:
         return None
@@ -397,7 +394,7 @@ def operation_before_its_input(random: Random, model: Model) -> Mutated:
 
 
 def required_input_absent(random: Random, model: Model) -> Mutated:
-    """A required input that is left out."""
+    """Omit a required input."""
     position, operation = _reading(random, model)
     roles = schema_of(operation.type).inputs
     place = random.choice([index for index, role in enumerate(roles) if not role.optional])
@@ -407,13 +404,13 @@ def required_input_absent(random: Random, model: Model) -> Mutated:
 
 
 def too_few_inputs(random: Random, model: Model) -> Mutated:
-    """An operation without its inputs."""
+    """Remove all inputs."""
     position, _ = _reading(random, model)
     return with_operation(model, position, inputs=()), f"{at(model, position)}0 inputs, expected "
 
 
 def too_many_inputs(random: Random, model: Model) -> Mutated:
-    """More inputs than the schema has roles."""
+    """Add inputs beyond the schema."""
     position = random.choice(positions(model, lambda operation, schema: not any(r.variadic for r in schema.inputs)))
     operation = model.operations[position]
     count = len(schema_of(operation.type).inputs) + random.choice((1, 2))
@@ -422,7 +419,7 @@ def too_many_inputs(random: Random, model: Model) -> Mutated:
 
 
 def input_of_wrong_data_type(random: Random, model: Model) -> Mutated:
-    """A data type that the operation is not defined for."""
+    """Read an unsupported data type."""
     position = random.choice(positions(model, lambda operation, schema: len(schema.inputs[0].dtypes) < len(DataType)))
     wrong = random.choice(sorted(frozenset(DataType) - schema_of(model.operations[position].type).inputs[0].dtypes))
     changed, index = with_input(
@@ -432,7 +429,7 @@ def input_of_wrong_data_type(random: Random, model: Model) -> Mutated:
 
 
 def inputs_of_different_data_types(random: Random, model: Model) -> Mutated:
-    """Inputs of different data types where they must be the same."""
+    """Mix data types that must be equal."""
     candidates = positions(model, lambda operation, schema: len(operation.inputs) > 1 and _paired(schema))
     position = random.choice(candidates)
     operation = model.operations[position]
@@ -454,7 +451,7 @@ def _paired(schema: OperationSchema) -> bool:
 
 
 def input_of_wrong_rank(random: Random, model: Model) -> Mutated:
-    """An input of a rank that the operation is not defined for."""
+    """Read an unsupported rank."""
     position = random.choice(positions(model, lambda operation, schema: schema.ranks[0] > 0))
     operation = model.operations[position]
     smallest, largest = schema_of(operation.type).ranks
@@ -468,7 +465,7 @@ def _first_replaced(model: Model, position: int, operand: int) -> Model:
 
 
 def made_twice(random: Random, model: Model) -> Mutated:
-    """An operand that two operations make."""
+    """Produce an operand by two operations."""
     first, other = sorted(random.sample(range(len(model.operations)), 2))
     index = model.operations[first].outputs[0]
     changed = with_operation(model, other, outputs=(index, *model.operations[other].outputs[1:]))
@@ -476,7 +473,7 @@ def made_twice(random: Random, model: Model) -> Mutated:
 
 
 def makes_what_is_given(random: Random, model: Model) -> Mutated:
-    """An operation that makes a model input or a constant."""
+    """Produce a model input or constant."""
     position = random.choice(positions(model, lambda operation, schema: _is_plain(model, operation.outputs[0])))
     index = random.choice(operands_of(model, Lifetime.MODEL_INPUT, Lifetime.CONSTANT))
     outputs = (index, *model.operations[position].outputs[1:])
@@ -486,7 +483,7 @@ def makes_what_is_given(random: Random, model: Model) -> Mutated:
 
 
 def makes_one_operand_twice(random: Random, model: Model) -> Mutated:
-    """An operation that makes one operand twice."""
+    """Produce an operand twice."""
     candidates = positions(model, lambda operation, schema: len(operation.outputs) > 1)
     position = random.choice(candidates)
     outputs = model.operations[position].outputs
@@ -495,13 +492,13 @@ def makes_one_operand_twice(random: Random, model: Model) -> Mutated:
 
 
 def makes_too_few(random: Random, model: Model) -> Mutated:
-    """An operation that makes nothing."""
+    """Remove all outputs."""
     position = random.randrange(len(model.operations))
     return with_operation(model, position, outputs=()), f"{at(model, position)}0 outputs, expected"
 
 
 def makes_too_many(random: Random, model: Model) -> Mutated:
-    """An operation that makes more than its schema says."""
+    """Add an output beyond the schema."""
     position = random.randrange(len(model.operations))
     outputs = (*model.operations[position].outputs, len(model.operands))
     operand = Operand("too many", OperandType(DataType.FLOAT32, (2,)), Lifetime.TEMPORARY)
@@ -510,7 +507,7 @@ def makes_too_many(random: Random, model: Model) -> Mutated:
 
 
 def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
-    """An operation that makes an operand that is not there."""
+    """Produce an operand that does not exist."""
     position = random.randrange(len(model.operations))
     index = random.choice((len(model.operands), -1, -2))
     outputs = (index, *model.operations[position].outputs[1:])
@@ -520,7 +517,7 @@ def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
 
 
 def _is_plain(model: Model, index: int) -> bool:
-    """Whether an operand is not quantized: what a quantized result may be is for the model to say, within rules."""
+    """Return True for operands without quantization, whose type rules leave no choice."""
     return model.operands[index].type.quantization is None
 
 
@@ -533,7 +530,7 @@ def _spoilt_result(random: Random, model: Model, **changes: Any) -> Mutated:
 
 
 def result_of_wrong_shape(random: Random, model: Model) -> Mutated:
-    """A result of other dimensions than the shape rule gives."""
+    """Change a result's shape."""
     index = random.choice(results_of(model))
     dimensions = model.operands[index].type.dimensions
     wrong = random.choice(((*dimensions, 1), tuple(size + 1 for size in dimensions) or (2,), (*dimensions[:-1], 97)))
@@ -542,12 +539,12 @@ def result_of_wrong_shape(random: Random, model: Model) -> Mutated:
 
 
 def result_of_wrong_data_type(random: Random, model: Model) -> Mutated:
-    """A result of another data type than the shape rule gives."""
+    """Change a result's data type."""
     return _spoilt_result(random, model, dtype=random.choice((DataType.UINT64, DataType.FLOAT64, DataType.INT4)))
 
 
 def result_of_wrong_layout(random: Random, model: Model) -> Mutated:
-    """A result of another layout than the shape rule gives."""
+    """Change a result's layout."""
     indices = [index for index in results_of(model) if model.operands[index].type.rank == 4]
     index = random.choice(indices)
     other = Layout.NCHW if model.operands[index].type.layout is Layout.NHWC else Layout.NHWC
@@ -556,7 +553,7 @@ def result_of_wrong_layout(random: Random, model: Model) -> Mutated:
 
 
 def operation_left_out(random: Random, model: Model) -> Mutated:
-    """A model that lacks an operation."""
+    """Remove an operation."""
     position = random.randrange(len(model.operations))
     operations = (*model.operations[:position], *model.operations[position + 1 :])
     return replace(
@@ -589,7 +586,6 @@ OPERATION_MUTATIONS: tuple[Mutation, ...] = (
     result_of_wrong_layout,
     operation_left_out,
 )
-"""Every family of this file."""
 
 
 def _attribute(random: Random, model: Model, fits: Callable[[Attribute], bool]) -> tuple[int, str]:
@@ -607,14 +603,14 @@ def _set(model: Model, position: int, name: str, value: Any) -> Model:
 
 
 def unknown_attribute(random: Random, model: Model) -> Mutated:
-    """An attribute that the schema does not have."""
+    """Add an unknown attribute."""
     position = random.randrange(len(model.operations))
     changed = _set(model, position, "axsi", 1)
     return changed, f"{at(model, position)}unknown attribute 'axsi'; "
 
 
 def missing_attribute(random: Random, model: Model) -> Mutated:
-    """An attribute of the schema that is not there."""
+    """Remove an attribute."""
     position, name = _attribute(random, model, lambda attribute: True)
     attributes = {key: value for key, value in model.operations[position].attributes.items() if key != name}
     changed = with_operation(model, position, attributes=attributes)
@@ -634,7 +630,7 @@ _WRONG: Mapping[AttributeKind, tuple[Any, ...]] = MappingProxyType(
 
 
 def attribute_of_wrong_kind(random: Random, model: Model) -> Mutated:
-    """A value of another kind than the schema says."""
+    """Change an attribute's kind."""
     position, name = _attribute(random, model, lambda attribute: True)
     kind = {
         attribute_schema.name: attribute_schema.kind
@@ -645,7 +641,7 @@ def attribute_of_wrong_kind(random: Random, model: Model) -> Mutated:
 
 
 def attribute_beyond_its_choices(random: Random, model: Model) -> Mutated:
-    """A text that is none of the choices."""
+    """Set a string that is not a choice."""
     position, name = _attribute(random, model, lambda attribute: bool(attribute.choices))
     return _set(
         model, position, name, "no choice"
@@ -653,7 +649,7 @@ def attribute_beyond_its_choices(random: Random, model: Model) -> Mutated:
 
 
 def attribute_of_wrong_length(random: Random, model: Model) -> Mutated:
-    """A list that is longer or shorter than the schema says."""
+    """Change an attribute's length."""
     position, name = _attribute(random, model, lambda attribute: attribute.length is not None)
     attribute_value: Any = model.operations[position].attributes[name]
     wrong = random.choice((attribute_value[1:], (*attribute_value, 1), ()))
@@ -663,7 +659,7 @@ def attribute_of_wrong_length(random: Random, model: Model) -> Mutated:
 
 
 def axis_out_of_range(random: Random, model: Model) -> Mutated:
-    """An axis that the input does not have."""
+    """Set a missing axis."""
     position, name = _attribute(
         random, model, lambda attribute: (attribute.name, attribute.kind) == ("axis", AttributeKind.INT)
     )
@@ -671,7 +667,7 @@ def axis_out_of_range(random: Random, model: Model) -> Mutated:
 
 
 def fuse_parameters_that_do_not_fit(random: Random, model: Model) -> Mutated:
-    """A parameter more than the fused function takes."""
+    """Add a fuse parameter."""
     position, name = _attribute(random, model, lambda attribute: attribute.name == "fuse_parameters")
     parameters: Any = model.operations[position].attributes[name]
     return _set(model, position, name, (*parameters, 1.0)), f"{at(model, position)}fuse_parameters has .*expected"
@@ -686,7 +682,6 @@ ATTRIBUTE_MUTATIONS: tuple[Mutation, ...] = (
     axis_out_of_range,
     fuse_parameters_that_do_not_fit,
 )
-"""Every family of this file."""
 
 
 MUTATIONS: Mapping[str, Mutation] = MappingProxyType(
@@ -701,4 +696,4 @@ MUTATIONS: Mapping[str, Mutation] = MappingProxyType(
         )
     }
 )
-"""What makes a valid model invalid, each in one way."""
+"""Family -> mutation."""

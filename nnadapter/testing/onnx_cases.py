@@ -1,4 +1,4 @@
-"""Cases for devices that take ONNX: nodes, boundary shapes, random graphs, invalid models, onnx's operator tests."""
+"""Cases for ONNX devices: nodes, boundary shapes, random graphs, invalid models, onnx's operator tests."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ OPSET, _IR_VERSION = 17, 8
 _DYNAMIC_DIMENSION = "size"
 _DIMENSIONS = ((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,))
 Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
-"""Op type, attributes, number of further inputs like the first, and constants behind them."""
+"""Op type, attributes, number of other inputs of the same shape, and constants after them."""
 Make = Callable[[tuple[int, ...]], Node | None]
-"""A node for an input of these dimensions; None where the op does not go with them."""
+"""Input dimensions -> node; None if the op does not support them."""
 
 
 def _plain(op_type: str, more: int = 0, least: int = 0, **attributes: Any) -> Make:
@@ -90,16 +90,16 @@ NODES: Mapping[str, Make] = MappingProxyType(
         "AveragePool": _pool("AveragePool"),
     }
 )
-"""What graphs are made of, all float32."""
+"""Op type -> node, all float32."""
 
 
 def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Subject | None:
-    """A model of one node on an input of these dimensions; None where the op does not go with them."""
+    """Return a model of one node; None if the op does not support the dimensions."""
     return _grown(bench.settings.precision, random, dimensions, [op_type])
 
 
 def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
-    """A random graph of ops that the device takes one by one; None if there are none."""
+    """Return a random graph of supported ops; None if there are none."""
     op_types = ops_taken(bench)
     dimensions = random.choice(_DIMENSIONS)
     chosen = [random.choice(op_types) for _ in range(count)] if op_types else []
@@ -107,7 +107,7 @@ def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
 
 
 def with_dynamic_dimension(bench: Bench, random: Random, op_types: Sequence[str]) -> DynamicOnnxModel | None:
-    """A model of such ops, with one axis of its input left open; None where they do not go with its dimensions."""
+    """Return a model with one dynamic input axis; None if the ops do not support its dimensions."""
     dimensions = random.choice(_DIMENSIONS)
     graph = _Graph(random, dimensions)
     for op_type in op_types:
@@ -119,7 +119,7 @@ def with_dynamic_dimension(bench: Bench, random: Random, op_types: Sequence[str]
 
 
 def ops_taken(bench: Bench) -> list[str]:
-    """Ops that the device takes one by one, found out once."""
+    """Return ops that the device supports; memoized."""
     if "ops" not in bench.notes:
         small = {op: of_op(bench, Random(op), op, (1, 2, 3, 4)) for op in NODES}
         bench.notes["ops"] = [op for op, subject in small.items() if subject and bench.takes(subject.model)]
@@ -128,19 +128,19 @@ def ops_taken(bench: Bench) -> list[str]:
 
 @dataclass(frozen=True)
 class DynamicOnnxModel:
-    """A model with one axis of its input, `x`, left open."""
+    """Model with one dynamic axis of its input `x`."""
 
     precision: Precision
     closed: onnx.ModelProto
-    """The model at one size."""
+    """Model with a static size."""
     model: onnx.ModelProto
     dimensions: tuple[int, ...]
-    """Of the input, at that size."""
+    """Dimensions of the static input."""
     axis: int
-    """Which is open."""
+    """Dynamic axis."""
 
     def at(self, size: int) -> Subject | None:
-        """The model with an input of a size, and what ONNX Runtime makes of it; None where it makes nothing."""
+        """Return the model at a size, with ONNX Runtime's results; None if it has none."""
         dimensions = (*self.dimensions[: self.axis], size, *self.dimensions[self.axis + 1 :])
         generator = np.random.default_rng(size)
         feed = generator.uniform(-2, 2, dimensions).astype(np.float32)
@@ -153,13 +153,13 @@ class DynamicOnnxModel:
 
 
 def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
-    """The first op that the device takes, on an input of these dimensions."""
+    """Return a model of the first supported op."""
     op_types = ops_taken(bench)
     return of_op(bench, Random(0), op_types[0], dimensions) if op_types else None
 
 
 def one_input(bench: Bench, dimensions: tuple[int, ...]) -> onnx.ModelProto | None:
-    """The same without contents, for dimensions that no memory holds."""
+    """Return such a model without data, for dimensions too large for memory."""
     op_types = ops_taken(bench)
     if not op_types:
         return None
@@ -169,7 +169,7 @@ def one_input(bench: Bench, dimensions: tuple[int, ...]) -> onnx.ModelProto | No
 
 
 class _Graph:
-    """A model in the making, float32 throughout."""
+    """Builder of a float32 model."""
 
     def __init__(self, random: Random, dimensions: tuple[int, ...]) -> None:
         self._random = random
@@ -179,7 +179,7 @@ class _Graph:
         self._read: set[str] = set()
 
     def add(self, op_type: str) -> bool:
-        """Add a node that reads one of the last values; False where the op does not go with it."""
+        """Add a node that reads a recent value; return False if the op does not support its dimensions."""
         source = self._random.choice(list(self._shapes)[-2:])
         dimensions = self._shapes[source]
         node = NODES[op_type](dimensions)
@@ -198,11 +198,11 @@ class _Graph:
         return True
 
     def model(self, *, types_only: bool = False, open_axis: int | None = None) -> onnx.ModelProto:
-        """The model so far: what nobody reads is its outputs.
+        """Return the model; values without a reader are outputs.
 
         Args:
             types_only: results have the input's shape.
-            open_axis: of the input; its size has a name, and of results ranks alone are said.
+            open_axis: dynamic axis of the input; results have ranks only.
         """
         result_names = [output for node in self.nodes for output in node.output]
         shapes: dict[str, Sequence[int | str | None] | None] = {**self._shapes}
@@ -240,12 +240,12 @@ def _grown(
     generator = np.random.default_rng(random.randrange(1000))
     try:
         return _of_model(precision, graph.model(), [generator.uniform(-2, 2, dimensions).astype(np.float32)])
-    except ValueError:  # empty reductions: nobody says what is right
+    except ValueError:  # results of empty reductions are undefined
         return None
 
 
 def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Array]) -> Subject:
-    """With what ONNX Runtime makes of it; raises ValueError where that is not of the shapes that ONNX says."""
+    """Return a model with ONNX Runtime's results; raise ValueError if their shapes are not those of ONNX."""
     with InferenceSession(model, devices="cpu") as session:
         expected = session.run(None, {"x": feeds[0]})
     for value, result in zip(model.graph.output, expected, strict=True):
@@ -269,12 +269,12 @@ BOUNDARIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
         "high-rank": (1, 2, 1, 2, 1, 2, 3),
     }
 )
-"""Dimensions at which drivers go wrong, by name."""
+"""Name -> dimensions at which drivers tend to fail."""
 Spoil = Callable[[onnx.ModelProto], None]
 
 
 def boundaries(bench: Bench) -> Iterator[Case]:
-    """Each op, with each kind of unusual dimensions."""
+    """Yield cases of each op with each boundary shape."""
     kinds = ("zero", "odd") if bench.settings.short else tuple(BOUNDARIES)
     for op_type in NODES:
         for kind in kinds:
@@ -282,13 +282,13 @@ def boundaries(bench: Bench) -> Iterator[Case]:
 
 
 def graphs(bench: Bench) -> Iterator[Case]:
-    """Random graphs of what the device takes."""
+    """Yield random graphs."""
     for number in range(20 if bench.settings.short else 120):
         yield Case(f"graphs/random/{number}", _graph)
 
 
 def refusals(bench: Bench) -> Iterator[Case]:
-    """Valid models that the device takes, spoilt in one way."""
+    """Yield invalid models, which must be refused."""
     for name in SPOILS:
         yield Case(f"refusals/{name}/0", partial(_refusal, name=name))
 
@@ -336,7 +336,7 @@ def _reads_its_own_result(model: onnx.ModelProto) -> None:
 
 
 def _data_types_that_do_not_fit(model: onnx.ModelProto) -> None:
-    """A sum of integers and floats in front of everything."""
+    """Prepend a sum of integers and floats."""
     model.graph.initializer.append(helper.make_tensor("integers", onnx.TensorProto.INT64, [1], [1]))
     model.graph.node.insert(0, helper.make_node("Add", ["x", "integers"], ["mixed"], name="mixed"))
     model.graph.output.append(helper.make_tensor_value_info("mixed", onnx.TensorProto.FLOAT, None))
@@ -352,15 +352,15 @@ SPOILS: Mapping[str, Spoil] = MappingProxyType(
         "data-types-that-do-not-fit": _data_types_that_do_not_fit,
     }
 )
-"""What makes a valid ONNX model invalid beyond doubt, each in one way."""
+"""Name -> mutation to an invalid ONNX model."""
 
 
 _SHORT = 12
-"""In the short form, one of so many."""
+"""Share of tests in the short form."""
 _RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
-"""Ops whose results are drawn: the data hold those that somebody else drew."""
+"""Ops with random results."""
 _UNDECIDED = {
     "test_resize_downsample_scales_cubic_align_corners": "ONNX and its implementations divide by different lengths",
     "test_resize_downsample_scales_linear_align_corners": "ONNX and its implementations divide by different lengths",
@@ -370,25 +370,25 @@ _UNDECIDED = {
     "test_training_dropout_default_mask": "numbers are drawn at random",
     "test_training_dropout_mask": "numbers are drawn at random",
 }
-"""Tests whose results are not laid down, by name, and why."""
+"""Test with undefined results -> reason."""
 
 _NO_TENSORS = "it is about sequences, maps or optional values, which devices are not asked for"
 
 
 @dataclass(frozen=True, slots=True)
 class _TestPiece:
-    """A test's model as a device takes it."""
+    """Model of a test in the device's form."""
 
     model: SegmentModel
     operations: tuple[str, ...]
     inputs: tuple[int, ...]
     """Positions of the test's inputs that the model reads."""
     outputs: tuple[int, ...]
-    """Positions of the test's outputs that the model makes: others are known beforehand."""
+    """Positions of the test's outputs that the model computes; others are constant."""
 
 
 def operator_tests(bench: Bench) -> Iterator[Case]:
-    """Every test of one operator that onnx ships."""
+    """Yield onnx's tests of single operators."""
     tests = _tests()
     for name in list(tests)[:: _SHORT if bench.settings.short else 1]:
         yield Case(f"onnx/{name}", partial(_test, name=name))
@@ -397,7 +397,7 @@ def operator_tests(bench: Bench) -> Iterator[Case]:
 @memoize(1)
 def _tests() -> dict[str, Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # onnx overflows on purpose where it makes expected results
+        warnings.simplefilter("ignore")  # onnx overflows deliberately for some expected results
         return {test.name: test for test in load_model_tests(kind="node")}
 
 

@@ -1,4 +1,4 @@
-"""Pytest plug-in, loaded by `-p`: a test with the fixture `conformance_case` runs once for each case.
+"""Pytest plug-in (`-p`): a test with the fixture `conformance_case` runs for each case of a device.
 
 The marker `conformance` names the device.
 """
@@ -11,7 +11,7 @@ _FIXTURE = "conformance_case"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         "conformance(device, **settings): run the test with every conformance case of this device; the settings are "
@@ -20,7 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give each test that asks for a case all cases of the device that its marker names."""
+    """Parametrize tests that use the fixture."""
     if _FIXTURE not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("conformance")

@@ -1,4 +1,4 @@
-"""Cases about contexts, executions, threads, serialized programs and memory, with sample models."""
+"""Cases for contexts, executions, threads, serialized programs and memory."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from nnadapter.testing.subjects import (
 
 _WANTED, _TRIES = 3, 12
 _PLAIN = ("RELU", "ABS", "NEG", "TANH", "SIGMOID", "ASSIGN", "EXP", "FLOOR", "ADD", "MUL", "MAX", "MAT_MUL")
-"""Operations that take inputs of one type and any size; nearly every device has one of them."""
+"""Operations on inputs of one type and any size; nearly every device supports one."""
 _STEADY, _LARGE = (256, 256), (1 << 20, 1 << 20)
 
 
 def samples(bench: Bench) -> list[Subject]:
-    """Up to three models that the device takes and computes as it should, always the same.
+    """Return up to three models that the device runs correctly, always the same.
 
-    What the last of them computes hangs on its constants, if that of no other does and such a model is found.
+    The last depends on its constants, if no other does and such a model is found.
     """
     if "samples" not in bench.notes:
         bench.notes["samples"] = _chosen(bench)
@@ -67,17 +67,17 @@ def _chosen(bench: Bench) -> list[Subject]:
 
 
 def _hangs_on_constants(subject: Subject) -> bool:
-    """Whether other constants give other results."""
+    """Return True if other constants change results."""
     if subject.rebind is None:
         return False
     try:
         return subject.judge(subject.rebind().expected) is not None
-    except (ArithmeticError, LookupError, ValueError):  # an operation is not defined for these
+    except (ArithmeticError, LookupError, ValueError):  # undefined for these constants
         return False
 
 
 def steady(bench: Bench) -> Subject | None:
-    """One operation on a quarter of a MiB, for what is repeated."""
+    """Return one operation on 256 KiB, to repeat."""
     generator = np.random.default_rng(bench.settings.seed)
     if bench.capability.form is ModelForm.ONNX:
         subject = of_one_node(bench, _STEADY)
@@ -89,7 +89,7 @@ def steady(bench: Bench) -> Subject | None:
 
 
 def too_large(bench: Bench) -> SegmentModel | None:
-    """One operation on 4 TiB, that a device takes as far as single operations are concerned."""
+    """Return one operation on 4 TiB that the device supports."""
     return one_input(bench, _LARGE) if bench.capability.form is ModelForm.ONNX else _plain(bench, _LARGE)
 
 
@@ -126,15 +126,15 @@ _FITTING = (Compatibility.IDENTICAL, Compatibility.COMPATIBLE)
 _FOREIGN = {"no bytes": b"", "bytes of something else": b"\x00\xff" * 64}
 _WARM_UP = 20
 _ROOM_BYTES = 2 << 20
-"""What may grow once: pools, caches, the interpreter's own memory."""
+"""Allowed growth in total: pools, caches, the interpreter."""
 _ROOM_PER_ROUND = 8 << 10
-"""Bytes that each round may add without being called a leak: fragments, and counters that are full at some time."""
+"""Allowed growth per round: fragmentation, and counters with a limit."""
 
 Act = Callable[[Bench, Subject], Outcome]
 
 
 def programs(bench: Bench) -> Iterator[Case]:
-    """What holds for every program."""
+    """Yield the cases of programs."""
     for name, act in _ACTS.items():
         for number in range(1 if bench.settings.short else 3):
             yield Case(f"programs/{name}/{number}", partial(_with_sample, number=number, act=act))
@@ -150,7 +150,7 @@ def _with_sample(bench: Bench, random: Random, number: int, act: Act) -> Outcome
 
 
 def _contexts(bench: Bench, subject: Subject) -> Outcome:
-    """Two contexts at once; when one is closed the other goes on."""
+    """Use two contexts, and close one."""
     with ExitStack() as stack:
         other = stack.enter_context(closing(bench.new_context()))
         program = stack.enter_context(bench.compiled(subject, other))
@@ -164,7 +164,7 @@ def _contexts(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _executions(bench: Bench, subject: Subject) -> Outcome:
-    """Several executions of one program in turn; what one gives away, no other writes to."""
+    """Alternate two executions of a program; results stay valid."""
     varied = subject.varied()
     with bench.compiled(subject) as program, ExitStack() as stack:
         first, second = (stack.enter_context(bench.execution(subject, program)) for _ in range(2))
@@ -173,7 +173,7 @@ def _executions(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _results_stay(bench: Bench, subject: Subject) -> Outcome:
-    """A later computation of the same execution does not change results."""
+    """Check that an execution does not overwrite its former results."""
     varied = subject.varied()
     with bench.compiled(subject) as program, bench.execution(subject, program) as execution:
         bench.run(subject, execution)
@@ -188,7 +188,7 @@ def _results_stay(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _at_once(bench: Bench, subject: Subject) -> Outcome:
-    """Threads, as many as the device's `Threading` allows it to be met by."""
+    """Run in threads, as the device's `Threading` allows."""
     threading = bench.capability.threading
     varied = subject.varied()
     with bench.compiled(subject) as program, ExitStack() as stack:
@@ -206,7 +206,7 @@ def _at_once(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _deserialized(bench: Bench, subject: Subject) -> Outcome:
-    """A program as bytes computes the same, in another context too."""
+    """Serialize, and run in two contexts."""
     with bench.compiled(subject) as program, blamed(OutcomeKind.DOES_NOT_RUN, subject, "serialize raised"):
         blob = program.serialize()
     if blob is None:
@@ -220,7 +220,7 @@ def _deserialized(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _judged(bench: Bench, subject: Subject) -> Outcome:
-    """A program as bytes is told by its head: the device's own fits, bytes of something else do not."""
+    """Check `check_blob`: the device's programs fit, other bytes do not."""
     with bench.compiled(subject) as program:
         blob = program.serialize()
     if blob is None:
@@ -245,7 +245,7 @@ def _judged(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _streams(bench: Bench, subject: Subject) -> Outcome:
-    """What is enqueued on two streams, one behind an event of the other, computes the same from the device's memory."""
+    """Enqueue on two streams that wait for each other."""
     if bench.capability.threading is Threading.SERIAL:
         return SkippedOutcome("the device does one thing at a time")
     varied = subject.varied()
@@ -261,7 +261,7 @@ def _streams(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _memory(bench: Bench, subject: Subject) -> Outcome:
-    """What is computed from the device's memory to other memory there is the same."""
+    """Compute from device memory to device memory."""
     varied = subject.varied()
     with (
         bench.compiled(subject) as program,
@@ -283,12 +283,12 @@ def _judged_there(subject: Subject, varied: Subject, device_results: StreamResul
 
 
 def _bound(bench: Bench, subject: Subject) -> Outcome:
-    """A program bound to other constants computes with those; the one that it was made of goes on as before."""
+    """Clone with other constants; the original program is unaffected."""
     if subject.rebind is None:
         return SkippedOutcome("programs are bound to models in the adapter IR alone")
     try:
         other = subject.rebind()
-    except (ArithmeticError, LookupError, ValueError):  # an operation is not defined for these
+    except (ArithmeticError, LookupError, ValueError):  # undefined for these constants
         return SkippedOutcome("the model has no other constants")
     if bench.refusal(other):
         return SkippedOutcome("the device does not take the model with other constants")
@@ -307,7 +307,7 @@ def _bound(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _damaged(bench: Bench, subject: Subject) -> Outcome:
-    """Bytes that were cut off or changed are refused as such; or, where the change means nothing, compute the same."""
+    """Check that damaged bytes are refused, or run correctly if the damage has no effect."""
     with bench.compiled(subject) as program:
         blob = program.serialize()
     if blob is None:
@@ -349,7 +349,7 @@ def _refuses(bench: Bench, subject: Subject, damage: str, blob: bytes) -> Failed
 
 
 def _out_of_memory(bench: Bench, random: Random) -> Outcome:
-    """What no memory holds is refused, before or when it is compiled or executed, and the device lives on."""
+    """Check that a model larger than memory is refused, and the device survives."""
     model = too_large(bench)
     if model is None:
         return SkippedOutcome("the device takes no operation that could be made too large")
@@ -374,7 +374,7 @@ def _out_of_memory(bench: Bench, random: Random) -> Outcome:
 
 
 def _leaks(bench: Bench, random: Random) -> Outcome:
-    """What the process holds does not grow with every context, program and execution that is closed again."""
+    """Check that memory and handles do not grow with closed objects."""
     subject = steady(bench)
     if subject is None:
         return SkippedOutcome("the device takes no model to repeat")
@@ -416,4 +416,3 @@ _ACTS = {
     "streams": _streams,
     "bound": _bound,
 }
-"""By name of the case."""

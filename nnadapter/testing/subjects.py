@@ -1,4 +1,4 @@
-"""Models with inputs, expected outputs and tolerances, and the process in which the device under test runs them."""
+"""Models with inputs, expected outputs and tolerances, and the process that runs them on the device under test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nnadapter.testing.random_models.maker import RandomCase, check, outputs_of
 
 
 class OutcomeKind(StrEnum):
-    """What a driver did wrong."""
+    """Kind of failure."""
 
     WRONG_VALUES = "wrong values"
     NOT_A_NUMBER = "NaN where there is a number"
@@ -47,22 +47,22 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PassedOutcome:
-    """It did what it should."""
+    """Success."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedOutcome:
-    """The case is not for this device."""
+    """Case that is not for this device."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What it takes to see a failure with one's own eyes."""
+    """Data to reproduce a failure."""
 
     model: Any = None
-    """In the form that the device takes."""
+    """Model in the device's form."""
     inputs: tuple[Array, ...] = ()
     expected: tuple[Array, ...] = ()
     got: tuple[Array, ...] = ()
@@ -70,20 +70,19 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class FailedOutcome:
-    """It did not."""
+    """Failure."""
 
     kind: OutcomeKind
     detail: str
-    """One sentence with what was found and what was expected."""
+    """One sentence with actual and expected results."""
     evidence: Evidence = Evidence()
 
 
 Outcome = PassedOutcome | SkippedOutcome | FailedOutcome
-"""What became of a case."""
 
 
 class Precision(StrEnum):
-    """In what a device computes float32: one that says float16 or bfloat16 is held to what that can do."""
+    """Data type in which a device computes float32; it sets the tolerance."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -91,18 +90,18 @@ class Precision(StrEnum):
 
 
 STEP = 1
-"""Steps that an 8-bit integer may be off in onnx's operator tests: rounding of a half is not laid down for devices."""
+"""Tolerance of 8-bit integers in onnx's operator tests: rounding of ties is undefined for devices."""
 _EIGHT_BITS = ("int8", "uint8")
 
 
 def furthest(got: Array, expected: Array, precision: Precision, *, steps: int = 0) -> str:
-    """Say where `got` is beyond the band around `expected`, of the same type and shape; empty if nowhere.
+    """Describe where `got` exceeds the tolerance of `expected`, of the same type and shape; empty if nowhere.
 
     Args:
-        got: what a device computed.
-        expected: what is right.
-        precision: in what the device computes.
-        steps: how far 8-bit integers may be off.
+        got: results of a device.
+        expected: correct results.
+        precision: data type in which the device computes.
+        steps: tolerance of 8-bit integers.
     """
     wrong = _wrong(got, expected, precision, steps)
     if not wrong.any():
@@ -119,26 +118,26 @@ def _wrong(got: Array, expected: Array, precision: Precision, steps: int) -> Arr
 
 
 Differ = Callable[[Sequence[Array]], str]
-"""Says how results of the right number, types and shapes differ from what is right; empty if they do not."""
+"""Describes the difference of results of the right number, types and shapes; empty if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """One model for one device."""
+    """Model, inputs and expected outputs."""
 
     model: SegmentModel
     operations: tuple[str, ...]
-    """For every operation (node), what it is."""
+    """Operation or op type of each operation or node."""
     feeds: tuple[Array, ...]
     expected: tuple[Array, ...]
     differ: Differ
     refeed: Callable[[Sequence[Array]], Subject] | None = field(default=None, repr=False)
-    """The same model with other contents of its inputs, where they can be computed."""
+    """Returns the model with other inputs, if it can be computed."""
     rebind: Callable[[], Subject] | None = field(default=None, repr=False)
-    """A model that differs in names, and in what its constants hold; None where that is not to be had."""
+    """Returns the model with other names and constants, if there is one."""
 
     def judge(self, got: Sequence[Array], changed_inputs: Sequence[int] = ()) -> FailedOutcome | None:
-        """What is wrong with the results; None if nothing is."""
+        """Return the failure of results; None if they are correct."""
         evidence = Evidence(model=self.model, inputs=self.feeds, expected=self.expected, got=tuple(got))
         if changed_inputs:
             return FailedOutcome(
@@ -162,17 +161,17 @@ class Subject:
         return FailedOutcome(OutcomeKind.NOT_A_NUMBER if made_of_nothing else OutcomeKind.WRONG_VALUES, text, evidence)
 
     def varied(self) -> Subject:
-        """The same model with its floating-point inputs halved; itself where that is not to be had."""
+        """Return the model with halved floating-point inputs; itself if they are invalid."""
         if self.refeed is None:
             return self
         try:
             return self.refeed([np.asarray(feed / 2, feed.dtype) if _real(feed) else feed for feed in self.feeds])
-        except (ArithmeticError, LookupError, ValueError):  # an operation is not defined for these
+        except (ArithmeticError, LookupError, ValueError):  # undefined for these inputs
             return self
 
 
 def of_ir(case: RandomCase, precision: Precision) -> Subject:
-    """A random model, with what the definition makes of it."""
+    """Return a random model with the results of the definition."""
     return _of_model(precision, case.model, case.feeds)
 
 
@@ -189,7 +188,7 @@ def _of_model(precision: Precision, model: Model, feeds: Sequence[Array]) -> Sub
 
 
 def _with_other_constants(precision: Precision, model: Model, feeds: Sequence[Array]) -> Subject:
-    """Elements in the reverse order: as good as the ones that were there, wherever they are indices or variances."""
+    """Reverse the elements of constants: indices and variances stay valid."""
     operands = tuple(
         Operand(f"other {operand.name}", operand.type, operand.lifetime, _reversed(operand.value))
         for operand in model.operands
@@ -218,10 +217,9 @@ def by_band(
     precision: Precision,
     refeed: Callable[[Sequence[Array]], Subject] | None = None,
 ) -> Subject:
-    """A model with results from elsewhere, compared by the table of bands.
+    """Return a model with given results, compared by tolerance.
 
-    A device that computes float32 more coarsely may round what it is given: then what the definition makes of that is
-    right as well.
+    A device of lower precision may round its inputs; then the results of rounded inputs are correct too.
     """
 
     def differ(got: Sequence[Array]) -> str:
@@ -248,7 +246,7 @@ def _differ_by_band(got: Sequence[Array], expected: Sequence[Array], precision: 
 
 
 def _rounded(array: Array, precision: Precision) -> Array:
-    """What is left of float32 in a coarser type."""
+    """Round float32 to a lower precision."""
     coarse = DataType(precision.value).array_type
     return array.astype(coarse).astype(array.dtype) if array.dtype == np.float32 else array
 
@@ -263,23 +261,22 @@ def _more_nan(got: Array, expected: Array) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is tested, and how."""
+    """Device to test, and options."""
 
     device: str
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """Of the device's context."""
     precision: Precision = Precision.FLOAT32
-    """In what the device computes."""
+    """Data type in which the device computes."""
     seed: int = 0
-    """Of everything that is random."""
+    """Seed of all random choices."""
     time_limit_s: float = TIME_LIMIT_S
-    """Seconds that one request to the driver may take."""
+    """Time limit of a request to the driver."""
     short: bool = False
-    """Fewer cases of each kind: for every change, where the whole kit is for a release."""
+    """Fewer cases of each kind."""
 
 
-class CaseFailure(Exception):  # noqa: N818  it is an outcome on its way, not an error
-    """Ends a case with what the driver did wrong."""
+class CaseFailure(Exception):  # noqa: N818  an outcome, not an error
+    """Outcome that ends a case."""
 
     def __init__(self, failed: FailedOutcome) -> None:
         super().__init__(failed.detail)
@@ -287,10 +284,10 @@ class CaseFailure(Exception):  # noqa: N818  it is an outcome on its way, not an
 
 
 class Bench:
-    """Holds the device of a run of the kit.
+    """Device under test, in a process.
 
     Raises:
-        NNAdapterError: the device does not open with these options, which is no case but the end.
+        NNAdapterError: the device cannot be opened with these options.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -298,13 +295,12 @@ class Bench:
         self._device: IsolatedDevice | None = None
         self._context: Context | None = None
         self.capability: Capability = self.device.capability
-        """What the device says of itself."""
         self.notes: dict[str, Any] = {}
-        """What cases found out and others may use, by name."""
+        """Facts that cases share, by name."""
 
     @property
     def device(self) -> IsolatedDevice:
-        """The device, open."""
+        """Open device; restarted after a loss."""
         if self._device is None or self._device.loss_reason:
             self.close()
             self._device = IsolatedDevice(self.settings.device, time_limit_s=self.settings.time_limit_s)
@@ -317,24 +313,24 @@ class Bench:
 
     @property
     def context(self) -> Context:
-        """A context that cases share; it takes adapter IR, whatever its device does."""
+        """Shared context that accepts adapter IR."""
         _ = self.device
         assert self._context is not None
         return self._context
 
     def new_context(self) -> Context:
-        """A context of its own, which takes adapter IR as well."""
+        """Return a new context that accepts adapter IR."""
         return self._taking_ir(self.device.create_context(self.settings.options))
 
     def _taking_ir(self, context: Context) -> Context:
         return taking_ir(self._device.capability, context)[1] if self._device is not None else context
 
     def takes(self, model: SegmentModel) -> bool:
-        """Whether the device says that it takes every operation of a model."""
+        """Return True if the device supports every operation of a model."""
         return all(isinstance(verdict, Supported) for verdict in self.context.supported(model))
 
     def examine(self, subject: Subject) -> Outcome:
-        """Put a model before the device: asked, compiled, computed, compared."""
+        """Query, compile, run and compare a model."""
         refusal = self.refusal(subject)
         if refusal:
             return SkippedOutcome(refusal)
@@ -343,7 +339,7 @@ class Bench:
         return PassedOutcome()
 
     def refusal(self, subject: Subject) -> str:
-        """Why the device does not take a model; empty if it does. Raises `CaseFailure` for an answer that is none."""
+        """Return the reason of a refusal, or an empty string. Raises `CaseFailure` for an invalid answer."""
         verdicts = self.context.supported(subject.model)
         if len(verdicts) != len(subject.operations):
             detail = f"got {len(verdicts)} verdicts, expected one for each of {len(subject.operations)} operations"
@@ -357,7 +353,7 @@ class Bench:
         return self.not_admitted(subject)
 
     def not_admitted(self, subject: Subject) -> str:
-        """Why the device does not admit a model; empty if it does. Raises `CaseFailure` for an answer that is none."""
+        """Return the reason of a refused admission, or an empty string. Raises `CaseFailure` for an invalid answer."""
         admission = self.context.admit(subject.model)
         if not isinstance(admission, Admission):
             detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"
@@ -366,7 +362,7 @@ class Bench:
 
     @contextmanager
     def compiled(self, subject: Subject, context: Context | None = None) -> Iterator[Program]:
-        """A program of what the device said it takes; closed afterwards."""
+        """Compile an accepted model; close the program at the end."""
         with blamed(OutcomeKind.DOES_NOT_COMPILE, subject, "compile raised"):
             program = (context or self.context).compile(subject.model)
         with closing(program):
@@ -374,14 +370,14 @@ class Bench:
 
     @contextmanager
     def execution(self, subject: Subject, program: Program) -> Iterator[Execution]:
-        """An execution; closed afterwards."""
+        """Create an execution; close it at the end."""
         with blamed(OutcomeKind.DOES_NOT_RUN, subject, "create_execution raised"):
             execution = program.create_execution()
         with closing(execution):
             yield execution
 
     def run(self, *pairs: Any, at_once: bool = False) -> None:
-        """Compute subjects with executions, given in turn, and compare. Raises `CaseFailure` for what is wrong."""
+        """Run subjects and executions, in pairs, and compare. Raises `CaseFailure`."""
         subjects, executions = pairs[::2], pairs[1::2]
         jobs = [(execution, subject.feeds) for subject, execution in zip(subjects, executions, strict=True)]
         with blamed(OutcomeKind.DOES_NOT_RUN, subjects[0], "compute raised"):
@@ -400,7 +396,7 @@ class Bench:
 
 @contextmanager
 def blamed(kind: OutcomeKind, subject: Subject, prefix: str) -> Iterator[None]:
-    """Turn what the driver raises within into `CaseFailure`; a lost device passes, as the case itself handles it."""
+    """Convert the driver's errors in this block to `CaseFailure`."""
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     try:
         yield
@@ -414,7 +410,7 @@ def blamed(kind: OutcomeKind, subject: Subject, prefix: str) -> Iterator[None]:
 
 @contextmanager
 def closing(resource: Program | Execution | Context) -> Iterator[None]:
-    """Close what was made, if its device still lives."""
+    """Close a resource, unless the device is lost."""
     try:
         yield
     finally:
@@ -424,19 +420,19 @@ def closing(resource: Program | Execution | Context) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case. The same name, seed and device give the same case again."""
+    """Case, reproducible by name, seed and device."""
 
     name: str
-    """`group/what/number`."""
+    """`group/subject/number`."""
     act: Callable[[Bench, Random], Outcome]
 
     @property
     def group(self) -> str:
-        """The first part of its name."""
+        """First part of the name."""
         return self.name.partition("/")[0]
 
     def run(self, bench: Bench) -> Outcome:
-        """Do it; whatever the driver does, something comes of it."""
+        """Run the case; failures of the driver become outcomes."""
         try:
             return self.act(bench, Random(f"{bench.settings.seed}/{self.name}"))
         except CaseFailure as broken:
@@ -450,14 +446,14 @@ class Case:
 
 
 Cases = Callable[[Bench], Iterator[Case]]
-"""A group: the cases that there are for a device, made when they are run."""
+"""Lazily created cases of a group for a device."""
 
 
 _USUAL = Settings(device="")
 
 
 def repeat_command(settings: Settings, name: str = "") -> str:
-    """The words that a shell takes."""
+    """Return the shell command that repeats a case."""
     return shlex.join(_words(settings, name))
 
 

@@ -1,4 +1,4 @@
-"""Random models of the adapter IR, operation by operation, with values that keep them tame."""
+"""Random models of the adapter IR, with values in a range that can be compared."""
 
 from __future__ import annotations
 

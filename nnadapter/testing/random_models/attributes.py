@@ -1,9 +1,7 @@
-"""Operands and attributes from an operation's schema, and attributes that must fit its inputs or each other.
+"""Random operands and attributes from an operation's schema.
 
-Operands and attributes for an operation from its row of the schema table alone.
-
-Attributes are chosen by name where a name always means the same (`axis`, `strides`), else by kind. What comes out may
-contradict the shape rule; then it is tried again.
+Attributes with a common meaning (`axis`, `strides`) are chosen by name, others by kind. If the result contradicts the
+shape rule, another attempt is made.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ from nnadapter.testing.random_models.maker import Maker, indices
 
 Types = Sequence[OperandType | None]
 Choose = Callable[[Random, Attribute, Types], AttributeValue]
-"""A value for an attribute, the types of the inputs being known."""
+"""Chooses an attribute's value from the input types."""
 
 INDICES = frozenset({DataType.INT32, DataType.INT64})
 _FUSE_PARAMETERS = MappingProxyType({"min": -0.5, "max": 1.5, "alpha": 0.25, "beta": 0.5})
 
 
 def operands_of(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An operand for each role."""
+    """Choose an operand for each role."""
     operands: list[int] = []
     if schema.inputs:
         operands.append(_first(maker, schema))
@@ -60,7 +58,7 @@ def _first(maker: Maker, schema: OperationSchema) -> int:
 
 
 def _operands_for_role(maker: Maker, schema: OperationSchema, role: Role, operands: list[int]) -> list[int]:
-    """One operand for a role, up to three for a variadic one."""
+    """Choose an operand for a role, or up to three for a variadic one."""
     count = maker.random.choice((0, 1, 1, 2, 3)) if role.variadic else 1
     first = maker.type_of(operands[0])
     dtype = maker.dtype(role.dtypes) if first.dtype not in role.dtypes or maker.chance(0.2) else first.dtype
@@ -82,7 +80,7 @@ def _other(maker: Maker, role: Role, dtype: DataType, dimensions: tuple[int, ...
 
 
 def related(maker: Maker, dimensions: tuple[int, ...]) -> tuple[int, ...]:
-    """Dimensions that something beside an operand of `dimensions` may well have."""
+    """Choose dimensions that are likely to fit `dimensions`."""
     ways: tuple[Callable[[], tuple[int, ...]], ...] = (
         lambda: dimensions,
         lambda: dimensions,
@@ -106,7 +104,7 @@ def _spreads(first_shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
 def attributes_of(
     maker: Maker, schema: OperationSchema, types: Types, preset_values: Mapping[str, AttributeValue]
 ) -> dict[str, AttributeValue]:
-    """A value for most attributes but those `preset_values`; what has a default is left out once in a while."""
+    """Choose attributes that are not preset; sometimes omit those with defaults."""
     values = dict(preset_values)
     for attribute in schema.attributes:
         if attribute.name in values or (attribute.default is not None and maker.chance(0.3)):
@@ -120,14 +118,14 @@ def attributes_of(
 
 
 def first_of(types: Types) -> OperandType:
-    """The type of the first input; an operation without one has nothing to choose by."""
+    """Return the type of the first input; raise InvalidModelError if absent."""
     if not types or types[0] is None:
         raise InvalidModelError("the first input is absent")
     return types[0]
 
 
 def axis_of(random: Random, types: Types) -> int:
-    """An axis of the first input."""
+    """Choose an axis of the first input."""
     rank = first_of(types).rank
     if rank == 0:
         raise InvalidModelError("a scalar has no axis")
@@ -144,7 +142,7 @@ def _axes(random: Random, attribute: Attribute, types: Types) -> tuple[int, ...]
 
 
 def _between(low: int, high: int) -> Choose:
-    """As many whole numbers as the attribute takes, or one where it takes one."""
+    """Choose integers, as many as the attribute needs."""
 
     def choose(random: Random, attribute: Attribute, types: Types) -> AttributeValue:
         if attribute.kind is AttributeKind.INT:
@@ -158,7 +156,7 @@ def _between(low: int, high: int) -> Choose:
 
 
 def _count(name: str, types: Types) -> int:
-    """The length of a list that the schema leaves open: for windows one per axis of the picture, else one per axis."""
+    """Return the length of a list: spatial axes for windows, otherwise axes."""
     rank = types[0].rank if types and types[0] is not None else 1
     spatial = max(rank - 2, 0)
     return {"pads": 2 * spatial, "strides": spatial, "dilations": spatial, "kernel_shape": spatial}.get(name, rank)
@@ -170,7 +168,7 @@ def _bool(random: Random, attribute: Attribute, types: Types) -> bool:
 
 def _float(random: Random, attribute: Attribute, types: Types) -> float:
     default = attribute.default if isinstance(attribute.default, float) else 1.0
-    default = float(np.float32(default))  # all that an attribute of ONNX holds
+    default = float(np.float32(default))  # ONNX attributes are float32
     return random.choice((default, default, 0.25, 0.5, 1.0, 2.0, -0.5))
 
 
@@ -186,12 +184,12 @@ def _floats(random: Random, attribute: Attribute, types: Types) -> AttributeValu
 
 
 def positive(random: Random, attribute: Attribute, types: Types) -> float:
-    """A float that may be divided by."""
+    """Choose a float far enough from 0 to divide by."""
     return random.choice((1e-5, 1e-3, 0.1, 1.0))
 
 
 def half(random: Random, attribute: Attribute, types: Types) -> str:
-    """The default or any choice, each half of the time."""
+    """Choose the default in half of the cases."""
     return str(attribute.default) if random.random() < 0.5 else random.choice(attribute.choices)
 
 
@@ -209,7 +207,7 @@ BY_NAME: Mapping[str, Choose] = MappingProxyType(
         "fuse_code": half,
     }
 )
-"""Attributes whose name means the same wherever it stands."""
+"""Attributes with the same meaning in all operations."""
 
 _BY_KIND: Mapping[AttributeKind, Choose] = MappingProxyType(
     {
@@ -225,23 +223,23 @@ _BY_KIND: Mapping[AttributeKind, Choose] = MappingProxyType(
 
 Chosen = dict[str, AttributeValue]
 Attributes = Callable[[Random, Types], Chosen]
-"""Some of an operation's attributes; the others are chosen by name or kind."""
+"""Chooses some attributes; the others are chosen by name or kind."""
 
 
 def none(random: Random, types: Types) -> Chosen:
-    """Leaves all to name and kind."""
+    """Preset no attributes."""
     return {}
 
 
 def divisors(number: int) -> list[int]:
-    """What `number` can be parted by; nothing fits where there is nothing to part."""
+    """Return divisors; raise InvalidModelError for 0."""
     if number == 0:
         raise InvalidModelError("there is nothing to part")
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def convolution(random: Random, types: Types) -> Chosen:
-    """The group that image and filter agree on; `convolution` made them."""
+    """Return the group that image and filter imply."""
     image, filter_ = first_of(types), types[1]
     assert filter_ is not None
     channels = image.dimensions[3 if image.layout == "NHWC" else 1]
@@ -249,7 +247,7 @@ def convolution(random: Random, types: Types) -> Chosen:
 
 
 def transposed_convolution(random: Random, types: Types) -> Chosen:
-    """Any divisor of the channels as group, and less padding of the output than each stride is (ONNX)."""
+    """Choose a group that divides the channels, and output padding below the strides, as ONNX requires."""
     filter_ = types[1]
     assert filter_ is not None
     group = random.choice(divisors(filter_.dimensions[0]))
@@ -259,12 +257,12 @@ def transposed_convolution(random: Random, types: Types) -> Chosen:
 
 
 def cast(random: Random, types: Types) -> Chosen:
-    """Any data type that is common."""
+    """Choose a common data type."""
     return {"to": random.choice(["float32", "float32", "float16", "int8", "uint8", "int32", "int64", "bool"])}
 
 
 def equation(random: Random, types: Types) -> Chosen:
-    """A label for each axis, which axes of one size may share, and some labels in some order as the result."""
+    """Choose a label per axis, shared by equal sizes, and labels of the result."""
     sizes: dict[str, int] = {}
     terms: list[str] = []
     for type_ in types:
@@ -279,18 +277,18 @@ def equation(random: Random, types: Types) -> Chosen:
 
 
 def twice(random: Random, types: Types) -> Chosen:
-    """A picture that is twice as high and as wide."""
+    """Double height and width."""
     return {"output_shape": tuple(2 * size for size in first_of(types).dimensions[2:])}
 
 
 def clip(random: Random, types: Types) -> Chosen:
-    """Limits on either side of 0, or none."""
+    """Choose bounds, possibly infinite."""
     infinity = float("inf")
     return {"min": random.choice((-infinity, -1.0, 0.0, 0.5)), "max": random.choice((infinity, 1.0, 6.0, 0.5, -2.0))}
 
 
 def few_bits(random: Random, types: Types) -> Chosen:
-    """Bits and block size that the weights agree with; `few_bits` made them."""
+    """Return bits and block size that the weights imply."""
     depth, weight = first_of(types).dimensions[-1], types[1]
     assert weight is not None
     _, blocks, size = weight.dimensions
@@ -300,12 +298,12 @@ def few_bits(random: Random, types: Types) -> Chosen:
 
 
 def response(random: Random, types: Types) -> Chosen:
-    """Factors that keep the denominator away from 0."""
+    """Choose factors that keep the denominator away from 0."""
     return {"alpha": random.choice((1e-4, 0.5, 1.0)), "bias": random.choice((0.5, 1.0, 2.0)), "beta": 0.75}
 
 
 def late_axis(random: Random, types: Types) -> Chosen:
-    """An axis from which on the second input spreads."""
+    """Choose an axis from which the second input broadcasts."""
     first, second = first_of(types), types[1]
     assert second is not None
     least = max(second.rank, 1)
@@ -315,12 +313,12 @@ def late_axis(random: Random, types: Types) -> Chosen:
 
 
 def pads(random: Random, types: Types) -> Chosen:
-    """Begin of every axis, then end of every axis; some take elements away."""
+    """Choose pads per axis, some negative."""
     return {"pads": tuple(random.choice((0, 0, 0, 1, 1, 2, -1)) for _ in range(2 * first_of(types).rank))}
 
 
 def shape(random: Random, types: Types) -> Chosen:
-    """The same elements in another shape: axes joined, parted, or of size 1 put in."""
+    """Choose another shape with the same elements."""
     remaining_elements, result = first_of(types).size, list[int]()
     if remaining_elements == 0:
         return {"shape": first_of(types).dimensions}
@@ -337,19 +335,19 @@ def shape(random: Random, types: Types) -> Chosen:
 
 
 def expanded(random: Random, types: Types) -> Chosen:
-    """The input's dimensions with axes in front, and some of size 1 spread."""
+    """Choose a shape to broadcast to."""
     grown = tuple(random.choice((1, 2, 3)) if size == 1 else size for size in first_of(types).dimensions)
     front = tuple(random.choice((1, 2)) for _ in range(random.choice((0, 0, 1))))
     return {"shape": front + grown}
 
 
 def repeats(random: Random, types: Types) -> Chosen:
-    """One or two of most axes."""
+    """Choose repeats per axis."""
     return {"repeats": tuple(random.choice((1, 1, 2, 3)) for _ in first_of(types).dimensions)}
 
 
 def perm(random: Random, types: Types) -> Chosen:
-    """Any order; as an image with channels last once in a while."""
+    """Choose a permutation, sometimes to NHWC."""
     rank = first_of(types).rank
     if rank == 4 and random.random() < 0.3:
         return {"perm": (0, 2, 3, 1), "output_layout": "NHWC"}
@@ -357,7 +355,7 @@ def perm(random: Random, types: Types) -> Chosen:
 
 
 def slices(random: Random, types: Types) -> Chosen:
-    """Bounds within each axis, forwards and backwards."""
+    """Choose bounds within axes, forward and backward."""
     dimensions = first_of(types).dimensions
     axes = random.sample(range(len(dimensions)), random.randint(0, len(dimensions)))
     chosen = [_slice(random, dimensions[axis]) for axis in axes]
@@ -374,7 +372,7 @@ def _slice(random: Random, size: int) -> tuple[int, int, int]:
 
 
 def split(random: Random, types: Types) -> Chosen:
-    """Parts of one axis that make up the whole."""
+    """Choose parts of an axis."""
     axis = axis_of(random, types)
     size = first_of(types).dimensions[axis]
     cuts = sorted(random.randint(0, size) for _ in range(random.choice((0, 1, 1, 2))))
@@ -382,13 +380,13 @@ def split(random: Random, types: Types) -> Chosen:
 
 
 def top_k(random: Random, types: Types) -> Chosen:
-    """An axis, and at most all of its elements."""
+    """Choose an axis and a number of its elements."""
     axis = axis_of(random, types)
     return {"axis": axis, "k": random.randint(1, max(1, first_of(types).dimensions[axis])), "sorted": True}
 
 
 def resized(random: Random, types: Types) -> Chosen:
-    """Sizes of which some change, and their scales."""
+    """Choose sizes, and compute their scales."""
     dimensions = first_of(types).dimensions
     sizes = tuple(size if random.random() < 0.5 else random.choice((1, 2, 3, 5, 2 * size)) for size in dimensions)
     return {

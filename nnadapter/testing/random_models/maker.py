@@ -23,24 +23,27 @@ from nnadapter.ir.schema import Attributes, AttributeValue, OperationSchema
 from nnadapter.ir.text import to_text
 
 Perturb = Callable[[Array, Array | None], Array]
-"""A value that is a little off: by a share of itself, and of what it is given as the size of what it was made of."""
+"""Adds relative noise to a value: a share of itself, and of an optional magnitude."""
 
 _RUNS, _MORE_RUNS = 2, 64
 _ROOM = 4.0
-"""How much further than the runs with noise a device may be off."""
+"""Tolerance, as a multiple of the deviations by noise."""
 _SMALLEST = 1.0
-"""Results nearer to 0 may be off as one of this size: they come from sums that cancel."""
+"""Magnitude below which tolerances do not shrink, because of cancellation."""
 _MADE_TOGETHER: Mapping[str, Callable[[Attributes], tuple[Any, ...]]] = {
     "DFT": lambda attributes: (attributes["axis"], -1),
     "STFT": lambda attributes: (-2, -1),
 }
-"""Results that are off by a share of the largest along some axes, however small they are: each step of a fast Fourier
-transform makes all of them. The largest of them is no smaller than what was transformed is long (Parseval), of which
-the error is a share (N. Higham, Accuracy and stability of numerical algorithms, 2002, theorem 24.2)."""
+"""Operation -> axes along which errors are relative to the largest result.
+
+Each step of an FFT contributes to all results. By Parseval, the largest is at least the input's norm, to which the
+error
+is relative (N. Higham, Accuracy and stability of numerical algorithms, 2002, theorem 24.2).
+"""
 
 
 def compute_operation(model: Model, position: int, input_arrays: Sequence[Array | None]) -> list[Array]:
-    """What one operation of a model makes of the values of its inputs."""
+    """Compute one operation of a model by its definition."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, with a warning
         return by_definition(
@@ -55,7 +58,7 @@ def _distinct(operands: Sequence[int], input_arrays: Sequence[Array | None]) -> 
 
 
 def _single_operation_model(model: Model, position: int) -> Model:
-    """The operation as a model whose inputs, constants among them, are all fed."""
+    """Return an operation as a model; constants become inputs."""
     operation = model.operations[position]
     distinct_inputs = list(dict.fromkeys(operand for operand in operation.inputs if operand != ABSENT))
     indices = [*distinct_inputs, *operation.outputs]
@@ -77,7 +80,7 @@ _OUTPUT = Lifetime.MODEL_OUTPUT
 
 
 def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda value, size: value) -> dict[int, Array]:
-    """Every operand's value."""
+    """Return the value of every operand."""
     values = {index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None}
     values.update(zip(model.inputs, feeds, strict=True))
     for position, operation in enumerate(model.operations):
@@ -89,7 +92,7 @@ def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda val
 
 
 def _size(operation: Operation, result: Array) -> Array | None:
-    """The size of what a result was made of, where that says more than the result itself."""
+    """Return the magnitude to which errors are relative, if it is not the result itself."""
     axes = _MADE_TOGETHER.get(operation.type)
     if axes is None or not result.size:
         return None
@@ -97,16 +100,16 @@ def _size(operation: Operation, result: Array) -> Array | None:
 
 
 def outputs_of(model: Model, feeds: Sequence[Array]) -> list[Array]:
-    """The values of the model's outputs."""
+    """Return the values of a model's outputs."""
     values = evaluate(model, feeds)
     return [values[operand] for operand in model.outputs]
 
 
 def noise(generator: np.random.Generator, precision: DataType) -> Perturb:
-    """A function that puts every floating-point value off by a little; in a coarse precision, by as much as that is.
+    """Return a function that adds noise of a precision to floating-point values.
 
     Args:
-        generator: of the noise.
+        generator: source of the noise.
         precision: see `check`.
     """
 
@@ -118,7 +121,7 @@ def noise(generator: np.random.Generator, precision: DataType) -> Perturb:
         moved = np.asarray(value.astype(np.float64) * (1 + share))
         if size is not None:
             moved += share * size
-        # On a coarse grid, reals that differ may become equal.
+        # In low precision, different numbers may become equal.
         return (moved.astype(precision.array_type) if _is_coarse(precision) else moved).astype(value.dtype)
 
     return perturb
@@ -135,13 +138,13 @@ def _share(dtype: DataType, precision: DataType) -> float:
 def check(
     model: Model, feeds: Sequence[Array], got: Sequence[Array], *, precision: DataType = DataType.FLOAT32
 ) -> None:
-    """Raise AssertionError unless `got` is what the model makes of `feeds`, as exactly as can be asked.
+    """Raise AssertionError unless `got` is the result of a model, within tolerance.
 
     Args:
         model: the model.
         feeds: its inputs.
-        got: its outputs, as a device computed them.
-        precision: in what that computes float32.
+        got: outputs of a device.
+        precision: data type in which the device computes float32.
     """
     right = evaluate(model, feeds)
     expected = [right[operand] for operand in model.outputs]
@@ -165,7 +168,7 @@ def check(
 def _widen(
     model: Model, feeds: Sequence[Array], expected: Sequence[Array], spread: list[Array], perturb: Perturb
 ) -> bool:
-    """Take one more run with noise into account; False where that run leaves what the model is defined for."""
+    """Add deviations of a noisy run to `spread`; return False if noise makes the model undefined."""
     try:
         values = evaluate(model, feeds, perturb)
     except (IndexError, ValueError):
@@ -186,7 +189,7 @@ def _furthest(
         share = _share(dtype, precision) if dtype.is_floating else 0.0
         limit = _ROOM * room + share * (np.abs(expected_output.astype(np.float64)) + _SMALLEST)
         off = _distance(output, expected_output)
-        wrong = ~(off <= limit) & np.isfinite(limit)  # where anything may come out, NaN may too
+        wrong = ~(off <= limit) & np.isfinite(limit)  # unlimited results may be NaN
         if wrong.any():
             where = tuple(int(axis[0]) for axis in np.nonzero(wrong)) if wrong.ndim else ()
             return (
@@ -199,7 +202,7 @@ def _furthest(
 def _distance(output: Array, expected: Array) -> Any:
     if output.dtype == np.bool_:
         return (output != expected).astype(np.float64)
-    if output.dtype.kind in "iu":  # without leaving the integers: float64 does not hold all of int64
+    if output.dtype.kind in "iu":  # float64 cannot represent all of int64
         return np.where(output == expected, 0.0, np.maximum(1.0, np.abs(output.astype(np.float64) - expected)))
     return np.asarray(np.abs(output.astype(np.float64) - expected.astype(np.float64)))
 
@@ -218,7 +221,7 @@ _INTEGERS: Mapping[str, tuple[int, int]] = MappingProxyType({"small": (-5, 6), "
 
 
 def contents(random: Random, dtype: DataType, dimensions: tuple[int, ...]) -> Array:
-    """An array of one of a few distributions."""
+    """Return an array of a random distribution."""
     generator = np.random.default_rng(random.randrange(_SEEDS))
     if dtype is DataType.BOOL:
         return np.asarray(generator.integers(0, 2, dimensions), np.bool_)
@@ -231,90 +234,88 @@ def contents(random: Random, dtype: DataType, dimensions: tuple[int, ...]) -> Ar
 def integers(
     generator: np.random.Generator, dtype: DataType, dimensions: tuple[int, ...], low: int, high: int
 ) -> Array:
-    """Integers in [low, high), or [0, high) where the data type has no negative ones."""
+    """Return integers in [low, high), or [0, high) if unsigned."""
     least = 0 if dtype.value.startswith("uint") else low
     return np.asarray(generator.integers(least, max(high, least + 1), dimensions)).astype(dtype.value)
 
 
 def indices(random: Random, dtype: DataType, dimensions: tuple[int, ...], size: int) -> Array:
-    """Indices into an axis of `size` elements; once in a while counted from the end."""
+    """Return indices into an axis, sometimes negative."""
     generator = np.random.default_rng(random.randrange(_SEEDS))
     low = -size if random.random() < 0.3 else 0
     return integers(generator, dtype, dimensions, low, size)
 
 
 Accept = Callable[[Model], bool]
-"""Whether a model of one operation, the last, is wanted."""
+"""Returns True if the last operation of a model is wanted."""
 
 LARGEST = 100.0
-"""Of what a floating-point result may hold: far enough from float16's end for sums of it."""
+"""Largest floating-point result, so that float16 can sum some."""
 MOST_ELEMENTS = 4096
 MOST_FRESH = 2048
-"""Elements of a fresh operand: the oracle looks at each by itself."""
+"""Maximum elements of a new operand."""
 
 
 @dataclass(frozen=True)
 class RandomCase:
-    """A model, and contents for its inputs."""
+    """Model with inputs."""
 
     model: Model
     feeds: tuple[Array, ...]
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What hypothesis shows: the text form."""
         printer.text(f"Case of\n{to_text(self.model)}")
 
 
 Sound = Callable[[Sequence[Array | None], Mapping[str, AttributeValue]], bool]
-"""Whether ONNX defines the result for these values of the inputs."""
+"""Returns True if ONNX defines the result for these inputs."""
 Proposal = tuple[Sequence[int], dict[str, AttributeValue], Sequence[QuantizedType]]
-"""Inputs, attributes, and quantized types of results."""
+"""Inputs, attributes, quantized types of results."""
 
 
 class MakesOperation(Protocol):
-    """How one operation is made; see `recipes`."""
+    """Recipe of one operation; see `recipes`."""
 
     @property
     def sound(self) -> Sound:
-        """Whether the result is defined for these values."""
+        """Returns True if results are defined."""
 
     @property
     def knows_values(self) -> bool:
-        """Whether the oracle has a result for all that is sound."""
+        """True if the oracle has results for all defined inputs."""
 
     def propose(self, maker: Maker, schema: OperationSchema) -> Proposal:
-        """Raises InvalidModelError where nothing fits."""
+        """Choose inputs and attributes; raise InvalidModelError if nothing fits."""
 
 
 @dataclass
 class Maker:
-    """Grows one model; `random` decides everything."""
+    """Builder of one random model."""
 
     random: Random
     dtypes: Sequence[DataType]
-    """Data types of fresh operands."""
+    """Data types of new operands."""
     sizes: Sequence[int] = (1, 2, 3, 4, 6)
-    """Sizes of their axes."""
+    """Their sizes."""
     ranks: Sequence[int] = (0, 1, 2, 2, 3, 3, 4, 4, 4, 5)
-    """Numbers of their axes, where the operation leaves that open."""
+    """Their ranks, if the operation allows any."""
     builder: ModelBuilder = field(default_factory=ModelBuilder)
     values: dict[int, Array] = field(default_factory=dict)
     inputs: list[int] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
     produced_operands: list[int] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
-    """Why attempts failed, the latest last."""
+    """Reasons of failed attempts."""
 
     def type_of(self, operand: int) -> OperandType:
-        """The type of an operand."""
         return self.builder.type_of(operand)
 
     def chance(self, probability: float) -> bool:
-        """True with this probability."""
+        """Return True with this probability."""
         return self.random.random() < probability
 
     def dimensions(self, rank: int | None = None) -> tuple[int, ...]:
-        """Sizes of so many axes, or of any usual number."""
+        """Choose sizes of a rank, or of a random one."""
         rank = self.random.choice(self.ranks) if rank is None else rank
         sizes: list[int] = []
         for _ in range(rank):
@@ -323,7 +324,7 @@ class Maker:
         return tuple(sizes)
 
     def at_hand(self, fits: Callable[[OperandType], bool], *, quantized: bool = False) -> int | None:
-        """An operand that fits, later ones more often; None if there is none. Quantized ones only where asked for."""
+        """Choose an existing operand, later ones more often; None if none fits."""
         types = {operand: self.type_of(operand) for operand in self.values}
         candidates = [
             candidate for candidate, type_ in types.items() if (quantized or not type_.quantization) and fits(type_)
@@ -339,7 +340,7 @@ class Maker:
         constant: float = 0.5,
         quantization: Quantization | None = None,
     ) -> int:
-        """An operand that holds `value`: a constant with this probability, else an input."""
+        """Add an operand: a constant with this probability, otherwise an input."""
         name = f"v{len(self.values)}"
         if self.chance(constant):
             operand = self.builder.add_constant(name, value, quantization)
@@ -351,21 +352,21 @@ class Maker:
         return operand
 
     def fresh_of(self, dtype: DataType, dimensions: tuple[int, ...], constant: float = 0.5) -> int:
-        """See `fresh`: an operand of this type with contents by chance, an image with channels last once in a while."""
+        """Add an operand of random contents, sometimes with layout NHWC."""
         layout = Layout.NHWC if len(dimensions) == 4 and self.chance(0.1) else Layout.NCHW
         return self.fresh(contents(self.random, dtype, dimensions), layout, constant)
 
     def image(self, dtypes: frozenset[DataType]) -> int:
-        """An operand of rank 4."""
+        """Choose or add an operand of rank 4."""
         operand = self.at_hand(lambda type_: type_.rank == 4 and type_.dtype in dtypes) if self.chance(0.8) else None
         return self.fresh_of(self.dtype(dtypes), self.dimensions(4), 0.1) if operand is None else operand
 
     def dtype(self, allowed: frozenset[DataType]) -> DataType:
-        """One of those in use that are allowed, or any allowed one."""
+        """Choose a data type in use, otherwise any allowed one."""
         return self.random.choice([dtype for dtype in self.dtypes if dtype in allowed] or sorted(allowed))
 
     def attempt(self, type_: str, recipe: MakesOperation, accept: Accept) -> bool:
-        """Add an operation as the recipe says; False, and nothing is added, where it does not come out well."""
+        """Add an operation by a recipe; return False, without a change, if it fails."""
         mark, inputs, values = self.builder.mark(), list(self.inputs), dict(self.values)
         schema = schema_of(type_)
         try:
@@ -393,7 +394,7 @@ class Maker:
         return True
 
     def finish(self, *, produced_only: bool = False) -> RandomCase:
-        """The model: what nobody reads is its outputs, with some others; `produced_only` leaves out the rest."""
+        """Return the model; outputs are values without a reader, and some others (`produced_only`: results only)."""
         unread = [operand for operand in self.produced_operands if operand not in self.read]
         read_operands = [
             operand for operand in (self.produced_operands if produced_only else self.values) if operand not in unread
@@ -416,7 +417,7 @@ def _results(model: Model, input_arrays: Sequence[Array | None], recipe: MakesOp
 
 
 def expect_tame(results: Sequence[Array]) -> None:
-    """Raise InvalidModelError where results are not finite, or too large to be compared."""
+    """Raise InvalidModelError if results are not finite, or too large."""
     for result in results:
         if result.size > MOST_ELEMENTS:
             raise InvalidModelError(f"the result has {result.size} elements, expected at most {MOST_ELEMENTS}")

@@ -1,10 +1,10 @@
-"""Table of recipes: inputs, attributes and values of operations that their schema does not state.
+"""Table of recipes for random operations: inputs, attributes and values that the schema does not imply.
 
-THE table: what the schema does not say about an operation, for those who want to make one at random.
-
-An operation that is not here is made from its schema alone (`generic`). If `test_reach` says that one was never
-reached, add a recipe: `attributes` for values that fit the inputs' types or each other, `operands` for inputs that fit
-each other, `sound` for values that ONNX leaves undefined. If it cannot be made, say why in `UNREACHED`.
+Other operations are made from the schema alone. If `test_reach` reports one as unreached, add a recipe: `attributes`
+and
+`operands` for values that fit each other, `sound` for values for which ONNX defines the result. If it is impossible,
+add
+the reason to `UNREACHED`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PAIR = 2
 
 
 def always(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Every value will do."""
+    """Accept all values."""
     return True
 
 
@@ -54,7 +54,7 @@ def _pair(input_arrays: InputArrays) -> tuple[Array, Array]:
 
 
 def division(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Integers are not divided by 0, nor the smallest one by -1; reals by nothing near 0."""
+    """Refuse integer division by 0, overflow, and real divisors near 0."""
     x, y = _pair(input_arrays)
     if x.dtype.kind == "f":
         return bool((np.abs(y) >= 0.125).all())
@@ -63,7 +63,7 @@ def division(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 
 
 def power(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """A positive base where the exponent is no whole number; no negative exponent of an integer."""
+    """Refuse fractional powers of nonpositive bases, and negative exponents of integers."""
     x, y = _pair(input_arrays)
     if y.dtype.kind == "f" and (y != np.floor(y)).any() and (x <= 0).any():
         return False
@@ -73,7 +73,7 @@ def power(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 
 
 def cast(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Whatever is cast to an integer is one of its numbers, rounded to zero."""
+    """Refuse casts beyond the integer range."""
     value, target = input_arrays[0], DataType(str(attributes["to"]))
     assert value is not None
     if value.dtype == np.bool_ or target is DataType.BOOL or target.is_floating or value.dtype.kind != "f":
@@ -84,7 +84,7 @@ def cast(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 
 
 def in_range(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Indices are those of the axis, counted from either end."""
+    """Accept indices within the axis, from either end."""
     value, chosen = _pair(input_arrays)
     axis = attributes["axis"]
     assert isinstance(axis, int)
@@ -93,14 +93,14 @@ def in_range(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 
 
 def of_the_batch(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Every region is of a picture that there is: each has an index of its own, or in its first column."""
+    """Accept regions whose batch index exists."""
     pictures, regions = _pair(input_arrays)
     indices = input_arrays[2] if len(input_arrays) > _PAIR else regions[:, 0]
     return indices is None or bool(((indices >= 0) & (indices < pictures.shape[0])).all())
 
 
 def apart_along_axis(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """No two updates of an axis are for one position, where ONNX does not say which of them stays."""
+    """Refuse two updates of one position, whose order ONNX does not define."""
     value, chosen = _pair(input_arrays)
     axis = attributes["axis"]
     assert isinstance(axis, int)
@@ -111,7 +111,7 @@ def apart_along_axis(input_arrays: InputArrays, attributes: AttributeValues) -> 
 
 
 def lengths(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """No sequence is longer than there are steps."""
+    """Accept lengths up to the number of steps."""
     value, sequence_lengths = _pair(input_arrays)
     axis = attributes["time_axis"]
     assert isinstance(axis, int)
@@ -122,7 +122,7 @@ _LEAST_SPREAD = 0.05
 
 
 def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> SoundnessCheck:
-    """Returns whether numbers that are normalized together differ: else the rounding of their mean is all there is."""
+    """Refuse normalization of nearly equal numbers, of which only rounding remains."""
 
     def sound(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
         value = input_arrays[0]
@@ -138,21 +138,21 @@ def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> Soundn
 
 
 def axes_given(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
-    """The axes that an attribute names."""
+    """Return the axes in an attribute."""
     axes = attributes["axes"]
     assert isinstance(axes, tuple)
     return tuple(int(axis) for axis in axes)
 
 
 def axes_behind(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
-    """All axes from one on."""
+    """Return the axes from one on."""
     axis = attributes["axis"]
     assert isinstance(axis, int)
     return tuple(range(axis, rank))
 
 
 def written(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """What is written to a cache begins within it, and ends within it where it does not go round."""
+    """Accept cache positions within the bounds of the mode."""
     cache, updates = _pair(input_arrays)
     axis, starts = attributes["axis"], input_arrays[2] if len(input_arrays) > 2 else None
     assert isinstance(axis, int)
@@ -164,7 +164,7 @@ def written(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 
 
 Operands = Callable[[Maker, OperationSchema], list[int]]
-"""The inputs of one operation, by role."""
+"""Chooses inputs by role."""
 
 _MOSTLY_CONSTANT = 0.9
 _SHARED = 0.3
@@ -175,7 +175,7 @@ def _channels(type_: OperandType) -> int:
 
 
 def _weights(maker: Maker, like: int, *shapes: tuple[int, ...]) -> list[int]:
-    """Operands of these dimensions and the data type of `like`: constants, most of them, or what is at hand."""
+    """Choose operands with the data type of `like`, mostly constants."""
     return [_weight(maker, maker.type_of(like).dtype, shape) for shape in shapes]
 
 
@@ -187,7 +187,7 @@ def _weight(maker: Maker, dtype: DataType, shape: tuple[int, ...]) -> int:
 
 
 def convolution(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An image, a filter [O, C / group, kH, kW] for any group, and a bias or none."""
+    """Choose an image, a filter [O, C / group, kH, kW], and an optional bias."""
     image = maker.image(schema.inputs[0].dtypes)
     channels = _channels(maker.type_of(image))
     group = maker.random.choice(divisors(channels))
@@ -198,7 +198,7 @@ def convolution(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def transposed_convolution(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An image and a filter [C, O / group, kH, kW]; `attributes.transposed_convolution` chooses the group."""
+    """Choose an image and a filter [C, O / group, kH, kW]."""
     image = maker.image(schema.inputs[0].dtypes)
     kernel = maker.random.choice((1, 2, 3)), maker.random.choice((1, 2, 3))
     outputs = maker.random.choice((1, 2))
@@ -206,7 +206,7 @@ def transposed_convolution(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def per_channel(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An input and a vector over its channels for every other role, all positive: one may be a variance."""
+    """Choose an input, and positive vectors over its channels."""
     (smallest, _), allowed = schema.ranks, schema.inputs[0].dtypes
     first = maker.at_hand(lambda type_: type_.dtype in allowed and type_.rank >= smallest)
     if first is None:
@@ -217,7 +217,7 @@ def per_channel(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def fully_connected(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An input, a weight [N, K], and a bias or none."""
+    """Choose an input, a weight [N, K], and an optional bias."""
     allowed = schema.inputs[0].dtypes
     first = maker.at_hand(lambda type_: type_.dtype in allowed and type_.rank >= 1)
     if first is None:
@@ -228,7 +228,7 @@ def fully_connected(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def matrices(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Two matrices, stacks of them or vectors, that share a size; which is transposed is left to chance."""
+    """Choose matrices, stacks or vectors with a common size, maybe transposed."""
     allowed = schema.inputs[0].dtypes
     first = maker.at_hand(lambda type_: type_.dtype in allowed and type_.rank >= 1)
     if first is None:
@@ -241,7 +241,7 @@ def matrices(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def few_bits(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An input, weights of 2, 4 or 8 bits in blocks, scales, and zero points of any form or none."""
+    """Choose an input, packed weights of 2, 4 or 8 bits, scales, and optional zero points."""
     allowed = schema.inputs[0].dtypes
     first = maker.at_hand(lambda type_: type_.dtype in allowed and type_.rank >= 1 and type_.dimensions[-1] > 0)
     if first is None:
@@ -259,7 +259,7 @@ def few_bits(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def concatenated(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An operand and others of its dimensions, of which one axis may differ."""
+    """Choose operands that may differ in one axis."""
     operands = operands_of(maker, schema)[:1]
     type_ = maker.type_of(operands[0])
     for _ in range(maker.random.choice((0, 1, 1, 2))):
@@ -276,7 +276,7 @@ def _longer(maker: Maker, type_: OperandType) -> int:
 
 
 def deep_image(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An image whose channels are a multiple of 4."""
+    """Choose an image with a multiple of 4 channels."""
     operand = maker.at_hand(lambda type_: type_.rank == 4 and _channels(type_) % 4 == 0)
     if operand is not None:
         return [operand]
@@ -287,7 +287,7 @@ def deep_image(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def spread_behind(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An input, and for every other role what spreads to its last axes."""
+    """Choose an input, and operands that broadcast to its last axes."""
     operands = operands_of(maker, schema)[:1]
     type_ = maker.type_of(operands[0])
     shape = type_.dimensions[maker.random.randint(0, max(0, type_.rank - 1)) :]
@@ -295,7 +295,7 @@ def spread_behind(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def gathered(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An input, and indices of any dimensions that are in range for every axis."""
+    """Choose an input, and indices valid for every axis."""
     first = operands_of(maker, schema)[0]
     dimensions = maker.type_of(first).dimensions
     shape = maker.random.choice(((), (1,), (2,), (3,), (2, 2), (1, 3)))
@@ -303,7 +303,7 @@ def gathered(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def gathered_elements(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An input, and indices of its rank that are in range for every axis."""
+    """Choose an input, and indices of its rank valid for every axis."""
     first = operands_of(maker, schema)[0]
     dimensions = maker.type_of(first).dimensions
     shape = tuple(maker.random.randint(1, max(size, 1)) for size in dimensions)
@@ -311,7 +311,7 @@ def gathered_elements(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def scattered(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An input, positions of parts of it, none twice, and what is written there."""
+    """Choose an input, unique positions, and updates."""
     first = operands_of(maker, schema)[0]
     type_, random = maker.type_of(first), maker.random
     if type_.rank == 0:
@@ -326,7 +326,7 @@ def scattered(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def unpooled(maker: Maker, schema: OperationSchema) -> list[int]:
-    """A picture, and positions of a larger one for its elements, none twice; `attributes.twice` says how large."""
+    """Choose an image, and unique positions in a larger one; see `attributes.twice`."""
     first = operands_of(maker, schema)[0]
     type_ = maker.type_of(first)
     places = maker.random.sample(range(4 * type_.size), type_.size)
@@ -345,7 +345,7 @@ _FUNCTIONS = ("tanh", "sigmoid", "relu", "softsign")
 
 
 def _input(maker: Maker, schema: OperationSchema, rank: int) -> int:
-    """What the first role takes: an operand at hand of that rank, or a fresh one."""
+    """Choose an operand of a rank for the first role."""
     allowed = schema.inputs[0].dtypes
     operand = maker.at_hand(lambda type_: type_.rank == rank and type_.dtype in allowed and type_.layout == "NCHW")
     if operand is not None and 0 not in maker.type_of(operand).dimensions:
@@ -359,7 +359,7 @@ def _optional(maker: Maker, dtype: DataType, shape: tuple[int, ...]) -> int:
 
 
 def recurrent(maker: Maker, schema: OperationSchema) -> list[int]:
-    """A sequence, weights for one direction or two, and any of the optional inputs."""
+    """Choose a sequence, weights for one or two directions, and some optional inputs."""
     first = _input(maker, schema, 3)
     type_ = maker.type_of(first)
     (steps, batch, features), dtype = type_.dimensions, type_.dtype
@@ -379,7 +379,7 @@ def recurrent(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def recurrent_attributes(type_: str) -> Attributes:
-    """Functions for as many directions as the weights have, none of which takes parameters."""
+    """Choose functions without parameters, per direction of the weights."""
 
     def choose(random: Random, types: Types) -> Chosen:
         weights = types[1]
@@ -398,7 +398,7 @@ def recurrent_attributes(type_: str) -> Attributes:
 
 
 def linear_attention(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Queries, keys and values [N, T, features] of one to two heads, without a past, decay or rate."""
+    """Choose queries, keys and values [N, T, features]."""
     dtype = maker.dtype(schema.inputs[0].dtypes)
     batch, steps, depth, width = (maker.random.choice((1, 2, 3)) for _ in range(4))
     shapes = (batch, steps, 2 * depth), (batch, steps, depth), (batch, steps, width)
@@ -406,12 +406,12 @@ def linear_attention(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def linear_attention_attributes(random: Random, types: Types) -> Chosen:
-    """Two heads of queries that share keys, and the rule that needs nothing else."""
+    """Choose two query heads that share keys, and the rule without other inputs."""
     return {"query_heads": 2, "key_value_heads": 1, "scale": random.choice((0.5, 1.0)), "update_rule": "linear"}
 
 
 def rotary(maker: Maker, schema: OperationSchema) -> list[int]:
-    """An input [N, H, T, D], and cosines and sines for some pairs of D."""
+    """Choose an input [N, H, T, D], and cosines and sines."""
     first = _input(maker, schema, 4)
     batch, _, steps, depth = maker.type_of(first).dimensions
     pairs = maker.random.randint(0, depth // 2)
@@ -423,7 +423,7 @@ def rotary(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def regions(maker: Maker, schema: OperationSchema) -> list[int]:
-    """A picture, regions within and beyond it, and the batch of each: an input of its own, or the first column."""
+    """Choose an image, regions in and beyond it, and batch indices."""
     first = _input(maker, schema, 4)
     type_ = maker.type_of(first)
     count, batch = maker.random.choice((1, 2, 3)), type_.dimensions[0]
@@ -441,7 +441,7 @@ def _region(random: Random) -> tuple[int, int, int, int]:
 
 
 def deformable(maker: Maker, schema: OperationSchema) -> list[int]:
-    """A picture, a filter, offsets of the size of the result without pads and strides, a bias and a mask or none."""
+    """Choose an image, a filter, offsets, and an optional bias and mask."""
     first = _input(maker, schema, 4)
     dtype = maker.type_of(first).dtype
     batch, channels, height, width = maker.type_of(first).dimensions
@@ -463,7 +463,7 @@ def deformable(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def deformable_attributes(random: Random, types: Types) -> Chosen:
-    """The groups that `deformable` chose, seen from the filter and the offsets; neither pads nor strides."""
+    """Return the groups that filter and offsets imply."""
     filter_, offset = types[1], types[2]
     assert filter_ is not None and offset is not None
     _, per_group, height, width = filter_.dimensions
@@ -477,13 +477,13 @@ def deformable_attributes(random: Random, types: Types) -> Chosen:
 
 
 def columns(maker: Maker, schema: OperationSchema) -> list[int]:
-    """Columns of four blocks of an image of 3 by 3, as `columns_attributes` has it."""
+    """Choose columns of four blocks."""
     batch, channels = maker.random.choice((1, 2)), maker.random.choice((1, 2, 3))
     return [maker.fresh_of(maker.dtype(schema.inputs[0].dtypes), (batch, channels * 4, 4), 0.1)]
 
 
 def columns_attributes(random: Random, types: Types) -> Chosen:
-    """Blocks of 2 by 2 that overlap in an image of 3 by 3, or lie beside each other in one of 4 by 4 or 2 by 2."""
+    """Choose 2 by 2 blocks, overlapping or adjacent."""
     size, stride, pad = random.choice(((3, 1, 0), (4, 2, 0), (2, 2, 1)))
     return {
         "image_shape": (size, size),
@@ -495,7 +495,7 @@ def columns_attributes(random: Random, types: Types) -> Chosen:
 
 
 def quantized(maker: Maker, schema: OperationSchema) -> list[int]:
-    """One quantized operand, of 8 bits."""
+    """Choose an operand with 8-bit quantization."""
     operand = maker.at_hand(lambda type_: type_.quantization is not None, quantized=True)
     if operand is not None and maker.chance(0.7):
         return [operand]
@@ -505,45 +505,45 @@ def quantized(maker: Maker, schema: OperationSchema) -> list[int]:
 
 
 def quantized_type(random: Random) -> QuantizedType:
-    """A data type of 8 bits, quantized per tensor."""
+    """Choose 8-bit quantization per tensor."""
     dtype = random.choice((DataType.INT8, DataType.UINT8))
     point = random.choice((0, 3, 128)) if dtype is DataType.UINT8 else random.choice((0, -5, 7))
     return QuantizedType(dtype, Quantization(scale=(random.choice((0.05, 0.125, 0.5)),), zero_point=(point,)))
 
 
 def said_to_be(random: Random, types: Types) -> list[QuantizedType]:
-    """Some quantization of the same integers."""
+    """Choose a quantization of the same integers."""
     dtype = first_of(types).dtype
     return [QuantizedType(dtype, Quantization(scale=(random.choice((0.05, 0.5)),), zero_point=(0,)))]
 
 
 def quantized_result(random: Random, types: Types) -> list[QuantizedType]:
-    """Some quantization to 8 bits."""
+    """Choose an 8-bit quantization."""
     return [quantized_type(random)]
 
 
 def not_quantized(random: Random, types: Types) -> list[QuantizedType]:
-    """What a result is follows from the operation."""
+    """Leave the result's type to the operation."""
     return []
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one operation is made; every part has a default."""
+    """Recipe of one operation."""
 
     operands: Operands = operands_of
-    """Chooses the inputs."""
+    """Choice of inputs."""
     attributes: attributes.Attributes = attributes.none
-    """Chooses some attributes."""
+    """Choice of some attributes."""
     results: Callable[[Random, Types], Sequence[QuantizedType]] = not_quantized
-    """Chooses how results are quantized, where the model has to say."""
+    """Choice of quantized result types."""
     sound: Sound = always
-    """Whether the result is defined for these values."""
+    """Returns True if results are defined."""
     knows_values: bool = True
-    """Whether the oracle has a result for all that is sound; if not, what it cannot compute is left out."""
+    """True if the oracle has results for all defined inputs."""
 
     def propose(self, maker: Maker, schema: OperationSchema) -> Proposal:
-        """Inputs, attributes and quantized results."""
+        """Return inputs, attributes and quantized results."""
         chosen = self.operands(maker, schema)
         types = [None if operand == ABSENT else maker.type_of(operand) for operand in chosen]
         preset_values = self.attributes(maker.random, types)
@@ -610,7 +610,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 )
 
 FROM_SCHEMA = Recipe(knows_values=False)
-"""How an operation is made that is not in the table."""
+"""Recipe of operations that are not in the table."""
 
 UNREACHED: Mapping[str, str] = MappingProxyType({"CUSTOM": "what it computes is written elsewhere, in a kernel"})
-"""Operations that are not made at random, and why."""
+"""Operation without random models -> reason."""
