@@ -1,9 +1,8 @@
-"""fake_npu: the reference device in numpy, an accelerator that runs on the host.
+"""fake_npu: the reference driver, an accelerator simulated in numpy on the host.
 
-`nnadapter.ir.definition` defines operations element by element; this package shows a driver that compiles them.
-
-Reading order, as a model passes through: driver, options, compiling, operations (the table), lowering with lowerings/,
-emitter and graph, reuse, memory, program and open_program, execution, kernels/.
+Driver authors can follow its structure. Reading order, as a model passes through: driver, options, compiling,
+operations (the table), lowering and lowerings/, emitter and graph, reuse, memory, program, execution, kernels/.
+Independent: streams (device memory, streams, events) and clock (simulated time).
 """
 
 from __future__ import annotations

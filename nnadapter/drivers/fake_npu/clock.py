@@ -1,7 +1,7 @@
-"""The simulated clock: seconds that a lowered segment would take on the hardware that this device stands for.
+"""Simulated clock: predicted seconds of a lowered segment on the simulated hardware.
 
-One instruction after the other, each a roofline: the longer of its arithmetic and its traffic with the device's memory.
-A segment is launched, and every input and output is transferred. Nothing overlaps.
+Each instruction takes the longer of its arithmetic and its memory traffic (roofline). Launch and transfers are added;
+nothing overlaps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HALF_PRECISION_GAIN = 2.0
 def simulated_profile(
     *, peak_gflops: float, bandwidth_gbs: float, launch_us: float, transfer_gbs: float, half_precision: bool
 ) -> Profile:
-    """Return the limits of the simulated hardware, an accelerator behind a slow bus; see the options."""
+    """Return the profile of the simulated hardware."""
     return Profile(
         peak_flops=peak_gflops * 1e9 * (_HALF_PRECISION_GAIN if half_precision else 1.0),
         bandwidth=bandwidth_gbs * 1e9,
@@ -36,7 +36,7 @@ def simulated_profile(
 
 
 def simulated_seconds(graph: NpuGraph, profile: Profile) -> float:
-    """Return the seconds of one run of a lowered segment, launch and transfers included."""
+    """Return the seconds of one run, launch and transfers included."""
     boundary = [graph.tensors[tensor].type.nbytes for tensor in (*graph.inputs, *graph.outputs)]
     transfers = len(boundary) * profile.transfer_seconds + sum(boundary) / profile.transfer_bandwidth
     steps = sum(_seconds(graph, instruction, profile) for instruction in graph.instructions)
@@ -52,7 +52,7 @@ def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile) -> flo
 
 
 def _traffic(instruction: Instruction, inputs: Types, outputs: Types) -> int:
-    """Return the bytes read and written. A kernel that picks from its first input reads no more than it writes."""
+    """Return bytes read and written. Gather-like kernels read no more of the first input than they write."""
     written = sum(type_.nbytes for type_ in outputs)
     first = inputs[0].nbytes if inputs else 0
     read = min(first, written) if instruction.kernel in _PICKS else first
@@ -63,9 +63,9 @@ _PICKS = frozenset({"gather", "gather_elements", "gather_nd", "slice", "reverse_
 
 
 def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -> float:
-    """Return the floating-point operations of one instruction; a multiply-add counts two.
+    """Return the FLOPs of one instruction; a multiply-add counts two.
 
-    Kernels that are no products count one for each element of the largest tensor: its traffic takes longer than that.
+    Kernels without products count one per element of their largest tensor, since traffic takes longer.
     """
     formula = _PRODUCTS.get(instruction.kernel)
     if formula is not None:
@@ -74,18 +74,18 @@ def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -
 
 
 def _by_filter(inputs: Types, outputs: Types) -> float:
-    """Multiply every output by the part of the filter that makes its channel; channels are the last axis."""
+    """Return the multiply-adds of a filter whose output channels are the last axis."""
     return outputs[0].size * inputs[1].size / outputs[0].dimensions[-1]
 
 
 def _by_einsum(inputs: Types, outputs: Types) -> float:
-    """Return the root of (M K) (K N) (M N), which is exact for [M, K] by [K, N]."""
+    """Return sqrt((M K) (K N) (M N)), exact for [M, K] by [K, N]."""
     largest = max(type_.size for type_ in inputs)
     return float(max(largest, (outputs[0].size * inputs[0].size * inputs[-1].size) ** 0.5))
 
 
 def _by_steps(inputs: Types, outputs: Types) -> float:
-    """Multiply the weights of gates and of the state, for each step of each sequence: x is [T, B, I]."""
+    """Return the multiply-adds of input and state weights over all steps; x is [T, B, I]."""
     steps = inputs[0].size / inputs[0].dimensions[-1]
     return steps * (inputs[1].size + inputs[2].size)
 
@@ -98,8 +98,8 @@ _PRODUCTS: Mapping[str, Callable[[Types, Types], float]] = {
     "transposed_volume_convolution": lambda inputs, outputs: inputs[0].size * inputs[1].size / inputs[0].dimensions[1],
     "matmul": lambda inputs, outputs: float(outputs[0].size * inputs[0].dimensions[-1]),
     "einsum": _by_einsum,
-    # Queries by keys, and their result by values: [.., L, D] by [.., S, D] twice.
+    # queries by keys, then scores by values: [.., L, D] by [.., S, D] twice
     "attention": lambda inputs, outputs: 2.0 * inputs[0].size * inputs[1].dimensions[-2],
     **dict.fromkeys(("lstm", "gru", "rnn"), _by_steps),
 }
-"""Kernel -> multiply-adds, from the types of its inputs and outputs."""
+"""Multiply-adds by kernel, from the types of inputs and outputs."""

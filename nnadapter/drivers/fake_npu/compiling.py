@@ -1,4 +1,4 @@
-"""Admission and compilation under one set of options."""
+"""Admission and compilation of models in one context."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from nnadapter.ir.passes import TOLERANCES, Observer, all_of, check_numbers, dum
 from nnadapter.process.resources import new_lock
 
 _HALF = {**TOLERANCES, DataType.FLOAT32: TOLERANCES[DataType.FLOAT16]}
-"""With half precision, folded constants are rounded to it."""
+"""Half precision also rounds folded constants."""
 _ADMITTED = 64
-"""Admitted models that are kept, lowered, until they are compiled."""
+"""Most admitted models whose lowering is cached for `compile`."""
 
 
 def observer(folder: str, check: bool, arithmetic: Arithmetic) -> Observer | None:
-    """Return the observer of the passes over one model, None without options for it."""
+    """Return the observer of passes that the options request, or None."""
     observers = [dump_to(_numbered(Path(folder)))] if folder else []
     if check:
         observers.append(check_numbers(evaluate, tolerances=_HALF if arithmetic.half_precision else TOLERANCES))
@@ -45,7 +45,7 @@ def observer(folder: str, check: bool, arithmetic: Arithmetic) -> Observer | Non
 
 
 def _numbered(folder: Path) -> Path:
-    """Create the next numbered folder."""
+    """Create and return the next numbered folder."""
     for number in count(sum(1 for _ in folder.iterdir()) if folder.exists() else 0):
         place = folder / f"model-{number:04}"
         try:
@@ -57,7 +57,7 @@ def _numbered(folder: Path) -> Path:
 
 
 class Compiler:
-    """Admits and compiles the models of a context; safe to use from many threads."""
+    """Admission and compilation of models in one context. Thread-safe."""
 
     def __init__(
         self, options: FakeNpuOptions, arenas: Arenas, memory: DeviceMemory, trace: tuple[Trace, str] | None
@@ -67,11 +67,10 @@ class Compiler:
         self._lowerings = Lowerings(options.arithmetic)
         self._prepared: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
         self._open: WeakKeyDictionary[Model, NpuGraph] = WeakKeyDictionary()
-        """Graphs of admitted models with dynamic shapes."""
         self._lock = new_lock()
 
     def admit(self, model: Model) -> Admission:
-        """Return limits and facts of a segment. With dynamic shapes, memory is judged when sizes are known."""
+        """Return verdict and facts of a segment; with dynamic shapes, only weights count as memory."""
         if model.has_dynamic_shapes:
             lowered = lower(model, self._options.arithmetic)
             with self._lock:
@@ -98,7 +97,7 @@ class Compiler:
         return Admission(verdict=verdict, runs_as=lowered_model.runs_as, facts=facts)
 
     def compile(self, model: Model) -> Program:
-        """Compile a model, which may have been admitted."""
+        """Compile a model, with the lowering cached by `admit` if any."""
         with self._lock:
             graph, known = self._open.pop(model, None), self._prepared.pop(model, None)
         if not model.has_dynamic_shapes:
@@ -109,7 +108,7 @@ class Compiler:
         return FakeNpuOpenProgram(graph, available, *self._resources, packed_bytes(graph, model), events)
 
     def clone_with_constants(self, program: Program, model: Model) -> Program | None:
-        """Return a program with the constants of a model; None if the lowering of one does not hold for the other."""
+        """Return `program` with the constants of `model`; None if instructions differ."""
         with self._lock:
             known = self._prepared.get(model)
         lowered_model = known or self._prepare(model)
@@ -121,7 +120,6 @@ class Compiler:
         return self._program(model, lowered_model)
 
     def clear(self) -> None:
-        """Drop all lowered models."""
         with self._lock:
             self._prepared.clear()
             self._open.clear()
@@ -133,7 +131,7 @@ class Compiler:
         with invalid_models_told(model):
             if check is None:
                 return self._lowerings.prepare(model)
-            verify(model)  # every model is lowered anew, so that the observer sees it
+            verify(model)  # no reuse: the observer must see all passes
             return prepared(lower(model, options.arithmetic, check=check), model)
 
     def _program(self, model: Model, lowered_model: LoweredModel) -> Program:

@@ -1,6 +1,6 @@
-"""The driver, its one device, and contexts: a table driver whose programs are compiled as wholes.
+"""Driver, device and context of fake_npu.
 
-Modules that handle models are imported when a model is judged or compiled: a program from a file needs none of them.
+Modules that handle models are imported lazily, because deserialized programs need none of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class FakeNpuDriver(TableDriver):
-    """The reference device in numpy: a made-up accelerator that runs on the host."""
+    """Driver with one device that runs on the host."""
 
     threading = Threading.EXCLUSIVE
     dynamic_shapes = DynamicShapes.ANY
@@ -56,14 +56,14 @@ class FakeNpuDriver(TableDriver):
 
     @cached_property
     def table(self) -> Any:
-        """The table of operations, without those that the option `switched_off` names."""
+        """Operation table without the operations in the option `switched_off`."""
         from nnadapter.drivers.fake_npu.operations import OperationTable
 
         return OperationTable(operations_named(cast("tuple[str, ...]", self.option_values.get("switched_off", ()))))
 
 
 class FakeNpuDevice(TableDevice):
-    """The one device, with its memory, streams and events."""
+    """Device with its own memory, streams and events."""
 
     has_memory = True
     has_streams = True
@@ -94,18 +94,18 @@ class FakeNpuDevice(TableDevice):
 
     @property
     def waits(self) -> int:
-        """Number of waits of the host for a stream or an event."""
+        """Number of host waits for streams and events."""
         return self._waits.number
 
 
 class FakeNpuContext(TableContext):
-    """The device under one set of options; safe to use from many threads."""
+    """Device opened with one set of options. Thread-safe."""
 
     def __init__(self, driver: TableDriver, memory: DeviceMemory) -> None:
         super().__init__(driver)
         self._options, self._memory = read_options(driver.option_values), memory
         self.arenas = Arenas()
-        """Working memory that all programs of this context share."""
+        """Working memory shared by all programs."""
         self._trace: tuple[Trace, str] | None = None
 
     def with_trace(self, trace: Trace, lane: str) -> FakeNpuContext:
@@ -113,7 +113,7 @@ class FakeNpuContext(TableContext):
         return self
 
     def supported(self, model: Model) -> Sequence[Verdict]:
-        from nnadapter.drivers.invalid_models import invalid_models_told  # loads all operations
+        from nnadapter.drivers.invalid_models import invalid_models_told  # lazy: loads all operations
 
         with invalid_models_told(model):
             return super().supported(model)

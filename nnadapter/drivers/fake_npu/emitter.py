@@ -1,4 +1,4 @@
-"""The emitter, with which lowerings append tensors and instructions to a device graph."""
+"""Emitter: the interface of lowerings to the device graph."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 class Emitter:
-    """The growing device graph of one model.
+    """Builder of the device graph of one model.
 
-    Every IR operand has at most one tensor, whose dimensions are the operand's, in the operand's layout. Half precision
-    lies in float32 cells.
+    An IR operand maps to at most one tensor with its dimensions and layout. Half-precision values are float32.
     """
 
     def __init__(self, model: Model, arithmetic: Arithmetic) -> None:
@@ -34,16 +33,14 @@ class Emitter:
         self._inputs = tuple(self._add_input(operand) for operand in model.inputs)
 
     def type_of(self, tensor: int) -> TensorType:
-        """Return the type of a tensor."""
         return self._tensors[tensor].type
 
     def add_constant(self, value: Array) -> int:
-        """Add a constant, made contiguous."""
         value = applied(_contiguous, value)
         return self._add(NpuTensor(TensorType(dtype_name(value.dtype), value.shape), value))
 
     def view(self, tensor: int, dimensions: Sequence[int]) -> int:
-        """Return the same memory in other dimensions; it costs nothing when the program runs."""
+        """Return a view with other dimensions; free at run time."""
         source, type_ = self._tensors[tensor], TensorType(self.type_of(tensor).dtype, tuple(dimensions))
         if source.type.dimensions == type_.dimensions:
             return tensor
@@ -52,7 +49,7 @@ class Emitter:
         return self._add(NpuTensor(type_, view_of=tensor if source.view_of is None else source.view_of))
 
     def transpose(self, tensor: int, perm: Sequence[int]) -> int:
-        """Return the tensor with its axes in another order; a view if only axes of size 1 change places."""
+        """Return permuted axes; a view if only axes of size 1 move."""
         dimensions = self.type_of(tensor).dimensions
         result = tuple(dimensions[axis] for axis in perm)
         moved = [axis for axis in perm if dimensions[axis] != 1]
@@ -69,30 +66,29 @@ class Emitter:
         parameters: Parameters | None = None,
         activation: Activation | None = None,
     ) -> tuple[int, ...]:
-        """Add one instruction, and return one new tensor per type in `results`."""
+        """Append an instruction; return one new tensor per type in `results`."""
         assert activation is None or KERNELS[kernel].fuses, f"{kernel} cannot apply an activation"
         outputs = tuple(self._add(NpuTensor(type_)) for type_ in results)
         self.instructions.append(Instruction(kernel, tuple(inputs), outputs, parameters or {}, activation))
         return outputs
 
     def tensor(self, operand: int) -> int:
-        """Return the tensor of an operand that was set, or of a constant."""
+        """Return the tensor of a constant or assigned operand."""
         if operand not in self._tensor_of:
             self._tensor_of[operand] = self.add_constant(self.constant(operand))
         return self._tensor_of[operand]
 
     def is_constant(self, operand: int) -> bool:
-        """Return whether the operand's contents are known."""
         return self.model.operands[operand].lifetime is Lifetime.CONSTANT
 
     def constant(self, operand: int) -> Array:
-        """Return the contents of a constant operand, in the device's cells."""
+        """Return a constant, rounded if it has half precision."""
         value, dtype = self.model.operands[operand].value, self.model.operands[operand].type.dtype
         assert value is not None, "a temporary is read before it is set"
         return derived(_in_cells, value) if self._is_half(dtype) else value
 
     def result_type(self, operand: int) -> TensorType:
-        """Return the type of the tensor that an operand will have."""
+        """Return the device type of an operand."""
         if operand not in self._result_types:
             type_ = self.model.operands[operand].type
             cell = "float32" if type_.dtype is DataType.FLOAT16 else type_.dtype.value
@@ -100,7 +96,6 @@ class Emitter:
         return self._result_types[operand]
 
     def assign(self, operand: int, tensor: int) -> None:
-        """Set the tensor of an operand."""
         type_, expected = self._tensors[tensor].type, self.result_type(operand)
         assert type_ is expected or type_ == expected, "a lowering emitted a tensor of the wrong type"
         self._tensor_of[operand] = tensor
@@ -113,7 +108,7 @@ class Emitter:
         activation: Activation | None = None,
         inputs: Sequence[int] | None = None,
     ) -> None:
-        """Write an operation as one instruction, whose results are the operation's."""
+        """Emit an operation as one instruction and assign its outputs; `inputs` defaults to its own."""
         if inputs is None:
             inputs = [self.tensor(operand) for operand in operation.inputs if operand != ABSENT]
         results = [self.result_type(operand) for operand in operation.outputs]
@@ -122,13 +117,13 @@ class Emitter:
             self.assign(operand, tensor)
 
     def round_results(self, operands: Sequence[int]) -> None:
-        """Round results to half precision if the operand or the whole context is in half precision."""
+        """Round results if operand or context has half precision."""
         for operand in operands:
             if self._is_half(self.model.operands[operand].type.dtype):
                 self._tensor_of[operand] = self._rounded(self._tensor_of[operand])
 
     def finish(self) -> NpuGraph:
-        """Return the graph, in which no output shares memory with an input, a constant or another output."""
+        """Return the graph; outputs that share memory with inputs, constants or other outputs are copied."""
         owners, outputs = set(self._inputs), []
         for operand in self.model.outputs:
             tensor = self._output(operand, owners)
@@ -172,7 +167,7 @@ class Emitter:
 
 @deferrable(same_form, follows=True)
 def _contiguous(value: Array) -> Array:
-    """Make an array contiguous; a scalar stays one."""
+    """Return a contiguous array; `ascontiguousarray` turns a scalar into a vector."""
     return np.ascontiguousarray(value).reshape(value.shape)
 
 
@@ -181,9 +176,9 @@ def _reshaped(value: Array, *, dimensions: tuple[int, ...]) -> Array:
 
 
 def _in_cells(value: Array) -> Array:
-    """Round contents to half precision: to its largest numbers, not to infinity.
+    """Round to half precision; finite values saturate.
 
-    Masks hide elements by the least float32, and infinity times 0 would be no number.
+    Masks hide elements by the lowest float32, and infinity times 0 would be NaN.
     """
     if value.max(initial=0) > _LARGEST_HALF or value.min(initial=0) < -_LARGEST_HALF:
         value = np.where(np.isinf(value), value, np.clip(value, -_LARGEST_HALF, _LARGEST_HALF))

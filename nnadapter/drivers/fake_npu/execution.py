@@ -1,9 +1,11 @@
-"""Execution of a program: instructions bound to arrays, and runs in the arena that is lent to them.
+"""Execution: instructions bound to arrays, run in an arena acquired per run.
 
-The option `threads` limits the threads of numpy's BLAS. The number belongs to the process. The lowest limit of the
-running computations holds, and the number is restored after the last of them. OpenBLAS reads the number once, at the
-start of a product, so it may change at any time. An interrupt or a signal handler may come between any two steps: the
-running computations are noted in one step each, and `settle` repeats until the number follows from them.
+The option `threads` limits numpy's BLAS threads, a setting of the process. The lowest limit of all running computations
+applies; the last computation restores the setting. OpenBLAS reads it at the start of a product, so it may change at any
+time.
+
+An interrupt or signal handler may run between any two steps. Each computation is registered in one step, and `settle`
+repeats until the setting matches.
 """
 
 from __future__ import annotations
@@ -31,27 +33,27 @@ from nnadapter.traces.trace import ENGINE, Trace
 
 _UNSETTLED = -1
 _AFFIXES = tuple(product(("", "scipy_"), ("", "64_", "_64")))
-"""Affixes of function names in builds of OpenBLAS."""
+"""Affixes of OpenBLAS function names."""
 
 
 class BlasThreads:
-    """Thread limits of the running computations; safe to use from many threads and in signal handlers."""
+    """Thread limits of running computations. Thread-safe, also in signal handlers."""
 
     def __init__(self) -> None:
         self.limits: dict[object, int] = {}
-        """The limit of each running computation."""
+        """Limit of each running computation."""
         self._lock = new_re_lock()
         self._is_setting = False
         self._number = 0
-        """The number that is set; 0 for none."""
+        """Current limit, 0 if none."""
         self._before: list[tuple[_Pool, int]] = []
-        """The number of each pool before one was set."""
+        """Threads of each pool before the first limit."""
 
     def settle(self) -> None:
-        """Set the number that the running computations ask for."""
+        """Apply the lowest limit."""
         while self._lowest() != self._number:
             with self._lock:
-                if self._is_setting:  # a signal handler interrupted it; it repeats afterwards
+                if self._is_setting:  # in a signal handler: the interrupted call repeats
                     return
                 try:
                     self._is_setting = True
@@ -60,7 +62,7 @@ class BlasThreads:
                     self._is_setting = False
 
     def after_fork(self) -> None:
-        """Restore the number in a forked process, which has none of the computations."""
+        """Restore the setting; no computation runs in a forked process."""
         self._is_setting = False
         self.limits.clear()
         self.settle()
@@ -71,7 +73,7 @@ class BlasThreads:
     def _set(self, number: int) -> None:
         if not self._number:
             self._before = [(pool, pool.number()) for pool in _pools()]
-        self._number = _UNSETTLED  # until it is set, also after an interrupt
+        self._number = _UNSETTLED  # stays so after an interrupt
         for pool, count in self._before:
             pool.set_number(min(number, count) if number else count)
         self._number = number
@@ -82,7 +84,7 @@ register_after_fork(BLAS_THREADS)
 
 
 def run_limited(steps: Iterable[Callable[[], object]], limit: int) -> None:
-    """Run steps with at most `limit` threads of BLAS; 0 for no limit."""
+    """Run steps with at most `limit` BLAS threads; 0 means no limit."""
     if not limit:
         for step in steps:
             step()
@@ -97,13 +99,13 @@ def run_limited(steps: Iterable[Callable[[], object]], limit: int) -> None:
         try:
             threads.limits.pop(computation, None)
             threads.settle()
-        except BaseException:  # an interrupt
+        except BaseException:  # an interrupt between the two steps
             threads.settle()
             raise
 
 
 class _Pool:
-    """The threads of one OpenBLAS."""
+    """Thread pool of one OpenBLAS."""
 
     def __init__(self, library: Any) -> None:
         self.number, self.set_number = (_function(library, f"openblas_{verb}_num_threads") for verb in ("get", "set"))
@@ -117,31 +119,31 @@ def _function(library: Any, name: str) -> Callable[..., int]:
 
 @memoize(1)
 def _pools() -> list[_Pool]:
-    """Return the libraries with one pool per process; OpenMP has one per thread, which others cannot set."""
-    from threadpoolctl import ThreadpoolController  # looking for libraries takes milliseconds
+    """Return pools of the process; OpenMP has one per thread, which others cannot set."""
+    from threadpoolctl import ThreadpoolController  # lazy: the search for libraries is slow
 
     libraries = ThreadpoolController().select(internal_api="openblas").lib_controllers
     return [_Pool(library.dynlib) for library in libraries if library.threading_layer == "pthreads"]
 
 
 _UNBOUND: Run = int
-"""Stands for an instruction that each run binds."""
+"""Placeholder for instructions bound per run."""
 Bound = tuple[list[Any], list[Run]]
-"""The array of every tensor, None for the caller's, and every instruction bound to these arrays."""
+"""Array of every tensor (None for the caller's), and bound instructions."""
 
 
 class Binding:
-    """The instructions of a graph and the memory that they compute in.
+    """Binding of a graph's instructions to arrays.
 
-    Instructions that touch a model input or output are bound in each run, because those arrays are the caller's. All
-    others are bound once per arena.
+    Instructions on model inputs or outputs are bound per run, because the arrays are the caller's; others once per
+    arena.
     """
 
     def __init__(self, graph: NpuGraph, memory: MemoryPlan) -> None:
         self.graph, self.memory = graph, memory
         callers = (Home.INPUT, Home.OUTPUT)
         self._foreign = [(tensor, *place) for tensor, place in enumerate(memory.homes) if place[0] in callers]
-        """Tensors in arrays of the caller, with their position among inputs or outputs."""
+        """Tensors in the caller's arrays: tensor, memory kind, position."""
         tensors = {tensor for tensor, _, _ in self._foreign}
         self._rebound = [
             position
@@ -150,12 +152,12 @@ class Binding:
         ]
 
     def outputs(self) -> list[tuple[tuple[int, ...], str]]:
-        """Return dimensions and data types of the outputs."""
+        """Return shape and data type of each output."""
         types = (self.graph.tensors[tensor].type for tensor in self.graph.outputs)
         return [(type_.dimensions, type_.dtype) for type_ in types]
 
     def bound(self, arena: Array) -> Bound:
-        """Bind everything that can be bound before a run."""
+        """Bind everything except the caller's arrays."""
         graph, unbound = self.graph, set(self._rebound)
         arrays = [self._resident(tensor, arena) for tensor in range(len(graph.tensors))]
         return arrays, [
@@ -164,7 +166,7 @@ class Binding:
         ]
 
     def bound_again(self, arena: Array, before: Bound, tensors: Iterable[int], instructions: Iterable[int]) -> Bound:
-        """Bind these tensors and instructions of another graph in the same memory; the others stay."""
+        """Bind these tensors and instructions again after a resize."""
         arrays, runs = before[0].copy(), before[1].copy()
         for tensor in tensors:
             arrays[tensor] = self._resident(tensor, arena)
@@ -175,13 +177,13 @@ class Binding:
         return arrays, runs
 
     def resized(self, graph: NpuGraph) -> Binding:
-        """Return the binding of a graph that differs in sizes alone, in the same memory."""
+        """Return the binding of a graph of other sizes with the same memory plan."""
         other = copy(self)
         other.graph = graph
         return other
 
     def runs(self, before: Bound, inputs: Sequence[Array], results: Sequence[Array]) -> list[Run]:
-        """Return every instruction, bound with these arrays of the caller."""
+        """Return all instructions, bound to the caller's arrays too."""
         arrays, runs = before[0].copy(), before[1].copy()
         for tensor, home, position in self._foreign:
             array = (inputs if home is Home.INPUT else results)[position]
@@ -199,7 +201,7 @@ class Binding:
 
 
 def bind(instruction: Instruction, arrays: Sequence[Any]) -> Run:
-    """Bind one instruction to its arrays."""
+    """Return an instruction as a call without arguments."""
     parameters, activation = instruction.parameters, instruction.activation
     outputs, inputs = ([arrays[tensor] for tensor in group] for group in (instruction.outputs, instruction.inputs))
     if activation is not None:
@@ -216,14 +218,14 @@ def _apply(activation: Activation, array: Array) -> None:
 
 
 class InstructionEvents:
-    """Trace events of the instructions of one program, in the lane of the device."""
+    """Trace events of a program's instructions."""
 
     def __init__(self, trace: Trace, lane: str, graph: NpuGraph) -> None:
         self._trace, self._lane = trace, lane
         self._notes = [(instruction.kernel, _facts(instruction, graph)) for instruction in graph.instructions]
 
     def of(self, runs: list[Run]) -> list[Run]:
-        """Return instructions that add an event each, while the trace has room."""
+        """Wrap instructions to record events, if the trace has capacity."""
         if not self._trace.reserve_events(len(runs)):
             return runs
         return [partial(self._run, run, *note) for run, note in zip(runs, self._notes, strict=True)]
@@ -244,7 +246,7 @@ def _facts(instruction: Instruction, graph: NpuGraph) -> Mapping[str, Any]:
 
 
 class FakeNpuExecution(Execution):
-    """The instructions of a program, bound to the arena that is lent to them, nearly always the same one."""
+    """Execution of a program; nearly every run acquires the same arena."""
 
     def __init__(
         self,
@@ -287,7 +289,7 @@ class FakeNpuExecution(Execution):
 
     @contextmanager
     def _device_outputs(self) -> Iterator[list[DeviceTensor]]:
-        """Allocate the outputs on the device, and free them if the block raises."""
+        """Allocate outputs; free them if the block raises."""
         outputs: list[DeviceTensor] = []
         try:
             for form in self._binding.outputs():
@@ -299,18 +301,17 @@ class FakeNpuExecution(Execution):
             raise
 
     def _fill(self, results: Sequence[Array], inputs: Sequence[Array], control: Control) -> None:
-        """Compute the outputs into these arrays."""
         with self._arenas.acquire(self._binding.memory.arena_bytes, self._holder()) as arena:
             runs = self._binding.runs(self._bound(arena), inputs, results)
             if self._events is not None:
                 runs = self._events.of(runs)
-            # Kernels overflow on purpose if the limit is the right result; the caller's settings are restored.
+            # Kernels may overflow if infinity leads to the right limit.
             with np.errstate(all="ignore"):
                 steps = runs if control.cancelled is None else _until_cancelled(runs, control.cancelled)
                 run_limited(steps, self._threads)
 
     def _holder(self) -> object:
-        """Return the object that is bound to an arena."""
+        """Return the key of bound instructions in an arena."""
         return self
 
     def _bound(self, arena: Arena) -> Bound:

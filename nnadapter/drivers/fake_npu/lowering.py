@@ -1,4 +1,4 @@
-"""Lowering of a model: passes, evaluation of constants, and instructions for each operation."""
+"""Lowering of a model: passes, constant folding, and instructions for each operation."""
 
 from __future__ import annotations
 
@@ -44,16 +44,17 @@ PASSES = (
     "simplify",
     "remove_dead",
 )
-"""The passes over a model, in the order that `nnadapter.ir.passes` recommends.
+"""Passes in the order that `nnadapter.ir.passes` recommends.
 
-`simplify` comes once more for the transposes of the new layout, and `remove_dead` for their remains."""
+The second `simplify` is for transposes from `channels_last`; `remove_dead` cleans up.
+"""
 _SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "center", "requantize"})
-"""Kernels that accompany an operation; a report names them only if there is nothing else."""
+"""Auxiliary kernels, in reports only if an operation has no other."""
 
 
 def emit(model: Model, arithmetic: Arithmetic) -> tuple[NpuGraph, Sequence[Sequence[Instruction]]]:
-    """Return the graph of a model whose operations are supported, and the instructions of each operation."""
-    with np.errstate(all="ignore"):  # constants may overflow meanwhile, as kernels may
+    """Return the graph of supported operations, and the instructions of each."""
+    with np.errstate(all="ignore"):  # constants may overflow, as in kernels
         emitter, instructions = Emitter(model, arithmetic), []
         for operation in model.operations:
             row, start = OPERATIONS[operation.type], len(emitter.instructions)
@@ -65,7 +66,7 @@ def emit(model: Model, arithmetic: Arithmetic) -> tuple[NpuGraph, Sequence[Seque
 
 
 def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USUAL) -> Sequence[Array] | None:
-    """Run a model; None if the device does not support an operation of it."""
+    """Run a model; return None if an operation is refused."""
     if not all(judge(model, operation, ()) for operation in model.operations):
         return None
     graph = emit(model, arithmetic)[0]
@@ -74,7 +75,7 @@ def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USU
 
 @memoize(256)
 def evaluator(arithmetic: Arithmetic) -> Evaluator:
-    """Return `evaluate` in that arithmetic; always the same object, which is the key of folded constants."""
+    """Return `evaluate` with that arithmetic, memoized as the key of folded constants."""
     return partial(evaluate, arithmetic=arithmetic)
 
 
@@ -85,16 +86,15 @@ def _driver_passes(arithmetic: Arithmetic) -> Mapping[str, Pass]:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Device operations that stand for the operations of a model, whatever their names are."""
+    """Device operations that implement a model's, independent of names."""
 
     labels: tuple[tuple[str, int], ...]
-    """For every device operation with instructions: its label, and the position of the first operation that it stands
-    for."""
+    """Label of each device operation, and position of the first model operation it implements."""
     chosen: tuple[int, ...]
-    """For every operation of the model, its place in `labels`; -1 if it costs nothing."""
+    """Index in `labels` of each model operation; -1 if it needs no instruction."""
 
     def runs_as(self, model: Model) -> tuple[str, ...]:
-        """Return what every operation of `model` runs as; the same text for operations that run as one."""
+        """Return the device operation of every operation; fused operations share a text."""
         seen: dict[str, int] = {}
         texts = []
         for label, position in self.labels:
@@ -108,7 +108,7 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A model in the device's own form."""
+    """Device graph, and roles of its operations."""
 
     graph: NpuGraph
     roles: Roles
@@ -117,8 +117,8 @@ class Lowered:
 def lower(
     model: Model, arithmetic: Arithmetic = USUAL, *, passes: Sequence[str] = PASSES, check: Observer | None = None
 ) -> Lowered:
-    """Lower a model whose operations are supported."""
-    # Passes join origins, so positions as origins trace every operation.
+    """Run the passes over a supported model, then emit instructions."""
+    # Fusing passes join origins, so positions as origins trace operations.
     operations = tuple(
         Operation(operation.type, operation.inputs, operation.outputs, operation.attributes, (str(position),))
         for position, operation in enumerate(model.operations)
@@ -130,7 +130,7 @@ def lower(
 
 
 def _roles(model: Model, lowered: Sequence[Operation], instructions: Sequence[Sequence[Instruction]]) -> Roles:
-    """Choose for every operation of `model` the lowered operation that tells most about it."""
+    """Choose the most informative lowered operation for each of `model`."""
     labels: list[tuple[str, int]] = []
     most, chosen = [-1] * len(model.operations), [-1] * len(model.operations)
     for operation, written in zip(lowered, instructions, strict=True):
@@ -139,7 +139,7 @@ def _roles(model: Model, lowered: Sequence[Operation], instructions: Sequence[Se
         positions = list(map(int, operation.origins))
         main = next((instruction for instruction in written if instruction.kernel not in _SIDE_WORK), written[0])
         for position in positions:
-            # An operation of the same type tells most. Of equals, the first is kept.
+            # the same type is most informative; the first of equals wins
             score = 2 * (operation.type == model.operations[position].type) + (main.kernel not in _SIDE_WORK)
             if score > most[position]:
                 most[position], chosen[position] = score, len(labels)
@@ -149,17 +149,15 @@ def _roles(model: Model, lowered: Sequence[Operation], instructions: Sequence[Se
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweredModel:
-    """A lowered model placed in memory, which `admit` computes and `compile` uses."""
+    """Lowered model with its memory plan."""
 
     graph: NpuGraph
     memory: MemoryPlan
     weight_bytes: int
-    """Bytes of all constants."""
     runs_as: tuple[str, ...]
-    """See `Roles.runs_as`."""
 
 
 def prepared(lowered: Lowered, model: Model) -> LoweredModel:
-    """Place a lowered model in memory."""
+    """Plan the memory of a lowered model."""
     graph = lowered.graph
     return LoweredModel(graph, plan_memory(graph), weight_bytes(graph), lowered.roles.runs_as(model))

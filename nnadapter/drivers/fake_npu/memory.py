@@ -1,4 +1,4 @@
-"""Memory planning: views, in-place results, and places in the arena."""
+"""Memory planning: views, in-place results, arena offsets."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from nnadapter.drivers.fake_npu.kernels import KERNELS
 
 
 class Home(StrEnum):
-    """Where a tensor lies."""
+    """Kind of memory that holds a tensor."""
 
     CONSTANT = "constant"
     INPUT = "input"
-    """In an input array of the caller."""
+    """Array of the caller."""
     OUTPUT = "output"
-    """In an output array of the run."""
+    """Array of the run."""
     ARENA = "arena"
 
 
 class MemoryPlan(NamedTuple):
-    """Where every tensor of a graph lies."""
+    """Memory of every tensor."""
 
     homes: tuple[tuple[Home, int], ...]
-    """One per tensor; the number is the position among inputs or outputs, or the byte offset in the arena."""
+    """Kind, and position among inputs or outputs, or byte offset in the arena."""
     arena_bytes: int
     arena_lower_bound_bytes: int
-    """The most bytes that are alive in the arena at once."""
+    """Most bytes live in the arena at one time."""
 
     @property
     def arena_over_bound_percent(self) -> float:
-        """By how much the arena is larger than the lower bound."""
+        """Excess of the arena over the lower bound."""
         bound = self.arena_lower_bound_bytes
         return 100.0 * (self.arena_bytes - bound) / bound if bound else 0.0
 
@@ -41,12 +41,12 @@ class MemoryPlan(NamedTuple):
 def plan_memory(
     graph: NpuGraph, kinds: Mapping[int, int] = MappingProxyType({}), room: Mapping[int, int] = MappingProxyType({})
 ) -> MemoryPlan:
-    """Place every tensor in memory.
+    """Assign memory to every tensor.
 
-    1. A view lies where its owner lies.
-    2. Inputs and outputs lie in the caller's arrays.
-    3. A result takes over an input that dies with its instruction, if the kernel allows it.
-    4. Every other tensor is placed in the arena from the instruction that writes it to the last that reads it.
+    1. A view shares its owner's memory.
+    2. Inputs and outputs use the caller's arrays.
+    3. A result overwrites an input read for the last time, if the kernel works in place and their `kinds` agree.
+    4. Any other tensor gets an arena offset from its first write to its last read, and `room` bytes if specified.
     """
     return _Planner(graph, kinds, room).plan()
 
@@ -59,19 +59,19 @@ class _Planner:
         self._graph, self._kinds, self._room = graph, kinds, room
         self._owner = graph.owners()
         self._last_use: dict[int, int] = {}
-        """Owner of memory -> the last instruction that reads it; outputs are read for ever."""
+        """Last reading instruction by memory owner; outputs live forever."""
         for step, instruction in enumerate(graph.instructions):
             self._last_use.update((self._owner[tensor], step) for tensor in instruction.inputs)
         self._last_use.update((self._owner[tensor], _FOREVER) for tensor in graph.outputs)
         self._root: dict[int, int] = {}
-        """Owner of memory -> the owner whose memory it took over, at the end of the chain."""
+        """Memory owner -> first owner of its in-place chain."""
         self._life: dict[int, tuple[int, int]] = {}
-        """Root -> first and last instruction."""
+        """First and last instruction by root."""
         self._output = {self._owner[tensor]: position for position, tensor in enumerate(graph.outputs)}
         self._output_roots: dict[int, int] = {}
 
     def plan(self) -> MemoryPlan:
-        from nnadapter.drivers.arenas import Buffer, place  # a program from a file has its plan
+        from nnadapter.drivers.arenas import Buffer, place  # lazy: deserialized programs have a plan
 
         for step, instruction in enumerate(self._graph.instructions):
             for position, tensor in enumerate(instruction.outputs):
@@ -92,7 +92,7 @@ class _Planner:
             self._output_roots[root] = self._output[tensor]
 
     def _victim(self, step: int, instruction: Instruction) -> int | None:
-        """Return the memory that the first output may take over, if there is one."""
+        """Return the memory that the first output may overwrite, or None."""
         tensors, output, in_place = self._graph.tensors, instruction.outputs[0], KERNELS[instruction.kernel].in_place
         for tensor in (instruction.inputs[position] for position in in_place if position < len(instruction.inputs)):
             root = self._root.get(self._owner[tensor])
@@ -104,7 +104,7 @@ class _Planner:
         return None
 
     def _reads_once(self, instruction: Instruction, tensor: int, root: int, in_place: Sequence[int]) -> bool:
-        """Return whether the instruction reads that memory only as `tensor`, where it may be overwritten."""
+        """Check that the instruction reads this memory only where it may be overwritten."""
         return len(instruction.inputs) == 1 or all(
             self._root.get(self._owner[other]) != root or (other == tensor and position in in_place)
             for position, other in enumerate(instruction.inputs)

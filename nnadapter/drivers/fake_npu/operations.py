@@ -1,6 +1,6 @@
-"""THE table: operations of the adapter IR that the device takes, their limits, and their lowerings.
+"""Table of supported adapter IR operations: limits and lowerings.
 
-Verdicts, the rows of `nnadapter ops fake_npu` and the lowering all read this table, so that they cannot disagree.
+Verdicts, `nnadapter ops fake_npu` and lowering read the same table, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from nnadapter.ir import ABSENT, DataType, Model, Operand, Operation
 from nnadapter.ir.operations.quantization import EIGHT_BITS, MOVERS, REALS, TABULATED
 
 _SIXTEEN_BITS: Types = frozenset({DataType.INT16, DataType.UINT16})
-"""Held between QUANTIZE and DEQUANTIZE alone, and moved there; computation is done with reals."""
+"""Types between QUANTIZE and DEQUANTIZE, for data movement only."""
 _FOUR_BITS: Types = frozenset({DataType.INT4, DataType.UINT4})
-"""Of weights, a byte each, until DEQUANTIZE converts them to reals."""
+"""Types of weights, one byte per element, until DEQUANTIZE."""
 _STORED: Types = EIGHT_BITS | {DataType.INT32}
 _INTEGERS = ALL_NUMBERS - ALL_FLOATS
 
@@ -44,38 +44,35 @@ class OperationRow:
 
     type: str
     lower: Lower
-    """Writes the instructions."""
     dtypes: Types
-    """Data types of the inputs."""
     other_dtypes: Mapping[int, Types] = field(default_factory=dict)
-    """Data types of inputs, by position, that take others than the rest."""
+    """Types of inputs by position, if different."""
     quantized: Types = frozenset()
-    """More data types of inputs, if they are quantized."""
+    """Additional types of quantized inputs."""
     results: Types = HELD
-    """Data types of the outputs."""
     ranks: tuple[int, int] = (0, LARGEST_RANK)
     """Smallest and largest rank of the first input."""
     limits: str = ""
-    """Further limits, in words."""
+    """Further limits, as text."""
     moves: bool = False
-    """Moves elements and computes nothing, so that nothing needs rounding."""
+    """True if elements are only moved, so that nothing needs rounding."""
 
     @property
     def limits_in_words(self) -> str:
-        """All limits besides data types and ranks."""
+        """Limits other than types and ranks."""
         more = sorted(self.quantized & (EIGHT_BITS | _SIXTEEN_BITS) - self.dtypes)
         words = [f"also quantized {', '.join(more)}"] if more else []
         return "; ".join([*words, *([self.limits] if self.limits else [])])
 
     @property
     def support(self) -> OperationSupport:
-        """The row as `nnadapter ops` shows it."""
+        """Row of `nnadapter ops`."""
         dtypes = self.other_dtypes.get(0, self.dtypes)
         return OperationSupport(type=self.type, dtypes=dtypes, ranks=self.ranks, limits=self.limits_in_words)
 
 
 def _rows(types: str, lowering: Callable[[str], Lower], dtypes: Types, **limits: Any) -> Iterator[OperationRow]:
-    """Yield rows of equal limits, whose lowerings are made of the operations' names in lower case."""
+    """Yield rows with equal limits; `lowering` gets the names in lower case."""
     for type_ in types.split():
         yield OperationRow(type=type_, lower=lowering(type_.lower()), dtypes=dtypes, **limits)
 
@@ -89,12 +86,12 @@ def _moving(type_: str, lower: Lower, other_dtypes: Mapping[int, Types] | None =
 
 
 def _with(*parameters: str) -> Callable[[str], Lower]:
-    """Return the lowering to the kernel of an operation's name, with the named attributes."""
+    """Lower each operation to the kernel of its name, with these attributes."""
     return lambda name: direct(name, *parameters)
 
 
 def _binary(kernels: str, dtypes: Types) -> Iterator[OperationRow]:
-    """Yield rows of operations and kernels, as in `ADD:add`."""
+    """Yield rows from pairs such as `ADD:add`."""
     for type_, kernel in (pair.split(":") for pair in kernels.split()):
         yield OperationRow(type=type_, lower=direct(kernel), dtypes=dtypes)
 
@@ -252,7 +249,7 @@ _QUANTIZED_PRODUCTS = {
 
 
 def _with_quantized(row: OperationRow) -> OperationRow:
-    """Return a row with its limits and lowering for quantized operands."""
+    """Add limits and lowering for quantized operands."""
     if row.type in _QUANTIZED_PRODUCTS:
         return replace(row, lower=quantized.on_integers(row.lower, _QUANTIZED_PRODUCTS[row.type]), quantized=_STORED)
     if row.type in TABULATED:
@@ -266,7 +263,7 @@ _FAMILIES = (_elementwise, _images, _normalizations, _movements)
 OPERATIONS: Mapping[str, OperationRow] = MappingProxyType(
     {row.type: _with_quantized(row) for family in _FAMILIES for row in family()}
 )
-"""Every operation that the device takes, by its type in the adapter IR."""
+"""Rows by adapter IR type."""
 
 _PARTS: Mapping[tuple[str, object], tuple[str, ...]] = {
     ("GELU", "none"): ("ERF",),
@@ -276,25 +273,24 @@ _PARTS: Mapping[tuple[str, object], tuple[str, ...]] = {
     ("LAYER_NORMALIZATION", None): ("REDUCE_MEAN", "SQRT"),
     ("ATTENTION", None): ("MAT_MUL", "SOFTMAX"),
 }
-"""Operation and its form -> operations that it is made of: it is refused without them."""
+"""Parts of fused operations, by type and `approximate`; without its parts an operation is refused."""
 
 
 class OperationTable:
-    """The table of a context."""
+    """Table without switched-off operations."""
 
     def __init__(self, switched_off: Collection[str]) -> None:
         self._switched_off = switched_off
         self.rows: Mapping[str, OperationRow] = dict(sorted(OPERATIONS.items()))
-        """By operation."""
 
     def lower(self, model: Model, operation: Operation) -> Lower | Unsupported:
-        """Return the lowering of one operation of a sound model, or why the device does not take it."""
+        """Return the lowering of an operation, or the refusal."""
         verdict = judge(model, operation, self._switched_off)
         return verdict if isinstance(verdict, Unsupported) else OPERATIONS[operation.type].lower
 
 
 def types_needed(operation: Operation) -> tuple[str, ...]:
-    """Return the adapter IR types that must not be switched off for an operation: its own first."""
+    """Return types that must not be switched off for an operation, its own first."""
     return operation.type, *_PARTS.get((operation.type, operation.attributes.get("approximate")), ())
 
 
@@ -312,11 +308,11 @@ def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> 
 
 
 def _refusals(model: Model, operation: Operation, row: OperationRow) -> Iterator[Unsupported]:
-    """Yield everything that is wrong, nearly always nothing, the most telling first."""
+    """Yield refusals, the most informative first."""
     operands = model.operands
     inputs = [(place, operands[operand]) for place, operand in enumerate(operation.inputs) if operand != ABSENT]
     outputs = [operands[operand] for operand in operation.outputs]
-    # A result that is not quantized is computed from the integers, not from the reals that they stand for.
+    # A result that is not quantized is computed from the integers.
     on_integers = operation.type in REALS and outputs[0].type.quantization is None
     for position, operand in inputs:
         accepted = row.other_dtypes.get(position, row.dtypes)

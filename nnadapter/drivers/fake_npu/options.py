@@ -1,4 +1,4 @@
-"""The options of a context, and names of operations in them."""
+"""Options of a context."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HARDWARE: Mapping[str, tuple[float, float, str]] = {
     "launch_us": (100.0, 0.0, "microseconds to start a segment."),
     "transfer_gbs": (5.0, 0.001, "1e9 bytes per second between host and device."),
 }
-"""Limits of the simulated hardware: default, minimum and meaning."""
+"""Simulated hardware: default, minimum, help."""
 
 
 def _option(name: str, default: Any, text: str, *, affects_speed: bool = True, **limits: Any) -> Option:
@@ -48,7 +48,7 @@ OPTIONS = (
         for name, (default, minimum, meaning) in _HARDWARE.items()
     ),
 )
-"""The table that the host validates against."""
+"""Option table for the host's validation."""
 
 _ONNX_NAMES = {
     "CausalConvWithState": "CAUSAL_CONV",
@@ -63,11 +63,11 @@ _ONNX_NAMES = {
     "Squeeze": "RESHAPE",
     "Unsqueeze": "RESHAPE",
 }
-"""ONNX op types with another name in the adapter IR. Others that become the same are off as well."""
+"""ONNX op types with other names in the adapter IR. Switching one off refuses all op types of that IR type."""
 
 
 class FakeNpuOptions(NamedTuple):
-    """Options as the context uses them."""
+    """Parsed options."""
 
     switched_off: frozenset[str]
     """Adapter IR types."""
@@ -77,26 +77,26 @@ class FakeNpuOptions(NamedTuple):
     dump_passes: str
     check_passes: bool
     profile: Profile | None
-    """Of the simulated hardware; None with the real clock."""
+    """None unless the clock is simulated."""
 
 
 def read_options(options: OptionValues) -> FakeNpuOptions:
-    """Return the options of a context.
+    """Parse and check option values.
 
     Raises:
-        InvalidOptionError: `switched_off` names an operation that the device does not have, or the folder of
-            `dump_passes` cannot be made, or a limit of the simulated hardware is not finite.
+        InvalidOptionError: an unknown name in `switched_off`, an unusable folder in `dump_passes`, or hardware
+            parameters that are not finite.
     """
     values: Mapping[str, Any] = options
     folder, is_half, profile = values["dump_passes"], values["precision"] == "float16", None
     switched_off = operations_named(values["switched_off"])
     try:
-        if folder:  # now, so that an error comes before anything is compiled
+        if folder:  # fail before anything is compiled
             Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidOptionError(f"option dump_passes names {folder!r}, which cannot be a folder: {error}") from error
     if values["clock"] == "simulated":
-        from nnadapter.drivers.fake_npu.clock import simulated_profile  # few sessions simulate
+        from nnadapter.drivers.fake_npu.clock import simulated_profile  # lazy: few sessions simulate
 
         for name in _HARDWARE:
             if not isfinite(values[name]):
@@ -108,9 +108,9 @@ def read_options(options: OptionValues) -> FakeNpuOptions:
 
 
 def operations_named(names: Iterable[str]) -> frozenset[str]:
-    """Return the IR types that names stand for; raise InvalidOptionError for unknown names.
+    """Return the adapter IR types that `switched_off` selects; raise InvalidOptionError for an unknown name.
 
-    Case and underscores do not matter; the name of a family, such as Resize or Conv, means all of it.
+    Case and underscores are ignored; a family such as Resize or Conv selects all its types.
     """
     if not names:
         return frozenset()
@@ -118,7 +118,7 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
     for name in names:
         key = name.replace("_", "").lower()
         if key not in known:
-            from difflib import get_close_matches  # most names are right
+            from difflib import get_close_matches  # lazy: only for unknown names
 
             close = list(dict.fromkeys(known[close_match][0] for close_match in get_close_matches(key, known, n=3)))
             hint = f"did you mean {' or '.join(close)}?" if close else "`nnadapter ops fake_npu` lists its operations"
@@ -128,8 +128,8 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
 
 
 def _types_by_key() -> Mapping[str, list[str]]:
-    """Map the lower-case names of types and of their families, without underscores, to types."""
-    from nnadapter.drivers.fake_npu.operations import OPERATIONS  # few sessions switch operations off
+    """Map normalized names of types, families and ONNX ops to types."""
+    from nnadapter.drivers.fake_npu.operations import OPERATIONS  # lazy: loads all operations
 
     types_by_key: dict[str, list[str]] = {}
     for type_ in OPERATIONS:

@@ -1,10 +1,9 @@
-"""Compiled programs: device graph, memory plan and packed weights, all of it as bytes, and graphs of symbolic sizes.
+"""Compiled programs: device graph, memory plan and packed weights, with static or dynamic shapes.
 
-Bytes are an `Envelope`: its header is JSON, and zeros up to a multiple of 64; its contents are the weights, each at a
-multiple of 64.
+The serialized form is an `Envelope`: a JSON header, zero-padded, and weights, both aligned to 64 bytes.
 
-With dynamic shapes, tensors get room to grow in the arena, so that a size that grows by one at each run moves nothing.
-At other sizes, instructions that depend on symbolic sizes are bound again; the others stay.
+Dynamic tensors get extra memory, so that sizes that grow by one per run rarely need a new plan. For new sizes, only
+instructions with symbolic sizes are bound again.
 """
 
 from __future__ import annotations
@@ -40,24 +39,24 @@ from nnadapter.errors import OutOfMemoryError
 
 MAGIC = b"FAKENPU\0"
 VERSION = 7
-"""Raised whenever a kernel's packing or parameters change, so that older programs are compiled again."""
+"""Raise it when a kernel's packing or parameters change, so that older programs are compiled again."""
 _ENVELOPE = Envelope(magic=MAGIC, version=VERSION)
 _ALIGNMENT = 64
 _BYTES_PER_INSTRUCTION = 4 << 10
-"""Measured on networks of 20 to 150 instructions, by the growth of the process from plan to plan."""
+"""Measured by the growth of the process."""
 
 
 class ProgramNeeds(NamedTuple):
-    """Requirements of a compiled program on its context."""
+    """Requirements of a program on its context's options."""
 
     arithmetic: Arithmetic
     memory_bytes: int
-    """Bytes of device memory for weights, the arena, inputs and outputs."""
+    """Device memory for weights, arena, inputs and outputs."""
     operations: tuple[str, ...]
-    """Adapter IR types that must not be switched off, sorted."""
+    """Adapter IR types that must not be switched off."""
 
     def check(self, options: FakeNpuOptions) -> None:
-        """Raise IncompatibleProgramError unless a context of these options would compile the same program."""
+        """Raise IncompatibleProgramError unless a context with these options can run the program."""
         wrong, off = "", [operation for operation in self.operations if operation in options.switched_off]
         if self.arithmetic != options.arithmetic:
             wrong = f"computes with {self.arithmetic}, got a context with {options.arithmetic}"
@@ -71,19 +70,19 @@ class ProgramNeeds(NamedTuple):
 
 
 def bound_bytes(graph: NpuGraph) -> int:
-    """Return about the bytes of bound instructions, which are Python objects."""
+    """Estimate the memory of bound instructions, which are Python objects."""
     return _BYTES_PER_INSTRUCTION * len(graph.instructions)
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
-    """Return the bytes of packed weights, by array; unpacked weights are the model's."""
+    """Return bytes of packed weights by array identity; others belong to the model."""
     unpacked = {id(_base(operand.value)) for operand in model.operands if operand.value is not None}
     bases = [_base(tensor.value) for tensor in graph.tensors if tensor.value is not None]
     return {id(base): base.nbytes for base in bases if id(base) not in unpacked}
 
 
 def arena_bytes(arenas: Arenas) -> Mapping[Hashable, int]:
-    """Return the bytes of the arenas of a context, which its programs share."""
+    """Return bytes of the context's arenas, which programs share."""
     return {("arenas", id(arenas)): arenas.used_bytes}
 
 
@@ -100,14 +99,14 @@ def _base(array: Array) -> Array:
 
 
 def _place(value: Array) -> tuple[int, int]:
-    """Return address and bytes of a constant; a deferred one has no address."""
+    """Return address and bytes of a constant, as a key; deferred ones have no address."""
     if isinstance(value, DeferredArray):
         return -id(value), value.nbytes
     return value.__array_interface__["data"][0], value.nbytes
 
 
 class FakeNpuProgram(Program):
-    """A model placed in memory; frozen, so any number of executions may run at the same time."""
+    """Program with static shapes. Immutable, so executions can run concurrently."""
 
     def __init__(
         self,
@@ -164,7 +163,7 @@ class FakeNpuProgram(Program):
 
 
 class _Weights:
-    """Constants in the order in which they are written, each once."""
+    """Constants in serialization order, each stored once."""
 
     def __init__(self) -> None:
         self.parts: list[bytes | memoryview] = []
@@ -172,7 +171,7 @@ class _Weights:
         self._offsets: dict[tuple[int, int], int] = {}
 
     def add(self, value: Array) -> int:
-        """Return the offset of a constant; views of the same memory share one."""
+        """Return the offset of a constant; shared memory is stored once."""
         key = _place(value)
         if key not in self._offsets:
             self._offsets[key] = self._nbytes
@@ -190,10 +189,10 @@ def deserialize_program(
     *,
     is_checked: bool = False,
 ) -> FakeNpuProgram:
-    """Return the program that `FakeNpuProgram.serialize` wrote; its weights lie in `blob`, see `Envelope.open`.
+    """Deserialize a program; weights are views of `blob`, see `Envelope.open`.
 
     Raises:
-        IncompatibleProgramError: the bytes are truncated, were changed, or come from another version.
+        IncompatibleProgramError: the bytes are damaged, or of another version or byte order.
     """
     written, weights = _ENVELOPE.open(blob, is_checked=is_checked)
     header: dict[str, Any] = json.loads(written.rstrip(b"\0"))
@@ -233,17 +232,17 @@ def _read_instruction(row: list[Any]) -> Instruction:
 
 
 class SymbolicGraph:
-    """A device graph whose sizes are symbolic."""
+    """Device graph with symbolic sizes."""
 
     def __init__(self, graph: NpuGraph) -> None:
-        from nnadapter.ir.symbolic_numbers import Interned, is_symbolic  # programs with fixed shapes need none
+        from nnadapter.ir.symbolic_numbers import Interned, is_symbolic  # lazy: programs with static shapes need none
 
         self.graph = graph
         self._numbers = Interned()
         self._types: dict[tuple[str, int], int] = {}
-        """Symbolic types, by data type and position of the dimensions among the numbers."""
+        """Kind by data type and position of dimensions in `_numbers`."""
         self.kinds: dict[int, int] = {}
-        """The type of each tensor of symbolic size: equal if the types are equal at all sizes."""
+        """Kind of each symbolic tensor; types of one kind are always equal."""
         for index, tensor in enumerate(graph.tensors):
             if is_symbolic(dimensions := tensor.type.dimensions):
                 type_ = tensor.type.dtype, self._numbers.add(dimensions)
@@ -253,7 +252,7 @@ class SymbolicGraph:
             for index, instruction in enumerate(graph.instructions)
             if any(map(is_symbolic, instruction.parameters.values()))
         }
-        """Positions of the parameters of instructions that have symbolic ones."""
+        """Positions in `_numbers` of symbolic parameters, by instruction."""
         self.instructions = [
             index
             for index, instruction in enumerate(graph.instructions)
@@ -262,7 +261,7 @@ class SymbolicGraph:
         """Instructions that depend on symbolic sizes."""
 
     def specialize(self, replay_values: Sequence[Any]) -> NpuGraph:
-        """Return the graph with the numbers of a replay."""
+        """Return the graph with concrete numbers."""
         if not (self.kinds or self._parameters):
             return self.graph
         numbers = self._numbers.substitute_sizes(replay_values)
@@ -276,13 +275,12 @@ class SymbolicGraph:
         return NpuGraph(tuple(tensors), tuple(instructions), self.graph.inputs, self.graph.outputs)
 
     def place(self, graph: NpuGraph, available_bytes: int) -> tuple[MemoryPlan, Mapping[int, int]]:
-        """Place a specialized graph with room for about twice its sizes, or without room if memory is short.
+        """Plan memory with room up to the next power of two per tensor, or without if memory is short.
 
-        Returns:
-            The plan, and the bytes of every tensor of symbolic size.
+        Returns the plan and the bytes of symbolic tensors.
 
         Raises:
-            OutOfMemoryError: the arena is larger than the available memory.
+            OutOfMemoryError: the arena does not fit in `available_bytes`.
         """
         needed = {tensor: graph.tensors[tensor].type.nbytes for tensor in self.kinds}
         room = {tensor: 1 << nbytes.bit_length() for tensor, nbytes in needed.items()}
@@ -298,7 +296,7 @@ class SymbolicGraph:
 
 
 class FakeNpuOpenProgram(Program):
-    """A lowered model of symbolic sizes; any number of executions may run at the same time."""
+    """Program with dynamic shapes; executions can run concurrently."""
 
     def __init__(
         self,
@@ -313,7 +311,7 @@ class FakeNpuOpenProgram(Program):
         self.symbolic = SymbolicGraph(graph)
         self._available_bytes = available_bytes
         self._last: tuple[Sequence[Any], Binding, Mapping[int, int]] | None = None
-        """The last sizes, their binding, and the bytes of tensors of symbolic size."""
+        """Last sizes, their binding, and bytes of symbolic tensors."""
         self._resources, self._packed, self._events = (arenas, device_memory, threads), packed, events
 
     @property
@@ -325,12 +323,12 @@ class FakeNpuOpenProgram(Program):
         return {**self._packed, **arena_bytes(self._resources[0])}
 
     def create_execution(self) -> Execution:
-        from nnadapter.drivers.table_program import OpenTableExecution  # programs from files have fixed sizes
+        from nnadapter.drivers.table_program import OpenTableExecution  # lazy: deserialized programs are static
 
         return OpenTableExecution(self)
 
     def execution_at(self, sizes: Sequence[Any]) -> Execution:
-        """Return an execution at these sizes; bound instructions belong to the program."""
+        """Return an execution for concrete sizes."""
         binding = self._binding(sizes)
         events = self._events and self._events(binding.graph)
         return _SizedExecution(self, binding, *self._resources, events)
@@ -350,7 +348,7 @@ class FakeNpuOpenProgram(Program):
 
 
 class _SizedExecution(FakeNpuExecution):
-    """A run at some sizes; bound instructions belong to the program for all sizes."""
+    """Execution that reuses instructions bound for other sizes."""
 
     def __init__(self, program: FakeNpuOpenProgram, binding: Binding, *resources: Any) -> None:
         super().__init__(binding, *resources)

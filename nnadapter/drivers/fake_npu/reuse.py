@@ -1,9 +1,8 @@
-"""Reuse of lowered models for others of the same structure, which differ in sizes or in contents of constants.
+"""Reuse of lowered models for others that differ only in sizes or constants.
 
-1. A model is lowered with traced constants (`ir.derived`), and with symbolic numbers where it says that they vary: a
-   `LoweringTemplate`.
-2. Every further model is the template with its own constants and numbers, if the numbers are equal where they were
-   equal before, and every decision of the lowering holds. Otherwise it is traced again, in one more template.
+1. A model is lowered with traced constants (`ir.derived`) and symbolic numbers, into a `LoweringTemplate`.
+2. A further model instantiates the template if equal numbers are still equal and all guards hold. Otherwise it is
+   traced into a new template.
 3. Memory is planned once per template and set of numbers.
 """
 
@@ -26,33 +25,33 @@ from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.process.resources import Cache, new_lock
 
 _CONSTANTS = 64
-"""Sets of constants per template; the least recently used goes, as in all caches here."""
+"""Sets of constants per template. Caches evict the least recently used."""
 _STRUCTURES = 64
 _TEMPLATES = 8
 """Templates per structure."""
 _SIZES = 4
-"""Placed sets of numbers per template."""
+"""Planned sets of numbers per template."""
 _MOST_FAILURES = 4
-"""Tracing stops for a structure after so many failures,"""
+"""Failures after which a structure is no longer traced."""
 _MOST_TEMPLATES = 64
-"""or after so many templates, which are of no use to other models."""
+"""Templates after which a structure is no longer traced, because models share none."""
 _References = tuple[weakref.ref[Array], ...]
 
 
 class BoundConstants:
-    """Arrays by the identity of their source arrays; safe to use from many threads. It keeps no array alive."""
+    """Cache of arrays by identity of their sources; weak references, thread-safe."""
 
     def __init__(self) -> None:
         self._arrays: Cache[tuple[int, ...], tuple[_References, _References]] = Cache("fake_npu: constants", _CONSTANTS)
 
     def keep(self, sources: Sequence[Array], arrays: Sequence[Array]) -> None:
-        """Note arrays that were computed from `sources`."""
+        """Cache arrays computed from `sources`."""
         key = tuple(map(id, sources))
-        self._arrays.drop(key)  # its sources are gone
+        self._arrays.drop(key)  # an equal key belongs to dead sources
         self._arrays.put(key, (tuple(map(weakref.ref, sources)), tuple(map(weakref.ref, arrays))))
 
     def look_up(self, sources: Sequence[Array]) -> Sequence[Array] | None:
-        """Return the arrays of `sources`; None if they are unknown or gone."""
+        """Return the arrays of `sources`; None if unknown or dead."""
         known = self._arrays.get(tuple(map(id, sources)))
         if known is None or any(reference() is not array for reference, array in zip(known[0], sources, strict=True)):
             return None
@@ -62,18 +61,17 @@ class BoundConstants:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Numbers that are the same in every model seen, and groups that are equal to each other in every model seen."""
+    """Partition of numbers: constant ones, and groups that were equal in all models seen."""
 
     labels: tuple[Hashable, ...]
-    """Per place: the number that always stands there, or the name of its group."""
+    """Constant number or group of each position."""
     fixed: tuple[int, ...]
-    """Places whose number never changed."""
+    """Positions of constant numbers."""
     groups: tuple[tuple[int, ...], ...]
-    """The other places, those of equal numbers together."""
+    """Other positions, grouped."""
 
     @classmethod
     def of(cls, values: Sequence[Any], varying: Sequence[Sequence[int]]) -> Groups:
-        """Return the groups of one model, as `Model.covarying_number_groups` declares them."""
         labels = list(_comparable(values))
         for number, places in enumerate(varying):
             for place in places:
@@ -83,7 +81,7 @@ class Groups:
         return cls(tuple(labels), fixed, tuple(map(tuple, varying)))
 
     def refined(self, values: Sequence[Any]) -> Groups:
-        """Return the groups after one more model."""
+        """Return the groups refined by another model."""
         comparable = _comparable(values)
         fixed = {place for place in self.fixed if comparable[place] == self.labels[place]}
         groups: dict[Hashable, list[int]] = {}
@@ -97,7 +95,7 @@ class Groups:
         return Groups(tuple(labels), tuple(sorted(fixed)), tuple(map(tuple, groups.values())))
 
     def variables(self, values: Sequence[Any]) -> list[Any] | None:
-        """Return one number per group; None if the numbers do not fall into these groups."""
+        """Return one number per group, or None if they do not fit."""
         comparable = _comparable(values)
         if any(comparable[place] != self.labels[place] for place in self.fixed):
             return None
@@ -107,21 +105,21 @@ class Groups:
 
 
 def _comparable(values: Sequence[Any]) -> Sequence[Hashable]:
-    """Return the numbers, floats as texts: NaN equals NaN here, and 0.0 is not -0.0."""
+    """Return numbers as keys; as text, NaN equals NaN and 0.0 differs from -0.0."""
     return [repr(value) if type(value) is float else value for value in values]
 
 
 class _ModelFacts(NamedTuple):
-    """Facts that are the same for all sizes of one model."""
+    """Facts shared by all sizes of a model."""
 
     structure: object
-    """The model's own: `ir.structure` hands it on to other sizes."""
+    """Compared by identity; `ir.structure` shares it between sizes."""
     weight_bytes: int
     runs_as: tuple[str, ...]
 
 
 class LoweringTemplate:
-    """A lowered model whose sizes are symbolic, and whose constants are traced arrays."""
+    """Lowered model with symbolic sizes and traced constants."""
 
     def __init__(self, model: Model, groups: Groups, values: Sequence[Any], arithmetic: Arithmetic = USUAL) -> None:
         self._groups, self._trace = groups, SymbolicTrace()
@@ -135,22 +133,19 @@ class LoweringTemplate:
         self._lowered = lower(with_constants(sized, self._arrays.variables()), arithmetic)
         contents, graph = self._arrays.finish(), self._lowered.graph
         self._graph = SymbolicGraph(graph) if groups.groups else None
-        """None if there are no symbolic numbers."""
+        """None without symbolic numbers."""
         held: list[tuple[int, object]] = [(index, tensor.value) for index, tensor in enumerate(graph.tensors)]
         self._constants = [(index, value.number) for index, value in held if isinstance(value, TracedArray)]
-        """Constants, and their positions among traced arrays."""
+        """Tensor of each traced constant, and its position among traced arrays."""
         self._facts: _ModelFacts | None = None
         self._bound = BoundConstants()
         self._fresh: Sequence[Array] | None = [contents[number] for _, number in self._constants]
-        """Kept alive until the template is specialized for its own model."""
+        """Keeps arrays alive until the first instantiation."""
         self._bound.keep(constants(model), self._fresh)
         self._sized: Cache[Hashable, tuple[NpuGraph, MemoryPlan]] = Cache("fake_npu: sizes", _SIZES)
 
     def filled(self, model: Model, values: Sequence[Any]) -> LoweredModel | None:
-        """Return the template with the constants and numbers of a model; None if a decision does not hold for it.
-
-        Safe to use from many threads.
-        """
+        """Instantiate the template; return None if a guard fails. Thread-safe."""
         sized = self._specialize(values)
         arrays = None if sized is None else self._contents(constants(model))
         self._fresh = None
@@ -166,7 +161,7 @@ class LoweringTemplate:
         return LoweredModel(graph, memory, facts.weight_bytes, facts.runs_as)
 
     def _contents(self, sources: Sequence[Array]) -> Sequence[Array] | None:
-        """Return the template's constants for a model's; None if those would have decided otherwise."""
+        """Return the template's constants for a model's, or None if a decision differs."""
         arrays = self._bound.look_up(sources)
         if arrays is None and (values := self._arrays.replay(sources)) is not None:
             arrays = [values[number] for _, number in self._constants]
@@ -192,17 +187,15 @@ class LoweringTemplate:
 
 @dataclass(slots=True)
 class _Structure:
-    """The templates of one structure."""
-
     groups: Groups
     templates: tuple[LoweringTemplate, ...] = ()
-    """The most recently used first."""
+    """Most recently used first."""
     count: int = 0
     failures: int = 0
 
 
 class Lowerings:
-    """Prepares models, each structure as seldom as possible; safe to use from many threads."""
+    """Cache that lowers models, each structure as rarely as possible. Thread-safe."""
 
     def __init__(self, arithmetic: Arithmetic = USUAL) -> None:
         self._arithmetic = arithmetic
@@ -215,9 +208,9 @@ class Lowerings:
         return sum(len(structure.templates) for structure in self._structures.values())
 
     def prepare(self, model: Model) -> LoweredModel:
-        """Return the model lowered and placed in memory; raise InvalidModelError if it contradicts itself."""
+        """Lower a model and plan its memory; raise InvalidModelError if it is invalid."""
         values = numbers(model)
-        verify(model)  # passes rely on it
+        verify(model)  # passes assume a valid model
         structure = self._structures.get_or_make(
             model.structure, lambda: _Structure(Groups.of(values, model.covarying_number_groups))
         )
@@ -229,11 +222,10 @@ class Lowerings:
         return self._traced(model, structure, values) or prepared(lower(model, self._arithmetic), model)
 
     def clear(self) -> None:
-        """Drop all templates."""
         self._structures.clear()
 
     def _traced(self, model: Model, structure: _Structure, values: Sequence[Any]) -> LoweredModel | None:
-        """Return the model by a template of its own; None if it cannot be traced, or that is of no use."""
+        """Trace a model into a new template; return None if tracing fails or proved useless."""
         if structure.failures >= _MOST_FAILURES or structure.count >= _MOST_TEMPLATES:
             return None
         groups = structure.groups

@@ -1,8 +1,8 @@
-"""Memory and streams of the simulated device.
+"""Device memory, streams and events, simulated on the host.
 
-The memory is reached by copies alone, and counted. It lies in the host's memory: kernels compute in it as in the arrays
-of a caller. Each stream is a thread that does its work in order. Locks and queues are C's, which no interrupt breaks.
-Work after a failure is skipped until a caller synchronizes the stream and gets the error.
+Callers access device memory by counted copies; kernels compute in it. A stream is a thread that works in order; after a
+failure it skips work until a caller synchronizes and gets the error. Locks and queues are in C, so interrupts cannot
+corrupt them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nnadapter.process.resources import new_lock
 
 
 class DeviceMemory:
-    """All memory of one device; safe to use from many threads."""
+    """Allocation and statistics of device memory. Thread-safe."""
 
     def __init__(self, total_bytes: int) -> None:
         self._total = total_bytes
@@ -33,7 +33,6 @@ class DeviceMemory:
 
     @property
     def statistics(self) -> MemoryStatistics:
-        """Bytes that are allocated, and bytes that were copied."""
         with self._lock:
             return MemoryStatistics(
                 total_bytes=self._total,
@@ -45,7 +44,7 @@ class DeviceMemory:
             )
 
     def allocate(self, nbytes: int) -> FakeNpuMemory:
-        """Allocate memory, or raise OutOfMemoryError."""
+        """Allocate memory; raise OutOfMemoryError if too little is free."""
         with self._lock:
             left = self._total - self._used
             if not 0 <= nbytes <= left:
@@ -56,12 +55,11 @@ class DeviceMemory:
         return FakeNpuMemory(self, nbytes)
 
     def tensor(self, dimensions: tuple[int, ...], dtype: Any) -> DeviceTensor:
-        """Allocate a tensor."""
         array_type = np.dtype(dtype)
         return DeviceTensor(self.allocate(prod(dimensions) * array_type.itemsize), array_type, dimensions)
 
     def count(self, freed: int = 0, bytes_in: int = 0, bytes_out: int = 0) -> None:
-        """Count freed memory and copies."""
+        """Record freed and copied bytes."""
         with self._lock:
             self._used -= freed
             self._in += bytes_in
@@ -69,7 +67,7 @@ class DeviceMemory:
 
 
 class FakeNpuMemory(Memory):
-    """Bytes of the device."""
+    """Block of device memory."""
 
     def __init__(self, device: DeviceMemory, nbytes: int) -> None:
         self._device = device
@@ -85,7 +83,7 @@ class FakeNpuMemory(Memory):
         self._device.count(bytes_out=array.nbytes)
 
     def view(self, dimensions: tuple[int, ...], dtype: Any) -> Array:
-        """Return the first bytes as a tensor, for kernels."""
+        """View the first bytes as a tensor, for kernels."""
         contents, array_type = self._bytes, np.dtype(dtype)
         if contents is None:
             raise DriverError("the device memory was freed; allocate it again")
@@ -105,7 +103,7 @@ Work = Callable[[], None]
 
 
 class _Point:
-    """A place in the work of a stream."""
+    """Position in a stream's work."""
 
     __slots__ = ("failure", "happened_ns", "under_way")
 
@@ -113,40 +111,39 @@ class _Point:
         self.happened_ns: int | None = None
         self.failure: BaseException | None = None
         self.under_way = Lock()
-        """Locked until the stream reaches the place."""
+        """Locked until the stream is here."""
         self.under_way.acquire()
 
     def reached(self, failure: BaseException | None) -> None:
-        """Note the time and the failure before it."""
+        """Record the time, and the failure before."""
         self.failure, self.happened_ns = failure, time.perf_counter_ns()
         self.under_way.release()
 
     def wait(self) -> BaseException | None:
-        """Wait until the stream reaches the place, and return the failure before it."""
+        """Wait for the stream; return the failure before."""
         with self.under_way:
             return self.failure
 
 
 class Waits:
-    """Number of waits of the host for the device; safe to use from many threads."""
+    """Counter of host waits. Thread-safe."""
 
     def __init__(self) -> None:
         self.number = 0
         self._lock = new_lock()
 
     def add(self) -> None:
-        """Count one more."""
         with self._lock:
             self.number += 1
 
 
 class FakeNpuEvent(Event):
-    """An event of the device."""
+    """Event recorded by a stream."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self.point: _Point | None = None
-        """Of the last record."""
+        """Position of the last record."""
 
     @property
     def is_done(self) -> bool:
@@ -168,15 +165,15 @@ class FakeNpuEvent(Event):
 
 
 class _Queue:
-    """The work of one stream and its failure. The thread knows nothing else, so that a stream can be collected."""
+    """Work and failure of a stream; the thread references only this, so streams can be collected."""
 
     def __init__(self) -> None:
         self.work: SimpleQueue[Work | _Point | None] = SimpleQueue()
         self.failure: BaseException | None = None
-        """The first one that no caller got yet."""
+        """First failure that no caller received."""
 
     def do_all(self) -> None:
-        """Do items of work until None comes."""
+        """Process work until None."""
         while (item := self.work.get()) is not None:
             if isinstance(item, _Point):
                 item.reached(self.failure)
@@ -185,11 +182,11 @@ class _Queue:
                     item()
                 except FAILURES as error:
                     self.failure = error
-            del item  # its memory is not kept until the next one comes
+            del item  # release its memory before waiting
 
 
 class FakeNpuStream(Stream):
-    """A stream of the device."""
+    """Stream: a thread that works in order."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits, self._queue = waits, _Queue()
@@ -229,7 +226,6 @@ class FakeNpuStream(Stream):
             self._thread = None
 
     def __del__(self) -> None:
-        """Let the thread end."""
         self._queue.work.put(None)
 
     def _open(self) -> _Queue:
@@ -239,5 +235,5 @@ class FakeNpuStream(Stream):
 
 
 def _pass(point: _Point) -> None:
-    """Let the thread of a stream wait; failures of the other stream are raised there."""
+    """Wait for another stream; failures are raised there."""
     point.wait()

@@ -1,4 +1,4 @@
-"""The kernel table: kernels that instructions can name. A module is imported when one of its kernels is named."""
+"""Kernel table; a module is imported when one of its kernels is first used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAMILIES: Mapping[str, str] = {
     "sampling": "affine_grid deformable_convolution grid_sample max_roi_pool resize_linear resize_nearest roi_align",
     "windows": "average_pool average_pool_axes max_pool max_pool_axes max_pool_with_indices max_unpool p_norm_pool",
 }
-"""The kernels of each module, which are in its `KERNELS`."""
+"""Kernels by module."""
 _FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names.split()}
 
 
@@ -36,6 +36,5 @@ class _Kernels(dict[str, NumpyKernel]):
 
 
 KERNELS = _Kernels()
-"""Kernels by name."""
 
 __all__ = ["FAMILIES", "KERNELS", "NumpyKernel"]

@@ -1,6 +1,6 @@
-"""Attention, rotary embeddings, and layers that carry a state along a sequence: linear attention, causal convolution.
+"""Attention, rotary embeddings, linear attention and causal convolution.
 
-Sizes: batch B, query heads H = G * R, heads of keys and values G, queries S, keys T, depth D, depth of values E.
+Sizes: batch B, query heads H = G * R, key and value heads G, queries S, keys T, depth D, value depth E.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from nnadapter.drivers.fake_npu.kernels.kernel import FUNCTIONS, NumpyKernel, bl
 from nnadapter.ir.operand import Array
 
 _BLOCK_SCORES = 1 << 18
-"""Scores that are computed together: 1 MiB of float32."""
 _LOWEST = float(np.finfo(np.float32).min)
 
 Sizes = tuple[int, int, int, int, int]
@@ -22,9 +21,9 @@ Sizes = tuple[int, int, int, int, int]
 
 
 def _attention(out: Array, *shown: Array, query: Array, key: Array, value: Array, **parameters: Any) -> None:
-    """Mix values [B, G, T, E] by the softmax of the products of queries [B, H, S, D] and keys [B, G, T, D].
+    """Compute softmax(query [B, H, S, D] @ key [B, G, T, D]) @ value [B, G, T, E], block by block.
 
-    `shown` gets the scores after the stage that the parameter `scores` names. Some heads are computed at a time.
+    `shown` receives the scores after the stage `scores`.
     """
     (batch, heads, queries, _), (groups, keys) = query.shape, key.shape[1:3]
     sizes = batch, groups, heads // groups, queries, keys
@@ -67,11 +66,11 @@ def _hidden_keys(
     right_window: int,
     **others: object,
 ) -> list[Array]:
-    """Return where keys are hidden by causality, windows, lengths and a mask, each [B, G, R, S, T]."""
+    """Return masks of hidden keys, each [B, G, R, S, T]."""
     batch, _, _, queries, keys = sizes
     positions, places, hidden = np.arange(queries)[:, None] + offset, np.arange(keys), []
     if lengths is not None:
-        # Keys after a batch item's length are padding; its queries are the last ones before.
+        # Keys after a batch item's length are padding; its queries are the last positions before.
         ends = lengths.reshape(batch, 1, 1, 1, 1)
         positions = np.arange(queries)[:, None] + ends - queries
         hidden.append(places >= ends)
@@ -87,7 +86,7 @@ def _hidden_keys(
 
 
 def _blocks(sizes: Sizes) -> Iterator[tuple[slice, slice]]:
-    """Yield batch items and heads of keys: several batch items if they are small, otherwise heads of one."""
+    """Yield blocks of batch items and key heads."""
     batch, groups, shared, queries, keys = sizes
     per_head = shared * queries * keys
     for items in blocks(batch, max(1, _BLOCK_SCORES // (per_head * groups))):
@@ -96,7 +95,7 @@ def _blocks(sizes: Sizes) -> Iterator[tuple[slice, slice]]:
 
 
 def _softmax(scores: Array, *, zeros_without_keys: bool) -> None:
-    """Compute the softmax along the last axis, in place."""
+    """Compute the softmax along the last axis in place."""
     edge = np.maximum.reduce(scores, axis=-1, keepdims=True)
     if zeros_without_keys:
         np.maximum(edge, _LOWEST, out=edge)
@@ -104,13 +103,13 @@ def _softmax(scores: Array, *, zeros_without_keys: bool) -> None:
     np.exp(scores, scores)
     total = np.add.reduce(scores, axis=-1, keepdims=True)
     if zeros_without_keys:
-        # The largest score of a row with keys contributes exp(0).
+        # A row with keys has a total of at least exp(0).
         np.maximum(total, 1, out=total)
     scores /= total
 
 
 def _rotary_embedding(out: Array, x: Array, cosine: Array, sine: Array, *, interleaved: bool) -> None:
-    """Rotate pairs of features, halves of the front part or neighbors, and copy the rest."""
+    """Rotate pairs of features, from two halves or neighbors, and copy the others."""
     pairs, cosine, sine = cosine.shape[-1], cosine[:, None], sine[:, None]
     first = slice(0, 2 * pairs, 2) if interleaved else slice(0, pairs)
     second = slice(1, 2 * pairs, 2) if interleaved else slice(pairs, 2 * pairs)
@@ -123,7 +122,7 @@ def _rotary_embedding(out: Array, x: Array, cosine: Array, sine: Array, *, inter
 def _linear_attention(
     out: Array, state: Array, *, query_heads: int, key_value_heads: int, scale: float, update_rule: str, **inputs: Array
 ) -> None:
-    """Fade, correct and extend one matrix [D, E] per head at every step, and read it."""
+    """Decay, correct, extend and read a state [D, E] per head at every step."""
     queries, results = (_by_head(array, query_heads) for array in (inputs["query"], out))
     keys, values = (_by_head(inputs[name], key_value_heads) for name in ("key", "value"))
     fading = np.exp(_by_head(inputs["decay"], key_value_heads))[..., None] if "decay" in inputs else None
@@ -145,7 +144,7 @@ def _by_head(packed: Array, heads: int) -> Array:
 
 
 def _causal_convolution(out: Array, state: Array, *, weight: Array, activation: str, **inputs: Array) -> None:
-    """Convolve each channel over the elements so far; the state is the elements that the next call needs."""
+    """Convolve each channel over current and past elements; the state is for the next call."""
     x, length = inputs["input"], out.shape[2]
     padded = np.concatenate([inputs.get("past_state", np.zeros(state.shape, x.dtype)), x], 2)
     np.copyto(out, inputs["bias"][:, None] if "bias" in inputs else 0)
@@ -162,4 +161,3 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "linear_attention": NumpyKernel(_linear_attention),
     "rotary_embedding": NumpyKernel(_rotary_embedding),
 }
-"""Rows of the kernel table."""

@@ -1,8 +1,7 @@
-"""Convolutions: the windows of a block of outputs become the rows of one matrix product.
+"""Convolutions as matrix products over windows of a block of outputs.
 
-Images are [N, H, W, C]. A filter [O, C / group, kH, kW] is packed at compile time as [group, kH * kW * C / group,
-O / group], so that a window's elements lie in memory order: row, column, channel. Volumes [N, C, D, H, W] are computed
-in the same way, with their channels moved.
+Images are [N, H, W, C]. Filters are packed as windows lie in memory: row, column, channel. Volumes [N, C, D, H, W] are
+moved to channels-last first.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 _PRODUCT_BYTES = 1 << 20
-"""Bytes of the products of a block of a transposed convolution."""
 _RUN_ELEMENTS = 1536
-"""Elements of one inner loop of a depthwise convolution: the taps' weights for them stay in a level-1 cache."""
+"""Elements of one inner loop; their weights fit in a level-1 cache."""
 
 
 def pack_filter(weight: Array, *, group: int) -> Array:
@@ -54,7 +52,7 @@ def pointwise_convolution(
 def convolution(
     out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None, **geometry: Any
 ) -> None:
-    """Convolve [N, spatial…, C] with a packed filter, block by block of outputs."""
+    """Convolve [N, spatial…, C] with a packed filter."""
     window, positions = Window(**geometry), out.shape[1:-1]
     groups, depth, outputs = weight.shape
     channels = x.shape[-1] // groups
@@ -68,7 +66,7 @@ def convolution(
 
 
 def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[slice, slice]]:
-    """Cut outputs into blocks of whole rows, or of whole images if these are small."""
+    """Yield blocks of whole output rows, or of small whole images."""
     images, height, *rest = result[:-1]
     limit = rows_per_block(row_bytes)
     images_at_once = max(1, limit // (height * prod(rest)))
@@ -82,7 +80,7 @@ def depthwise_convolution(
 ) -> None:
     """Convolve every channel of [N, H, W, C] with its own filter."""
     window, (count, height, width, channels) = Window(**geometry), out.shape
-    # With a horizontal stride of 1, some pixels of a row are computed as one with more channels: a longer inner loop.
+    # At horizontal stride 1, adjacent pixels merge for a longer inner loop.
     most = max(1, _RUN_ELEMENTS // channels) if window.strides[1] == 1 else 1
     pixels = next(size for size in range(min(most, width), 0, -1) if width % size == 0)
     windows = window.views(window.pad(x, 1, (height, width)), (height, width))[:, :, ::pixels]
@@ -99,7 +97,7 @@ def depthwise_convolution(
 def transposed_convolution(
     out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None, **geometry: Any
 ) -> None:
-    """Multiply the pixels of [N, spatial…, C] by a packed filter, and add the products where their windows lie."""
+    """Multiply pixels of [N, spatial…, C] by a packed filter, and add products to their windows."""
     window = Window(**geometry)
     groups, channels, columns = weight.shape
     outputs, height = out.shape[-1] // groups, x.shape[1]
@@ -120,7 +118,7 @@ def transposed_convolution(
 
 
 def _volumes(out: Array, *, transposed: bool, group: int, bias: Array | None = None, **parameters: Any) -> None:
-    """Convolve volumes [N, C, D, H, W] with a filter in ONNX's order."""
+    """Convolve volumes [N, C, D, H, W] with an ONNX filter."""
     x, weight, result = (_channels_last(parameters.pop("input")), parameters.pop("filter"), _channels_last(out))
     pack, convolve = (pack_transposed_filter, transposed_convolution) if transposed else (pack_filter, convolution)
     convolve(result, x, pack(weight, group=group), bias, **parameters)
@@ -132,7 +130,7 @@ def _channels_last(x: Array) -> Array:
 
 
 def columns_to_image(out: Array, x: Array, **geometry: Any) -> None:
-    """Add blocks [N, C * taps, positions] at their places in images [N, C, …]."""
+    """Add columns [N, C * taps, positions] to their windows in images [N, C, …]."""
     window, image = Window(**geometry), out.shape[2:]
     full_sizes = [size + window.pads[axis] + window.pads[axis + window.rank] for axis, size in enumerate(image)]
     sizes = zip(full_sizes, window.kernel_shape, window.strides, window.dilations, strict=True)
@@ -154,4 +152,3 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "transposed_volume_convolution": NumpyKernel(partial(_volumes, transposed=True)),
     "volume_convolution": NumpyKernel(partial(_volumes, transposed=False)),
 }
-"""Rows of the kernel table."""

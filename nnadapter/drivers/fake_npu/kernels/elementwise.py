@@ -1,7 +1,6 @@
-"""Elementwise kernels: unary, binary, variadic, conditional and gated, and between integers and reals.
+"""Elementwise kernels, and conversions between integers and reals.
 
-Scales and zero points are constants: one element, or one for each index of the axis that `axis` names (-1 for none).
-They are float32, in which every zero point of 8 and 16 bits is exact.
+Scales and zero points are float32 constants: one element, or one per index of `axis` (-1 for none).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from nnadapter.ir.operand import Array
 
 
 def _divide(x: Array, y: Array, out: Array) -> None:
-    """Divide as ONNX does: integers truncate towards zero, numpy rounds down."""
+    """Divide as ONNX: integers truncate toward zero; numpy rounds down."""
     if out.dtype.kind == "f":
         np.divide(x, y, out)
         return
@@ -26,7 +25,7 @@ def _divide(x: Array, y: Array, out: Array) -> None:
 
 
 def _power(x: Array, exponent: Array, out: Array) -> None:
-    """Compute powers; of integers in float64 as ONNX Runtime, except int64, which float64 does not hold."""
+    """Compute integers in float64 as ONNX Runtime does, except int64, which does not fit."""
     if out.dtype.kind == "f" or (out.dtype == x.dtype == exponent.dtype == np.int64 and exponent.min() >= 0):
         np.power(x, exponent.astype(x.dtype, copy=False), out)
     else:
@@ -54,17 +53,17 @@ BINARY: Mapping[str, Callable[..., object]] = {
     "not_equal": np.not_equal,
     "or": np.logical_or,
     "power": _power,
-    # numpy defines shifts by too many and by negative numbers as ONNX does: the sign stays.
+    # As in ONNX, too large or negative shifts keep the sign.
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
     "subtract": np.subtract,
     "xor": np.logical_xor,
 }
-"""Functions of two variables, called as `function(x, y, out=out)`."""
+"""Called as `function(x, y, out=out)`."""
 
 
 def _binary(out: Array, x: Array, y: Array, *, function: Callable[..., object], finish: Finish | None = None) -> None:
-    """Apply a function of two variables, and the activation to each block of its result if no operand is broadcast."""
+    """Apply a function of two variables and the activation, in blocks unless an operand is broadcast."""
     if finish is None or not x.shape == y.shape == out.shape:
         function(x, y, out=out)
         if finish is not None:
@@ -83,21 +82,20 @@ def _sum(out: Array, first: Array, second: Array, *others: Array) -> None:
 
 
 def _round_to_half(out: Array, x: Array) -> None:
-    """Round float32 cells to float16 values."""
+    """Round float32 to float16 values."""
     x, out = x.reshape(-1), out.reshape(-1)
     for block in blocks(x.size, BLOCK_ELEMENTS):
         out[block] = x[block].astype(np.float16)
 
 
 def _swiglu(out: Array, gate: Array, value: Array, *, alpha: float) -> None:
-    """Multiply the swish of a gate by a value."""
     gate, value, out = (array.reshape(-1) for array in (gate, value, out))
     for block in blocks(out.size, BLOCK_ELEMENTS):
         np.multiply(FUNCTIONS["swish"](gate[block], alpha), value[block], out[block])
 
 
 def _pieces(arrays: Sequence[Array], values: Sequence[Array], axis: int) -> Iterator[list[Array]]:
-    """Yield blocks of contiguous arrays of equal dimensions, each with the values that belong to it."""
+    """Yield blocks as [outer, axis, inner], with `values` broadcastable along the axis."""
     sizes = arrays[0].shape
     shape = (prod(sizes[:axis]), sizes[axis], prod(sizes[axis + 1 :])) if axis >= 0 else (prod(sizes), 1, 1)
     matrices, spread = [array.reshape(shape) for array in arrays], [value.reshape(1, -1, 1) for value in values]
@@ -108,12 +106,12 @@ def _pieces(arrays: Sequence[Array], values: Sequence[Array], axis: int) -> Iter
 def to_integers(
     out: Array, x: Array, scale: Array, zero_point: Array, *, combine: np.ufunc, axis: int, minimum: int, maximum: int
 ) -> None:
-    """Write reals as integers: combined with a scale, rounded half to even, moved and saturated.
+    """Quantize: combine with the scale, round half to even, add the zero point, saturate.
 
-    `fmax` takes a bound if the real is not a number, as the saturating instructions of processors do.
+    `fmax` turns NaN into the minimum, as processors do.
     """
     for real, target, factor, point in _pieces((x, out), (scale, zero_point), axis):
-        # Sums are rounded to float32 before they are scaled, as by ONNX Runtime.
+        # as in ONNX Runtime: round sums to float32 before scaling
         scaled = combine(real.astype(np.float32), factor)
         np.rint(scaled, scaled)
         scaled += point
@@ -123,21 +121,21 @@ def to_integers(
 
 
 def center(out: Array, x: Array, zero_point: Array, *, axis: int) -> None:
-    """Subtract the zero point; the result is float32 or float64, in which all of this is exact."""
+    """Subtract the zero point, exactly in float32 and float64."""
     for integers, target, point in _pieces((x, out), (zero_point,), axis):
         np.subtract(integers, point, target, casting="same_kind")
 
 
 def dequantize(out: Array, x: Array, zero_point: Array, scale: Array, *, axis: int) -> None:
-    """Subtract the zero point, and multiply by the scale."""
+    """Subtract the zero point and multiply by the scale."""
     for integers, target, point, factor in _pieces((x, out), (zero_point, scale), axis):
-        # int32 minus float32 is computed in float64, so that it is rounded once.
+        # int32 minus float32 is float64, so it is rounded once
         np.subtract(integers, point, target, casting="same_kind")
         np.multiply(target, factor, target)
 
 
 def look_up(out: Array, x: Array, table: Array) -> None:
-    """Look up 8-bit integers by their bits in a table of 256 results."""
+    """Map 8-bit integers by their bits through a table of 256 results."""
     x, out = x.reshape(-1).view(np.uint8), out.reshape(-1)
     for block in blocks(x.size, BLOCK_ELEMENTS):
         np.take(table, x[block], out=out[block], mode="clip")
@@ -158,4 +156,3 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "quantize": NumpyKernel(partial(to_integers, combine=np.divide)),
     "requantize": NumpyKernel(partial(to_integers, combine=np.multiply)),
 }
-"""Rows of the kernel table."""

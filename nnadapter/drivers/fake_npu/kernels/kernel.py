@@ -1,11 +1,11 @@
-"""Kernels of the device: their type, blocks that stay in cache, checks of indices, and functions of one variable.
+"""Kernel type, blocks that stay in cache, index checks, and functions of one variable.
 
-A kernel is a function that is called as `run(*outputs, *inputs, **parameters)`. It writes its outputs and never its
-inputs. An input that it declares in `in_place` may lie in the memory of the first output: the kernel reads each
-element before it writes the one at the same place. Warnings of floating-point arithmetic are off during a run.
+A kernel is called as `run(*outputs, *inputs, **parameters)` and never writes its inputs. An input in `in_place` may
+share the first output's memory; the kernel reads each element before it writes the same position. Floating-point
+warnings are off.
 
-The kernel `unary` and fused activations share the functions of one variable. Such a function takes an array and its
-parameters and returns an array. Functions that are not ufuncs make several passes, so `apply` calls them in blocks.
+The kernel `unary` and fused activations share `FUNCTIONS`, which return arrays. `apply` calls them in blocks, except
+ufuncs.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from nnadapter.errors import InputValueError
 from nnadapter.ir.operand import Array
 
 Run = Callable[[], object]
-"""One instruction with its arrays."""
+"""Instruction bound to arrays."""
 Finish = Callable[[Array], None]
-"""Applies the fused activation to a contiguous array, in place."""
+"""Fused activation, applied in place to a contiguous array."""
 BLOCK_ELEMENTS = 32768
-"""Elements of one block of elementwise work: 128 KiB of float32, so that several fit a level-2 cache."""
+"""Elements of a block of elementwise work; several blocks fit in a level-2 cache."""
 
 
 class NumpyKernel(NamedTuple):
-    """One row of the kernel table."""
+    """Row of the kernel table."""
 
     run: Callable[..., None]
     in_place: tuple[int, ...] = ()
-    """Inputs whose memory the first output may take over, if dimensions and data type are equal."""
+    """Inputs whose memory the first output may take over if types are equal."""
     fuses: bool = False
-    """Takes `finish`, the fused activation, and applies it to its whole output."""
+    """True if the kernel applies `finish`, the fused activation."""
 
 
 def blocks(total: int, step: int) -> Iterator[slice]:
@@ -44,7 +44,7 @@ def blocks(total: int, step: int) -> Iterator[slice]:
 
 
 def even_blocks(total: int, step: int) -> Iterator[slice]:
-    """Yield slices of about `step` that cover `range(total)` without a small rest."""
+    """Yield slices of about `step` without a small last one."""
     return blocks(total, -(-total // max(1, round(total / step))) or 1)
 
 
@@ -56,7 +56,7 @@ def check_indices(indices: Array, size: int) -> None:
 
 
 def flat_positions(indices: Array, sizes: Sequence[int]) -> Array:
-    """Return the positions of rows of indices [..., axes] in the flattened axes of `sizes`."""
+    """Return flat positions for index rows [..., axes] into axes of `sizes`."""
     positions = np.zeros(indices.shape[:-1], np.int64)
     for axis, size in enumerate(sizes):
         column = indices[..., axis]
@@ -69,7 +69,7 @@ Function = Callable[..., Array]
 
 
 def apply(function: str, x: Array, out: Array, arguments: tuple[float, ...] = ()) -> None:
-    """Apply a function of the table to a contiguous array; `out` may be `x`."""
+    """Apply a row of `FUNCTIONS` to a contiguous array; `out` may be `x`."""
     compute = FUNCTIONS[function]
     if isinstance(compute, np.ufunc):
         compute(x, out)
@@ -80,7 +80,7 @@ def apply(function: str, x: Array, out: Array, arguments: tuple[float, ...] = ()
 
 
 def _at_least(x: Array, value: float) -> Array:
-    """Return the maximum of an array and a number. Two arrays take numpy a quarter of the time."""
+    """Return the maximum; numpy is faster with two arrays than with a number."""
     return np.maximum(x, _filled(x, value))
 
 
@@ -96,12 +96,12 @@ def _filled(x: Array, value: float) -> Array:
 
 
 _ERF = (1.12837971, 0.102765481, -0.000184383747, -0.000625719538, 8.97125777e-05, -5.98568965e-06, 1.58960197e-07)
-"""Coefficients of x, x^3, x^5, … of a polynomial p with erf(x) = tanh(p(x)), right to 2e-7.
+"""Coefficients of x, x^3, x^5, … of p with erf(x) = tanh(p(x)) within 2e-7.
 
-Fitted in float64 by iterated weighted least squares over [0, 3.9]; beyond, p keeps growing and tanh is 1.
+Fitted in float64 by iterated weighted least squares over [0, 3.9]; beyond that tanh is 1.
 """
 _GELU = (0.797884268, 0.0363341491, -3.30266692e-05, -5.52733939e-05, 3.97407155e-06, -1.3378324e-07, 1.81392806e-09)
-"""The same for erf(x / sqrt 2), weighted by x, as GELU needs it."""
+"""The same for erf(x / sqrt 2), weighted by x for GELU."""
 _erf_of_number = np.frompyfunc(erf, 1, 1)
 
 
@@ -117,7 +117,7 @@ def _tanh_of_polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
 
 
 def _exact_erf(x: Array) -> Array:
-    """Compute erf number by number, for float64: the polynomial has too few digits."""
+    """Compute erf per element; float64 needs more digits than the polynomial has."""
     return np.asarray(_erf_of_number(x), x.dtype)
 
 
@@ -134,7 +134,7 @@ def _gelu(x: Array) -> Array:
 
 
 def _swish(x: Array, alpha: float = 1.0, numerator: float | Array | None = None) -> Array:
-    """Compute x / (1 + exp(-alpha x)); exp may overflow to infinity, whose reciprocal is the right limit."""
+    """Compute x / (1 + exp(-alpha x)); overflow of exp gives the right limit."""
     result = x * -alpha
     np.exp(result, result)
     result += 1
@@ -152,7 +152,7 @@ def _selu(x: Array, alpha: float, gamma: float = 1.0) -> Array:
 
 
 def _softplus(x: Array) -> Array:
-    """Compute max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    """Compute max(x, 0) + log(1 + exp(-|x|)) without overflow."""
     return _at_least(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
@@ -186,7 +186,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "hard_swish": lambda x, alpha, beta: np.multiply(x, gate := _hard_sigmoid(x, alpha, beta), gate),
     "is_inf": lambda x, negative, positive: np.isinf(x) & np.where(x > 0, bool(positive), bool(negative)),
     "is_nan": np.isnan,
-    # The larger of x and alpha x if alpha <= 1, otherwise the smaller: no mask is needed.
+    # x and alpha x cross at 0, so no mask is needed
     "leaky_relu": lambda x, alpha: (np.maximum if alpha <= 1 else np.minimum)(x, alpha * x),
     "log": np.log,
     "mish": lambda x: x * np.tanh(_softplus(x)),
@@ -212,4 +212,4 @@ FUNCTIONS: Mapping[str, Function] = {
     "tanh": np.tanh,
     "thresholded_relu": lambda x, alpha: np.where(x > alpha, x, x.dtype.type(0)),
 }
-"""By the name in instructions and in the adapter IR's fuse codes. Parameters are the IR's attributes, in order."""
+"""Rows by name in instructions and fuse codes; parameters are the IR attributes, in order."""

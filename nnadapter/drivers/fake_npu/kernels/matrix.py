@@ -1,4 +1,4 @@
-"""Matrix kernels: products with bias and activation while a block of rows is in cache, and linear algebra."""
+"""Matrix products with fused bias and activation, and linear algebra."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.operand import Array
 
 _BLOCK_BYTES = 1 << 20
-"""Bytes of the larger of a block's operand and result."""
+"""Bytes of a block's larger operand."""
 _BLOCK_ROWS = 192
-"""Fewer rows make a matrix product slow, because BLAS packs its other factor for every block."""
+"""Fewer rows are slow: BLAS packs the other factor for every block."""
 _BIAS_RUN = 2048
-"""About the number of elements that one inner loop of numpy adds."""
+"""Elements in an inner loop of numpy."""
 
 
 def rows_per_block(row_bytes: int) -> int:
-    """Return the number of rows of `row_bytes` that a block of a matrix product takes."""
+    """Return the rows per block of a product."""
     return max(_BLOCK_ROWS, _BLOCK_BYTES // max(row_bytes, 1))
 
 
 def finish_rows(rows: Array, bias: Array | None, finish: Finish | None) -> None:
-    """Add a bias [N] to contiguous rows [M, N] and apply the activation, both in place."""
+    """Add bias [N] and apply the activation to contiguous rows [M, N], in place."""
     if bias is not None:
         group = max(1, _BIAS_RUN // max(bias.size, 1))
         if 1 < group < len(rows) // 8 and len(rows) % group == 0:
@@ -36,7 +36,7 @@ def finish_rows(rows: Array, bias: Array | None, finish: Finish | None) -> None:
 
 
 def multiply_rows(out: Array, x: Array, weight: Array, bias: Array | None, finish: Finish | None) -> None:
-    """Compute `out = finish(x @ weight + bias)` of x [M, K] and weight [K, N]."""
+    """Compute `out = finish(x @ weight + bias)`; x is [M, K]."""
     if bias is None and finish is None:
         np.matmul(x, weight, out)
         return
@@ -48,7 +48,7 @@ def multiply_rows(out: Array, x: Array, weight: Array, bias: Array | None, finis
 def fully_connected(
     out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None
 ) -> None:
-    """Multiply the input [..., K] by the transpose of weight [N, K], and add bias [N]."""
+    """Multiply x [..., K] by the transpose of weight [N, K], and add bias [N]."""
     outputs, depth = weight.shape
     multiply_rows(out.reshape(-1, outputs), x.reshape(-1, depth), weight.T, bias, finish)
 
@@ -60,7 +60,7 @@ def matmul(
     if transpose_x:
         x = _transposed(x)
     elif y.ndim == 2 and x.ndim > 2:
-        # One large product instead of one per matrix of the stack.
+        # one large product instead of one per matrix
         x = x.reshape(-1, x.shape[-1])
         out = out.reshape(len(x), -1)
     if transpose_y:
@@ -78,13 +78,12 @@ def _transposed(matrices: Array) -> Array:
 
 
 def einsum(out: Array, *factors: Array, equation: str) -> None:
-    """Compute a sum of products by an equation."""
+    """Evaluate an einsum equation."""
     path = False if len(factors) == 1 else "optimal" if len(factors) <= 4 else "greedy"
     np.einsum(equation, *factors, out=out, optimize=path)
 
 
 def _unpack_weight(out: Array, weight: Array, scale: Array, zero_point: Array | None = None, **parameters: Any) -> None:
-    """Convert the packed weight of MAT_MUL_N_BITS to reals."""
     np.copyto(out, unpacked_weight(weight, scale, zero_point, **parameters))
 
 
@@ -96,4 +95,3 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "triangle": NumpyKernel(lambda out, x, upper, k: np.copyto(out, np.triu(x, k) if upper else np.tril(x, k)), (0,)),
     "unpack_weight": NumpyKernel(_unpack_weight),
 }
-"""Rows of the kernel table."""

@@ -1,4 +1,4 @@
-"""Kernels that move elements, read or write at positions that a tensor holds, or generate tensors."""
+"""Kernels that move elements, gather or scatter by indices, or generate tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sizes = tuple[int, ...]
 
 
 def _split(*arrays: Array, axis: int) -> None:
-    """Cut the last array into the others along an axis."""
+    """Split the last array into the others."""
     *parts, x = arrays
     ends = accumulate(part.shape[axis] for part in parts)
     for part, piece in zip(parts, np.split(x, list(ends)[:-1], axis), strict=True):
@@ -31,7 +31,7 @@ def _slice(out: Array, x: Array, *, axes: Sizes, starts: Sizes, ends: Sizes, ste
 
 
 def _pad(out: Array, x: Array, *, pads: Sizes, mode: str, value: float) -> None:
-    """Pad a tensor; negative pads crop first."""
+    """Pad a tensor; negative pads crop."""
     pairs = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
     x = x[tuple(slice(max(0, -begin), size - max(0, -end)) for (begin, end), size in zip(pairs, x.shape, strict=True))]
     pairs = [(max(0, begin), max(0, end)) for begin, end in pairs]
@@ -44,19 +44,19 @@ def _pad(out: Array, x: Array, *, pads: Sizes, mode: str, value: float) -> None:
 
 def _gather(out: Array, x: Array, indices: Array, *, axis: int) -> None:
     check_indices(indices, x.shape[axis])
-    # numpy copies once more in any mode that checks; negative indices count from the end.
+    # numpy's other modes copy once more; "wrap" allows negative indices
     np.take(x, indices, axis=axis, out=out, mode="wrap")
 
 
 def _gather_elements(out: Array, x: Array, indices: Array, *, axis: int) -> None:
     check_indices(indices, x.shape[axis])
-    # The other axes may be shorter in the indices than in the data.
+    # other axes may be shorter in the indices
     lengths = (slice(None) if place == axis else slice(length) for place, length in enumerate(indices.shape))
     np.copyto(out, np.take_along_axis(x[tuple(lengths)], indices, axis=axis))
 
 
 def _gather_nd(out: Array, x: Array, indices: Array, *, batch_dims: int) -> None:
-    """Copy the slices that rows of indices name, batch by batch."""
+    """Copy the slices that index rows select."""
     batches, sizes = prod(x.shape[:batch_dims]), x.shape[batch_dims : batch_dims + indices.shape[-1]]
     positions = flat_positions(indices, sizes).reshape(batches, -1)
     positions += np.arange(batches).reshape(-1, 1) * prod(sizes)
@@ -70,11 +70,11 @@ _COMBINE: Mapping[str, Callable[..., None]] = {
     "mul": np.multiply.at,
     "none": lambda target, positions, updates: target.__setitem__(positions, updates),
 }
-"""By reduction: combines updates with the elements at their positions, one after the other."""
+"""Combine updates with elements, by reduction; repeated positions accumulate."""
 
 
 def _scatter_nd(out: Array, x: Array, indices: Array, updates: Array, *, reduction: str) -> None:
-    """Copy a tensor, and write updates to the slices that rows of indices name."""
+    """Copy a tensor, then update the slices that index rows select."""
     sizes = x.shape[: indices.shape[-1]]
     positions = flat_positions(indices, sizes)
     np.copyto(out, x)
@@ -83,7 +83,7 @@ def _scatter_nd(out: Array, x: Array, indices: Array, updates: Array, *, reducti
 
 
 def _scatter_elements(out: Array, x: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> None:
-    """Copy a tensor, and write each update along an axis to the element that its index names."""
+    """Copy a tensor, then update elements by their index along an axis."""
     check_indices(indices, x.shape[axis])
     places = list(np.meshgrid(*map(np.arange, indices.shape), indexing="ij", sparse=True))
     places[axis] = np.where(indices < 0, indices + x.shape[axis], indices)
@@ -93,7 +93,7 @@ def _scatter_elements(out: Array, x: Array, indices: Array, updates: Array, *, a
 
 
 def _tensor_scatter(out: Array, x: Array, updates: Array, starts: Array | None = None, *, axis: int, mode: str) -> None:
-    """Copy a cache [B, …, L, …], and write updates to each batch item from its own position on."""
+    """Copy a cache [B, …, L, …], then write updates from each batch item's start."""
     size, count = x.shape[axis], updates.shape[axis]
     begins = np.zeros(len(x), np.int64) if starts is None else starts
     places = begins.reshape(-1, 1) + np.arange(count)
@@ -109,7 +109,7 @@ def _tensor_scatter(out: Array, x: Array, updates: Array, starts: Array | None =
 
 
 def _one_hot(out: Array, indices: Array, values: Array, *, axis: int) -> None:
-    """Write the second value at the position of each index, and the first one elsewhere."""
+    """Write the second value at each index, otherwise the first."""
     places = np.expand_dims(indices.astype(np.int64), axis)
     classes = np.arange(out.shape[axis]).reshape((-1,) + (1,) * (out.ndim - axis - 1))
     places = np.where(places < 0, places + out.shape[axis], places)
@@ -117,7 +117,7 @@ def _one_hot(out: Array, indices: Array, values: Array, *, axis: int) -> None:
 
 
 def _reverse_sequence(out: Array, x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> None:
-    """Reverse the first elements of each batch item along the time axis."""
+    """Reverse the first `lengths` elements of each batch item in time."""
     source, target = (np.moveaxis(array, (batch_axis, time_axis), (0, 1)) for array in (x, out))
     steps, ends = np.arange(source.shape[1]), lengths.reshape(-1, 1)
     if lengths.min() < 0 or lengths.max() > steps.size:
@@ -128,12 +128,12 @@ def _reverse_sequence(out: Array, x: Array, lengths: Array, *, batch_axis: int, 
 
 
 def _range(out: Array, start: Array, delta: Array) -> None:
-    # Positions beyond a narrow type wrap around in it, and so do products and sums with them.
+    # in a narrow type, positions, products and sums wrap around alike
     np.add(np.arange(out.size).astype(out.dtype) * delta, start, out)
 
 
 def _bit_cast(out: Array, x: Array) -> None:
-    """Copy bits; a byte becomes true unless it is 0, because no other byte is a truth value."""
+    """Reinterpret bits; nonzero bytes become true."""
     np.copyto(out, x != 0 if out.dtype.kind == "b" else x.view(out.dtype))
 
 
@@ -158,4 +158,3 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "tile": NumpyKernel(lambda out, x, repeats: np.copyto(out, np.tile(x, repeats))),
     "transpose": NumpyKernel(lambda out, x, perm: np.copyto(out, x.transpose(perm))),
 }
-"""Rows of the kernel table."""

@@ -1,4 +1,4 @@
-"""Softmax, normalizations by means and norms, and losses of classifications."""
+"""Softmax, normalizations, and classification losses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from nnadapter.ir.operand import Array
 
 
 def _by_axis(x: Array, axis: int) -> Array:
-    """View an array as [outer, axis, inner], or as [outer, axis] for the last axis."""
+    """View an array as [outer, axis, inner], without an inner axis of 1."""
     outer, inner = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
     return x.reshape(outer, x.shape[axis], inner) if inner != 1 else x.reshape(outer, x.shape[axis])
 
 
 def softmax(out: Array, x: Array, *, axis: int) -> None:
-    """Divide exponentials by their sum along an axis."""
+    """Compute the softmax along an axis."""
     x, out = _by_axis(x, axis), _by_axis(out, axis)
     for rows in blocks(len(x), max(1, 2 * BLOCK_ELEMENTS // prod(x.shape[1:]))):
         target = out[rows]
@@ -37,7 +37,7 @@ def log_softmax(out: Array, x: Array, *, axis: int) -> None:
 def layer_normalization(
     out: Array, x: Array, scale: Array, bias: Array | None = None, *, axis: int, epsilon: float
 ) -> None:
-    """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias over all axes from `axis` on."""
+    """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias over axes from `axis` on."""
     depth, normalized = prod(x.shape[axis:]), x.shape[axis:]
     x, out = x.reshape(-1, depth), out.reshape(-1, depth)
     for rows in blocks(len(x), max(1, 2 * BLOCK_ELEMENTS // depth)):
@@ -52,7 +52,7 @@ def layer_normalization(
 
 
 def rms_normalization(out: Array, x: Array, scale: Array, *, axis: int, epsilon: float) -> None:
-    """Compute x / sqrt(mean(x^2) + epsilon) * scale over all axes from `axis` on."""
+    """Compute x / sqrt(mean(x^2) + epsilon) * scale over axes from `axis` on."""
     depth = prod(x.shape[axis:])
     rows = x.reshape(-1, depth)
     norm = np.sqrt(np.einsum("rd,rd->r", rows, rows) / depth + epsilon)
@@ -61,7 +61,7 @@ def rms_normalization(out: Array, x: Array, scale: Array, *, axis: int, epsilon:
 
 
 def _center(out: Array, x: Array, axes: tuple[int, ...]) -> Array:
-    """Write x - mean over axes, and return the mean of its squares."""
+    """Write x - mean over `axes`, and return the variance."""
     count = prod(x.shape[axis] for axis in axes)
     np.subtract(x, sum_over(x, axes) / count, out)
     variance: Array = sum_over(out * out, axes) / count
@@ -71,7 +71,7 @@ def _center(out: Array, x: Array, axes: tuple[int, ...]) -> Array:
 def instance_normalization(
     out: Array, x: Array, scale: Array, bias: Array, *, axes: tuple[int, ...], channel_axis: int, epsilon: float
 ) -> None:
-    """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance over `axes`."""
+    """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias over `axes`."""
     variance = _center(out, x, axes)
     channels = [1] * x.ndim
     channels[channel_axis] = scale.size
@@ -80,18 +80,18 @@ def instance_normalization(
 
 
 def mean_variance_normalization(out: Array, x: Array, *, axes: tuple[int, ...], epsilon: float) -> None:
-    """Compute (x - mean) / (sqrt(variance) + epsilon), mean and variance over `axes`."""
+    """Compute (x - mean) / (sqrt(variance) + epsilon) over `axes`."""
     np.divide(out, np.sqrt(_center(out, x, axes)) + epsilon, out)
 
 
 def local_response_normalization(
     out: Array, x: Array, *, size: int, alpha: float, beta: float, bias: float, channel_axis: int
 ) -> None:
-    """Compute x / (bias + alpha / size * sum of squares of the `size` channels around)^beta."""
+    """Compute x / (bias + alpha / size * sum of squares of `size` channels)^beta."""
     x, out = np.moveaxis(x, channel_axis, 0), np.moveaxis(out, channel_axis, 0)
     squares, channels = x * x, len(x)
     total = squares.copy()
-    # Channel c sums squares of c - (size - 1) // 2 to c + size // 2.
+    # channel c sums c - (size - 1) // 2 to c + size // 2
     for shift in range(-((size - 1) // 2), size // 2 + 1):
         if shift and abs(shift) < channels:
             target = total[max(0, -shift) : channels - max(0, shift)]
@@ -100,7 +100,7 @@ def local_response_normalization(
 
 
 def lp_normalization(out: Array, x: Array, *, axis: int, p: int) -> None:
-    """Compute x / norm(x) along an axis; zeros have no direction and stay zeros."""
+    """Compute x / norm(x); zeros stay zeros."""
     norm = np.add.reduce(x * x if p == 2 else np.abs(x), axis=axis, keepdims=True)
     norm = np.sqrt(norm) if p == 2 else norm
     np.copyto(norm, 1, where=norm == 0)
@@ -110,7 +110,7 @@ def lp_normalization(out: Array, x: Array, *, axis: int, p: int) -> None:
 def negative_log_likelihood(
     out: Array, x: Array, target: Array, weight: Array | None = None, *, reduction: str, ignore_index: int
 ) -> None:
-    """Return minus the log-probability of the target times its class's weight; ignored targets count nothing."""
+    """Compute minus the target's log-probability times its class weight; ignored targets count 0."""
     counts = target != ignore_index
     classes = np.where(counts, target, 0).astype(np.int64)
     weights = np.where(counts, 1 if weight is None else weight[classes], 0).astype(x.dtype)
@@ -132,4 +132,3 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "rms_normalization": NumpyKernel(rms_normalization, in_place=(0,)),
     "softmax": NumpyKernel(softmax, in_place=(0,)),
 }
-"""Rows of the kernel table."""

@@ -1,4 +1,4 @@
-"""Recurrent layers: products with the inputs of all steps at once, then one cell per step.
+"""Recurrent layers: one product for all inputs, then a cell call per step.
 
 Sizes: steps T, batch B, hidden units H, gates G. A cell computes one step of one direction.
 """
@@ -17,9 +17,9 @@ from nnadapter.ir.operand import Array
 States = tuple[Array, ...]
 """Hidden state [B, H], and cell state for LSTM."""
 Step = Callable[[Array, States], States]
-"""Computes the states after a step, from the input products [B, G * H] and the states before."""
+"""Input products [B, G * H], previous states -> next states."""
 Gate = partial[Array]
-"""A function with its parameters and the limit of its argument."""
+"""Activation function with its parameters and clip limit."""
 
 
 def _recurrent(
@@ -39,10 +39,7 @@ def _recurrent(
     functions: tuple[str, ...],
     **parameters: Any,
 ) -> None:
-    """Compute a layer, one direction after the other.
-
-    A shorter sequence keeps its states after its end, and its outputs there are zeros.
-    """
+    """Compute each direction. After its end, a sequence keeps its states and outputs zeros."""
     directions, hidden = len(weights), recurrent_weights.shape[-1]
     arguments = [tuple(parameters.pop(f"arguments_{index}")) for index in range(len(functions))]
     per_direction = len(functions) // directions
@@ -74,7 +71,7 @@ def _recurrent(
 
 
 def _gate(function: str, arguments: tuple[float, ...], x: Array, *, clip: float) -> Array:
-    """Apply a function to arguments that are limited to [-clip, clip]."""
+    """Apply an activation to arguments clipped to [-clip, clip]."""
     if np.isfinite(clip):
         x = np.clip(x, -clip, clip)
     compute: Function = _GATES.get(function) or FUNCTIONS[function]
@@ -82,22 +79,20 @@ def _gate(function: str, arguments: tuple[float, ...], x: Array, *, clip: float)
 
 
 _GATES: Mapping[str, Function] = {"thresholded_relu": lambda x, alpha: np.where(x < alpha, x.dtype.type(0), x)}
-"""Functions that differ from the operation of the same name."""
+"""Functions that differ from the operation of that name."""
 
 
 def _split(rows: Array, gates: int) -> list[Array]:
-    """Split [B, G * H] into its gates."""
     return np.split(rows, gates, axis=-1)
 
 
 def _halves(bias: Array) -> tuple[Array, Array]:
-    """Return the bias of the inputs and that of the states."""
     return bias[: len(bias) // 2], bias[len(bias) // 2 :]
 
 
 def _lstm_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: Array | None, input_forget: bool) -> Step:
     open_gate, new_value, squash = gates
-    # The standard limits the arguments of every function; ONNX Runtime leaves out this one.
+    # as in ONNX Runtime; ONNX would clip these too
     squash = partial(squash, clip=np.inf)
     offset = sum(_halves(bias))
     look_in, look_out, look_forget = (0, 0, 0) if peepholes is None else peepholes
@@ -147,4 +142,3 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "lstm": NumpyKernel(partial(_recurrent, make_cell=_lstm_cell)),
     "rnn": NumpyKernel(partial(_recurrent, make_cell=_rnn_cell)),
 }
-"""Rows of the kernel table."""

@@ -1,4 +1,4 @@
-"""Kernels along axes: reductions, positions of extremes, the largest elements, running totals, Fourier transforms."""
+"""Kernels along axes: reductions, arg max and min, top k, cumulative operations, Fourier transforms."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nnadapter.ir.operand import Array
 
 
 def sum_over(x: Array, axes: Sequence[int]) -> Array:
-    """Return sums over axes, which stay with size 1.
+    """Return sums over axes, which keep size 1.
 
-    Several axes take two steps: thousands of terms added one by one to the same float lose digits. The first step sums
-    the last axis, where elements lie in memory order, or otherwise the one before the last.
+    Several axes take two steps, because adding thousands of terms to one float loses digits. The first step sums the
+    innermost axis if possible.
     """
-    # Without the data type, numpy would add narrow integers in a wider type; the IR's result wraps around.
+    # Without dtype, numpy would widen narrow integers; IR results wrap around.
     if len(axes) > 1:
         first = axes[-1] if axes[-1] == x.ndim - 1 else axes[-2]
         x = np.add.reduce(x, axis=first, dtype=x.dtype, keepdims=True)
@@ -41,13 +41,10 @@ def _reduce(out: Array, x: Array, *, axes: Sequence[int], function: np.ufunc) ->
 def _extreme(
     out: Array, x: Array, *, axis: int, select_last_index: bool, find: Callable[..., Array], best: np.ufunc
 ) -> None:
-    """Write the position of the extreme: the first of equals, or the last.
+    """Write the index of the first extreme, or the last.
 
-    An element that is not a number is passed over, as by ONNX Runtime; but at the first place it is the extreme, since
-    nothing compares as more.
-
-    `find` is numpy's function of positions, which finds what is not a number first; `best` is its function of two
-    values that passes over what is not a number.
+    As in ONNX Runtime, NaN is skipped, except at the first position. `find` is `np.argmax` or `np.argmin`, which prefer
+    NaN; `best` is `np.fmax` or `np.fmin`, which skip it.
     """
     source, size = np.flip(x, axis) if select_last_index else x, x.shape[axis]
     result = find(source, axis=axis)
@@ -58,12 +55,9 @@ def _extreme(
 
 
 def _top_k(values: Array, indices: Array, x: Array, *, axis: int, largest: bool) -> None:
-    """Return the k largest or smallest elements in order; of equals the one with the lower index comes first.
-
-    What is not a number is larger than everything else.
-    """
+    """Write the k largest or smallest elements in order, equal ones by index. NaN is largest."""
     if largest:
-        # A stable ascending sort of the flipped data, read backwards, keeps equals in their order.
+        # A stable ascending sort of flipped data, read backwards, keeps the order of equals.
         order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
     else:
         order = np.argsort(x, axis=axis, kind="stable")
@@ -74,7 +68,7 @@ def _top_k(values: Array, indices: Array, x: Array, *, axis: int, largest: bool)
 def _running(
     out: Array, x: Array, *, axis: int, exclusive: bool, reverse: bool, function: np.ufunc, first: int
 ) -> None:
-    """Write running totals; an exclusive one begins with `first`."""
+    """Write cumulative results; exclusive ones start with `first`."""
     if reverse:
         x, out = np.flip(x, axis), np.flip(out, axis)
     x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
@@ -85,13 +79,13 @@ def _running(
 
 
 def _hardmax(out: Array, x: Array, *, axis: int) -> None:
-    """Write 1 at the position of the first of the largest elements, and 0 elsewhere."""
+    """Write 1 at the first largest element, and 0 elsewhere."""
     out[...] = 0
     np.put_along_axis(out, np.expand_dims(np.argmax(x, axis=axis), axis), 1, axis)
 
 
 def _numbers(x: Array) -> Array:
-    """View […, 1] as real numbers and […, 2] as complex ones."""
+    """View […, 1] as real and […, 2] as complex numbers."""
     return x.view(np.complex64)[..., 0] if x.shape[-1] == 2 else x[..., 0]
 
 
@@ -103,7 +97,7 @@ def _fourier_transform(out: Array, x: Array, *, axis: int, length: int, inverse:
 def _short_time_fourier_transform(
     out: Array, x: Array, window: Array | None = None, *, frame_step: int, frame_length: int, onesided: bool
 ) -> None:
-    """Compute the Fourier transforms of frames of a signal times a window."""
+    """Compute Fourier transforms of windowed frames."""
     frames = np.lib.stride_tricks.sliding_window_view(_numbers(x), frame_length, axis=1)[:, ::frame_step]
     framed = np.ascontiguousarray(frames * (1 if window is None else window))
     real = framed.view(np.float32).reshape(*framed.shape, -1)
@@ -125,4 +119,3 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "short_time_fourier_transform": NumpyKernel(_short_time_fourier_transform),
     "top_k": NumpyKernel(_top_k),
 }
-"""Rows of the kernel table."""

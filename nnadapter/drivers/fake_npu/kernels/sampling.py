@@ -1,6 +1,6 @@
-"""Kernels that read images between their pixels: resizing, grids, deformable convolutions, and pools of regions.
+"""Kernels that sample between pixels: resize, grid sampling, deformable convolution, region pooling.
 
-A place is a coordinate in pixels along one axis. Neighbors are found axis by axis, and their weights are multiplied.
+A place is a coordinate in pixels along one axis; weights of neighbors are products over axes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nnadapter.ir.index_ranges import farthest_corner
 from nnadapter.ir.operand import Array
 
 CoordinateRule = Callable[[Array, np.float32, int, int], Array]
-"""Places in the result, scale, sizes of input and result -> places in the input."""
+"""Places in the result, scale, input size, result size -> places in the input."""
 
 
 def _half_pixel(place: Array, scale: np.float32, size: int, result: int) -> Array:
@@ -27,10 +27,10 @@ def _half_pixel(place: Array, scale: np.float32, size: int, result: int) -> Arra
 
 
 def _half_pixel_symmetric(place: Array, scale: np.float32, size: int, result: int) -> Array:
-    # The result's size was rounded down from size * scale; both ends share the loss.
+    # The result size was rounded down; both ends share the difference.
     adjustment = np.float32(result) / (scale * np.float32(size))
     offset = np.float32(size) / np.float32(2) * (np.float32(1) - adjustment)
-    # In this order, as in ONNX's formula: another one rounds some whole numbers down.
+    # ONNX's order; another one rounds some whole numbers down.
     return offset + (place + np.float32(0.5)) / scale - np.float32(0.5)
 
 
@@ -49,31 +49,30 @@ COORDINATES: Mapping[str, CoordinateRule] = {
     "half_pixel_symmetric": _half_pixel_symmetric,
     "pytorch_half_pixel": _pytorch_half_pixel,
 }
-"""By ONNX's coordinate_transformation_mode."""
+"""Rules by ONNX's coordinate_transformation_mode."""
 
 _ALMOST = 1e-6
 ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     "ceil": np.ceil,
     "floor": np.floor,
-    # Half is compared, not added, since 3.4999998 + 0.5 is 4 in float32. A place just short of half counts as half
-    # if half goes up: so does ONNX Runtime.
+    # Compared, not added: 3.4999998 + 0.5 is 4 in float32. As in ONNX Runtime, almost half rounds up too.
     "round_prefer_ceil": lambda place: np.floor(place) + (place - np.floor(place) >= 0.5 - _ALMOST),
     "round_prefer_floor": lambda place: np.floor(place) + (place - np.floor(place) > 0.5),
 }
-"""By ONNX's nearest_mode."""
+"""Rounding by ONNX's nearest_mode."""
 
 
 def _places(size: int, result: int, scale: float, mode: str) -> Array:
-    """Return the place in the input of every index of the result along one axis, in float32.
+    """Return the input place of every result index along an axis.
 
-    Computed in float32 as by ONNX Runtime: the nearest pixel depends on the last bit of `1 / 0.33333334`.
+    float32 as in ONNX Runtime: the nearest pixel depends on the last bit of `1 / 0.33333334`.
     """
     rule = COORDINATES[mode]
     return rule(np.arange(result, dtype=np.float32), np.float32(scale), size, result).astype(np.float32)
 
 
 def _resized_axes(x: Sequence[int], out: Sequence[int], scales: Sequence[float]) -> list[int]:
-    """Return the axes that change, those that shrink most first."""
+    """Return the axes that change, most shrinking first."""
     resized = [axis for axis, size in enumerate(x) if size != out[axis] or scales[axis] != 1]
     return sorted(resized, key=lambda axis: out[axis] / x[axis])
 
@@ -81,7 +80,7 @@ def _resized_axes(x: Sequence[int], out: Sequence[int], scales: Sequence[float])
 def resize_nearest(
     out: Array, x: Array, *, scales: Sequence[float], coordinate_transformation_mode: str, nearest_mode: str
 ) -> None:
-    """Copy the nearest element to each place of the result."""
+    """Copy the nearest element to each result."""
     for axis in _resized_axes(x.shape, out.shape, scales):
         places = _places(x.shape[axis], out.shape[axis], scales[axis], coordinate_transformation_mode)
         nearest = np.clip(ROUNDINGS[nearest_mode](places), 0, x.shape[axis] - 1).astype(np.intp)
@@ -90,7 +89,7 @@ def resize_nearest(
 
 
 def resize_linear(out: Array, x: Array, *, scales: Sequence[float], coordinate_transformation_mode: str) -> None:
-    """Weigh the two neighbors of each place along every axis; places outside take the edge."""
+    """Interpolate between two neighbors per axis, clamped to the edge."""
     for axis in _resized_axes(x.shape, out.shape, scales):
         size = x.shape[axis]
         places = np.clip(_places(size, out.shape[axis], scales[axis], coordinate_transformation_mode), 0, size - 1)
@@ -104,7 +103,7 @@ def resize_linear(out: Array, x: Array, *, scales: Sequence[float], coordinate_t
 
 
 Neighbors = list[tuple[Array, Array]]
-"""Along one axis: for each of some neighbors, its index and its weight at every place."""
+"""Index and weight of each neighbor along one axis."""
 _CUBIC_ALPHA = np.float32(-0.75)
 
 
@@ -134,11 +133,11 @@ _NEIGHBORS: Mapping[str, Callable[[Array], Neighbors]] = {
     "linear": _linear,
     "nearest": lambda place: [(place, np.ones_like(place))],
 }
-"""By mode: places -> neighbors, whose indices are whole numbers that may lie outside; places are whole if nearest."""
+"""Places -> neighbors by mode, possibly outside; "nearest" expects whole places."""
 
 
 def _zero_outside(neighbors: Neighbors, size: int) -> Neighbors:
-    """Return the neighbors with weight 0 outside an axis of `size` pixels."""
+    """Set weights outside the axis to 0."""
     return [
         (np.clip(index, 0, size - 1), np.where((index >= 0) & (index < size), weight, np.float32(0)))
         for index, weight in neighbors
@@ -146,21 +145,21 @@ def _zero_outside(neighbors: Neighbors, size: int) -> Neighbors:
 
 
 def _reflected(place: Array, low: float, high: float) -> Array:
-    """Reflect places at both borders until they lie between them."""
+    """Reflect places at both bounds until they lie between."""
     span = np.float32(high - low)
     if span == 0:
         return np.full_like(place, low)
     outside = np.where(place < low, low - place, place - high).astype(np.float32)
     turns = np.floor(outside / span)
     rest = outside - turns * span
-    # An even number of turns ends at the border on whose side the place lies.
+    # an even number of reflections ends at the bound beyond which the place lies
     from_low = (turns % 2 == 0) == (place < low)
     inside = np.where(from_low, low + rest, high - rest)
     return np.where(outside > 0, inside, place).astype(np.float32)
 
 
 def _weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbors]]) -> Array:
-    """Add up all neighbors of every place times their weights, [C, places]."""
+    """Return the weighted sum of neighbors, [C, places]."""
     total: Any = 0
     for neighbors in product(*(axis_neighbors for _, axis_neighbors in axes)):
         pixels: Any = 0
@@ -172,7 +171,7 @@ def _weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbors]]) -> Array
 
 
 def _grid_sample(out: Array, x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: bool) -> None:
-    """Read images at the places of a grid, in [-1, 1] along each axis, the last axis first."""
+    """Sample images at grid places in [-1, 1], last axis first."""
     axes = x.ndim - 2
     for image, places, target in zip(x, grid.reshape(len(x), -1, axes), out, strict=True):
         neighbors = [
@@ -187,7 +186,7 @@ def _grid_neighbors(grid: Array, size: int, mode: str, padding: str, corners: bo
     place = (grid + 1) / 2 * (size - 1) if corners else ((grid + 1) * size - 1) / 2
     if mode == "nearest":
         place = np.rint(place)
-    # Cubic neighbors are moved to the border one by one, as by ONNX Runtime and PyTorch.
+    # as in ONNX Runtime and PyTorch, cubic neighbors are clamped one by one
     if padding == "border" and mode != "cubic":
         place = np.clip(place, 0, size - 1)
     elif padding == "reflection":
@@ -201,7 +200,7 @@ def _grid_neighbors(grid: Array, size: int, mode: str, padding: str, corners: bo
 
 
 def _affine_grid(out: Array, theta: Array, *, align_corners: bool) -> None:
-    """Multiply every place (x, y, …, 1) of an even grid by the matrix of each image."""
+    """Multiply places (x, y, …, 1) of an even grid by each image's matrix."""
     sizes = out.shape[1:-1]
     lines = [_even_places(size, align_corners) for size in sizes]
     places = np.stack(np.meshgrid(*lines, indexing="ij")[::-1], axis=-1).reshape(-1, len(sizes))
@@ -210,14 +209,14 @@ def _affine_grid(out: Array, theta: Array, *, align_corners: bool) -> None:
 
 
 def _even_places(size: int, corners: bool) -> Array:
-    """Return places from -1 to 1, which are the centers of the outer pixels or their outer edges."""
+    """Return even places; -1 and 1 are centers of the outer pixels, or their edges."""
     if corners:
         return np.linspace(-1, 1, size, dtype=np.float32)
     return ((np.arange(size, dtype=np.float64) * 2 + 1) / size - 1).astype(np.float32)
 
 
 def _deformable_convolution(out: Array, *, offset: Array, group: int, offset_group: int, **parameters: Any) -> None:
-    """Add up tap after tap: the pixels at its moved places, times its part of the filter."""
+    """Add up taps: pixels at displaced places times weights."""
     images, weight, bias, mask = (parameters.pop(role, None) for role in ("input", "filter", "bias", "mask"))
     window, (height, width) = Window(**parameters), out.shape[2:]
     offsets = offset.reshape(len(offset), offset_group, *window.kernel_shape, 2, height, width)
@@ -251,12 +250,12 @@ def _check_finite(regions: Array) -> None:
 
 
 def _roi_align(out: Array, x: Array, regions: Array, numbers: Array, *, half_pixel: bool, **parameters: Any) -> None:
-    """Pool samples between the pixels of regions (left, top, right, bottom) of images."""
+    """Pool samples in regions (left, top, right, bottom)."""
     scale, ratio = parameters["spatial_scale"], parameters["sampling_ratio"]
     pool = _average if parameters["mode"] == "avg" else _largest
     _check_finite(regions)
     most, far = farthest_corner(x.shape[2:], scale), float(np.abs(regions).max(initial=0))
-    if not ratio and far > most:  # a sample for each pixel would be too many
+    if not ratio and far > most:  # one sample per pixel would be too many
         text = f"a region reaches to {far:g}; expected at most {most} for images of {x.shape[2:]}"
         raise InputValueError(text)
     check_indices(numbers, len(x))
@@ -273,11 +272,11 @@ def _roi_align(out: Array, x: Array, regions: Array, numbers: Array, *, half_pix
 
 
 _Samples = tuple[Array, Array, Array, Array, int]
-"""Along one axis: lower and upper pixel of every sample, the weights of both, and the samples of each bin."""
+"""Lower and upper pixel of samples along an axis, their weights, and samples per bin."""
 
 
 def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampling_ratio: int) -> _Samples:
-    """Place samples along one side of a region; those too far outside the image weigh nothing."""
+    """Place samples along a region's side; far outside the image they weigh 0."""
     step = length / np.float32(bins)
     count = sampling_ratio or max(0, int(np.ceil(step)))
     inner = (np.arange(count, dtype=np.float32) + np.float32(0.5)) * step / np.float32(max(count, 1))
@@ -290,7 +289,7 @@ def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampli
 
 
 def _average(out: Array, image: Array, sides: Sequence[_Samples]) -> None:
-    """Write the mean of all samples of a bin: they lie on a grid, so it is one product along each axis."""
+    """Write each bin's mean, by one matrix product per axis."""
     shares = []
     for axis, (lower, upper, below, above, count) in enumerate(sides, 1):
         share = np.zeros((out.shape[axis], image.shape[axis]), np.float32)
@@ -304,7 +303,7 @@ def _average(out: Array, image: Array, sides: Sequence[_Samples]) -> None:
 
 
 def _largest(out: Array, image: Array, sides: Sequence[_Samples]) -> None:
-    """Write the largest of the four weighed neighbors of all samples of a bin; ONNX does not add them up."""
+    """Write each bin's largest weighted neighbor; ONNX does not add up neighbors."""
     (*rows, down), (*columns, across) = sides
     if not down * across:
         out[...] = 0
@@ -317,7 +316,7 @@ def _largest(out: Array, image: Array, sides: Sequence[_Samples]) -> None:
 
 
 def _max_roi_pool(out: Array, x: Array, regions: Array, *, spatial_scale: float) -> None:
-    """Write the largest pixel of every bin of regions (number, left, top, right, bottom)."""
+    """Write the largest pixel per bin of regions (image number, left, top, right, bottom)."""
     _check_finite(regions)
     numbers = regions[:, 0].astype(np.int64)
     check_indices(numbers, len(x))
@@ -331,12 +330,12 @@ def _max_roi_pool(out: Array, x: Array, regions: Array, *, spatial_scale: float)
 
 
 def _rounded(places: Array) -> Array:
-    """Round to whole numbers, halves away from zero."""
+    """Round half away from zero."""
     return np.copysign(np.floor(np.abs(places) + np.float32(0.5)), places)
 
 
 def _bins(first: np.float32, last: np.float32, bins: int, size: int) -> tuple[Array, Array]:
-    """Return the pixels of every bin along one axis, the last one repeated, and whether a bin has any."""
+    """Return the pixels of every bin along an axis, the last repeated, and a mask of nonempty bins."""
     step = np.maximum(last - first + 1, np.float32(1)) / np.float32(bins)
     numbers = np.arange(bins, dtype=np.float32)
     begins = np.clip(np.floor(numbers * step) + first, 0, size).astype(np.int64)
@@ -355,4 +354,3 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "max_roi_pool": NumpyKernel(_max_roi_pool),
     "roi_align": NumpyKernel(_roi_align),
 }
-"""Rows of the kernel table."""

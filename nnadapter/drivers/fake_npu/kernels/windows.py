@@ -1,4 +1,4 @@
-"""Windows over any number of axes: their geometry, and pools over images [N, H, W, C] and over [N, C, …]."""
+"""Sliding windows over any number of axes, and pooling over [N, H, W, C] and [N, C, …]."""
 
 from __future__ import annotations
 
@@ -16,46 +16,44 @@ from nnadapter.ir.operand import Array
 
 
 class Window(NamedTuple):
-    """A window that slides over spatial axes; tuples have one value per axis, in the image's order."""
+    """Sliding window; one value per spatial axis."""
 
     kernel_shape: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[int, ...]
-    """Begin of every axis, then end of every axis."""
+    """Starts of all axes, then ends."""
 
     @property
     def rank(self) -> int:
-        """Number of spatial axes."""
         return len(self.kernel_shape)
 
     @property
     def begins(self) -> tuple[int, ...]:
-        """The padding before every axis."""
         return self.pads[: self.rank]
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether every output depends on the element at its own position alone."""
+        """True if outputs depend only on the element at their position."""
         return {*self.kernel_shape, *self.strides} <= {1} and not any(self.pads)
 
     def taps(self) -> Iterator[tuple[int, ...]]:
-        """Yield every position in the window, the last axis fastest."""
+        """Yield positions in a window, the last axis fastest."""
         return product(*map(range, self.kernel_shape))
 
     def reach(self, result: Sequence[int]) -> tuple[int, ...]:
-        """Return the padded sizes that windows of `result` positions read."""
+        """Return the padded sizes that windows at `result` positions read."""
         axes = zip(result, self.kernel_shape, self.strides, self.dilations, strict=True)
         return tuple((count - 1) * stride + (kernel - 1) * dilation + 1 for count, kernel, stride, dilation in axes)
 
     def along(self, axis: int, tap: int, count: int, first: int = 0) -> slice:
-        """Return the slice of a padded axis that one tap reads for `count` positions from `first` on."""
+        """Return the slice that one tap reads for `count` positions from `first` on."""
         stride = self.strides[axis]
         start = tap * self.dilations[axis] + first * stride
         return slice(start, start + (count - 1) * stride + 1, stride)
 
     def pad(self, x: Array, first: int, result: Sequence[int], fill: float = 0) -> Array:
-        """Return an array with the padding that windows read; itself if they stay inside."""
+        """Return the array with the padding that windows read, if any."""
         image, reach = x.shape[first : first + self.rank], self.reach(result)
         if not any(self.begins) and all(far <= size for far, size in zip(reach, image, strict=True)):
             return x
@@ -75,7 +73,7 @@ class Window(NamedTuple):
         return as_strided(padded, shape, (batch, *positions, *taps, channel), writeable=False)
 
     def shares(self, image: Sequence[int], result: Sequence[int], *, include_pad: bool) -> Array:
-        """Return one over the number of elements that count in each window, in float32."""
+        """Return 1 / (number of counted elements) per window."""
         counts = np.ones((1,) * len(result), np.int64)
         for axis, (size, count) in enumerate(zip(image, result, strict=True)):
             before, after = self.pads[axis], self.pads[axis + len(result)]
@@ -87,7 +85,7 @@ class Window(NamedTuple):
         return (1 / np.maximum(counts, 1)).astype(np.float32)
 
     def add_windows(self, full: Array, values: Array, first_row: int = 0) -> None:
-        """Add windows [N, positions…, taps…, C] at their places in a padded image [N, spatial…, C]."""
+        """Add windows [N, positions…, taps…, C] to a padded image [N, spatial…, C]."""
         counts = values.shape[1 : 1 + self.rank]
         starts = (first_row, *(0,) * (self.rank - 1))
         for tap in self.taps():
@@ -98,11 +96,11 @@ class Window(NamedTuple):
 
 
 _IMAGE, _AXES = 1, 2
-"""First spatial axis of images [N, H, W, C] and of [N, C, …]."""
+"""First spatial axis of [N, H, W, C] and of [N, C, …]."""
 
 
 def _combined(x: Array, window: Window, first: int, result: Sequence[int], combine: Callable[..., object]) -> Array:
-    """Combine the elements of each window of a padded array."""
+    """Combine each window of a padded array, axis by axis."""
     for axis in range(window.rank):
         leading = (slice(None),) * (first + axis)
         parts = [x[(*leading, window.along(axis, tap, result[axis]))] for tap in range(window.kernel_shape[axis])]
@@ -117,14 +115,14 @@ def _lowest(dtype: np.dtype[Any]) -> float:
 
 
 def max_pool(out: Array, x: Array, *, first: int, **geometry: Any) -> None:
-    """Return the largest element of each window; one that is not a number wins."""
+    """Write the maximum of each window; NaN wins."""
     window, result = Window(**geometry), out.shape[first : first + x.ndim - 2]
     padded = window.pad(x, first, result, _lowest(x.dtype))
     np.copyto(out, _combined(padded, window, first, result, np.maximum))
 
 
 def average_pool(out: Array, x: Array, *, first: int, count_include_pad: bool, **geometry: Any) -> None:
-    """Return the sum of each window over the number of elements that count."""
+    """Write the mean of each window over counted elements."""
     window, spatial = Window(**geometry), slice(first, first + x.ndim - 2)
     share = window.shares(x.shape[spatial], out.shape[spatial], include_pad=bool(count_include_pad))
     total = _combined(window.pad(x, first, out.shape[spatial]), window, first, out.shape[spatial], np.add)
@@ -132,7 +130,7 @@ def average_pool(out: Array, x: Array, *, first: int, count_include_pad: bool, *
 
 
 def p_norm_pool(out: Array, x: Array, *, p: int, **geometry: Any) -> None:
-    """Return the p-th root of the sum of absolute values to the power of p of each window."""
+    """Write the p-norm of each window."""
     window, result = Window(**geometry), out.shape[_AXES:]
     powers = np.abs(x) if p == 1 else x * x if p == 2 else np.abs(x) ** np.float32(p)
     total = _combined(window.pad(powers, _AXES, result), window, _AXES, result, np.add)
@@ -140,7 +138,7 @@ def p_norm_pool(out: Array, x: Array, *, p: int, **geometry: Any) -> None:
 
 
 def max_pool_with_indices(out: Array, indices: Array, x: Array, *, storage_order: str, **geometry: Any) -> None:
-    """Return the largest element of each window and its number; the first of equals, and never padding."""
+    """Write maximums and their flat indices: the first of equals, never padding."""
     window, result, image = Window(**geometry), out.shape[2:], x.shape[2:]
     padded = window.pad(x, _AXES, result, _lowest(x.dtype))
     order = np.arange(prod(image)).reshape(image, order="C" if storage_order == "row_major" else "F")
@@ -149,7 +147,7 @@ def max_pool_with_indices(out: Array, indices: Array, x: Array, *, storage_order
     seen = np.zeros(result, np.bool_)
     for values, places in _taps(window, padded, numbers, result):
         inside = places >= 0
-        # A window's first element inside the image replaces padding, whatever it is.
+        # the first element inside the image replaces padding, even NaN
         larger = inside & (~seen | (values > out))
         np.copyto(out, values, where=larger)
         np.copyto(indices, np.broadcast_to(places, out.shape), where=larger)
@@ -159,14 +157,14 @@ def max_pool_with_indices(out: Array, indices: Array, x: Array, *, storage_order
 
 
 def _taps(window: Window, padded: Array, numbers: Array, result: Sequence[int]) -> Iterator[tuple[Array, Array]]:
-    """Yield for every tap the elements that it reads and their numbers."""
+    """Yield the elements and flat indices that each tap reads."""
     for tap in window.taps():
         where = tuple(window.along(axis, step, result[axis]) for axis, step in enumerate(tap))
         yield padded[(slice(None), slice(None), *where)], numbers[where]
 
 
 def max_unpool(out: Array, x: Array, indices: Array) -> None:
-    """Write elements at the places that indices name, and zeros elsewhere."""
+    """Write elements at flat indices, zeros elsewhere."""
     check_indices(indices, out.size)
     out[...] = 0
     out.reshape(-1)[indices.reshape(-1)] = x.reshape(-1)
@@ -181,4 +179,3 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "max_unpool": NumpyKernel(max_unpool),
     "p_norm_pool": NumpyKernel(p_norm_pool),
 }
-"""Rows of the kernel table."""

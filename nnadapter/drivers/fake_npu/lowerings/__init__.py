@@ -1,1 +1,1 @@
-"""Lowerings: how each operation of the adapter IR becomes instructions, one family per file."""
+"""Lowerings of operations to instructions, one family per file."""

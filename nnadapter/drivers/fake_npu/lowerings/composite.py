@@ -1,4 +1,4 @@
-"""Lowerings to several instructions: normalizations, losses, einsum and products with packed weights."""
+"""Lowerings to several instructions: normalizations, losses, einsum, packed weights."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nnadapter.ir.operations.equation import Equation, label_sizes, read_equatio
 
 
 def _channel_axis(emitter: Emitter, operand: int) -> int:
-    """Return the last axis in channels-last order, otherwise the second."""
+    """Return the last axis with layout NHWC, otherwise the second."""
     type_ = emitter.model.operands[operand].type
     return type_.rank - 1 if type_.layout is Layout.NHWC else 1
 
 
 def lower_batch_normalization(emitter: Emitter, operation: Operation) -> None:
-    """Lower BATCH_NORMALIZATION: one multiplication and one addition if all operands except the input are constant."""
+    """Lower BATCH_NORMALIZATION; constant statistics fold into a product and a sum."""
     x, *operands = operation.inputs
     result = emitter.result_type(operation.outputs[0])
     axis, channels = _channel_axis(emitter, x), [1] * len(result.dimensions)
@@ -35,7 +35,7 @@ def lower_batch_normalization(emitter: Emitter, operation: Operation) -> None:
         coefficients = applied(_factors_and_offsets, *statistics, epsilon=epsilon, shape=tuple(channels))
         factor, offset = map(emitter.add_constant, coefficients)
     else:
-        # (x - mean) * (scale / sqrt(variance + epsilon)) + bias: a mean that is far from 0 costs no digits.
+        # keeps digits if the mean is far from 0
         scale, offset, mean, variance = (emitter.view(emitter.tensor(operand), channels) for operand in operands)
         type_ = emitter.type_of(variance)
         constant = emitter.add_constant(np.array(epsilon, type_.dtype))
@@ -56,7 +56,7 @@ def _factors_and_offsets(
 
 
 def lower_instance_normalization(emitter: Emitter, operation: Operation) -> None:
-    """Lower INSTANCE_NORMALIZATION, over all axes except batch and channel."""
+    """Lower INSTANCE_NORMALIZATION over spatial axes."""
     channel, rank = _channel_axis(emitter, operation.inputs[0]), emitter.model.operands[operation.inputs[0]].type.rank
     axes = tuple(axis for axis in range(1, rank) if axis != channel)
     parameters = {"axes": axes, "channel_axis": channel, "epsilon": operation.attributes["epsilon"]}
@@ -64,7 +64,7 @@ def lower_instance_normalization(emitter: Emitter, operation: Operation) -> None
 
 
 def lower_local_response_normalization(emitter: Emitter, operation: Operation) -> None:
-    """Lower LOCAL_RESPONSE_NORMALIZATION, across channels."""
+    """Lower LOCAL_RESPONSE_NORMALIZATION."""
     parameters = {name: operation.attributes[name] for name in ("size", "alpha", "beta", "bias")}
     parameters["channel_axis"] = _channel_axis(emitter, operation.inputs[0])
     emitter.emit_operation(operation, "local_response_normalization", parameters)
@@ -76,7 +76,7 @@ def lower_likelihood_loss(emitter: Emitter, operation: Operation) -> None:
 
 
 def lower_cross_entropy_loss(emitter: Emitter, operation: Operation) -> None:
-    """Lower SOFTMAX_CROSS_ENTROPY_LOSS: the logarithm of softmax, then the likelihood."""
+    """Lower SOFTMAX_CROSS_ENTROPY_LOSS: log-softmax, then likelihood."""
     scores, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[1])
     (logarithms,) = emitter.emit("log_softmax", (scores,), (result,), {"axis": 1})
     emitter.assign(operation.outputs[1], logarithms)
@@ -93,11 +93,11 @@ def _emit_loss(emitter: Emitter, operation: Operation, logarithms: int) -> None:
 
 Labels = tuple[str, ...]
 Groups = tuple[Labels, Labels, Labels, Labels]
-"""Labels of a product of matrices: of the stack, of its rows, of the summed axis, of its columns."""
+"""Labels of a matrix product: stack, rows, summed axis, columns."""
 
 
 def lower_einsum(emitter: Emitter, operation: Operation) -> None:
-    """Lower EINSUM: a matrix product if it is one, with its axes in order."""
+    """Lower EINSUM, if possible to a matrix product."""
     shapes = [emitter.model.operands[operand].type.dimensions for operand in operation.inputs]
     equation = read_equation(str(operation.attributes["equation"]), list(map(len, shapes)))
     sizes, groups = label_sizes(equation, shapes), _groups(equation)
@@ -112,12 +112,12 @@ def lower_einsum(emitter: Emitter, operation: Operation) -> None:
 
 
 def _groups(equation: Equation) -> Groups | None:
-    """Return an equation as a product of matrices; None if it is not one."""
+    """Return an equation as a matrix product, or None."""
     if len(equation.terms) != 2 or any(len(set(term)) < len(term) for term in equation.terms):
         return None
     x, y = equation.terms
     shared, kept = [label for label in x if label in y], set(equation.result)
-    if set(equation.labels) - set(shared) - kept:  # one factor alone is summed over
+    if set(equation.labels) - set(shared) - kept:  # summed in one factor only
         return None
     return (
         tuple(label for label in shared if label in kept),
@@ -146,7 +146,7 @@ def _lower_to_product(
 def _matrices(
     emitter: Emitter, operand: int, term: Labels, groups: tuple[Labels, Labels, Labels], sizes: dict[str, int]
 ) -> tuple[int, bool]:
-    """Return a factor as a stack of matrices, and whether these lie there transposed."""
+    """Return a factor as a stack of matrices; True if transposed."""
     tensor, (stack, first, second) = emitter.tensor(operand), groups
     if term == (*stack, *second, *first) and first and second:
         return emitter.view(tensor, _dimensions((stack, second, first), sizes)), True
@@ -161,7 +161,7 @@ def _dimensions(groups: Sequence[Labels], sizes: dict[str, int]) -> tuple[int, .
 
 
 def lower_mat_mul_n_bits(emitter: Emitter, operation: Operation) -> None:
-    """Lower MAT_MUL_N_BITS: a product with the weight as reals, computed once if the operands are constant."""
+    """Lower MAT_MUL_N_BITS; constant weights are unpacked at compile time."""
     x, *packed, bias = (*operation.inputs, *[ABSENT] * (5 - len(operation.inputs)))
     types, present = emitter.model.operands, [operand for operand in packed if operand != ABSENT]
     depth = types[x].type.dimensions[-1]

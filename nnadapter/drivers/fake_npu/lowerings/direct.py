@@ -1,4 +1,4 @@
-"""Lowerings of operations whose operands kernels take as they are, and of those that need no or another kernel."""
+"""Lowerings to one kernel on unchanged operands, or to none."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from nnadapter.ir.operations.recurrent import PARAMETERS, function_names
 from nnadapter.ir.operations.row import floats
 
 Lower = Callable[[Emitter, Operation], None]
-"""Writes the instructions of one operation and sets its outputs."""
+"""Function that emits an operation's instructions and assigns its outputs."""
 
 
 def activation_of(operation: Operation) -> Activation | None:
-    """Return the activation that the operation's fuse code names, or None."""
+    """Return the fused activation, or None."""
     code: Any = operation.attributes.get("fuse_code", "none")
     parameters: Any = operation.attributes.get("fuse_parameters")
     return None if code == "none" else Activation(code, tuple(parameters))
 
 
 def direct(kernel: str, *parameters: str) -> Lower:
-    """Lower to one instruction with the operation's inputs, outputs, and named attributes."""
+    """Lower to one instruction with the operation's inputs, outputs and these attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         values = {name: operation.attributes[name] for name in parameters}
@@ -36,7 +36,7 @@ def direct(kernel: str, *parameters: str) -> Lower:
 
 
 def unary(function: str, *arguments: str) -> Lower:
-    """Lower to a row of the function table, whose arguments are the named attributes."""
+    """Lower to a function of one variable with these attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         _emit_unary(emitter, operation, function, *(_number(operation, name) for name in arguments))
@@ -55,12 +55,12 @@ def _emit_unary(emitter: Emitter, operation: Operation, function: str, *argument
 
 
 def lower_assign(emitter: Emitter, operation: Operation) -> None:
-    """Give the same tensor another name."""
+    """Assign the input to the output without an instruction."""
     emitter.assign(operation.outputs[0], emitter.tensor(operation.inputs[0]))
 
 
 def chosen_by(attribute: str, lowerings: Mapping[object, Lower]) -> Lower:
-    """Lower by the lowering that the value of an attribute chooses."""
+    """Dispatch on the value of an attribute."""
     return lambda emitter, operation: lowerings[operation.attributes[attribute]](emitter, operation)
 
 
@@ -76,7 +76,7 @@ def rounding(function: str) -> Lower:
 
 
 def lower_clip(emitter: Emitter, operation: Operation) -> None:
-    """Lower CLIP; from 0 to infinity it is a relu."""
+    """Lower CLIP; [0, infinity] is relu."""
     minimum, maximum = _number(operation, "min"), _number(operation, "max")
     if minimum == 0 and isinf(maximum) and maximum > 0:
         _emit_unary(emitter, operation, "relu")
@@ -85,14 +85,14 @@ def lower_clip(emitter: Emitter, operation: Operation) -> None:
 
 
 def lower_cast(emitter: Emitter, operation: Operation) -> None:
-    """Lower CAST; nothing to do if the device's cells stay the same."""
+    """Lower CAST; nothing if the device type stays."""
     source, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[0])
     same = emitter.type_of(source) == result
     emitter.assign(operation.outputs[0], source if same else emitter.emit("cast", (source,), (result,))[0])
 
 
 def lower_power(emitter: Emitter, operation: Operation) -> None:
-    """Lower POW; squares and square roots have kernels of their own."""
+    """Lower POW; 2 and 0.5 become multiply and sqrt."""
     base, exponent = operation.inputs
     number = _single_exponent(emitter, base, exponent)
     if number == 2:
@@ -104,7 +104,7 @@ def lower_power(emitter: Emitter, operation: Operation) -> None:
 
 
 def _single_exponent(emitter: Emitter, base: int, exponent: int) -> float | None:
-    """Return the exponent if it is one constant number that keeps a floating-point base's dimensions."""
+    """Return a constant scalar exponent of a float base, or None."""
     base_type, type_ = emitter.model.operands[base].type, emitter.model.operands[exponent].type
     if not (emitter.is_constant(exponent) and base_type.dtype.is_floating):
         return None
@@ -118,18 +118,18 @@ def lower_sum(emitter: Emitter, operation: Operation) -> None:
 
 
 def lower_bit_cast(emitter: Emitter, operation: Operation) -> None:
-    """Lower BIT_CAST; nothing to do if the data type stays."""
+    """Lower BIT_CAST; nothing if the type stays."""
     types = [emitter.model.operands[operand].type for operand in (*operation.inputs, *operation.outputs)]
     (lower_assign if types[0].dtype is types[1].dtype else direct("bit_cast"))(emitter, operation)
 
 
 def lower_eye(emitter: Emitter, operation: Operation) -> None:
-    """Lower EYE_LIKE, which reads nothing of its input."""
+    """Lower EYE_LIKE, which ignores its input's contents."""
     emitter.emit_operation(operation, "diagonal", {"k": operation.attributes["k"]}, inputs=())
 
 
 def lower_reshape(emitter: Emitter, operation: Operation) -> None:
-    """Lower RESHAPE to a view: tensors are contiguous."""
+    """Lower RESHAPE to a view."""
     dimensions = emitter.result_type(operation.outputs[0]).dimensions
     emitter.assign(operation.outputs[0], emitter.view(emitter.tensor(operation.inputs[0]), dimensions))
 
@@ -141,18 +141,18 @@ def lower_transpose(emitter: Emitter, operation: Operation) -> None:
 
 
 def lower_expand(emitter: Emitter, operation: Operation) -> None:
-    """Lower EXPAND; a view if it only adds axes of size 1."""
+    """Lower EXPAND; a view if it adds axes of size 1."""
     source, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[0])
     (lower_reshape if emitter.type_of(source).size == result.size else direct("expand"))(emitter, operation)
 
 
 def lower_concat(emitter: Emitter, operation: Operation) -> None:
-    """Lower CONCAT; nothing to do for one part."""
+    """Lower CONCAT; nothing for one part."""
     (lower_assign if len(operation.inputs) == 1 else direct("concat", "axis"))(emitter, operation)
 
 
 def with_filter(kernel: str, *more: str) -> Lower:
-    """Lower to one instruction with the roles of its inputs, the geometry of its filter, and the attributes `more`."""
+    """Lower to a kernel with inputs by role, filter geometry and more attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         parameters = {name: operation.attributes[name] for name in ("strides", "dilations", "pads", "group", *more)}
@@ -163,7 +163,7 @@ def with_filter(kernel: str, *more: str) -> Lower:
 
 
 def by_role(kernel: str, *parameters: str) -> Lower:
-    """Lower to one instruction with the roles of its inputs and the named attributes."""
+    """Lower to a kernel with inputs by role and these attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         _emit_by_role(emitter, operation, kernel, {name: operation.attributes[name] for name in parameters})
@@ -172,7 +172,7 @@ def by_role(kernel: str, *parameters: str) -> Lower:
 
 
 def recurrent(kernel: str, *parameters: str) -> Lower:
-    """Lower a recurrent layer to one instruction, with the parameters that each of its functions reads."""
+    """Lower a recurrent layer, with the parameters of its activation functions."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         attributes = operation.attributes

@@ -1,7 +1,7 @@
-"""Lowerings of operations on images: convolution, pooling, and exchange of depth and space.
+"""Lowerings of image operations: convolution, pooling, depth to space and back.
 
-The device computes on [N, H, W, C]. Operands in ONNX's order are transposed on their way in and out; the pass
-`channels_last` makes this rare. A constant filter is packed when the model is compiled, a computed one at every run.
+The device computes on [N, H, W, C]; other operands are transposed on the way in and out. Constant filters are packed at
+compile time, others in every run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 def pack_constant_filter(kernel: str, weight: Array, group: int) -> Array:
-    """Return a constant filter in the form that a kernel expects."""
+    """Pack a constant filter for a kernel."""
     if kernel == "depthwise_convolution":
         return derived(pack_depthwise_filter, weight)
     pack = pack_transposed_filter if kernel == "transposed_convolution" else pack_filter
@@ -34,7 +34,7 @@ def pack_constant_filter(kernel: str, weight: Array, group: int) -> Array:
 
 
 def emit_filter(emitter: Emitter, kernel: str, tensor: int, group: int) -> int:
-    """Pack the filter in a tensor by instructions; the results are those of the functions in `kernels.convolution`."""
+    """Emit the same packing as the pack functions of `kernels.convolution`."""
     first, second, *taps = emitter.type_of(tensor).dimensions
     if kernel == "depthwise_convolution":
         return emitter.transpose(emitter.view(tensor, (first, prod(taps))), (1, 0))
@@ -45,21 +45,21 @@ def emit_filter(emitter: Emitter, kernel: str, tensor: int, group: int) -> int:
 
 
 def convolution_kernel(weight: tuple[int, ...], group: int, window: Window) -> str:
-    """Return the kernel that suits a convolution."""
+    """Choose the kernel of a convolution."""
     if group == weight[0] and weight[1] == 1 and group != 1:
         return "depthwise_convolution"
     return "pointwise_convolution" if group == 1 and window.is_pointwise else "convolution"
 
 
 def image_of(emitter: Emitter, operand: int) -> int:
-    """Return the operand's tensor as [N, H, W, C]."""
+    """Return a tensor as [N, H, W, C]."""
     tensor = emitter.tensor(operand)
     is_last = emitter.model.operands[operand].type.layout is Layout.NHWC
     return tensor if is_last else emitter.transpose(tensor, _TO_CHANNELS_LAST)
 
 
 def image_type(emitter: Emitter, operand: int) -> TensorType:
-    """Return the type of an output as [N, H, W, C]."""
+    """Return an output's type as [N, H, W, C]."""
     type_ = emitter.result_type(operand)
     if emitter.model.operands[operand].type.layout is Layout.NHWC:
         return type_
@@ -73,14 +73,14 @@ def set_image(emitter: Emitter, operand: int, tensor: int) -> None:
 
 
 def window_parameters(operation: Operation, kernel_shape: object) -> Parameters:
-    """Return the geometry of a window."""
+    """Return window geometry as parameters."""
     return {"kernel_shape": kernel_shape} | {
         name: operation.attributes[name] for name in ("strides", "dilations", "pads")
     }
 
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
-    """Lower CONV_2D: by one matrix product, channel by channel, or by a matrix of windows."""
+    """Lower CONV_2D to the pointwise, depthwise or general kernel."""
     weight = emitter.model.operands[operation.inputs[1]].type.dimensions
     parameters = window_parameters(operation, weight[2:])
     group: Any = operation.attributes["group"]
@@ -107,7 +107,7 @@ def _emit_convolution(emitter: Emitter, operation: Operation, kernel: str, param
 
 
 def pooling(kernel: str, *more: str) -> Lower:
-    """Lower MAX_POOL_2D or AVERAGE_POOL_2D; `more` names attributes besides the window's."""
+    """Lower a 2-D pool with more attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         parameters = {
@@ -122,7 +122,7 @@ def pooling(kernel: str, *more: str) -> Lower:
 
 
 def lower_depth_to_space(emitter: Emitter, operation: Operation) -> None:
-    """Lower DEPTH_TO_SPACE: channels are [block, block, C] (DCR) or [C, block, block] (CRD)."""
+    """Lower DEPTH_TO_SPACE from channels [block, block, C] (DCR) or [C, block, block] (CRD)."""
     block: Any = operation.attributes["block_size"]
     image = image_of(emitter, operation.inputs[0])
     count, height, width, depth = emitter.type_of(image).dimensions
@@ -136,7 +136,7 @@ def lower_depth_to_space(emitter: Emitter, operation: Operation) -> None:
 
 
 def lower_space_to_depth(emitter: Emitter, operation: Operation) -> None:
-    """Lower SPACE_TO_DEPTH: channels become [block, block, C]."""
+    """Lower SPACE_TO_DEPTH to channels [block, block, C]."""
     block: Any = operation.attributes["block_size"]
     image = image_of(emitter, operation.inputs[0])
     count, height, width, channels = emitter.type_of(image).dimensions

@@ -1,10 +1,8 @@
-"""Lowerings of operations on quantized operands, by integers or by tables of all 256 values.
+"""Lowerings of quantized operations: on integers, or by tables of all 256 values.
 
-Products of 8-bit integers go through the floating-point kernels, because a matrix product of floats is many times as
-fast as numpy's of integers. It is exact: zero points are subtracted first, so that all factors are whole numbers below
-512 in magnitude; a sum of products, in any order and with any partial sums, is a whole number no larger than the sum
-of the magnitudes, and float32 has every whole number up to 2^24, float64 up to 2^53. The largest sum of magnitudes that
-the weights allow decides between the two.
+Products of 8-bit integers use float kernels, which are faster, and exact: factors without zero points are whole numbers
+below 512, and no partial sum exceeds the sum of magnitudes. The largest possible sum decides between float32 (exact to
+2^24) and float64 (2^53).
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ def _quantization(type_: OperandType) -> Quantization:
 
 
 def on_integers(plain: Lower, quantized: Lower) -> Lower:
-    """Return `quantized` for an operation whose first input is quantized, otherwise `plain`."""
+    """Apply `quantized` if the first input is quantized, otherwise `plain`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         is_quantized = emitter.model.operands[operation.inputs[0]].type.quantization is not None
@@ -81,13 +79,13 @@ def _axis(quantization: Quantization) -> int:
 
 
 def _largest(type_: OperandType) -> int:
-    """Return the largest magnitude of an integer of that type without its zero point."""
+    """Return the largest magnitude of an integer minus its zero point."""
     smallest, largest = integer_range(type_.dtype)
     return max(max(largest - point, point - smallest) for point in _quantization(type_).zero_point)
 
 
 def _centered(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: str) -> Array:
-    """Return the whole numbers `weight - zero_points`, as floats."""
+    """Return `weight - zero_points` as floats."""
     shape = [1] * weight.ndim
     if axis >= 0:
         shape[axis] = -1
@@ -96,19 +94,19 @@ def _centered(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: 
 
 
 def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> Array:
-    """Return the largest sum of |weight - zero point| over all axes except `kept`."""
+    """Return the largest sum of |weight - zero point| per index of axis `kept`."""
     centered = np.abs(_centered(weight, zero_points=zero_points, axis=axis, dtype="float64"))
     others = tuple(dimension for dimension in range(weight.ndim) if dimension != kept % weight.ndim)
     return np.array(int(centered.sum(axis=others).max(initial=0)))
 
 
 def _sum_type(most: int) -> str:
-    """Return the type in which sums of that magnitude are exact."""
+    """Return the type that is exact for such sums."""
     return "float32" if most < _EXACT_IN_FLOAT32 else "float64"
 
 
 def _sum_type_of(weight: Array, bias: Array | None, *, kept: int, largest: int, more: int, **points: Any) -> str:
-    """Return the type for sums of products of `weight` and integers up to `largest`, and a bias, or `more` for it."""
+    """Return the type for sums of products with integers up to `largest`, plus bias, or `more` for it."""
     sums = int(derived(_sum_of_magnitudes, weight, **points, kept=kept))
     return _sum_type(sums * largest + (more if bias is None else _largest_of(bias)))
 
@@ -122,7 +120,7 @@ def _as_floats(bias: Array, *, dtype: str) -> Array:
 
 
 class _Product:
-    """One product of quantized operands: what convolutions and matrix products share."""
+    """Product of quantized operands."""
 
     def __init__(self, emitter: Emitter, operation: Operation) -> None:
         self.emitter, self.operation = emitter, operation
@@ -130,12 +128,12 @@ class _Product:
         self.types = [operands[index].type for index in operation.inputs if index != ABSENT]
         self.result = operands[operation.outputs[0]].type
         self.dtype = "float32"
-        """The type to add up in."""
+        """Type of the sums."""
         inputs = operation.inputs
         self._bias = inputs[2] if len(inputs) > 2 and inputs[2] != ABSENT else None
 
     def weigh(self, weight: Array, kept: int) -> None:
-        """Choose the type to add up in: `weight` is constant, its axis `kept` is that of the outputs."""
+        """Choose the type for a constant weight with output axis `kept`."""
         bias = self._bias
         known = None if bias is None or not self.emitter.is_constant(bias) else self.emitter.constant(bias)
         more = self._largest_bias() if known is None else 0
@@ -143,7 +141,7 @@ class _Product:
         self.dtype = decided(_sum_type_of, weight, known, **self._points(1), kept=kept, **most)
 
     def count(self, depth: int) -> None:
-        """Choose the type to add up in: `depth` products for each sum."""
+        """Choose the type for `depth` products per sum."""
         self.dtype = _sum_type(depth * _largest(self.types[0]) * _largest(self.types[1]) + self._largest_bias())
 
     def _points(self, position: int) -> dict[str, Any]:
@@ -156,7 +154,7 @@ class _Product:
         return _largest_of(self.emitter.constant(self._bias)) if self.emitter.is_constant(self._bias) else 1 << 31
 
     def bias(self) -> list[int]:
-        """Return the bias as floats in a list, an empty one if there is none."""
+        """Return the bias as floats, in a list that may be empty."""
         if self._bias is None:
             return []
         if self.emitter.is_constant(self._bias):
@@ -166,26 +164,26 @@ class _Product:
         return [*self.emitter.emit("cast", (tensor,), (result,))]
 
     def weight(self) -> Array:
-        """Return the second input, a constant, without its zero point."""
+        """Return the constant weight minus its zero point."""
         return derived(_centered, self.emitter.constant(self.operation.inputs[1]), **self._points(1), dtype=self.dtype)
 
     def factor(self, position: int, tensor: int) -> int:
-        """Return an input in `tensor` without its zero point."""
+        """Return an input minus its zero point."""
         quantization = _quantization(self.types[position])
         inputs = (tensor, *_constants(self.emitter, quantization.zero_point))
         result = TensorType(self.dtype, self.emitter.type_of(tensor).dimensions)
         return self.emitter.emit("center", inputs, (result,), {"axis": _axis(quantization)})[0]
 
     def finished(self, kernel: str, inputs: Sequence[int], dimensions: Sequence[int], parameters: Any = None) -> int:
-        """Emit sums of products by a kernel of floats, and return the result; channels are its last axis."""
+        """Emit sums of products, requantized for a quantized result; channels are last."""
         sums_type = TensorType(self.dtype, tuple(dimensions))
         (sums,) = self.emitter.emit(kernel, inputs, (sums_type,), parameters)
         if self.result.quantization is None:
-            # Sums wrap around as sums in int32 do, so float64 sums become whole numbers of 64 bits first.
+            # sums wrap around as int32, so float64 becomes int64 first
             for dtype in ("int64", "int32") if self.dtype == "float64" else ("int32",):
                 (sums,) = self.emitter.emit("cast", (sums,), (sums_type._replace(dtype=dtype),))
             return sums
-        # In float32 and in this order, as by ONNX Runtime.
+        # as in ONNX Runtime: float32, in this order
         x, y, result = (np.array(_quantization(type_).scale, np.float32) for type_ in (*self.types[:2], self.result))
         factors: Array = x * y / result
         minimum, maximum = self._bounds()
@@ -196,7 +194,7 @@ class _Product:
         return self.emitter.emit("requantize", (sums, *constants), (result_type,), parameters)[0]
 
     def _bounds(self) -> tuple[int, int]:
-        """Return the smallest and the largest integer of the result, the fused activation included."""
+        """Return the integer range of the result after the fused activation."""
         attributes: Any = self.operation.attributes
         code, quantization = attributes["fuse_code"], _quantization(self.result)
         bounds = {"none": (-np.inf, np.inf), "relu": (0.0, np.inf), "clip": attributes["fuse_parameters"][:2]}[code]
@@ -206,7 +204,7 @@ class _Product:
 
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
-    """Lower CONV_2D of quantized operands."""
+    """Lower CONV_2D."""
     product, weight = _Product(emitter, operation), operation.inputs[1]
     dimensions = product.types[1].dimensions
     group: Any = operation.attributes["group"]
@@ -224,7 +222,7 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
 
 
 def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
-    """Lower FULLY_CONNECTED of quantized operands."""
+    """Lower FULLY_CONNECTED."""
     product, (x, weight) = _Product(emitter, operation), operation.inputs[:2]
     if emitter.is_constant(weight):
         product.weigh(emitter.constant(weight), 0)
@@ -237,7 +235,7 @@ def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
 
 
 def lower_matmul(emitter: Emitter, operation: Operation) -> None:
-    """Lower MAT_MUL of quantized operands."""
+    """Lower MAT_MUL."""
     product, (x, y) = _Product(emitter, operation), operation.inputs
     parameters: dict[str, Any] = {name: operation.attributes[name] for name in ("transpose_x", "transpose_y")}
     if emitter.is_constant(y) and product.types[1].rank == 2:
@@ -253,7 +251,7 @@ def lower_matmul(emitter: Emitter, operation: Operation) -> None:
 
 
 def by_table(plain: Lower) -> Lower:
-    """Return a look-up for an operation with quantized input and result, otherwise `plain`."""
+    """Look up quantized operations with quantized results in a table; apply `plain` to others."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         operands = emitter.model.operands
@@ -268,7 +266,7 @@ def by_table(plain: Lower) -> Lower:
 
 
 def _reals(type_: OperandType) -> Array:
-    """Return the real of every integer, in the order of their bits."""
+    """Return the real value of every integer, by bit pattern."""
     quantization = _quantization(type_)
     integers = np.arange(_VALUES, dtype=np.uint8).view(type_.dtype.value).astype(np.int32)
     reals: Array = (integers - quantization.zero_point[0]).astype(np.float32) * np.float32(quantization.scale[0])
@@ -284,7 +282,7 @@ def _quantized(reals: Array, type_: OperandType) -> Array:
 
 
 def _computed(plain: Lower, operation: Operation, reals: Array) -> Array:
-    """Compute an operation on reals by the device's own kernels."""
+    """Evaluate an operation with the device's own kernels."""
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, reals.shape))
     model = builder.finish(builder.add_operation(operation.type, (x,), operation.attributes))
