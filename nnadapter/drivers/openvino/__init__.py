@@ -1,7 +1,7 @@
-"""openvino: Intel's processors, graphics and NPUs through the package `openvino`.
+"""openvino: Intel CPUs, GPUs and NPUs through the package `openvino`.
 
-Read it in the order in which a model passes through it: driver, options, context, asking, operators with restrictions
-(the reviewed tables), verdicts, loading, program, execution; engine.py is the border to the package.
+Reading order: driver, compiler, operators and verdicts (reviewed tables) with forms, workarounds, program; engine is
+the boundary to the package.
 """
 
 from __future__ import annotations

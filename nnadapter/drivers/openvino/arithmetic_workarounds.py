@@ -1,4 +1,4 @@
-"""Workarounds for arithmetic that OpenVINO computes wrongly; `workarounds.py` says where each is needed."""
+"""Workarounds for arithmetic; `workarounds.py` describes each defect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnadapter.drivers.openvino.graph import Operators, is_constant, is_finite, 
 
 
 def compare_booleans(convert: Any) -> None:
-    """Compare with zero in place of a conversion to boolean."""
+    """Replace a conversion to boolean by a comparison with zero."""
     if convert.get_output_element_type(0) == module().Type.boolean:
         source = convert.input_value(0)
         zero = module().op.Constant(source.get_element_type(), module().Shape([]), [0])
@@ -21,7 +21,7 @@ def compare_booleans(convert: Any) -> None:
 
 
 def compare_the_other_way(operator: Any) -> None:
-    """Use Less in place of Greater of reals, its inputs exchanged."""
+    """Replace Greater of reals by Less with exchanged inputs."""
     if operator.get_input_element_type(0).is_real():
         left, right = operator.input_values()
         name = {"Greater": "less", "GreaterEqual": "less_equal"}[operator.get_type_name()]
@@ -29,19 +29,19 @@ def compare_the_other_way(operator: Any) -> None:
 
 
 def divide_exactly(division: Any) -> None:
-    """Mark a division as the engine marks those that do not become a product with the reciprocal."""
+    """Mark a division so that it does not become a product with the reciprocal."""
     division.get_rt_info()["nonconvertable_divide_0"] = True
 
 
 _EXTREMES = {"ReduceMax": ("reduce_max", -1, "Maximum"), "ReduceMin": ("reduce_min", 1, "Minimum")}
-"""The engine's operators, what makes them, on which side what they begin with lies, and what bounds them there."""
+"""Reduction -> factory, sign of the engine's initial value, operator that bounds the result from there."""
 _DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32}
 
 
 def reach_infinities(operator: Any) -> None:
-    """Reduce halves, and return infinity if the result is the number that the engine begins with.
+    """Reduce halves, and return infinity if the result is the engine's initial value.
 
-    Finite numbers do not bring halves there. An extreme that is bounded from the other side at once stays as it is.
+    A reduction whose readers all bound it stays unchanged.
     """
     name, side, bound = _EXTREMES[operator.get_type_name()]
     dtype = _DTYPES.get(operator.get_output_element_type(0).get_type_name())
@@ -64,11 +64,11 @@ def reach_infinities(operator: Any) -> None:
 
 _THRESHOLD = 3
 _LEAST = np.finfo(np.float32).tiny
-"""Smaller ones are zero to the engine."""
+"""The engine flushes smaller numbers to zero."""
 
 
 def exclude_threshold(suppression: Any) -> None:
-    """Raise a constant threshold of overlaps to the next float."""
+    """Raise a constant threshold to the next float."""
     port = suppression.input(_THRESHOLD)
     threshold = port.get_source_output()
     if is_constant(threshold):
@@ -77,19 +77,18 @@ def exclude_threshold(suppression: Any) -> None:
 
 
 _LARGE = 1024.0
-"""A sum in float32, in which the engine computes, with less than this loses 2^-14 of a small one beside it at most."""
+"""Smaller terms cost a small term at most 2^-14 of it in float32."""
 _REAL_DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
-"""The data types that are looked at, by the engine's names."""
 _ADDING = ("Add", "Subtract")
 _MOVING = frozenset((
     "Broadcast", "Convert", "Identity", "Negative", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose",
     "Unsqueeze",
 ))  # fmt: skip
-"""What the engine takes constants through, or leaves out."""
+"""Operators that constants move through."""
 
 
 class _Size(NamedTuple):
-    """How large constants are in a value: what was added to what a run computes, and what that was multiplied by."""
+    """Magnitude of the constants added to a computed value, and multiplied with it."""
 
     term: float = 0.0
     factor: float = 1.0
@@ -99,7 +98,7 @@ _NONE = _Size()
 
 
 def keep_small_terms(operators: Operators) -> None:
-    """Put a step between sums, or products, with constants where those of the first are large."""
+    """Separate sums or products with constants if the first constants are large."""
     constant_names, sizes = set[str](), dict[str, _Size]()
     for kind, operator in operators:
         read = [source.get_node() for source in operator.input_values()]
@@ -114,7 +113,7 @@ def keep_small_terms(operators: Operators) -> None:
             if size != _NONE and _are_too_large(kind, size, constant, dtype):
                 size = _NONE
                 part(operator.input(place))
-            if not (kind == "Divide" and place):  # by what a run computes, nothing is put together
+            if not (kind == "Divide" and place):  # constants do not combine with a computed divisor
                 sizes[operator.get_name()] = _SIZES[kind](size, constant)
 
 
@@ -123,7 +122,6 @@ def _dtype_of(operator: Any) -> Any:
 
 
 def _are_too_large(kind: str, size: _Size, constant: Any, dtype: Any) -> bool:
-    """Whether constants in a value are too large to be put together with another one that it is taken with."""
     if size.term >= _LARGE:
         return True
     return kind not in _ADDING and max(_SIZES[kind](size, constant)) > float(np.finfo(dtype).max)
@@ -148,11 +146,11 @@ _SIZES: Mapping[str, Callable[[_Size, Any], _Size]] = {
     "Multiply": _multiplied,
     "Divide": _divided,
 }
-"""What the constants in a value become where it is taken with another one."""
+"""Magnitudes after another constant."""
 
 
 def _largest(value: Any, *, is_divisor: bool = False) -> float:
-    """The largest number of a constant without its sign, or the largest by which one is multiplied that is divided."""
+    """Return the largest magnitude of a constant, or of its reciprocal."""
     node = value.get_node()
     while node.get_type_name() in _MOVING:
         node = node.input_value(0).get_node()

@@ -20,18 +20,17 @@ _ADVICE = "leave it out of what is compared"
 
 
 def opened(model: str | os.PathLike[str] | bytes) -> Run:
-    """Compile a model for OpenVINO's CPU; sizes stay open where the model leaves them open.
+    """Compile a model for OpenVINO's CPU; dynamic shapes stay dynamic.
 
-    With float32 where the model has it: by itself OpenVINO takes 16 bits on processors that have them, and a device is
-    held to the model's numbers.
+    float32 is computed in float32; OpenVINO's default may use 16 bits.
 
     Raises:
         MissingExtraError: the package is not installed.
-        CompilationError: OpenVINO does not compile it. What is returned raises ExecutionError where a run fails.
+        CompilationError: OpenVINO does not compile the model. The returned function raises ExecutionError.
     """
     package = module()
     with translated("OpenVINO did not compile the model", _ADVICE, CompilationError):
-        core = package.Core()  # one of its own: that of the devices has their settings
+        core = package.Core()  # the devices' core has other settings
         read = core.read_model(model if isinstance(model, bytes) else os.fspath(model))
         request = core.compile_model(read, "CPU", _PROPERTIES).create_infer_request()
     run = partial(_run, request, len(read.outputs))
@@ -46,7 +45,7 @@ def _run(request: Any, outputs: int, feed: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _run_with_bits(run: Run, has_bits: Sequence[bool], feed: Mapping[str, Any]) -> Sequence[Any]:
-    """As `run`; of bfloat16, OpenVINO gives the bits, as a float16 of others."""
+    """Run, and reinterpret bfloat16, which OpenVINO returns as float16 bits."""
     return [
         result.view(ml_dtypes.bfloat16) if bits else result for bits, result in zip(has_bits, run(feed), strict=True)
     ]

@@ -1,14 +1,4 @@
-"""ONNX models on OpenVINO: verdicts, reading with shared weights, and compiled segments.
-
-Reductions whose axes are an attribute, for the engine's reader, which has them as an input from opset 13 on.
-
-Below opset 18 ONNX has an attribute there; the reader leaves it out, and reduces all dimensions. Seen with OpenVINO
-2026.4.
-
-What of a device has to do with ONNX models: verdicts of tables and engine, and segments compiled.
-
-A program that is loaded from a file needs none of this, nor the package onnx.
-"""
+"""Verdicts, admission and compilation of ONNX models. Deserialized programs need neither this module nor `onnx`."""
 
 from __future__ import annotations
 
@@ -55,7 +45,10 @@ _AXES = "axes"
 
 
 def with_axes_as_input(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose reductions say their axes where the reader looks for them; the same one if all do."""
+    """Return a model whose reductions have axes as an input; the same model if none needs it.
+
+    In opsets 13 to 17, OpenVINO ignores the attribute and reduces all dimensions (last seen in 2026.4).
+    """
     opset = opsets_of(model.opset_import).get("", _INPUT_SINCE)
     if not (_READ_AS_INPUT <= opset < _INPUT_SINCE and any(map(_states_axes, model.graph.node))):
         return model
@@ -80,20 +73,16 @@ def _states_axes(node: onnx.NodeProto) -> bool:
 
 
 _LARGE_BYTES = REFERRED_BYTES
-"""Constants from this size on are handed over by memory; smaller ones are written for the engine's reader."""
+"""Smallest constants that share memory with the engine; others are serialized for its reader."""
 _SHARED_TYPES = frozenset(
     getattr(TensorProto, name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64")
 )
-"""Data types that the engine's Python interface shares."""
 
 
 def read(model: onnx.ModelProto) -> Any:
-    """Return the engine's model of an ONNX model.
+    """Return the engine's model of an ONNX model; exceptions of the package pass.
 
-    Large constants go in as inputs, in whose place constants over the arrays' own memory are put.
-
-    Raises:
-        Exception: what the package raises for a model that it does not understand.
+    Large constants become inputs for the reader, then constants that share the arrays' memory.
     """
     large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
     light = with_inputs_for(model, large)
@@ -105,7 +94,7 @@ def read(model: onnx.ModelProto) -> Any:
 
 
 def copied_bytes(model: onnx.ModelProto) -> int:
-    """Return the bytes of the constants that the engine does not share."""
+    """Return the bytes of the constants that the engine copies."""
     return sum(bytes_of(tensor) for tensor in model.graph.initializer if not _is_shared(tensor))
 
 
@@ -114,7 +103,7 @@ def _is_shared(tensor: onnx.TensorProto) -> bool:
 
 
 def _fill(model: Any, tensors: Mapping[str, onnx.TensorProto]) -> None:
-    """Put constants in the place of the inputs of their names, as far as the model has kept those."""
+    """Replace inputs by the constants of their names."""
     for parameter in model.get_parameters():
         name = next(filter(tensors.get, parameter.output(0).get_names()), None)
         if name is not None:
@@ -126,11 +115,7 @@ def _fill(model: Any, tensors: Mapping[str, onnx.TensorProto]) -> None:
 
 
 def signature_of(compiled: Any, model: onnx.ModelProto) -> Ports:
-    """Return the signature of a compiled model.
-
-    Raises:
-        ValueError: it has other inputs or outputs than the ONNX model.
-    """
+    """Return the signature of a compiled model; raise ValueError if it differs from the ONNX model's."""
     wrong = difference(model, compiled)
     if wrong:
         raise ValueError(wrong)
@@ -138,10 +123,9 @@ def signature_of(compiled: Any, model: onnx.ModelProto) -> Ports:
 
 
 def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
-    """The port of every input.
+    """Return the port of every input, None for one that the engine dropped.
 
-    The engine drops inputs that nothing needs, and gives one that is an output as well the output's name. The order
-    stays.
+    The engine renames an input that is also an output; the order stays.
     """
     constants = {tensor.name for tensor in model.graph.initializer}
     names = [value.name for value in model.graph.input if value.name not in constants]
@@ -156,7 +140,7 @@ def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
 
 
 def difference(expected: onnx.ModelProto, engine_model: Any) -> str:
-    """Return how the outputs of the engine's model differ from those that ONNX says, as far as it says; or nothing."""
+    """Describe how the engine's outputs differ from ONNX's; empty if they do not."""
     if len(engine_model.outputs) != len(expected.graph.output):
         return f"OpenVINO makes {len(engine_model.outputs)} outputs, ONNX says {len(expected.graph.output)}"
     return next(filter(None, map(_mismatch, expected.graph.output, engine_model.outputs)), "")
@@ -183,7 +167,7 @@ def _is_other_size(engine_size: int | None, declared_size: int | str | None) -> 
 
 
 def _is_as_said(value: Value, port: Any) -> bool:
-    """Whether all is known of a value, and the engine makes it; its dimensions one by one take longer than in words."""
+    """Check for an exact match; faster as text than per dimension."""
     shape = value.static_shape
     return (
         shape is not None
@@ -193,14 +177,11 @@ def _is_as_said(value: Value, port: Any) -> bool:
 
 
 _RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
-"""Read again, they mix the sequences of a batch up, without a word. Seen with OpenVINO 2026.4."""
+"""Ops that mix up the sequences of a batch after import; last seen in OpenVINO 2026.4."""
 
 
 def is_read_as_written(model: onnx.ModelProto) -> bool:
-    """Whether a program of this model computes the same after `export_model` and `import_model`.
-
-    A program that does not is not serialized: who would keep it compiles it anew.
-    """
+    """Check that a program computes the same after export and import; otherwise it is not serialized."""
     recurrent = [node for node in model.graph.node if node.op_type in _RECURRENT and not node.domain]
     if not recurrent:
         return True
@@ -209,24 +190,23 @@ def is_read_as_written(model: onnx.ModelProto) -> bool:
 
 
 def _is_of_one_sequence(parts: Parts, name: str) -> bool:
-    """Of [steps, batch, features]: another layout is not taken."""
+    """Check for a batch of 1 in [steps, batch, features]."""
     value = parts.value(name)
     shape = value.shape if value is not None else None
     return shape is not None and len(shape) == 3 and shape[1] == 1
 
 
 _CONSTANT_BYTES = 1 << 20
-"""The engine is asked with constants up to this size; larger ones are weights, which decide nothing."""
+"""Largest constants in queries; the contents of larger ones decide nothing."""
 _MOST_NODES = 2000
-"""Nodes of a segment, above which the engine's compile time grows with the square of their number."""
+"""Number of nodes above which the engine's compile time grows quadratically."""
 _MOST_KNOWN = 1 << 14
-"""Answers of the engine that are kept."""
 _BY_RANKS = frozenset(("CPU",))
-"""Devices that choose what they run by types and ranks, and by which sizes are 1 or the same."""
+"""Devices that choose kernels by types, ranks, and which sizes are 1 or equal."""
 
 
 class _Case(NamedTuple):
-    """What decides the engine's answer about a node."""
+    """Cache key: everything that decides the engine's answer on a node."""
 
     query_kind: str
     opsets: tuple[tuple[str, int], ...]
@@ -234,23 +214,16 @@ class _Case(NamedTuple):
 
 
 class Asker:
-    """Asks the engine about nodes that the tables take, and compiles segments."""
+    """Verdicts of tables and engine, and compilation of segments."""
 
     def __init__(self, device: str, properties: Mapping[str, Any], switched_off: Collection[str]) -> None:
-        """Ask a device.
-
-        Args:
-            device: as the engine calls it.
-            properties: of the engine.
-            switched_off: op types that are refused.
-        """
         self._device = device
         self._properties = properties
         self._switched_off = switched_off
         self._known: dict[_Case, Unsupported | None] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """See `Context.supported`: the tables first, then the engine's own query, once for nodes that are alike."""
+        """Return the tables' verdicts, then the engine's, queried once for equivalent nodes."""
         analysis = ModelAnalysis.of(model, _CONSTANT_BYTES)
         parts = analysis.parts
         is_open = has_open_inputs(model)
@@ -266,7 +239,7 @@ class Asker:
         return verdicts
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """See `Context.admit`: what was taken node by node; but not too much at once, and with open sizes not all."""
+        """Refuse too large segments; with dynamic shapes, judge all nodes again."""
         if (count := len(model.graph.node)) > _MOST_NODES:
             detail = f"a segment has {count} nodes, and OpenVINO compiles up to {_MOST_NODES} in linear time"
             return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, detail))
@@ -280,14 +253,10 @@ class Asker:
         return Admission(verdict=verdict)
 
     def compile(self, model: onnx.ModelProto, seal: Mapping[str, Any]) -> OpenvinoProgram:
-        """See `Context.compile`.
-
-        Args:
-            model: the segment.
-            seal: what the program must have been compiled with to run here.
+        """Compile a segment; `seal` is stored in the program.
 
         Raises:
-            CompilationError: the engine does not take the segment; with the nodes to blame, where there are some.
+            CompilationError: the engine refuses the segment; names refused nodes if found.
             DeviceLostError: see `refuse_forked`.
         """
         refuse_forked(self._device)
@@ -305,7 +274,6 @@ class Asker:
             ) from error
 
     def _not_taken(self, positions: Sequence[int], model: onnx.ModelProto, parts: Parts) -> dict[int, Unsupported]:
-        """What the engine does not take of the nodes at some positions."""
         return self._refused(_cases(positions, model, parts, "queried"), parts, self._query, self._takes_at_once)
 
     def _compiled(self, engine_model: Any) -> Any:
@@ -318,10 +286,10 @@ class Asker:
         attempt: Callable[[onnx.ModelProto], Unsupported | None],
         at_once: Callable[[Mapping[int, _Case], Parts], bool] | None = None,
     ) -> dict[int, Unsupported]:
-        """Ask about the cases that were not asked about before, first whether all of them are taken at once."""
+        """Query the uncached cases, first all together."""
         if len(self._known) > _MOST_KNOWN:
             self._known = {}
-        cached_verdicts = self._known  # another thread may begin anew meanwhile
+        cached_verdicts = self._known  # another thread may replace the cache
         fresh = {positions[0]: case for case, positions in cases.items() if case not in cached_verdicts}
         refused = {} if at_once and at_once(fresh, parts) else find_refused(list(fresh), parts, attempt)
         cached_verdicts.update((case, refused.get(position)) for position, case in fresh.items())
@@ -329,10 +297,9 @@ class Asker:
         return {position: refusal for refusal, positions in answers if refusal is not None for position in positions}
 
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
-        """Whether the engine takes cases, by position, as far as it says so where not all of them are queried.
+        """Check whether the engine accepts all cases together.
 
-        All are read, for what the engine makes of a node follows from all sizes. Of those that are roughly alike, one
-        is queried, since most of the time goes by in that.
+        All are read. Of roughly equal cases only one is queried, because queries are slow.
         """
         if self._device not in _BY_RANKS or not cases:
             return not cases
@@ -346,14 +313,14 @@ class Asker:
                 return False
             queried_model = model if len(first) == len(cases) else read(parts.part(list(first.values())))
             return not self._unsupported_types(queried_model)
-        except Exception:  # noqa: BLE001  which of them it is, single questions say
+        except Exception:  # noqa: BLE001  queries of single nodes find the cause
             return False
 
     def _query(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
             model = read(part)
             unsupported_types = self._unsupported_types(model)
-        except Exception as error:  # noqa: BLE001  whatever the engine raises is why it does not take it
+        except Exception as error:  # noqa: BLE001  any exception of the engine is a refusal
             return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO does not read it: {brief(error)}")
         if unsupported_types:
             return Unsupported(
@@ -363,14 +330,13 @@ class Asker:
         return Unsupported(Reason.DEVICE_REFUSED, wrong) if wrong else None
 
     def _unsupported_types(self, model: Any) -> Sequence[str]:
-        """The types of the operations of a model that the device does not take."""
         supported_ops = core().query_model(model, self._device, dict(self._properties))
         return sorted({op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in supported_ops})
 
     def _compile_part(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
             self._compiled(read(part))
-        except Exception as error:  # noqa: BLE001  whatever the engine raises is why it does not take it
+        except Exception as error:  # noqa: BLE001  any exception of the engine is a refusal
             return Unsupported(Reason.COMPILE_FAILED, f"OpenVINO's {self._device} does not compile it: {brief(error)}")
         return None
 
@@ -383,11 +349,7 @@ def _notes_of(engine_model: Any) -> list[str]:
 def _program_of(
     compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any], notes: Sequence[str]
 ) -> OpenvinoProgram:
-    """The program of a compiled ONNX model.
-
-    Raises:
-        ValueError: the engine made other outputs of it than ONNX says.
-    """
+    """Return the program of a compiled model; raise ValueError if its outputs differ from ONNX's."""
     weight_bytes = sum(map(bytes_of, model.graph.initializer))
     return OpenvinoProgram(
         compiled, signature_of(compiled, model), seal, weight_bytes, copied_bytes(model),
@@ -396,6 +358,6 @@ def _program_of(
 
 
 def _cases(positions: Sequence[int], model: onnx.ModelProto, parts: Parts, query_kind: str) -> dict[_Case, list[int]]:
-    """Positions of nodes by what decides the engine's answer."""
+    """Group positions of nodes by cache key."""
     opsets = tuple(sorted(opsets_of(model.opset_import).items()))
     return {_Case(query_kind, opsets, case): alike for case, alike in parts.sized_cases(positions).items()}

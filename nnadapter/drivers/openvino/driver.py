@@ -1,4 +1,4 @@
-"""Driver `openvino`: its devices, their options and contexts."""
+"""Driver `openvino`: devices, options and contexts."""
 
 from __future__ import annotations
 
@@ -34,18 +34,13 @@ if TYPE_CHECKING:
 
 
 PRECISIONS = {"float32": ("FP32", "f32"), "float16": ("FP16", "f16"), "bfloat16": ("BF16", "bf16")}
-"""By data type: the ability that a device declares for it, and the engine's name for it as inference precision."""
+"""Data type -> OpenVINO capability and precision hint."""
 
 _HINTS = {"latency": "LATENCY", "throughput": "THROUGHPUT"}
 
 
 def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[Option, ...]:
-    """Return the options of a device.
-
-    Args:
-        abilities: what the device declares as OPTIMIZATION_CAPABILITIES.
-        properties: the names of the properties that it understands.
-    """
+    """Return the options of a device from its OPTIMIZATION_CAPABILITIES and property names."""
     choices = tuple(dtype for dtype, (ability, _) in PRECISIONS.items() if ability in abilities) or ("float32",)
     threads = Option(
         name="threads", default=0, minimum=0, help="Threads that one program computes with; 0 leaves it to the engine."
@@ -74,9 +69,9 @@ def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[O
 
 
 def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[str, Any]:
-    """Return the engine's properties for validated options, those alone that the device understands.
+    """Return the engine's properties for option values, if the device supports them.
 
-    In float32 the engine is told to keep to accuracy, which also forbids it to quantize by itself.
+    float32 selects accuracy mode, which also forbids quantization.
     """
     precision = str(options["precision"])
     exact = precision == "float32"
@@ -92,14 +87,10 @@ def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[
 
 
 def op_types_named(names: Collection[str]) -> frozenset[str]:
-    """Return the op types that a person switches off.
-
-    Raises:
-        InvalidOptionError: one is not among those that the device takes.
-    """
+    """Return the op types of `switched_off`; raise InvalidOptionError for an unknown one."""
     if not names:
         return frozenset()
-    from nnadapter.drivers.openvino.operators import OPERATORS  # few people switch op types off
+    from nnadapter.drivers.openvino.operators import OPERATORS  # lazy: few sessions switch ops off
 
     for name in names:
         if name not in OPERATORS:
@@ -111,7 +102,7 @@ def op_types_named(names: Collection[str]) -> frozenset[str]:
 
 
 class OpenvinoContext(Context):
-    """Loads programs; what has to do with ONNX models is imported when one is judged or compiled."""
+    """Context that imports the compiler lazily, since deserialized programs do not need it."""
 
     def __init__(self, device: str, options: OptionValues, understood: frozenset[str]) -> None:
         self._device = device
@@ -119,34 +110,25 @@ class OpenvinoContext(Context):
         self._switched_off = op_types_named(options["switched_off"])  # type: ignore[arg-type]
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """See `Context.supported`: the tables first, then the engine's own query, once for nodes that are alike."""
         return self._asker.supported(model)
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """See `Context.admit`: what was taken node by node; but with open sizes, not all of it is."""
         return self._asker.admit(model)
 
     def compile(self, model: onnx.ModelProto) -> Program:
-        """See `Context.compile`.
-
-        Raises:
-            CompilationError: the engine does not take the segment; with the nodes to blame, where there are some.
-        """
         return self._asker.compile(model, self._seal())
 
     def deserialize(self, blob: bytes) -> Program:
         return deserialized(blob, self._seal())
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """See `Context.deserialize_view`: the engine reads where the file is mapped."""
         return deserialized(blob, self._seal(), is_checked=True)
 
     def check_blob(self, blob: memoryview) -> Compatibility:
-        """See `Context.check_blob`: engine, device and properties have to be the same."""
         return compatibility(blob, self._seal())
 
     def _seal(self) -> dict[str, Any]:
-        """What a program must have been compiled with to run here."""
+        """Return what a program must be compiled with to run here."""
         return {"device": self._device, "engine": version(), "properties": dict(self._properties)}
 
     @cached_property
@@ -162,16 +144,16 @@ _NEEDS = {
     "GPU": HardwareNeeds(_SYSTEMS, ("sys/class/drm/*/device/vendor",), "0x8086"),
     "NPU": HardwareNeeds(_SYSTEMS, ("sys/class/accel/*/device/vendor",), "0x8086"),
 }
-"""0x8086 is Intel's number as a vendor."""
+"""0x8086: Intel's PCI vendor ID."""
 
 
 def is_possible(kind: str) -> bool:
-    """Whether this machine has what a kind of device needs."""
+    """Check whether this machine can have that kind of device."""
     return _NEEDS[kind].met_by(Machine())
 
 
 KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELERATOR}
-"""The engine's kinds of devices that are offered, first choice first."""
+"""Kinds of devices, the default first."""
 
 _LIMITS = (
     "Shapes are known and no tensor is empty. NaN in an input may come out as a number, since the engine's maximum, "
@@ -185,7 +167,7 @@ _HOW_TO_GET = {
 
 
 class OpenvinoDevice(Device):
-    """One device of the engine."""
+    """Device of the engine."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -199,7 +181,7 @@ class OpenvinoDevice(Device):
 
     @cached_property
     def _properties(self) -> frozenset[str]:
-        """Names of the properties that the device understands and that may be set."""
+        """Names of the settable properties."""
         with translated(f"OpenVINO's {self._name} did not open", "update its driver", DeviceUnavailableError):
             return frozenset(map(str, core().get_property(self._name, "SUPPORTED_PROPERTIES")))
 
@@ -219,21 +201,21 @@ class OpenvinoDevice(Device):
 
 
 def _operations() -> Iterator[OperationSupport]:
-    from nnadapter.drivers.openvino.operators import OPERATORS  # a program that is loaded needs no table
+    from nnadapter.drivers.openvino.operators import OPERATORS  # lazy: deserialized programs need no table
 
     for name, row in sorted(OPERATORS.items()):
         yield OperationSupport(type=f"ai.onnx::{name}", dtypes=row.dtypes, ranks=(0, 8), limits=row.limits)
 
 
 class OpenvinoDriver(Driver):
-    """Offers the devices of Intel's engine."""
+    """Driver of OpenVINO's devices."""
 
     def open(self, device_id: str) -> OpenvinoDevice:
-        """See `Driver.open`: `CPU`, `GPU`, `NPU`, or as the engine numbers several, `GPU.1`; the CPU if empty.
+        """Open `CPU`, `GPU`, `NPU`, or one of several such as `GPU.1`; CPU if `device_id` is empty.
 
         Raises:
             DeviceNotFoundError: the engine has no such kind of device.
-            MissingDeviceExtraError, DeviceUnavailableError: the package or the device is not there.
+            MissingDeviceExtraError, DeviceUnavailableError: the package or the device is missing.
         """
         name = device_id or "CPU"
         kind = name.partition(".")[0]
@@ -270,18 +252,18 @@ def _row(name: str, type_: DeviceType) -> DeviceInfo:
 
 
 def _is_there(name: str) -> bool:
-    """Whether a device answers: the others need not be looked for, and their libraries not loaded, to know that.
+    """Check whether a device responds, without loading the libraries of others.
 
-    Of numbers, the engine knows only by looking: its CPU answers to any.
+    Numbers need a search, because the CPU responds to any.
     """
     try:
         return "." not in name and bool(core().get_property(name, "FULL_DEVICE_NAME"))
-    except Exception:  # noqa: BLE001  the engine raises whatever it likes; why it is not there is said by `_missing`
+    except Exception:  # noqa: BLE001  `_missing` explains
         return False
 
 
 def _missing(name: str) -> str:
-    """Why a device is not there and what to do about it; empty if it is."""
+    """Return why a device is missing and how to get it, or ""."""
     if not has_extra(EXTRA):
         return str(missing(f"openvino:{name}"))
     try:
@@ -295,5 +277,4 @@ def _missing(name: str) -> str:
 
 
 def _present() -> list[str]:
-    """The engine's devices on this machine; none where it is not installed."""
     return list(map(str, core().available_devices)) if has_extra(EXTRA) else []

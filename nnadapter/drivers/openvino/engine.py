@@ -1,9 +1,6 @@
 """Boundary to the package `openvino`: lazy import, translated errors, ports and shared arrays.
 
-OpenVINO's tools that convert models: left out where the driver, which does not use them, imports the package.
-
-They take longer to import than all the rest of it, and once they are imported, a process of theirs sends a message over
-the network. Who asks the package for them gets them then.
+The package's conversion tools are slow to import and start a telemetry process, so they are imported only on access.
 """
 
 from __future__ import annotations
@@ -36,9 +33,9 @@ _TOOLS = "openvino.tools.ovc"
 
 @contextmanager
 def without_conversion_tools() -> Iterator[None]:
-    """While this thread imports the package in the block, that finds no tools, which it need not have."""
+    """Hide the conversion tools from imports of the package in this thread."""
     if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)  # for good: other threads are in the middle of that list
+        sys.meta_path.insert(0, _FINDER)  # permanent: other threads may iterate over the list
     _FINDER.threads.add(get_ident())
     try:
         yield
@@ -47,17 +44,13 @@ def without_conversion_tools() -> Iterator[None]:
 
 
 class _Finder:
-    """Keeps the tools from threads that import the package. It offers them later, before any thread has it whole."""
+    """Import finder that hides the tools, and lets the package load them lazily."""
 
     def __init__(self) -> None:
         self.threads: set[int] = set()
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Leave a module to the other finders.
-
-        Raises:
-            ModuleNotFoundError: the tools are looked for.
-        """
+        """Raise ModuleNotFoundError for the tools while this thread imports the package."""
         if name == _TOOLS and get_ident() in self.threads and _is_being_imported():
             vars(sys.modules[_PACKAGE]).setdefault("__getattr__", _offered)
             raise ModuleNotFoundError(f"{name} is imported when it is used", name=name)
@@ -68,7 +61,7 @@ _tools = lazily(_PACKAGE, {_TOOLS: "convert_model"})
 
 
 def _offered(name: str) -> Any:
-    """The package's `__getattr__`: as without us, there is no such name where the tools cannot be imported."""
+    """Implement the package's `__getattr__`; raise AttributeError if the tools cannot be imported."""
     try:
         return _tools(name)
     except ImportError as error:
@@ -82,18 +75,18 @@ def _is_being_imported() -> bool:
 
 EXTRA = "openvino"
 OLDEST = (2026, 0)
-"""The first version in which the sweep of `tests/drivers/openvino/sweep` finds all right that is taken."""
+"""Oldest version that passes `tests/drivers/openvino/sweep`."""
 _NOISE = re.compile(r"Exception from \S+?:\d+:|Check '.*?' failed at \S+?:\d+:|\(None\)")
 
 
 def missing(device: str) -> MissingExtraError:
-    """The error that `device` cannot be used without the package."""
+    """Return the error for a missing package."""
     return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
 
 
 @memoize(1)
 def module() -> Any:
-    """The package.
+    """Return the package.
 
     Raises:
         MissingDeviceExtraError: it is not installed.
@@ -111,11 +104,7 @@ def module() -> Any:
 
 
 def refuse_older(version: str) -> None:
-    """Say that a version computes wrongly what newer ones do not, and what is taken here.
-
-    Raises:
-        DeviceUnavailableError: it is older than `OLDEST`.
-    """
+    """Raise DeviceUnavailableError for versions before `OLDEST`, which compute some ops wrongly."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
         raise DeviceUnavailableError(
             f"openvino {OLDEST[0]}.{OLDEST[1]} or later is needed, since older ones compute some ops wrongly or end "
@@ -125,21 +114,13 @@ def refuse_older(version: str) -> None:
 
 @memoize(1)
 def core() -> Any:
-    """The engine of this process, which finds devices and compiles for them; it may be used from many threads.
-
-    Raises:
-        DeviceUnavailableError: the package is not there, or its engine does not start.
-    """
+    """Return the engine of this process; raise DeviceUnavailableError if it is missing or does not start. Thread-safe."""
     with translated("OpenVINO did not start", "install the package openvino again", DeviceUnavailableError):
         return module().Core()
 
 
 def refuse_forked(device: str) -> None:
-    """Say that the engine does not make programs here, where it would wait for ever.
-
-    Raises:
-        DeviceLostError: the process was forked from one that had made some.
-    """
+    """Raise DeviceLostError in a fork of a process that compiled programs; compiling would hang."""
     if _threads().are_gone:
         raise DeviceLostError(
             "OpenVINO makes no programs in a process that was forked from one where it had made some: its threads are "
@@ -150,31 +131,30 @@ def refuse_forked(device: str) -> None:
 
 @memoize(1)
 def _threads() -> Threads:
-    """Those that compile, and read programs."""
     return Threads()
 
 
 def version() -> str:
-    """Version and build of the engine."""
+    """Return the engine's version and build."""
     return str(module().get_version())
 
 
 def translated(summary: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
-    """Turn whatever the package raises into a `kind`: `summary` failed, its own words, `advice`."""
+    """Translate exceptions of the package into `kind`: summary, message, advice."""
     return translated_as(summary, advice, kind, brief)
 
 
 def brief(error: BaseException) -> str:
-    """The package's message on one line, without its source positions."""
+    """Return the package's message on one line, without source positions."""
     return one_line(_NOISE.sub(" ", " ".join(str(error).split())), error)
 
 
 _TWINS = frozenset(char for char in "bBhHiIlLqQ" if np.dtype(np.dtype(char).str).char != char)
-"""Numpy has two types for some integers, alike but for names; the engine refuses the one that ONNX Runtime makes."""
+"""Integer type characters of numpy whose twin of equal size the engine requires."""
 
 
 class _Memory:
-    """Somebody else's memory, as numpy takes it, which lives as long as this does."""
+    """Memory of an array in numpy's array interface."""
 
     __slots__ = ("__array_interface__", "_owner")
 
@@ -184,17 +164,16 @@ class _Memory:
 
 
 def shareable(array: Array) -> Array:
-    """Return the array as the engine takes it for its own.
+    """Return the array, or a writable view of the same memory.
 
-    Its Python interface refuses what is read-only, although it only reads from inputs and constants. So it gets the
-    same memory under an array that does not say so.
+    The engine's Python interface refuses read-only arrays, although it only reads inputs and constants.
     """
     if array.dtype.char not in _TWINS:
         if array.flags.writeable:
             return array
         base = array.base
         if type(base) is np.ndarray and _is_like(base, array):
-            return base  # the caller's own array, of which the host gave a view
+            return base  # the caller's array, of which the host passed a view
     interface = array.__array_interface__
     interface["data"] = (interface["data"][0], False)
     return np.asarray(_Memory(interface, array))
@@ -205,38 +184,33 @@ def _is_like(base: Array, array: Array) -> bool:
 
 
 class Output(NamedTuple):
-    """One output port; its number is its place in the model's outputs."""
+    """Output port, numbered by position."""
 
     dtype: str
-    """As numpy calls it."""
+    """numpy name."""
     shape: tuple[int | None, ...]
-    """None stands for a size that is not known before the run."""
+    """None is a size that is unknown before the run."""
 
     @property
     def known_shape(self) -> tuple[int, ...] | None:
-        """The shape, if all of it is known before the run."""
+        """Shape, or None if a size is unknown."""
         sizes = tuple(size for size in self.shape if size is not None)
         return sizes if len(sizes) == len(self.shape) else None
 
 
 class Ports(NamedTuple):
-    """The ports of a program."""
+    """Ports of a program."""
 
     inputs: tuple[int | None, ...]
-    """For every input of the model, the number of its port; None where the engine needs it not."""
+    """Port of every input; None if the engine dropped it."""
     outputs: tuple[Output, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The signature as plain data."""
         return {"inputs": list(self.inputs), "outputs": [[output.dtype, list(output.shape)] for output in self.outputs]}
 
 
 def ports_from(data: Mapping[str, Any]) -> Ports:
-    """Return what `Ports.to_dict` gave.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is something else.
-    """
+    """Parse `Ports.to_dict`; raise KeyError, TypeError or ValueError if it is malformed."""
     inputs = tuple(None if port is None else int(port) for port in data["inputs"])
     shapes = [tuple(None if size is None else int(size) for size in shape) for _, shape in data["outputs"]]
     dtypes = [str(dtype) for dtype, _ in data["outputs"]]
@@ -244,26 +218,18 @@ def ports_from(data: Mapping[str, Any]) -> Ports:
 
 
 def outputs_of(model: Any) -> tuple[Output, ...]:
-    """Return the outputs of one of the engine's models.
-
-    Raises:
-        ValueError: a rank is not known.
-    """
+    """Return the outputs of a model; raise ValueError for an unknown rank."""
     return tuple(output_of(port) for port in model.outputs)
 
 
 def fits(signature: Ports, ports: Sequence[Any], outputs: Sequence[Output]) -> bool:
-    """Whether a signature that was read belongs to a program with these input ports and outputs."""
+    """Check whether a signature matches a program's ports."""
     input_ports = [port for port in signature.inputs if port is not None]
     return sorted(input_ports) == list(range(len(ports))) and signature.outputs == tuple(outputs)
 
 
 def output_of(port: Any) -> Output:
-    """Return one output port.
-
-    Raises:
-        ValueError: its rank is not known.
-    """
+    """Return an output port; raise ValueError if its rank is unknown."""
     if port.partial_shape.rank.is_dynamic:
         raise ValueError("the rank of an output is not known before the run")
     sizes = tuple(size.get_length() if size.is_static else None for size in port.partial_shape)
@@ -271,7 +237,7 @@ def output_of(port: Any) -> Output:
 
 
 def dtype_of(port: Any) -> str:
-    """Return the data type of a port, as numpy calls it."""
-    # The engine's boolean is a byte for its own Python interface.
+    """Return the numpy name of a port's data type."""
+    # The Python interface represents boolean as a byte.
     is_boolean = port.element_type.get_type_name() == "boolean"
     return dtype_name(np.dtype(bool if is_boolean else port.element_type.to_dtype()))

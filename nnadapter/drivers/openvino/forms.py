@@ -1,10 +1,7 @@
-"""Forms of ONNX nodes that decide whether OpenVINO computes them correctly, and queries about them.
+"""Properties of ONNX nodes that decide whether OpenVINO computes them correctly; `verdicts.py` has the table.
 
-What of quantized values the engine computes rightly, asked of the nodes around them.
-
-The engine does not compute node by node: it moves DequantizeLinear behind what reads it, and computes that in integers.
-So what is right hangs on who reads a value. The rows that ask these questions stand in `verdicts.py`; the sweep of
-groups of nodes found them (`tests/drivers/openvino/sweep/test_groups.py`).
+For quantized values neighbors matter, because the engine moves DequantizeLinear past its readers and computes these in
+integers.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ _REALS = frozenset(("float16", "float32"))
 
 
 class DynamicSizeError(Exception):
-    """Something hangs on a size that is left open. Nobody outside of this room sees it."""
+    """Decision that depends on a dynamic size; internal to this package."""
 
 
 def _raise_dynamic_size(*_: object) -> Any:
@@ -35,13 +32,12 @@ def _raise_dynamic_size(*_: object) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DynamicSize:
-    """A dimension that is left open: whatever needs to know it raises DynamicSizeError."""
+    """Dynamic dimension; any use of its value raises DynamicSizeError."""
 
     name: str
-    """Dimensions of one name are equal."""
+    """Equal names mean equal dimensions."""
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other is the same dimension."""
         return (isinstance(other, DynamicSize) and bool(self.name) and other.name == self.name) or _raise_dynamic_size()
 
     __hash__ = __bool__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _raise_dynamic_size
@@ -50,39 +46,36 @@ class DynamicSize:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A node whose values all have known shapes, or open ones of known rank."""
+    """Node whose values have static shapes, or dynamic ones of known rank."""
 
     node: onnx.NodeProto
     attributes: Mapping[str, Any]
     parts: Parts
     sizes: Collection[str]
-    """Values that follow from open shapes."""
+    """Values computed from dynamic shapes."""
 
     @staticmethod
     def of(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ()) -> Form:
-        """Return the form of a node of a model."""
         attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         return Form(node, attributes, parts, sizes)
 
     @property
     def opset(self) -> int:
-        """The version of ONNX's own domain."""
         return self.parts.opset
 
     @property
     def has_dynamic_shapes(self) -> bool:
-        """Whether a size of an input or output is open."""
         names = filter(None, (*self.node.input, *self.node.output))
         return any(isinstance(size, DynamicSize) for name in names for size in self._shape(name))
 
     @property
     def output_shape(self) -> tuple[Any, ...]:
-        """The shape of the first output; open sizes are `DynamicSize`."""
+        """Shape of the first output; dynamic sizes are `DynamicSize`."""
         return self._shape(self.node.output[0])
 
     @property
     def scales(self) -> Sequence[float]:
-        """What Resize or Upsample are scaled by, where they are given scales."""
+        """Scales of Resize or Upsample, if present."""
         position = 2 if self.node.op_type == "Resize" and self.opset > 10 else 1
         if self.has(position) and not self.is_constant(position):
             raise DynamicSizeError
@@ -91,35 +84,31 @@ class Form:
         return list(self.attribute("scales", []))
 
     def attribute(self, name: str, default: Any) -> Any:
-        """An attribute, or what it is where it is not given."""
         return self.attributes.get(name, default)
 
     def has(self, position: int) -> bool:
-        """Whether an input is given."""
         return len(self.node.input) > position and bool(self.node.input[position])
 
     def is_constant(self, position: int) -> bool:
-        """Whether an input is a constant."""
         return self.has(position) and self.node.input[position] in self.parts.constants
 
     def constant(self, *positions: int) -> bool:
-        """Whether those of the inputs that are given are constants, or sizes."""
+        """Check that these inputs are absent, constants or sizes."""
         return all(
             not self.has(position) or self.is_constant(position) or self.node.input[position] in self.sizes
             for position in positions
         )
 
     def shape(self, position: int) -> tuple[Any, ...]:
-        """The shape of an input; open sizes are `DynamicSize`."""
+        """Return an input's shape; dynamic sizes are `DynamicSize`."""
         return self._shape(self.node.input[position])
 
     def dtype(self, position: int) -> str | None:
-        """The data type of an input."""
         value = self.parts.value(self.node.input[position])
         return value.dtype if value else None
 
     def per_axis(self, name: str, default: int = 1) -> Sequence[int]:
-        """An attribute with a number for every dimension behind [N, C]."""
+        """Return an attribute with a number per spatial dimension."""
         return list(self.attribute(name, [])) or [default] * (len(self.shape(0)) - 2)
 
     def _shape(self, name: str) -> tuple[Any, ...]:
@@ -129,7 +118,7 @@ class Form:
 
 
 def makes_part_of_pixel(form: Form) -> bool:
-    """Whether the scales of Resize make a size that is no whole number, within what float32 can say."""
+    """Check for scales of Resize with a fractional output size."""
     shape = form.shape(0)
     axes = form.attribute("axes", range(len(shape)))
     scaled = ((scale, shape[axis]) for axis, scale in zip(axes, form.scales, strict=False))
@@ -137,10 +126,7 @@ def makes_part_of_pixel(form: Form) -> bool:
 
 
 def changes_channels(form: Form) -> bool:
-    """Whether Resize of four dimensions or more is known to change batch or channels.
-
-    What changes them where sizes are open fails when it runs.
-    """
+    """Check whether Resize of at least 4 dimensions changes batch or channels."""
     if len(form.shape(0)) < 4:
         return False
     pairs = zip(form.shape(0)[:2], form.output_shape[:2], strict=True)
@@ -150,7 +136,7 @@ def changes_channels(form: Form) -> bool:
 
 
 def wide_strides(form: Form) -> bool:
-    """Whether a pooling that pads by itself has dilated windows, or such as leave something out between them."""
+    """Check for automatic padding with dilations, or with strides wider than windows."""
     windows = zip(form.per_axis("kernel_shape"), form.per_axis("strides"), form.per_axis("dilations"), strict=True)
     return bool(form.attribute("auto_pad", b"").startswith(b"SAME")) and any(
         stride > _extent(size, dilation) or _extent(size, dilation) > size for size, stride, dilation in windows
@@ -158,7 +144,7 @@ def wide_strides(form: Form) -> bool:
 
 
 def overhanging(form: Form) -> bool:
-    """Whether a pooling that counts its padding has a last window that reaches over it."""
+    """Check for a pool that counts padding and whose last window exceeds it."""
     if not (form.attribute("ceil_mode", 0) and form.attribute("count_include_pad", 0)):
         return False
     sizes = form.shape(0)[2:]
@@ -172,7 +158,7 @@ def overhanging(form: Form) -> bool:
 
 
 def pads_whole_windows(form: Form) -> bool:
-    """Whether a convolution may have windows of nothing but padding, or does not say how much of that there is."""
+    """Check for a convolution with automatic padding, or windows of padding only."""
     sizes = form.shape(1)[2:]
     pads = form.attribute("pads", [0] * 2 * len(sizes))
     padding = map(sum, zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
@@ -182,9 +168,9 @@ def pads_whole_windows(form: Form) -> bool:
 
 
 def padding_to_shape(form: Form) -> bool:
-    """Whether the output_shape of ConvTranspose is not what it makes without padding, where padding may go wrong.
+    """Check for a wrongly computed output_shape of ConvTranspose.
 
-    Outputs that are cut are right in one group, but for an odd cut with SAME_UPPER; larger ones are right in none.
+    Cut outputs are right with one group, except an odd cut with SAME_UPPER; enlarged outputs are wrong.
     """
     output_shape = form.attribute("output_shape", [])
     if not output_shape:
@@ -203,27 +189,27 @@ def padding_to_shape(form: Form) -> bool:
 
 
 def single_column(form: Form) -> bool:
-    """Whether a convolution of one channel strides in its last dimension alone, and makes one element of that."""
+    """Check for a one-channel convolution that strides only in the last dimension, to one element."""
     *outer_strides, last = form.per_axis("strides")
     strides = last > 1 and 1 in outer_strides and form.shape(1)[1] * form.attribute("group", 1) == 1
     return bool(strides and form.output_shape[-1] == 1)
 
 
 def padded_pixels(form: Form) -> bool:
-    """Whether a convolution looks at single pixels, pads and strides."""
+    """Check for a strided, padded convolution of single pixels."""
     pads = any(form.attribute("pads", [])) or form.attribute("auto_pad", b"").startswith(b"SAME")
     return bool(pads and max(form.per_axis("strides")) > 1 and set(form.shape(1)[2:]) == {1})
 
 
 def other_functions_backwards(form: Form) -> bool:
-    """Whether a recurrent layer of both directions has other functions, or parameters of them, in the second one."""
+    """Check for other activation functions in the backward direction."""
     lists = [form.attribute(f"activation{name}", []) for name in ("s", "_alpha", "_beta")]
     both = form.attribute("direction", b"forward") == b"bidirectional"
     return both and any(list(values[: len(values) // 2]) != list(values[len(values) // 2 :]) for values in lists)
 
 
 def is_crossed(form: Form) -> bool:
-    """Whether Softmax below opset 13 has more to normalize than one axis, where the engine takes that one alone."""
+    """Check for Softmax over several axes below opset 13; the engine uses one."""
     shape, axis = form.shape(0), form.attribute("axis", 1)
     if form.opset < 11:
         return len(shape) == 1 and axis == 1
@@ -231,22 +217,22 @@ def is_crossed(form: Form) -> bool:
 
 
 def swaps_alike(form: Form) -> bool:
-    """Whether a Transpose of what is not real keeps its shape: see `kept_shapes`, where reals have steps around it."""
+    """Check for a shape-preserving Transpose of non-reals; reals have a workaround."""
     if form.has_dynamic_shapes or form.dtype(0) in _REALS:
         return False
     shape = form.shape(0)
     order = list(form.attribute("perm", range(len(shape))[::-1]))
-    return len(order) == len(shape) and preserves_shape(shape, order)  # else the rank is not known
+    return len(order) == len(shape) and preserves_shape(shape, order)  # otherwise the rank is unknown
 
 
 def is_read_plainly_too(form: Form) -> bool:
-    """Whether the weights that a Gemm transposes are read by another node as well."""
+    """Check for other readers of the weights that a Gemm transposes."""
     name = form.node.input[1]
     return bool(form.attribute("transB", 0)) and name in form.parts.weights and len(form.parts.readers[name]) > 1
 
 
 def is_spread_over_weights(form: Form) -> bool:
-    """Whether the first factor of a product is, or may be, one matrix for each of several that are weights."""
+    """Check whether a product may broadcast its first factor over several constant matrices."""
     factor, weights = form.shape(0), form.shape(1)
     if form.node.input[1] not in form.parts.weights or len(weights) < 3 or len(factor) > 3:
         return False
@@ -256,7 +242,7 @@ def is_spread_over_weights(form: Form) -> bool:
 
 
 def is_crosswise(form: Form) -> bool:
-    """Whether inputs that are broadcast leave different dimensions open, or are known to have no elements."""
+    """Check for broadcast inputs that are empty, or dynamic in different dimensions."""
     shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]
     axes = [{len(shape) - at for at, size in enumerate(shape) if isinstance(size, DynamicSize)} for shape in shapes]
     opened = [dynamic_axes for dynamic_axes in axes if dynamic_axes]
@@ -265,28 +251,28 @@ def is_crosswise(form: Form) -> bool:
 
 
 def is_filled(form: Form) -> bool:
-    """Whether an input is one number all over, or repeated: the engine computes with what it is made of.
+    """Check for an input from ConstantOfShape or Expand.
 
-    What comes out is repeated then, to the larger of two sizes, which of 0 and 1 is 1.
+    The engine uses the unexpanded input, and makes a size of 0 into 1.
     """
     return any(_made_by(form, name) in {"ConstantOfShape", "Expand"} for name in form.node.input)
 
 
 def is_plain_einsum(form: Form) -> bool:
-    """Whether an Einsum of one input gives it back."""
+    """Check for an Einsum that returns its input."""
     terms, result = _equation(form)
     return terms == [result]
 
 
 def lone_labels(form: Form) -> Sequence[str]:
-    """Those terms of an equation that have a label of their own, which is summed."""
+    """Return the terms with a summed label that no other term has."""
     terms, result = _equation(form)
     everything = "".join(terms) + result
     return [term for term in terms if any(everything.count(label) == term.count(label) for label in term)]
 
 
 def _made_by(form: Form, name: str) -> str:
-    """The op type of what makes a value, behind what hands it on; empty for an input."""
+    """Return the op type that produces a value, past Identity and Dropout; "" for an input."""
     maker = form.parts.makers.get(name)
     while maker is not None and maker.op_type in {"Identity", "Dropout"}:
         maker = form.parts.makers.get(maker.input[0])
@@ -307,7 +293,7 @@ def _equation(form: Form) -> tuple[list[str], str]:
 
 
 QUANTIZING = frozenset(("QuantizeLinear", "DequantizeLinear"))
-"""A model with one of these may be computed in integers anywhere."""
+"""Ops that make the engine compute other nodes in integers."""
 _WINDOWED = frozenset(("Conv", "ConvTranspose"))
 
 
@@ -332,20 +318,17 @@ _SCALED_AXES: Mapping[str, Callable[[onnx.NodeProto, int], int | None]] = {
     "Gemm": _of_gemm,
     "Gather": _of_gather,
 }
-"""Along which axis of a constant, read by a node at a position, there may be a scale for each index."""
+"""Axis along which a constant input may have several scales, by op type and position."""
 _ANY_AXIS = frozenset(("Add", "Sub", "Mul"))
 
 
 def is_beside_quantized(form: Form) -> bool:
-    """Whether the model of the node quantizes or dequantizes anything."""
+    """Check whether the model quantizes or dequantizes."""
     return not QUANTIZING.isdisjoint(form.parts.op_types)
 
 
 def has_scales_elsewhere(form: Form) -> bool:
-    """Whether a DequantizeLinear has several scales of a constant that are not one per index of what its readers keep.
-
-    Weights of two dimensions may be transposed in between.
-    """
+    """Check for a constant's several scales along another axis than its readers retain."""
     if not _is_weight(form) or math.prod(form.shape(1)) == 1:
         return False
     if len(form.shape(1)) != 1 or form.attribute("block_size", 0):
@@ -375,7 +358,7 @@ def _takes(form: Form, reader: onnx.NodeProto, position: int, axis: int, rank: i
 
 
 def has_unsigned_filter(form: Form) -> bool:
-    """Whether a DequantizeLinear makes the filter of a convolution of uint8 whose zero point is 0."""
+    """Check for a uint8 convolution filter with zero point 0."""
     if not _is_weight(form) or form.dtype(0) != "uint8":
         return False
     readers = form.parts.readers.get(form.node.output[0], ())

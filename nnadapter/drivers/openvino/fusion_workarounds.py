@@ -1,8 +1,7 @@
-"""Workarounds for fusions that replace a composition by an operator that computes something else.
+"""Workarounds for fusions that compute something different; `workarounds.py` describes each defect.
 
-The engine looks for norms, activations and attention that a model writes out. Several of its patterns assume that a
-constant never enlarges the other operand, that reduced dimensions are retained, or that a gate reads no other value.
-Compositions that meet these assumptions are left as they are, so that they stay fused.
+Patterns of norms, activations and attention wrongly assume that a constant never enlarges the other operand, that
+reduced dimensions are retained, or that a gate has one reader. Compositions that meet this stay fused.
 """
 
 from __future__ import annotations
@@ -40,26 +39,26 @@ _CHAINED = _ELEMENTWISE | frozenset((
     "IsInf", "IsNaN", "Less", "LessEqual", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor", "NotEqual", "Select",
     "Sin", "Sinh", "Tan",
 ))  # fmt: skip
-"""Operators of which the engine makes one kernel if they follow each other."""
+"""Operators that become one kernel in a row."""
 _CHANNELS = 1
 _SHAPING = frozenset(("Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _FOLLOWED = _ELEMENTWISE | _SHAPING | {"Broadcast", "Concat", "Pad", "Slice", "StridedSlice", "Tile"}
-"""Operators in and after attention that the engine takes into it, or removes where they change nothing."""
+"""Operators that the engine fuses into attention, or removes."""
 _REWRITTEN = frozenset(("Divide", "Subtract"))
-"""Operators that the engine writes as a product or a sum with an operand that it computes."""
+"""Operators rewritten as a product or sum with a computed operand."""
 _LONGEST_WALK = 100
-"""Operators that are followed; if more of them come after attention, its result counts as read twice."""
+"""Limit of operators to follow; beyond it, the result of attention counts as shared."""
 _HALVING = frozenset(("Slice", "Split", "StridedSlice", "VariadicSplit"))
 _LONGEST_CHAIN = 100
-"""Elementwise operators in a row that the engine compiles in linear time."""
+"""Elementwise operators in a row that compile in linear time."""
 DIVIDED_CHAINS = "long chains are divided"
-"""The beginning of a note of steps in long chains."""
+"""Start of the report's note."""
 _SIZES = frozenset(("i64", "u64"))
-"""Data types of sizes, with which the engine computes shapes."""
+"""Data types of sizes."""
 
 
 def replace_cast(convert: Any) -> None:
-    """Remove a Convert to the type that its input has. One that is an output becomes an opaque step."""
+    """Remove a Convert to its input's type; an output becomes an opaque step."""
     source, result = convert.input_value(0), convert.output(0)
     if source.get_element_type() != result.get_element_type():
         return
@@ -72,7 +71,7 @@ def replace_cast(convert: Any) -> None:
 
 
 def broadcast_before_constants(operators: Operators) -> None:
-    """Broadcast each operand that a constant enlarges, in dimensions or in sizes, before the two are combined."""
+    """Broadcast operands that a constant enlarges before they are combined."""
     constants = set[str]()
     for kind, operator in operators:
         inputs = operator.inputs()
@@ -101,7 +100,7 @@ def _broadcast_operand(operator: Any, constants: set[str]) -> None:
 
 
 def _enlarges(constant: Any, shape: Any) -> bool:
-    """Check whether a constant may give the result more dimensions or larger ones than a shape has."""
+    """Check whether a constant may enlarge a shape."""
     if shape.rank.is_dynamic:
         return len(constant) > 0
     sizes = list(shape)
@@ -112,7 +111,7 @@ def _enlarges(constant: Any, shape: Any) -> bool:
 
 
 def separate_reduction(reduction: Any) -> None:
-    """Put an opaque step after a reduction that drops its dimensions and is read by elementwise operators."""
+    """Insert an opaque step after a reduction that drops dimensions before elementwise operators."""
     if not reduction.get_attributes().get("keep_dims", True) and _reaches_elementwise(reduction.output(0)):
         insert(reduction.output(0))
 
@@ -130,14 +129,14 @@ def _reaches_elementwise(value: Any) -> bool:
 
 
 def separate_gates(product: Any) -> None:
-    """Put an opaque step after each computed operand that is combined with the result of attention."""
+    """Insert an opaque step after operands that are combined with the result of attention."""
     if any(True for _ in _weights(product)):
         for port in list(_gates(product)):
             part(port, opaque)
 
 
 def _weights(product: Any) -> Iterator[Any]:
-    """Yield each Softmax that a product of matrices is of, through elementwise operators and changes of shape."""
+    """Yield the Softmax nodes in the first factor of a product."""
     pending, visited = [product.input_value(0).get_node()], set[str]()
     while pending:
         node = pending.pop()
@@ -175,21 +174,21 @@ def _gates(product: Any) -> Iterator[Any]:
 
 
 def _is_computed(value: Any) -> bool:
-    """Check whether operators make a value. The engine converts inputs that are not float32 by one."""
+    """Check whether operators compute a value; inputs other than float32 are converted."""
     if kind_of(value) == "Parameter":
         return bool(value.get_element_type().get_type_name() != "f32")
     return kind_of(value) not in {"Constant", "VariadicSplit"}
 
 
 def separate_weights(product: Any) -> None:
-    """Put an opaque step before a product of a Softmax whose operands have another rank than the Softmax."""
+    """Insert an opaque step before a product with a Softmax of another rank."""
     ranks = {str(source.get_partial_shape().rank) for source in product.input_values()}
     if any({str(softmax.get_output_partial_shape(0).rank)} != ranks for softmax in _weights(product)):
         part(product.input(0), opaque)
 
 
 def multiply_by_number(product: Any) -> None:
-    """Write a product of a matrix and a constant of one element as an elementwise product."""
+    """Multiply by a one-element constant elementwise."""
     matrix, number = product.input_values()
     is_number = is_constant(number) and tuple(number.get_shape()) == (1, 1)
     if is_number and not product.get_attributes()["transpose_a"] and matrix.get_partial_shape().rank == 2:
@@ -197,7 +196,7 @@ def multiply_by_number(product: Any) -> None:
 
 
 def separate_slope(product: Any) -> None:
-    """Put an opaque step between Relu, or x - |x|, and a product with a vector that is not one number per channel."""
+    """Insert an opaque step between Relu, or x - |x|, and a vector that is not per channel."""
     for port, other in (product.inputs(), product.inputs()[::-1]):
         vector, shape = other.get_partial_shape(), port.get_partial_shape()
         if vector.rank == 1 and (shape.rank.is_dynamic or len(shape) > _CHANNELS + 1):
@@ -215,7 +214,7 @@ def _is_rectified(node: Any) -> bool:
 
 
 def separate_rotation(concat: Any) -> None:
-    """Put an opaque step after a Concat of a negated half and the other half that is no plain rotary embedding."""
+    """Insert an opaque step after a Concat of halves that is not a plain rotary embedding."""
     if concat.get_input_size() == 2 and _is_odd_rotation(concat):
         insert(concat.output(0))
 
@@ -233,7 +232,7 @@ def _is_odd_rotation(concat: Any) -> bool:
 
 
 def _negated(node: Any) -> Any:
-    """Return the half that a node negates, by Negative or by a product with a constant; None if there is none."""
+    """Return the value that a node negates, or None."""
     kind = node.get_type_name()
     if kind == "Negative":
         return node.input_value(0)
@@ -255,7 +254,7 @@ def _is_first(half: Any) -> bool:
 
 
 def _tables(rotated: Any) -> Iterator[Any]:
-    """Yield what a rotated value, and the value that is added to it, are multiplied by, with that value."""
+    """Yield the factors of a rotated value, and of the value added to it."""
     for product in (reader.get_node() for reader in rotated.get_target_inputs()):
         if product.get_type_name() == "Multiply":
             yield from product.input_values()
@@ -273,7 +272,7 @@ def _has_width(value: Any, shape: Any) -> bool:
 
 
 def separate_factor(sigmoid: Any) -> None:
-    """Put an opaque step before a Sigmoid of a product with a number that is not constant."""
+    """Insert an opaque step before a Sigmoid of a product with a computed number."""
     source = sigmoid.input_value(0)
     factors = source.get_node().input_values() if kind_of(source) == "Multiply" else []
     if any(_is_number(factor) and not is_constant(factor) for factor in factors):
@@ -281,23 +280,22 @@ def separate_factor(sigmoid: Any) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    """Check whether a value has dimensions, all of them 1."""
     shape = value.get_partial_shape()
     return not shape.rank.is_dynamic and len(shape) > 0 and all(size == 1 for size in shape)
 
 
 def separate_scales(operators: Operators) -> None:
-    """Put a step before each norm of a quantized model, and before each Gather by indices of several dimensions."""
+    """Insert a step before norms of quantized models, and before Gather by several dimensions."""
     if all(kind != "FakeQuantize" for kind, _ in operators):
         return
     values = [value for kind, operator in operators for value in _scaled(kind, operator)]
     for value in {(value.get_node().get_name(), value.get_index()): value for value in values}.values():
         if kind_of(value) != "Parameter" and value.get_element_type().is_real():
-            insert(value, parted)  # the engine moves scales through a Split
+            insert(value, parted)  # scales move through a Split
 
 
 def _scaled(kind: str, operator: Any) -> Iterator[Any]:
-    """Yield the inputs before which scales stay: those of norms, also written out, and of Gathers."""
+    """Yield the inputs where scales must stay, of norms and Gathers."""
     is_mean = kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")
     if is_mean or kind in {"GroupNormalization", "MVN", "NormalizeL2"}:
         yield operator.input_value(0)
@@ -317,9 +315,9 @@ def _is_read_by(value: Any, kind: str) -> bool:
 
 
 def divide_chains(operators: Operators) -> str | None:
-    """Put an opaque step after every hundredth elementwise operator in a row, and return a note of it.
+    """Insert an opaque step after every hundredth elementwise operator in a row; return a note.
 
-    The engine makes one kernel of such a row. Its compile time grows with the cube of the number of operators.
+    The engine makes them one kernel, in cubic compile time.
     """
     if len(operators) <= _LONGEST_CHAIN:
         return None
@@ -341,5 +339,4 @@ def divide_chains(operators: Operators) -> str | None:
 
 
 def _takes_long(kind: str, operator: Any) -> bool:
-    """Check for operators whose chains take long: those of real numbers and of conditions, not those of integers."""
     return kind.startswith("Logical") or bool(operator.get_output_element_type(0).is_real())

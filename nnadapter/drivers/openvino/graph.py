@@ -1,4 +1,4 @@
-"""Edits of the engine's models that several workarounds share."""
+"""Edits of the engine's models that workarounds share."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from nnadapter.drivers.openvino.engine import module
 
 Operators = Sequence[tuple[str, Any]]
-"""Operators of an engine's model in order, each after its type."""
+"""Operators in order, each with its type."""
 
 
 def kind_of(value: Any) -> str:
-    """Return the type of the operator that makes a value."""
+    """Return the type of the operator that computes a value."""
     return str(value.get_node().get_type_name())
 
 
@@ -29,14 +29,14 @@ def is_finite(value: Any) -> bool:
 
 
 def parted(value: Any) -> Any:
-    """Return the reals of a value after a maximum with minus infinity, which the engine does not look through."""
+    """Return max(-inf, value), which the engine does not optimize through."""
     operators = module().opset13
     least = np.array(-np.inf, value.get_element_type().to_dtype())
-    return operators.maximum(operators.constant(least), value).output(0)  # of NaN its second input is what is left
+    return operators.maximum(operators.constant(least), value).output(0)  # for NaN the result is the second input
 
 
 def opaque(value: Any) -> Any:
-    """Return a value after a step that changes nothing and is in no pattern of the engine: a Split into one part."""
+    """Return the value after a Split into one part, which matches no pattern of the engine."""
     operators = module().opset13
     first, parts = operators.constant(np.int64(0)), operators.constant(np.array([-1], np.int64))
     if value.get_partial_shape().rank != 0:
@@ -46,18 +46,18 @@ def opaque(value: Any) -> Any:
 
 
 def part(port: Any, step_of: Callable[[Any], Any] = parted) -> None:
-    """Put a step in front of one input of an operator."""
+    """Insert a step before an input."""
     port.replace_source_output(step_of(port.get_source_output()))
 
 
 def insert(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
-    """Put a step between a value and all that reads it."""
+    """Insert a step between a value and its readers."""
     readers = value.get_target_inputs()
     replace(value, step_of(value), readers)
 
 
 def replace(value: Any, step: Any, readers: Any) -> None:
-    """Let readers of a value read another value, which gets its names."""
+    """Replace a value for these readers, and move its names."""
     names = value.get_names()
     for reader in readers:
         reader.replace_source_output(step)
@@ -66,6 +66,6 @@ def replace(value: Any, step: Any, readers: Any) -> None:
 
 
 def replace_operator(operator: Any, replacement: Any) -> None:
-    """Put an operator in the place of another one."""
+    """Replace an operator."""
     replacement.set_friendly_name(operator.get_friendly_name())
     replace(operator.output(0), replacement.output(0), operator.output(0).get_target_inputs())

@@ -1,4 +1,4 @@
-"""Workarounds for transposes, permutations, reductions and attention that OpenVINO computes wrongly."""
+"""Workarounds for transposes, permutations, reductions and attention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ORDER = 1
 
 
 def separate_shape_preserving(transpose: Any) -> None:
-    """Put a step in front of a Transpose of reals that keeps the shape, and one after it."""
+    """Insert steps around a Transpose of reals that preserves the shape."""
     if transpose.get_output_element_type(0).is_real() and _keeps_shape(transpose):
         part(transpose.input(0))
         insert(transpose.output(0), parted)
@@ -39,7 +39,7 @@ def _keeps_shape(transpose: Any) -> bool:
 
 
 def preserves_shape(sizes: tuple[int, ...], order: list[int]) -> bool:
-    """Whether an order moves more than the last two dimensions, and leaves the sizes as they are."""
+    """Check for a permutation beyond the last two dimensions that preserves the shape."""
     is_moved = any(sizes[axis] > 1 for at, axis in enumerate(order[:-2]) if at != axis)
     return is_moved and tuple(sizes[axis] for axis in order) == sizes
 
@@ -48,19 +48,18 @@ _REALS = frozenset(("f16", "f32"))
 
 
 def part_scores(softmax: Any) -> None:
-    """Put a step in front of a Softmax, or Exp, of dynamic length whose input is a product of matrices."""
+    """Insert a step before a Softmax or Exp of a product with dynamic length."""
     is_real = softmax.get_output_element_type(0).get_type_name() in _REALS
     if is_real and _grows(softmax.get_output_partial_shape(0)) and _is_of_product(softmax.input_value(0).get_node()):
         part(softmax.input(0))
 
 
 def _grows(shape: Any) -> bool:
-    """Whether the last dimension is open, which may be one at first and more later."""
     return shape.rank.is_dynamic or (len(shape) > 0 and bool(shape[len(shape) - 1].is_dynamic))
 
 
 def _is_of_product(node: Any) -> bool:
-    """Whether a value is a product of matrices, or computed of one and of constants."""
+    """Check for a matrix product, possibly combined with constants."""
     while node.get_type_name() != "MatMul":
         computed = [source.get_node() for source in node.input_values() if not is_constant(source)]
         if len(computed) != 1:
@@ -78,7 +77,7 @@ _ELEMENTWISE = frozenset((
 
 
 def leave_out_opposite_order(last: Any) -> None:
-    """Leave out a Transpose that undoes another one before elementwise operators of one input, with the other."""
+    """Remove Transposes that undo each other around elementwise operators."""
     value, port = last.input_value(0), None
     while (input_port := _elementwise_input(value)) is not None:
         port, value = input_port, input_port.get_source_output()
@@ -93,7 +92,7 @@ def leave_out_opposite_order(last: Any) -> None:
 
 
 def _elementwise_input(value: Any) -> Any:
-    """The port from which an elementwise operator makes a value that nobody else reads; None of any other value."""
+    """Return the only computed input of an elementwise operator with one reader, or None."""
     node = value.get_node()
     if node.get_type_name() not in _ELEMENTWISE or len(value.get_target_inputs()) != 1:
         return None
@@ -104,7 +103,6 @@ def _elementwise_input(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a constant of one element."""
     node, shape = value.get_node(), value.get_partial_shape()
     if node.get_type_name() == "Convert":
         node = node.input_value(0).get_node()
@@ -119,11 +117,11 @@ def _order(transpose: Any) -> Array | None:
 
 _INDICES, _AXIS = 1, 2
 _PARTS = 3
-"""A Split and a Concat of this many parts are looked at by the engine; it knows red, green and blue."""
+"""Number of parts that the engine looks for: red, green and blue."""
 
 
 def keep_gather(gather: Any) -> None:
-    """Count the axis from the end: the engine looks at axes that are counted from the start alone."""
+    """Count the axis from the end, which the engine does not look for."""
     axis, shape = _axis_of(gather, _AXIS), gather.get_input_partial_shape(0)
     indices = gather.get_input_partial_shape(_INDICES)
     if axis is None or axis < 0 or shape.rank.is_dynamic or indices.is_dynamic:
@@ -140,7 +138,7 @@ def _gathers_back(gather: Any) -> bool:
 
 
 def keep_parts(concat: Any) -> None:
-    """Name the sizes of the parts: the engine looks at parts whose sizes are not named alone."""
+    """State the sizes of the parts, which the engine does not look for."""
     sources = concat.input_values()
     splits = {source.get_node().get_friendly_name(): source.get_node() for source in sources}
     if len(sources) != _PARTS or len(splits) > 1:
@@ -154,7 +152,7 @@ def keep_parts(concat: Any) -> None:
 
 
 def _joins_back(split: Any, concat: Any, order: Sequence[int]) -> bool:
-    """Whether a Concat of single channels can be undone by doing it again."""
+    """Check for a Concat of single channels that is its own inverse."""
     axis, shape = _axis_of(split, 1), split.get_input_partial_shape(0)
     if axis is None or shape.rank.is_dynamic or shape[axis].is_dynamic:
         return False
@@ -164,7 +162,7 @@ def _joins_back(split: Any, concat: Any, order: Sequence[int]) -> bool:
 
 
 def _with_sizes(split: Any) -> Any:
-    """The Split with sizes that are computed; the engine folds them where they are known."""
+    """Return the Split with computed sizes, folded if static."""
     operators, (values, axis) = module().opset13, split.input_values()
     count = split.get_output_size()
     extent = operators.gather(operators.shape_of(values), axis, operators.constant(np.int64(0)))
@@ -184,15 +182,14 @@ def _is_own_inverse(order: Any) -> bool:
 
 
 _MAKERS = {f"Reduce{name}": f"reduce_{name.lower()}" for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")}
-"""The engine's reductions of numbers, and what makes them."""
 _RANK = 3
 _LAST = _RANK - 1
 
 
 def reduce_in_four_dimensions(reduction: Any) -> None:
-    """Give the input of a reduction a fourth dimension of size 1, which is reduced as well.
+    """Reduce over a fourth dimension of size 1 as well.
 
-    Without constants after it a reduction stays as it is: the engine recognizes norms, for instance, by their form.
+    Without constants after it a reduction stays, because norms are recognized by their form.
     """
     axis = _reduced_axis(reduction)
     if axis not in (0, _LAST) or not _meets_constants(reduction):
@@ -200,17 +197,17 @@ def reduce_in_four_dimensions(reduction: Any) -> None:
     operators = module().opset13
     make, reduced_axis = getattr(operators, _MAKERS[reduction.get_type_name()]), operators.constant(np.array([axis]))
     widened = operators.unsqueeze(reduction.input_value(0), operators.constant(np.array([_RANK])))
-    # With the last one kept the engine does without the fourth dimension, where all sizes are known.
+    # if the last dimension were kept, the engine would drop the fourth
     reduced = make(widened, operators.constant(np.array([axis, _RANK])), False)
     replace_operator(reduction, operators.unsqueeze(reduced, reduced_axis) if reduction.get_keep_dims() else reduced)
 
 
 def _reduced_axis(reduction: Any) -> int | None:
-    """Return the only axis that is reduced, of three; None if there are others."""
+    """Return the only reduced axis of three, or None."""
     rank, source = reduction.get_input_partial_shape(0).rank, reduction.input_value(1).get_node()
     if rank.is_dynamic or rank.get_length() != _RANK:
         return None
-    if source.get_type_name() == "Range":  # of global pooling: from here on
+    if source.get_type_name() == "Range":  # global pooling: from this axis on
         first = source.input_value(0).get_node()
         return _LAST if first.get_type_name() == "Constant" and int(first.data.item()) == _LAST else None
     axes = {int(axis) % _RANK for axis in source.data.reshape(-1)} if source.get_type_name() == "Constant" else set()
@@ -218,7 +215,7 @@ def _reduced_axis(reduction: Any) -> int | None:
 
 
 def _meets_constants(operator: Any) -> bool:
-    """Check whether a chain of single readers has a constant of several elements."""
+    """Check whether a chain of single readers combines with a constant of several elements."""
     readers = operator.output(0).get_target_inputs()
     while len(readers) == 1:
         reader = next(iter(readers))
@@ -238,7 +235,7 @@ def _is_known(value: Any) -> bool:
 
 
 def keep_input_apart(result: Any) -> None:
-    """Put a Transpose that changes nothing between an input and an output."""
+    """Insert an identity Transpose between an input and an output."""
     source = result.input_value(0)
     if kind_of(source) == "Parameter":
         order = np.arange(source.get_partial_shape().rank.get_length())

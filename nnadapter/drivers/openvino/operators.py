@@ -1,19 +1,15 @@
-"""What the engine computes rightly, op by op: the reviewed table of data types.
+"""Reviewed table of ops and data types that OpenVINO computes correctly.
 
-Each row was held against ONNX Runtime and onnx's reference evaluator with numbers from the whole range of every type
-(`tests/drivers/openvino/sweep`). What is missing was found wrong, or was not looked at:
+Rows were compared with ONNX Runtime and onnx's reference evaluator (`tests/drivers/openvino/sweep`). Missing entries
+are wrong or unchecked:
 
-- float64 is computed in float32, int64 and uint64 in int32, and are cut to that even where they only move.
-- int32 and uint32 pass through float32 in most arithmetic, comparisons, reductions and Clip, so large numbers are
-  rounded.
-- int8 and uint8 saturate in arithmetic where ONNX wraps around.
-- TopK and NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8;
-  DynamicQuantizeLinear rounds halves to another neighbor, an odd zero point being added before, and is taken as it is
-  written out (`nnadapter/onnx/standard_bodies.py`).
-
-QuantizeLinear rounds halves so, too. It is taken all the same: one step is what quantized numbers may be off.
-
-An int64 tensor is taken where it counts elements or positions of a tensor, which stay far below 2^31.
+- float64 is computed in float32, int64 and uint64 in int32, even if only moved. int64 is accepted for counts and
+  positions.
+- int32 and uint32 go through float32 in most arithmetic, comparisons, reductions and Clip.
+- int8 and uint8 saturate in arithmetic; ONNX wraps around.
+- TopK and NonMaxSuppression order equal scores differently; Softplus is off by half a percent below -8.
+- DynamicQuantizeLinear and QuantizeLinear round halves differently. The first is expanded
+  (`nnadapter/onnx/standard_bodies.py`); the second is accepted as off by one step.
 """
 
 from __future__ import annotations
@@ -25,7 +21,6 @@ from typing import NamedTuple
 from nnadapter.ir.operand import DataType
 
 FLOATS = frozenset((DataType.FLOAT32, DataType.FLOAT16))
-"""What arithmetic is done in."""
 _BYTES = frozenset((DataType.INT8, DataType.UINT8))
 _SHORTS = frozenset((DataType.INT16, DataType.UINT16))
 _BOOL = frozenset((DataType.BOOL,))
@@ -33,25 +28,22 @@ _FLOAT32 = frozenset((DataType.FLOAT32,))
 _INT32 = frozenset((DataType.INT32,))
 _INT64 = frozenset((DataType.INT64,))
 _MOVED = FLOATS | _BYTES | _SHORTS | _INT32 | _BOOL
-"""What comes through unchanged where it only moves."""
+"""Types that movement preserves."""
 
 
 class OperatorRow(NamedTuple):
-    """What is taken of one op."""
+    """Supported data types and limits of one op."""
 
     dtypes: frozenset[DataType]
-    """Of inputs and outputs that no other field names."""
+    """Types of all inputs and outputs without an entry below."""
     inputs: Mapping[int, frozenset[DataType]] = MappingProxyType({})
-    """Of single inputs, by position."""
     outputs: Mapping[int, frozenset[DataType]] = MappingProxyType({})
-    """Of single outputs, by position."""
     limits: str = ""
-    """Further limits, in words."""
 
 
 _INDEX = _INT64 | _INT32
 _COUNTED = {0: _INT64}
-"""An output that counts elements or positions."""
+"""Output that counts elements or positions."""
 _ROWS: tuple[tuple[str, OperatorRow], ...] = (
     (
         "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Elu Erf Exp Floor HardSigmoid HardSwish LeakyRelu Log Mish "
@@ -111,10 +103,10 @@ def _by_name(rows: Iterable[tuple[str, OperatorRow]]) -> Mapping[str, OperatorRo
 
 
 OPERATORS = _by_name(_ROWS)
-"""By op type of ONNX's own domain."""
+"""Supported ops of the default ONNX domain."""
 
 STATIC_SHAPE_OPS = frozenset(("LRN",))
-"""Ops that are taken at known sizes alone: with open ones they are too seldom right."""
+"""Ops for static shapes only."""
 
 DYNAMIC_FLOAT16_OPS = frozenset((
     "Abs", "Add", "Cast", "Clip", "Concat", "Cos", "Div", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor",
@@ -122,8 +114,7 @@ DYNAMIC_FLOAT16_OPS = frozenset((
     "Mul", "Neg", "Pad", "Pow", "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Sin", "Slice",
     "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where",
 ))  # fmt: skip
-"""Ops that are taken with float16 where sizes are open, as those of transformers: with others the engine may end the
-process."""
+"""Ops for float16 with dynamic shapes; others may end the process."""
 
 EMPTY_SIZES = frozenset((
     "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil",
@@ -135,8 +126,8 @@ EMPTY_SIZES = frozenset((
     "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Softmax", "Softsign", "Split",
     "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
 ))  # fmt: skip
-"""Ops that are taken where data decide over sizes: right with open sizes, and where there are no elements.
+"""Ops for data-dependent shapes, which are right for empty tensors.
 
-Others make another shape then (Concat, Flatten, Expand), or end the process (AveragePool, MaxPool, ConvTranspose, Pad,
+Others return a wrong shape (Concat, Flatten, Expand) or end the process (AveragePool, MaxPool, ConvTranspose, Pad,
 Einsum).
 """

@@ -1,20 +1,10 @@
-"""Compiled models of OpenVINO: inference requests, recovery after failed runs, and serialized form.
+"""Compiled models of OpenVINO: requests, recovery after failed runs, and the serialized form.
 
-What a compiled model of the engine holds: OpenVINO does not say, so by a rule that was measured.
+Memory is estimated, because the engine does not report it: constants (copied, and again as kernels need them), working
+memory of one run, and a kernel per node; requests share them. Fitted to malloc's count, OpenVINO 2026.4 on the CPU.
 
-It keeps the constants of the model that it read, and once more in the form that its kernels want; working memory for
-one run, where tensors that are not needed any more make room for others; a kernel for each node. Requests share all of
-that. The graph that it runs is read from it (`get_runtime_model`), with its data types and, where sizes are open, the
-sizes of the last run.
-
-Source: growth of the process by malloc's own count, models of 10 to 530 nodes and 0.5 to 70 MB of weights, OpenVINO
-2026.4 on the CPU.
-
-A compiled model of the engine, and the one that takes its place where a run at open sizes has failed.
-
-From such a run on the engine reads memory of before: what it makes at other sizes is wrong, or it ends the process
-(seen with OpenVINO 2026.4). So nothing is computed by that model any more. Whoever needs it next has it written and
-read back, and that computes as if it were new.
+After a failed run with dynamic shapes, the engine reads stale memory (last seen in 2026.4). Exporting and importing the
+model repairs it.
 """
 
 from __future__ import annotations
@@ -48,31 +38,27 @@ from nnadapter.ir.operand import Array
 from nnadapter.process.resources import new_lock, new_re_lock
 
 _BYTES_PER_NODE = 22 << 10
-"""A kernel with the code that is made for its sizes."""
+"""A kernel and its generated code."""
 _WORKING_MEMORY = 1.2
-"""What the engine takes for tensors, of the most that live at one time: it packs channels by 8 or 16."""
+"""Working memory relative to live tensors, because channels are padded to 8 or 16."""
 
 
 class Footprint(NamedTuple):
-    """The graph that a compiled model runs, in numbers."""
+    """Size of the executed graph."""
 
     nodes: int
     constant_bytes: int
     living_bytes: int
-    """Of tensors that are needed at one time, at the most."""
+    """Most bytes of tensors that are live at one time."""
 
     def held_bytes(self, copied_bytes: int) -> int:
-        """Return the bytes that the compiled model holds.
-
-        Args:
-            copied_bytes: constants of the model that was read, as far as the engine has a copy of them.
-        """
+        """Return the memory of the compiled model, with `copied_bytes` of constants."""
         working = int(_WORKING_MEMORY * self.living_bytes)
         return copied_bytes + self.constant_bytes + working + _BYTES_PER_NODE * self.nodes
 
 
 def _runtime_operations(compiled: Any) -> Sequence[Any]:
-    """Return the operations that a compiled model runs, in order; none if the device does not have its graph."""
+    """Return the executed operations in order; none without the device's graph."""
     with suppress(Exception):
         operations: Sequence[Any] = compiled.get_runtime_model().get_ordered_ops()
         return operations
@@ -80,23 +66,23 @@ def _runtime_operations(compiled: Any) -> Sequence[Any]:
 
 
 def footprint_of(compiled: Any) -> Footprint:
-    """Return the footprint of one of the engine's compiled models; an empty one without its graph."""
+    """Return a model's footprint; empty without its graph."""
     operations = _runtime_operations(compiled)
     input_names = {name for port in compiled.inputs for name in port.get_names()}
     constants = set[str]()
     allocations: dict[str, tuple[int, int]] = {}
-    """By the name of an operation, when its tensors are made, and their bytes."""
+    """Operation -> position and bytes of its outputs."""
     last_use: dict[str, int] = {}
     constant_bytes = 0
     for position, operation in enumerate(operations):
         name, nbytes = operation.get_friendly_name(), _bytes(operation)
         sources = [source.get_node().get_friendly_name() for source in operation.input_values()]
         last_use.update(dict.fromkeys(sources, position))
-        if operation.get_type_name() == "Result":  # it has the memory of its source
+        if operation.get_type_name() == "Result":  # shares its source's memory
             continue
         if sources and not constants.issuperset(sources):
             allocations[name] = position, nbytes
-        elif name not in input_names:  # an operation on constants alone is done once, and takes their place
+        elif name not in input_names:  # an operation on constants runs once
             constants.add(name)
             constant_bytes += 0 if sources else nbytes
     return Footprint(len(operations), constant_bytes, _most(allocations, last_use, len(operations)))
@@ -111,7 +97,6 @@ def _most(allocations: dict[str, tuple[int, int]], last_use: dict[str, int], len
 
 
 def _bytes(operation: Any) -> int:
-    """Of its results, where their sizes are known."""
     return sum(
         operation.get_output_tensor(port).size
         for port in range(operation.get_output_size())
@@ -120,14 +105,12 @@ def _bytes(operation: Any) -> int:
 
 
 _ROTARY_EMBEDDING = "RoPE"
-"""As the engine calls it."""
 
 
 def turns_by_narrow_tables(compiled: Any) -> bool:
-    """Whether one of the engine's compiled models has rotary embeddings by tables half as wide as what is turned.
+    """Check for rotary embeddings with half-width tables, which imported programs read beyond their end.
 
-    What it writes does not say how wide they are: read again, the program looks behind their end. Seen with OpenVINO
-    2026.4. Tables of that width that are for half of the features cannot be told from these, and are right.
+    Last seen in OpenVINO 2026.4. Correct tables for half of the features look the same.
     """
     return any(map(_has_narrow_tables, _runtime_operations(compiled)))
 
@@ -142,18 +125,18 @@ def _has_narrow_tables(operation: Any) -> bool:
 
 
 Read = Callable[[memoryview], tuple[Any, object]]
-"""What the engine wrote -> a compiled model, and the memory that the engine may look into for it."""
+"""Export -> compiled model, and the memory that the engine references."""
 
 
 class RecoverableModel:
-    """One compiled model. Usable from many threads.
+    """Compiled model, and its replacement after a failed run. Thread-safe.
 
     Args:
-        compiled: the engine's.
-        read_from: memory that the engine may look into as long as it lives.
-        read: reads what the engine writes; None where that would be another model.
-        contents: what it was read from: what the engine writes of a model that it has read, it does not read again.
-        takes_turns: the engine computes one run of it at a time.
+        compiled: the engine's model.
+        read_from: memory that the engine references.
+        read: imports an export; None if the result would differ.
+        contents: the export it was imported from; a second export would be wrong.
+        takes_turns: the engine runs one computation at a time.
     """
 
     def __init__(
@@ -167,35 +150,26 @@ class RecoverableModel:
     ) -> None:
         self.compiled, self.read_from = compiled, read_from
         self.turn: AbstractContextManager[Any] = new_re_lock() if takes_turns else nullcontext()
-        """Held by a run at open sizes while the engine has it: none begins before it is known whether another failed.
-        A handler of signals may run in the middle of one."""
+        """Lock for dynamic shapes: no run starts before another's failure is known. Reentrant for signal handlers."""
         self.why = ""
-        """Why a run failed; empty as long as none did."""
+        """Message of a failed run, or ""."""
         self._read, self._contents = read, contents
         self._next: RecoverableModel | None = None
         self._lock = new_lock()
 
     def latest_model(self) -> RecoverableModel:
-        """The one that was made last in its place, if one was."""
+        """Return the newest replacement, if any."""
         later = self._next
         return self if later is None or later is self else later.latest_model()
 
     def written(self) -> memoryview | None:
-        """What the engine writes of it, and reads; None where it does not.
-
-        Raises:
-            Exception: of the engine.
-        """
+        """Return the export, None if it cannot be imported correctly; the engine's exceptions pass."""
         if self._read is None or self._contents is not None:
             return self._contents
         return None if turns_by_narrow_tables(self.compiled) else memoryview(self.compiled.export_model().getvalue())
 
     def latest(self) -> RecoverableModel:
-        """The one that computes now: this one, or the one in its place, or this one still where there can be none.
-
-        Raises:
-            Exception: of the engine.
-        """
+        """Return the model to use, replaced after a failure if possible; the engine's exceptions pass."""
         if not self.why or self._read is None:
             return self
         with self._lock:
@@ -210,28 +184,21 @@ class RecoverableModel:
 
 
 _FEW_BYTES = 1 << 16
-"""Outputs up to this size stay in the engine's memory and are copied: to bind memory takes 3 us, to copy these less."""
+"""Largest outputs that are copied from the engine's memory; binding takes longer."""
 _NOTHING: Mapping[int, Any] = {}
 _LOOK_MS = 2
-"""How often somebody who may stop a computation is asked; the engine tells at once when it is done."""
+"""Interval of checks for cancellation."""
 _COUNTING = frozenset(("NonMaxSuppression", "NonZero"))
-"""Nodes of the engine whose data decide sizes."""
+"""Operators with data-dependent output sizes."""
 
 
 class OpenvinoExecution(Execution):
-    """One request, which computes one thing at a time.
+    """Inference request for one run at a time.
 
-    A tensor stays bound until memory at another address is given: callers that use their arrays again bind them once.
-    Where sizes are open, arrays are nearly always others, and go in with the run.
+    Arrays stay bound, so callers that reuse them bind once. Inputs of dynamic shape are passed per run.
     """
 
     def __init__(self, living: RecoverableModel, signature: Ports) -> None:
-        """Make a request.
-
-        Args:
-            living: of which model.
-            signature: its ports.
-        """
         self._inputs = signature.inputs
         self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
         self._tensor = module().Tensor
@@ -239,7 +206,6 @@ class OpenvinoExecution(Execution):
         self._begin(living.latest())
 
     def _begin(self, living: RecoverableModel) -> None:
-        """Hold a request of a model, to which nothing is bound."""
         request = living.compiled.create_infer_request()
         self._infer, self._infer_copies = _plain_infer(request, copies=False), _plain_infer(request, copies=True)
         self._set_input = request.set_input_tensor
@@ -248,31 +214,24 @@ class OpenvinoExecution(Execution):
         )
         self._knows_sizes = False if self._open else None
         self._stays = [shape is None or _is_small(shape, dtype) for shape, dtype in self._outputs]
-        """Outputs that lie in the engine's memory, until other memory is given for them."""
+        """Outputs that stay in the engine's memory."""
         self._is_plain = all(self._stays) and not self._open
-        """A run is told nothing, and gives copies."""
+        """True if nothing is bound and outputs are copied."""
         self._bound_inputs: list[object] = [None] * len(self._inputs)
         self._bound_outputs: list[object] = [None] * len(self._outputs)
         self._request = request
-        self._living = living  # the last one, so that the memory that is read from goes after the request
+        self._living = living  # last: frees the memory that it reads after the request
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`. The engine reads the given arrays, and writes into new ones that are handed over.
-
-        Raises:
-            ExecutionError: the engine does not take the inputs, or fails.
-        """
         self._begin_again()
         if self._is_plain:
             return self._copied(inputs)
         return self._computed(inputs, self._allocate_outputs(), self._infer_copies if all(self._stays) else self._infer)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """See `Execution.compute_within`: the engine is stopped between two of its nodes, where all sizes are known.
+        """Cancel between two nodes if all shapes are static; otherwise finish.
 
-        Where some are open, or data decide them, it computes to its end. Nodes that did not run would have made room at
-        the sizes of the run that was stopped, and keep it at those of the run before: results are wrong, or of another
-        shape. Seen with OpenVINO 2026.4.
+        A cancelled run would leave nodes with sizes of earlier runs (last seen in OpenVINO 2026.4).
         """
         self._begin_again()
         return self._computed(
@@ -280,12 +239,10 @@ class OpenvinoExecution(Execution):
         )
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute_into`, and `compute`. What is used again stays bound."""
         self._begin_again()
         return self._computed(inputs, outputs, self._infer)
 
     def _copied(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Copies of what the engine makes in its own memory."""
         try:
             for position, port in self._fed:
                 self._bind(self._set_input, port, inputs[position], self._bound_inputs, position)
@@ -295,7 +252,7 @@ class OpenvinoExecution(Execution):
             raise _failed(error) from error
 
     def _allocate_outputs(self) -> Sequence[Array | None]:
-        """Arrays for the outputs, None for those that are read from the engine's own memory."""
+        """Return arrays for outputs, None for the engine's own memory."""
         return [
             None if stays or shape is None else np.empty(shape, dtype)
             for (shape, dtype), stays in zip(self._outputs, self._stays, strict=True)
@@ -307,12 +264,12 @@ class OpenvinoExecution(Execution):
             while not self._request.wait_for(_LOOK_MS):
                 if cancelled() and self._may_stop():
                     self._request.cancel()
-                    with suppress(Exception):  # it says that it was cancelled
+                    with suppress(Exception):  # because it was cancelled
                         self._request.wait()
                     raise ExecutionError("OpenVINO was stopped")
             self._request.wait()
-        except BaseException:  # an interrupt: the engine still works, on arrays that go with the frames above
-            with suppress(Exception):  # it says that it was cancelled
+        except BaseException:  # on an interrupt the engine still uses the arrays
+            with suppress(Exception):  # because it was cancelled
                 if self._may_stop():
                     self._request.cancel()
                 self._request.wait()
@@ -323,9 +280,9 @@ class OpenvinoExecution(Execution):
         ]
 
     def _may_stop(self) -> bool:
-        """Whether all sizes are known before a run; looked up when a run is to stop, which takes some milliseconds."""
+        """Check that all shapes are static; slow, so done on the first cancellation."""
         if self._knows_sizes is None:
-            self._knows_sizes = False  # for devices that do not have their graph
+            self._knows_sizes = False  # without the device's graph
             with suppress(Exception):
                 nodes = _runtime_operations(self._request.get_compiled_model())
                 kinds = {str(node.get_rt_info()["layerType"].astype(str)) for node in nodes}
@@ -346,26 +303,26 @@ class OpenvinoExecution(Execution):
                 if result is not None:
                     self._stays[port] = self._is_plain = False
                     self._bind(self._request.set_output_tensor, port, result, self._bound_outputs, port)
-            make_array = np.array if infer is self._infer else np.asarray  # of views, or of copies
+            make_array = np.array if infer is self._infer else np.asarray  # views must be copied
             computed = self._at_open_sizes(infer, fed) if self._open else infer(fed)
             return [
                 make_array(output, dtype) if result is None else result
                 for output, result, (_, dtype) in zip(computed, results, self._outputs, strict=True)
             ]
-        except ExecutionError:  # it was stopped, or others failed
+        except ExecutionError:  # cancelled, or another failed
             raise
         except Exception as error:
             raise _failed(error) from error
 
     def _at_open_sizes(self, infer: Callable[[Mapping[int, Any]], Any], fed: Mapping[int, Any]) -> Any:
-        """What the engine computes, where no run failed before, or meanwhile."""
+        """Run, unless a run of this model fails before or meanwhile."""
         living = self._living
         with living.turn:
             if living.why:
                 raise self._not_trusted()
             try:
                 computed = infer(fed)
-            except ExecutionError:  # it was stopped
+            except ExecutionError:  # cancelled
                 raise
             except Exception as error:
                 living.why = living.why or brief(error)
@@ -375,7 +332,7 @@ class OpenvinoExecution(Execution):
         return computed
 
     def _begin_again(self) -> None:
-        """Go on with the model in the place of one by which a run failed, in this execution or in another."""
+        """Switch to the replacement of a failed model."""
         if not self._living.why:
             return
         try:
@@ -419,10 +376,7 @@ def _never() -> bool:
 
 
 def _plain_infer(request: Any, *, copies: bool) -> Callable[[Mapping[int, Any]], Iterable[Array]]:
-    """The request's `infer`, from tensors by port to its outputs, as copies or as views.
-
-    Where it is known, it is the one without the layer that sorts inputs.
-    """
+    """Return `infer` from tensors by port to outputs, without the Python layer that sorts inputs if possible."""
     native: Any = next((base for base in type(request).__mro__[1:] if base.__name__ == "InferRequest"), None)
     if native is None:
         return lambda fed: request.infer(fed, share_inputs=True, share_outputs=not copies).values()
@@ -430,13 +384,13 @@ def _plain_infer(request: Any, *, copies: bool) -> Callable[[Mapping[int, Any]],
 
 
 _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=3)
-"""Of the first two versions were programs that are not read as they were written."""
+"""Imported programs of versions 1 and 2 may be wrong."""
 _ALIGNMENT = 64
-"""Of what the engine wrote, behind the header: it may look into it where it lies."""
+"""Alignment of the export, which the engine may reference."""
 
 
 class OpenvinoProgram(Program):
-    """One compiled model of the engine."""
+    """Compiled model of the engine."""
 
     def __init__(
         self,
@@ -451,17 +405,17 @@ class OpenvinoProgram(Program):
         is_kept: bool = True,
         notes: Sequence[str] = (),
     ) -> None:
-        """Hold a compiled model.
+        """Store a compiled model.
 
         Args:
-            compiled: the engine's.
+            compiled: the engine's model.
             signature: its ports.
-            seal: what it was compiled with, as plain data.
-            weight_bytes: of the model that it was compiled from.
-            copied: how many of them the engine has a copy of.
-            read_from: memory that the engine may look into as long as the model lives.
-            contents: what it was read from, if it was read.
-            is_kept: the engine reads it again as it writes it (`compiler.py`).
+            seal: its device, engine and properties.
+            weight_bytes: bytes of all constants.
+            copied: bytes of constants copied by the engine.
+            read_from: memory that the engine references.
+            contents: the export it was imported from.
+            is_kept: it can be exported and imported correctly.
             notes: for the report.
         """
         self.notes = list(notes)
@@ -477,15 +431,13 @@ class OpenvinoProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`, and `footprint`; where sizes are open, as at those of the last run."""
-        self._living = self._living.latest_model()  # what failed goes
+        self._living = self._living.latest_model()  # frees failed models
         if self._footprint is None or (self._is_open and self._may_have_run):
             self._footprint = footprint_of(self._living.compiled)
         return self._footprint.held_bytes(self._copied_bytes)
 
     @property
     def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`: requests take turns in one working memory."""
         return 0
 
     def create_execution(self) -> Execution:
@@ -508,7 +460,7 @@ class OpenvinoProgram(Program):
 
 
 def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
-    """Return what a program is to a context of this seal, by its header."""
+    """Compare a serialized program with a context's seal."""
     header = _ENVELOPE.header_of(blob)
     try:
         recorded = None if header is None else json.loads(header)["seal"]
@@ -522,16 +474,10 @@ def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
 
 
 def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checked: bool = False) -> OpenvinoProgram:
-    """Return the program that was written as `blob`.
-
-    Args:
-        blob: the bytes.
-        seal: what it must have been compiled with.
-        is_checked: they are not damaged, see `Envelope.open`.
+    """Load a serialized program; `is_checked` as in `Envelope.open`.
 
     Raises:
-        IncompatibleProgramError: it is damaged, or was compiled by another engine, for another device or with other
-            options than `seal` says.
+        IncompatibleProgramError: the bytes are damaged, or the program was compiled with another seal.
     """
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
@@ -560,10 +506,10 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
 
 
 def _imported(contents: memoryview, seal: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What the engine exported, loaded again; and the tensor that it looks into, or None where it has copies."""
+    """Import an export; return the model, and the tensor that the engine references or None."""
     around = seal["device"], dict(seal["properties"])
     tensor = module().Tensor(shareable(np.frombuffer(contents, np.uint8)), shared_memory=True)
     try:
         return core().import_model(tensor, *around), tensor
-    except TypeError:  # engines that take bytes alone, which they copy
+    except TypeError:  # engines that require bytes, and copy them
         return core().import_model(bytes(contents), *around), None

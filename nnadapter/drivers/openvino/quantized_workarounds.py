@@ -1,4 +1,4 @@
-"""Workarounds for quantized graph forms that OpenVINO computes wrongly."""
+"""Workarounds for quantized values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nnadapter.drivers.openvino.graph import (
 from nnadapter.ir.operand import Array
 
 _SEQUENCES = 3
-"""Dimensions of several sequences of vectors."""
+"""Rank of batched sequences of vectors."""
 
 
 def _pads_with_zeros(operator: Any) -> bool:
@@ -49,16 +49,17 @@ REAL: Mapping[str, Callable[[Any], bool]] = {
     ),
     **{f"Reduce{name}": _has_three_dimensions for name in ("L1", "L2", "Max", "Mean", "Min", "Sum")},
 }
-"""Which of the operators: the engine pads quantized values with the integer 0, cuts bounds to whole numbers, where
-channels are open takes a normalization's zero for another, and behind a reduction of three dimensions reads the zero
-points of the first batch for all of them, beyond their end."""
+"""Operators to compute in reals, and the condition.
+
+In integers, padding is the integer 0, bounds are whole numbers, zeros of dynamic channels are mistaken, and
+three-dimensional reductions use the first batch's zero points for all.
+"""
 
 
 def keep_real(operator: Any) -> None:
-    """Put a step in front of an operator that has to be computed in real numbers.
+    """Insert max(lowest, x) before an operator that must compute reals.
 
-    The step is a maximum with the smallest number, or a minimum with the largest one: a maximum and a minimum in a row
-    would be one operator to the engine.
+    Before Minimum it is min(highest, x), because the engine merges a maximum and a minimum.
     """
     kind = operator.get_type_name()
     if not REAL[kind](operator):
@@ -73,7 +74,7 @@ def keep_real(operator: Any) -> None:
 
 
 _GAMMA = 1
-"""The input that a normalization multiplies by."""
+"""Factor of a normalization."""
 
 
 def _is_by_negative(operator: Any) -> bool:
@@ -90,13 +91,13 @@ _NEGATIVE: Mapping[str, Callable[[Any], bool]] = {
     "Negative": lambda _: True,
     "Subtract": lambda operator: constant_numbers(operator.input_value(0)) is not None,
 }
-"""What a quantizer may go into, or in front of, and which of it changes signs."""
+"""Operators that quantizers fuse with or pass, and the check for sign changes."""
 _OF_KNOWN: Mapping[str, Callable[..., Any]] = {"Subtract": np.subtract, "Multiply": np.multiply}
-"""What dequantizes a constant, beside Convert."""
+"""Functions that dequantize constants, in addition to Convert."""
 
 
 def keep_signs(operators: Operators) -> None:
-    """Put a step between products with negative numbers and quantizers, where shapes are dynamic."""
+    """Insert steps between quantizers and products with negative numbers for dynamic shapes."""
     for kind, operator in operators:
         if kind == "FakeQuantize":
             port = operator.input(0)
@@ -115,7 +116,6 @@ def _multiplies_by_negative(operator: Any) -> bool:
 
 
 def _is_dynamic_float(value: Any) -> bool:
-    """Whether a value is of float32, and its sizes are not known."""
     is_real = value.get_element_type().get_type_name() == "f32"
     return is_real and bool(value.get_partial_shape().is_dynamic)
 
@@ -141,7 +141,7 @@ def _has_negative(value: Any) -> bool:
 
 
 def constant_numbers(value: Any) -> Array | None:
-    """The numbers of a constant, or of one that is dequantized; None of what a run computes."""
+    """Return the numbers of a constant, dequantized if needed, or None."""
     node = value.get_node()
     kind = node.get_type_name()
     if kind == "Constant":
@@ -160,11 +160,11 @@ _READERS = frozenset((
     "Add", "BatchNormInference", "Divide", "Identity", "Multiply", "Negative", "Reshape", "Squeeze", "Subtract",
     "Transpose", "Unsqueeze",
 ))  # fmt: skip
-"""What an operator that scales is written as, or stands behind."""
+"""Forms of a scaling operator, or operators before it."""
 
 
 def part_rectified(rectifier: Any) -> None:
-    """Put a step between a rectified product and what changes its signs."""
+    """Insert a step between a rectified product and sign changes."""
     if _is_product(rectifier.input_value(0)):
         for port in rectifier.output(0).get_target_inputs():
             if _changes_signs(port.get_node()):
@@ -172,7 +172,7 @@ def part_rectified(rectifier: Any) -> None:
 
 
 def _is_product(value: Any) -> bool:
-    """Whether a value is a product, scaled or not, to which nothing is added but zeros."""
+    """Check for a product, possibly scaled, with nothing but zeros added."""
     node = value.get_node()
     if node.get_type_name() in PRODUCTS:
         return True
@@ -196,18 +196,18 @@ def _changes_signs(node: Any) -> bool:
 
 
 _ROOMY = 64
-"""The largest weight of which two products have room."""
+"""Largest weight for which two products fit in 16 bits."""
 _STEPS = 255
 _DEPTH, _WIDTH = 256, 64
 _BITS = 8
 _DEQUANTIZING = frozenset(("Multiply", "Subtract", "Convert", "VariadicSplit", "Reshape", "Transpose"))
-"""Operators that dequantize integers, or take a part of them."""
+"""Operators that dequantize integers, or select from them."""
 _IN_INTEGERS = _DEQUANTIZING | {"AvgPool", "Clamp", "Concat", "MaxPool", "Pad", "Relu", "Split", "Squeeze", "Unsqueeze"}
-"""Operators between integers and a product that leave the product in integers."""
+"""Operators before a product that leave it in integers."""
 
 
 def keep_sums(product: Any) -> None:
-    """Put a step before a product whose sums would saturate."""
+    """Insert a step before a product whose sums would saturate."""
     is_wide = (
         _is_of_integers(product.input_value(0).get_node()) and _largest(product.input_value(1).get_node()) > _ROOMY
     )
@@ -216,7 +216,7 @@ def keep_sums(product: Any) -> None:
 
 
 def _is_of_integers(node: Any) -> bool:
-    """Check whether a value is made of integers of 8 bits, through operators that the engine computes in integers."""
+    """Check for a value from 8-bit integers through integer operators."""
     pending, visited = [node], set[str]()
     while pending:
         each = pending.pop()
@@ -230,7 +230,7 @@ def _is_of_integers(node: Any) -> bool:
 
 
 def _largest(node: Any) -> int:
-    """The largest of a constant's integers, without its sign; 0 of anything else."""
+    """Return the largest magnitude of a constant of integers, otherwise 0."""
     while node.get_type_name() in _DEQUANTIZING:
         node = node.input_value(0).get_node()
     is_integers = node.get_type_name() == "Constant" and node.get_element_type().get_type_name() == "i8"
@@ -239,7 +239,7 @@ def _largest(node: Any) -> int:
 
 @cache
 def _has_room() -> bool:
-    """Whether a product of the largest integers is right."""
+    """Check with a small model whether products of large integers are right here."""
     openvino, operators = module(), module().opset13
     parameter = operators.parameter([1, _DEPTH], np.float32)
     bounds = (np.float32(0), np.float32(_STEPS))
@@ -253,14 +253,14 @@ def _has_room() -> bool:
 
 
 _LEVELS = 256
-"""Of 8 bits; what has more has its bounds in front, where nothing is moved through."""
+"""Levels of 8 bits; quantizers with more are not moved."""
 _NARROW = ("i8", "u8")
 _INPUT, _LOW, _HIGH, _LOWEST, _HIGHEST = range(5)
-"""Inputs of a FakeQuantize: the value, between which bounds it is taken, and what these become."""
+"""Inputs of FakeQuantize: value, input bounds, output bounds."""
 
 
 def join_steps(operators: Operators) -> None:
-    """Make one step of what quantizes and what dequantizes, in a model that joins reals."""
+    """Merge quantization and dequantization in models that concatenate reals."""
     if any(kind == "Concat" and operator.get_output_element_type(0).is_real() for kind, operator in operators):
         for kind, operator in operators:
             if kind == "FakeQuantize" and operator.get_attributes()["levels"] == _LEVELS:
@@ -280,7 +280,7 @@ def _join(quantizer: Any) -> None:
 
 
 def _dequantize(quantizer: Any, bounds: list[Array | None], wide: Any) -> None:
-    """Put a quantizer whose results are real in the place of what dequantizes those of another one."""
+    """Replace a dequantization by a quantizer with real results."""
     operators = module().opset13
     shifted = _only_reader(wide.output(0), "Subtract")
     point = np.zeros((), np.float32) if shifted is None else _constant(shifted.input_value(1))
@@ -296,20 +296,20 @@ def _dequantize(quantizer: Any, bounds: list[Array | None], wide: Any) -> None:
 
 
 def _only_reader(output: Any, kind: str) -> Any:
-    """The one operator that reads an output, if it is of this type."""
+    """Return the only reader if it has this type, otherwise None."""
     readers = [reader.get_node() for reader in output.get_target_inputs()]
     return readers[0] if len(readers) == 1 and readers[0].get_type_name() == kind else None
 
 
 def _constant(output: Any) -> Array | None:
-    """Return a constant as real numbers; None for anything else."""
+    """Return a constant as reals, or None."""
     node = output.get_node()
     is_known = is_constant(output) or (node.get_type_name() == "Convert" and is_constant(node.input_value(0)))
     return constant_numbers(output) if is_known else None
 
 
 def keep_bounds(quantizer: Any) -> None:
-    """Put the bounds of a quantizer to more than 8 bits in front of it."""
+    """Insert the bounds of a quantizer to more than 8 bits before it."""
     low, high = (quantizer.input_value(position) for position in (_LOW, _HIGH))
     if quantizer.get_attributes()["levels"] > _LEVELS and is_finite(low) and is_finite(high):
         operators, port = module().opset13, quantizer.input(0)
@@ -318,11 +318,11 @@ def keep_bounds(quantizer: Any) -> None:
 
 
 _PASSED = frozenset(("Convert", "Multiply", "Reshape", "Subtract", "Transpose"))
-"""What stands between quantized weights, or values, and the product that reads them."""
+"""Operators between quantized values and a product."""
 
 
 def part_products(operator: Any) -> None:
-    """Put a step after a product of quantized values that has several readers, where shapes are dynamic."""
+    """Insert a step after a shared product of quantized values with dynamic shape."""
     if operator.get_output_element_type(0).get_type_name() != "f32":
         return
     product = _behind_identities(operator.output(0))
@@ -332,14 +332,14 @@ def part_products(operator: Any) -> None:
 
 
 def _behind_identities(value: Any) -> Any:
-    """The same value where it is read by more than an Identity, which the engine leaves out."""
+    """Follow Identity, which the engine removes."""
     readers = [reader.get_node() for reader in value.get_target_inputs()]
     is_one = len(readers) == 1 and readers[0].get_type_name() == "Identity"
     return _behind_identities(readers[0].output(0)) if is_one else value
 
 
 def _is_dequantized(value: Any) -> bool:
-    """Whether a value is dequantized from 8 bits."""
+    """Check for a value dequantized from 8 bits."""
     node = value.get_node()
     while node.get_type_name() in _PASSED:
         value = node.input_value(0)
@@ -350,7 +350,7 @@ def _is_dequantized(value: Any) -> bool:
 
 
 def part_from_order(transpose: Any) -> None:
-    """Put a step between a Transpose and a convolution of single pixels whose filter is dequantized."""
+    """Insert a step between a Transpose and a pixelwise convolution with a dequantized filter."""
     node = transpose.input_value(0).get_node()
     if node.get_type_name() in ("Convolution", "GroupConvolution") and not is_constant(node.input_value(1)):
         shape = node.get_input_partial_shape(1)

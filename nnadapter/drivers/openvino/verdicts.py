@@ -1,9 +1,7 @@
-"""Verdicts for single nodes from reviewed tables, before OpenVINO itself is queried.
+"""Verdicts on nodes from reviewed tables, before OpenVINO is queried.
 
-What of the ops in the table is refused for its attributes or inputs, and why.
-
-Each row is one way in which the engine computes something else than ONNX says, or does not compile. They were found by
-onnx's operator tests and by a sweep over the attributes of every op (`tests/drivers/openvino/sweep`).
+Restrictions are forms that the engine does not compile, or computes differently from ONNX; found by onnx's operator
+tests and a sweep (`tests/drivers/openvino/sweep`).
 """
 
 from __future__ import annotations
@@ -57,30 +55,24 @@ from partition.graph import SUPPORTED, Reason, Unsupported, Value, Verdict, all_
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """One kind of form that is not taken."""
+    """Refused form of a node."""
 
     ops: str
-    """Op types, with spaces between."""
+    """Op types, separated by spaces."""
     applies: Callable[[Form], object]
     detail: str
-    """What goes on behind the op's name."""
+    """Text after the op type."""
     reason: Reason = Reason.UNSUPPORTED_ATTRIBUTE
 
 
 def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ()) -> Verdict:
-    """Return why the attributes or inputs of a node are not taken, or a yes.
-
-    Args:
-        node: of a model.
-        parts: of the model.
-        sizes: values that follow from the shapes of its inputs, which are open.
-    """
+    """Return the verdict on attributes and inputs; `sizes` are values computed from dynamic shapes."""
     form = Form.of(node, parts, sizes)
     return _first(form, _OPEN if form.has_dynamic_shapes else _FIXED)
 
 
 def data_restriction(node: onnx.NodeProto, parts: Parts) -> Verdict:
-    """The same for what else is refused where data decide over sizes."""
+    """Apply the additional restrictions for data-dependent shapes."""
     return _first(Form.of(node, parts), _OF_DATA)
 
 
@@ -96,7 +88,7 @@ def _first(form: Form, table: Mapping[str, Sequence[Restriction]]) -> Verdict:
 
 
 _UNREAD_COORDINATES = (b"half_pixel_symmetric", b"tf_crop_and_resize")
-"""Of Resize."""
+"""Modes of Resize that the engine does not read."""
 RESTRICTIONS = (
     Restriction(
         "Reshape Expand Tile Squeeze Unsqueeze Split Trilu",
@@ -306,7 +298,7 @@ RESTRICTIONS = (
         "Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds the value that it fills in"
     ),
 )
-"""In the order in which they are looked at."""
+"""Checked in this order."""
 DYNAMIC_SHAPE_RESTRICTIONS = (
     Restriction(
         "QuantizeLinear",
@@ -360,7 +352,7 @@ DYNAMIC_SHAPE_RESTRICTIONS = (
         Reason.UNSUPPORTED_DTYPE,
     ),
 )
-"""The same where sizes of inputs are open."""
+"""Additional restrictions for dynamic shapes."""
 DATA_RESTRICTIONS = (
     Restriction(
         "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Where Xor",
@@ -381,7 +373,7 @@ DATA_RESTRICTIONS = (
         Reason.DATA_DEPENDENT_SHAPE,
     ),
 )
-"""The same where data decide over sizes."""
+"""Additional restrictions for data-dependent shapes."""
 
 
 def _by_op(*tables: Sequence[Restriction]) -> Mapping[str, Sequence[Restriction]]:
@@ -400,16 +392,16 @@ _FIXED, _OPEN, _OF_DATA = (
 
 
 _COUNTING = frozenset(("ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"))
-"""Ops whose int64 results count."""
+"""Ops with counts as int64 results."""
 MOVING = frozenset((
     "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice", "Split", "Squeeze",
     "Tile", "Transpose", "Unsqueeze",
 ))  # fmt: skip
-"""Ops that move the elements of their first input."""
+"""Ops that move elements of their first input."""
 
 
 def counted_names(model: onnx.ModelProto) -> Collection[str]:
-    """Return the values that count, and what is moved of them, in a model whose nodes are in order."""
+    """Return values that are counts, or moved from counts; nodes are in order."""
     names: set[str] = set()
     for node in model.graph.node:
         if plain_domain(node.domain):
@@ -420,7 +412,7 @@ def counted_names(model: onnx.ModelProto) -> Collection[str]:
 
 
 def measured_names(model: onnx.ModelProto) -> Collection[str]:
-    """Return the values that nodes make of shapes of other values, and of constants beside them."""
+    """Return values computed from shapes and constants."""
     constants = {tensor.name for tensor in model.graph.initializer}
     names: set[str] = set()
     for node in model.graph.node:
@@ -438,18 +430,18 @@ _SIZING = frozenset((
     "Trilu", "Clip", "Mod", "Abs", "Sign", "Pow", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "Split", "GatherND",
     "GatherElements", "ScatterND", "Flatten", "Xor",
 ))  # fmt: skip
-"""Ops that make sizes, and masks and positions of them, in exported models."""
+"""Ops on sizes, and on masks and positions of sizes."""
 _LEAST = {"Max": 0, "Min": 1, "Clip": 0}
-"""What bounds sizes, and by what at least."""
+"""Smallest accepted bound of sizes."""
 _BOUNDS = {"Max": slice(None), "Min": slice(None), "Clip": slice(1, 2)}
-"""Which of their inputs may be that bound."""
+"""Inputs that may be the bound."""
 _CAP = 2
-"""The input of Clip that caps; where it has no other bound it is a Min."""
+"""Upper bound of Clip; alone it makes a Min."""
 _REALS = frozenset(("float16", "float32"))
 
 
 def grouped_filters(model: onnx.ModelProto) -> frozenset[str]:
-    """Names of the filters of convolutions in groups: the engine takes these where their filter is a constant."""
+    """Return filters of grouped convolutions, which must be constant."""
     grouped = (
         node
         for node in model.graph.node
@@ -460,44 +452,42 @@ def grouped_filters(model: onnx.ModelProto) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnalysis:
-    """What is asked of a model beyond its single nodes."""
+    """Facts about a model for verdicts on its nodes."""
 
     parts: Parts
     sizes: Collection[str] = ()
-    """Values that follow from the shapes of others, and not from what they hold; or from constants alone."""
+    """Values computed from shapes or constants only."""
     measured: Collection[str] = ()
     """See `measured_names`."""
     counted: Collection[str] = ()
     """See `counted_names`."""
     has_dynamic_shapes: bool = False
-    """Its inputs leave sizes open."""
 
     @staticmethod
     def of(model: onnx.ModelProto, constant_bytes: int) -> ModelAnalysis:
-        """Read a model whose nodes are in order."""
         parts = Parts(model, constant_bytes, grouped_filters(model))
         names = measured_names(model), counted_names(model)
         return ModelAnalysis(parts, size_names(model), *names, has_open_inputs(model))
 
     def is_size(self, name: str) -> bool:
-        """Whether a value follows from shapes alone, and is no real number, as angles of positions are."""
+        """Check for a value computed from shapes alone; reals are excluded, since angles are no sizes."""
         value = self.parts.value(name) if name in self.sizes else None
         return name in self.sizes and (value is None or value.dtype not in _REALS)
 
     def counts(self, node: onnx.NodeProto, name: str) -> bool:
-        """Whether a value is int64 that counts, which a node moves."""
+        """Check for an int64 count that the node moves."""
         value = self.parts.value(name)
         is_moved = node.op_type in MOVING and node.input[0] in self.counted and name in (node.input[0], *node.output)
         return is_moved and value is not None and value.dtype == "int64"
 
 
 def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collection[str] = ()) -> Verdict:
-    """Return the verdict of the tables on a node.
+    """Return the tables' verdict on a node.
 
-    1. Ops of ONNX's own domain that stand in the table, and that nobody switched off.
-    2. Every value is a tensor of known shape and of a data type that the row names, and has elements; parts that Concat
-       joins need not. Where data decide over sizes, the rank is known, and the op is right with open sizes.
-    3. No restriction on its attributes holds.
+    1. The op is in the table and not switched off.
+    2. Every value is a non-empty tensor of static shape and accepted type; parts of Concat may be empty. With
+       data-dependent shapes the rank must be known, and the op right with dynamic shapes.
+    3. No restriction applies.
     """
     if plain_domain(node.domain):
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's own")
@@ -517,16 +507,9 @@ def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collectio
 def judge_dynamic(
     node: onnx.NodeProto, analysis: ModelAnalysis, halves: Collection[str] = DYNAMIC_FLOAT16_OPS
 ) -> Verdict:
-    """Return the verdict of the tables on a node of a model whose sizes are open; some were taken at fixed sizes.
+    """Return the tables' verdict on a node of a model with dynamic shapes; `halves` are ops for float16.
 
-    Ops that make sizes get and make int64, small numbers as they are.
-
-    What has no open size was taken as it is.
-
-    Args:
-        node: the node.
-        analysis: the model.
-        halves: ops that are taken with float16.
+    Ops on sizes use int64. Nodes without dynamic shapes were judged before.
     """
     of_sizes = _of_sizes(node, analysis)
     if of_sizes is not None:
@@ -538,18 +521,16 @@ def judge_dynamic(
         return SUPPORTED
     values = (name for name in (*node.input, *node.output) if name and not analysis.is_size(name))
     open_types = all_of(_open_type(node, name, analysis.parts, halves) for name in values)
-    return (
-        restriction(node, analysis.parts, analysis.sizes) if open_types else open_types
-    )  # they look at what types say
+    return restriction(node, analysis.parts, analysis.sizes) if open_types else open_types  # restrictions rely on types
 
 
 def involves_dynamic_shapes(node: onnx.NodeProto, analysis: ModelAnalysis) -> bool:
-    """Whether a node has values of open sizes, or makes sizes of these."""
+    """Check for values of dynamic shape, or sizes of them."""
     return _is_dynamic(node, analysis.parts) or any(name in analysis.sizes for name in node.output)
 
 
 def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
-    """The verdict on a node over whose sizes data decide: there may come to be no elements."""
+    """Return the verdict on a node with data-dependent shapes, which may be empty."""
     if node.op_type not in EMPTY_SIZES:
         detail = f"{node.op_type} is not among the ops that were found right where data decide over sizes"
         return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
@@ -558,8 +539,8 @@ def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
 
 
 def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
-    """The verdict on a node that makes sizes of sizes; None for any other, and for functions of positions."""
-    # Constants that are dequantized follow from no data either, and are no sizes.
+    """Return the verdict on a computation of sizes, None for other nodes."""
+    # Dequantized constants are no sizes.
     if node.op_type in QUANTIZING or not all(name in analysis.sizes for name in node.output if name):
         return None
     is_known = node.op_type in _SIZING and not plain_domain(node.domain)
@@ -573,9 +554,9 @@ def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
 
 
 def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
-    """The verdict on a bound of sizes: behind one that is negative, dimensions come out wrong."""
+    """Return the verdict on a bound of sizes; after negative ones, dimensions are wrong."""
     value = parts.value(node.output[0])
-    if node.op_type not in _LEAST or value is None or value.static_shape is None:  # positions are no dimensions
+    if node.op_type not in _LEAST or value is None or value.static_shape is None:  # positions are not dimensions
         return SUPPORTED
     caps = node.op_type == "Clip" and len(node.input) > _CAP and not node.input[1]
     names, least = (
@@ -589,7 +570,6 @@ def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
 
 
 def _least(tensor: onnx.TensorProto | None) -> float | None:
-    """The least number of a constant."""
     numbers = None if tensor is None else array_of(tensor)
     return None if numbers is None or not numbers.size else float(numbers.min())
 
@@ -604,7 +584,6 @@ def _is_typed(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
 
 
 def _is_dynamic(node: onnx.NodeProto, parts: Parts) -> bool:
-    """Whether the shape of a value is not known."""
     values = (parts.value(name) for name in (*node.input, *node.output) if name)
     return any(value is None or value.static_shape is None for value in values)
 
@@ -645,9 +624,9 @@ def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], analy
         return Unsupported(Reason.UNSUPPORTED_DTYPE if is_tensor else Reason.UNSUPPORTED_TYPE, detail)
     if value.static_shape is None and analysis.has_dynamic_shapes:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the shape of {name!r} of {node.op_type} is not known")
-    if value.static_shape is None:  # data decide over it
+    if value.static_shape is None:  # shape depends on data
         return SUPPORTED
-    # An empty constant is how Resize has none, and an empty part how a cache begins.
+    # Resize has an empty constant for an absent input, and a cache starts empty.
     may_be_empty = name in parts.constants or (node.op_type == "Concat" and name in node.input)
     if 0 in value.static_shape and not may_be_empty:
         detail = f"{name!r} of {node.op_type} has shape {list(value.static_shape)}, accepted: tensors with elements"

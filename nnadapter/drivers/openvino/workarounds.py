@@ -1,7 +1,7 @@
-"""Defects of OpenVINO that are worked around in the engine's models: one table.
+"""Table of OpenVINO's defects and their workarounds.
 
-`tests/drivers/openvino/test_workarounds.py` has a model for each row, which the engine alone computes wrongly. The test
-fails when the engine computes it rightly: then the row can go, with its function.
+For each row `tests/drivers/openvino/test_workarounds.py` has a model that the engine alone computes wrongly. When the
+test fails, delete the row and its function.
 """
 
 from __future__ import annotations
@@ -62,31 +62,31 @@ _REDUCING = frozenset((*map("Reduce{}".format, _REDUCTIONS), "GlobalAveragePool"
 
 @dataclass(frozen=True, kw_only=True)
 class Workaround:
-    """One defect of the engine, and what is done about it."""
+    """Defect of the engine and its workaround."""
 
     name: str
     defect: str
-    """The form, and what the engine computes."""
+    """Affected form and wrong result."""
     action: str
     apply: Callable[..., str | None] | None = None
-    """Changes one operator; or a list of operators, without `kinds`. It may return a note for the report."""
+    """Function that changes an operator, or all of them without `kinds`; may return a note."""
     function: str = ""
-    """The function elsewhere that does what is done, without `apply`; in words, module and name."""
+    """Function elsewhere that does it, as module and name."""
     kinds: frozenset[str] = frozenset()
-    """Types of the engine's operators that are changed."""
+    """Operator types to change."""
     ops: frozenset[str] = frozenset()
-    """ONNX ops of which a model has to have one; empty for every model."""
+    """ONNX ops that require it; empty for every model."""
     seen: str = "2026.4.1"
-    """The version of OpenVINO in which the defect was seen last."""
+    """Last OpenVINO version with the defect."""
     fixed: str = ""
-    """The version without the defect; a row stays until `engine.OLDEST` is that version."""
+    """Version without the defect; keep the row until `engine.OLDEST` reaches it."""
     processors: str = ""
-    """Where the defect shows, if not everywhere."""
+    """Affected processors, if not all."""
     changes_shapes: bool = False
-    """Whether the engine has to infer shapes again."""
+    """True if shapes must be inferred again."""
 
     def run(self, operators: Operators) -> str | None:
-        """Change the operators that need it, and return a note for the report, if there is one."""
+        """Change the operators; return a note, if any."""
         if self.apply is None:
             return None
         if not self.kinds:
@@ -385,19 +385,14 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         function="program.OpenvinoExecution.compute_within",
     ),
 )
-"""In the order in which they are applied."""
+"""Applied in this order."""
 
 NOTES = ("nnadapter", "notes")
-"""Where an engine's model has notes of what was changed, a line for each."""
+"""Path of notes in a model, one per line."""
 
 
 def apply_workarounds(model: Any, ops: Collection[str]) -> None:
-    """Change an engine's model, and write notes for the report into it.
-
-    Args:
-        model: as the engine read it.
-        ops: names of ONNX's ops that it was written in.
-    """
+    """Change a model read from these ONNX ops, and store notes in it."""
     for row in WORKAROUNDS:
         if not row.ops.isdisjoint(ops):
             row.run(_operators(model))
