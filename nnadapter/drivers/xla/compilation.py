@@ -1,16 +1,9 @@
-"""Compilation of a segment to one XLA function: packed constants, carrier types and donated inputs.
+"""Compilation of a segment to one XLA function: packed constants, 4-bit tensors and donated inputs.
 
-Tensors of 4 bits at the border of a compiled function: a byte for each element, as numpy has them.
+JAX 0.10 refuses 4-bit arguments, so they have one byte per element at the boundary.
 
-JAX 0.10 does not give compiled functions arguments of 4 bits: it says that their layouts disagree.
-
-Inputs in whose memory XLA makes results: what JAX calls donated buffers.
-
-A segment is compiled once more for each set of inputs that are donated, when that is first seen; behind a number of
-sets nothing more is donated. Where none of its results has the data type and the shape of an input, XLA has no use for
-its memory, and it is not donated either.
-
-Source: `donate_argnums` of `jax.jit`.
+A segment is compiled again for each set of donated inputs, up to a limit. Inputs are donated only if a result has their
+type. Source: `donate_argnums` of `jax.jit`.
 """
 
 from __future__ import annotations
@@ -37,17 +30,17 @@ _CARRIERS: Mapping[str, np.dtype[Any]] = {"int4": np.dtype(np.int8), "uint4": np
 
 
 def carrier(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the data type that stands for another one at the border; most stand for themselves."""
+    """Return the data type at the boundary."""
     return _CARRIERS.get(dtype_name(dtype), dtype)
 
 
 def carried(array: Array) -> Array:
-    """Return an array as the border has it."""
+    """Return an array in its boundary data type."""
     return array.astype(_CARRIERS[name]) if (name := dtype_name(array.dtype)) in _CARRIERS else array
 
 
 def give_back() -> None:
-    """Give memory that is free back to the system, where the C library can; it takes some 10 ms."""
+    """Return free memory to the system if possible; slow."""
     trim = _trim()
     if trim is not None:
         trim(0)
@@ -55,41 +48,33 @@ def give_back() -> None:
 
 @memoize(1)
 def _trim() -> Callable[[int], Any] | None:
-    """Return glibc's `malloc_trim`; None elsewhere."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 Pack = Callable[[Array], Array]
-"""A constant as the model has it -> as what computes an operation is given it."""
+"""Function that packs a constant."""
 
 
 class Packing:
-    """What computes an operation, some of whose constants it wants packed.
-
-    Args:
-        compute: is called with them.
-        packs: by position of an input, what packs it.
-    """
+    """Computation of an operation with packed constants, by input position."""
 
     def __init__(self, compute: Computes, packs: Mapping[int, Pack]) -> None:
         self._compute, self.packs = compute, packs
 
     def __call__(self, *inputs: Any) -> Any:
-        """See `Computes`."""
         return self._compute(*inputs)
 
 
 def packs_of(compute: Computes) -> Mapping[int, Pack]:
-    """Return the packing functions of an operation's constants, by the position of the input."""
+    """Return the packing functions of constants by input position."""
     return compute.packs if isinstance(compute, Packing) else {}
 
 
 _MOST_FORMS = 16
-"""Of one segment."""
 
 
 class Donating:
-    """The forms of one segment that take memory of inputs. Usable from many threads at once."""
+    """Variants of one segment that overwrite donated inputs. Thread-safe."""
 
     def __init__(self, compiled: Compiled) -> None:
         self._compiled = compiled
@@ -97,14 +82,9 @@ class Donating:
         self._forms: dict[tuple[int, ...], Any] = {}
 
     def start(self, inputs: Sequence[Any], given_up: Sequence[int]) -> Sequence[Any] | None:
-        """Return JAX's arrays of the results, which XLA may still be computing; None if it has no use for the memory.
+        """Start a run; return pending result arrays, or None if XLA cannot use the memory.
 
-        Args:
-            inputs: JAX's arrays.
-            given_up: positions of those that nobody reads behind this.
-
-        Raises:
-            ExecutionError: XLA fails.
+        `given_up` are the positions of donated inputs. Raises ExecutionError if XLA fails.
         """
         key = tuple(given_up)
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
@@ -120,7 +100,7 @@ class Donating:
             return results
 
     def _form_or_none(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
-        """Return a form of the segment; None if XLA does not compile it or has no use for the memory."""
+        """Compile a variant, or return None."""
         with (
             suppress(CompilationError),
             translated("XLA did not compile the segment", "see its message", CompilationError),
@@ -150,13 +130,7 @@ class Donating:
 
 
 def usable(given_up: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
-    """Return the positions of inputs whose memory a result can take: each result takes one.
-
-    Args:
-        given_up: positions among the inputs.
-        inputs: data type and shape of each.
-        results: of each.
-    """
+    """Return the positions of inputs whose memory a result of equal type can reuse, each result once."""
     left, taken = Counter(results), []
     for position in given_up:
         if left[inputs[position]]:
@@ -170,44 +144,35 @@ def _kind(typed: Any) -> tuple[str, tuple[int, ...]]:
 
 
 PASSES = ("simplify", "fuse_batch_normalization", "channels_last")
-"""What XLA does not do by itself, or not where weights are arguments."""
+"""Passes that XLA lacks, or lacks for weights as arguments."""
 
 Key = tuple[int, Pack | None]
-"""A constant: which operand, and what packs it."""
+"""Operand index, and packing function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What XLA made of a segment."""
+    """Segment compiled by XLA."""
 
     executable: Any
-    """JAX's: called with the inputs and the constants."""
+    """JAX executable of inputs and constants."""
     constants: tuple[Any, ...]
-    """On the device, in the order in which the function takes them."""
+    """Constants on the device, in argument order."""
     device: Any
-    """JAX's, that it runs on."""
     results: tuple[str, ...]
-    """Data types of the results."""
     exported: bytes
-    """The function as `jax.export` writes it: what XLA compiled, in StableHLO."""
+    """StableHLO from `jax.export`."""
 
 
 def prepared(model: Model) -> Model:
-    """Return the segment as it is lowered."""
+    """Run the passes before lowering."""
     return run_passes(model, PASSES)
 
 
 def compiled(model: Model, closures: Sequence[Computes], device: Any, precision: str) -> Compiled:
-    """Compile a segment with known sizes.
+    """Compile a prepared segment with static shapes; raise CompilationError if JAX or XLA fails.
 
-    Args:
-        model: what `prepared` gave.
-        closures: what computes each operation.
-        device: JAX's.
-        precision: of products, as JAX calls it.
-
-    Raises:
-        CompilationError: JAX or XLA fails.
+    `closures` compute the operations, `precision` is JAX's name.
     """
     jax, keys = module(), _keys(model, closures)
     arrays = [_packed(model, key) for key in keys]
@@ -216,7 +181,7 @@ def compiled(model: Model, closures: Sequence[Computes], device: Any, precision:
         inputs = [_shape(model.operands[index].type, device) for index in model.inputs]
         constants = tuple(_shape(array, device) for array in arrays)
         exported = jax.export.export(jitted, platforms=[platform_of(device)])(inputs, constants)
-        # Not what was exported: JAX 0.10 never frees a megabyte for each that it compiles of it.
+        # compiling the exported function leaks memory in JAX 0.10
         executable = jitted.lower(inputs, constants).compile()
         give_back()
         return Compiled(
@@ -229,17 +194,7 @@ def compiled(model: Model, closures: Sequence[Computes], device: Any, precision:
 
 
 def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[str], device: Any) -> Compiled:
-    """Compile what was written by `jax.export`: nothing is traced or lowered, XLA compiles as it did then.
-
-    Args:
-        exported: see `Compiled.exported`.
-        arrays: the constants.
-        results: data types of the results.
-        device: JAX's.
-
-    Raises:
-        CompilationError: JAX or XLA fails.
-    """
+    """Compile a function from `jax.export` without lowering; raise CompilationError if JAX or XLA fails."""
     jax = module()
     with _translated(), own_settings():
         function = jax.export.deserialize(bytearray(exported))
@@ -257,7 +212,7 @@ def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[s
 
 
 def platform_of(device: Any) -> str:
-    """Return the name of a device in `jax.export`: `cpu`, `cuda`, `rocm`, `tpu`."""
+    """Return a device's platform for `jax.export`: `cpu`, `cuda`, `rocm`, `tpu`."""
     kind = str(device.platform)
     return str(device.client.platform_version).split()[0].lower() if kind == "gpu" else kind
 
@@ -267,7 +222,6 @@ def _translated() -> AbstractContextManager[None]:
 
 
 def _shape(typed: Any, device: Any) -> Any:
-    """Return JAX's description of an operand's type or of an array."""
     is_type = isinstance(typed, OperandType)
     shape, dtype = (typed.dimensions, carrier(typed.dtype.array_type)) if is_type else (typed.shape, typed.dtype)
     jax = module()
@@ -286,7 +240,7 @@ def _packed(model: Model, key: Key) -> Array:
 
 
 def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
-    """Return the constants that are read, each in every form in which it is read."""
+    """Return the constants that operations read, once per packed form."""
     read: list[Key] = []
     for operation, compute in zip(model.operations, closures, strict=True):
         packs = packs_of(compute)
@@ -298,7 +252,7 @@ def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
 def _function_of(
     model: Model, closures: Sequence[Computes], keys: Sequence[Key]
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """Return the whole segment as one function of inputs and constants."""
+    """Return the segment as a function of inputs and constants."""
 
     def segment(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         given = {key: _as_said(model, key[0], value, key[1]) for key, value in zip(keys, constants, strict=True)}
@@ -321,6 +275,6 @@ def _function_of(
 
 
 def _as_said(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:
-    """Return a value from outside in the data type of the model; a packed one has a type of its own."""
+    """Convert an unpacked value from its boundary type to the model's."""
     dtype = model.operands[index].type.dtype.array_type
     return value if pack is not None or carrier(dtype) == dtype else value.astype(dtype)

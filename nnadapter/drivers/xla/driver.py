@@ -1,4 +1,4 @@
-"""Driver `xla`: its devices, their options and contexts."""
+"""Driver `xla`: devices, options and contexts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nnadapter.ir.model import Model
 from nnadapter.process.packages import has_extra
 
 PRECISIONS = {"float32": "highest", "tensorfloat32": "high", "bfloat16": "default"}
-"""By name: JAX's precision of products. Processors compute in float32 whatever it says."""
+"""Option -> JAX's precision of products; CPUs always use float32."""
 
 OPTIONS = (
     Option(
@@ -37,11 +37,10 @@ OPTIONS = (
         help="In what at least a GPU or a TPU multiplies float32: lower ones are faster, and off by more.",
     ),
 )
-"""The options of every device."""
 
 
 class XlaContext(TableContext):
-    """Compiles each segment as one function."""
+    """Context that compiles each segment as one function."""
 
     def __init__(self, driver: TableDriver, device: Any) -> None:
         super().__init__(driver)
@@ -49,11 +48,11 @@ class XlaContext(TableContext):
         self._precision = str(driver.option_values["precision"])
 
     def compile(self, model: Model) -> Program:
-        """See `Context.compile`.
+        """Compile a segment.
 
         Raises:
-            InvalidModelError: the model contradicts itself.
-            CompilationError: a lowering refused what it took before, or XLA does not compile the segment.
+            InvalidModelError: the model is invalid.
+            CompilationError: a lowering refuses an operation now, or XLA fails.
         """
         self._lowered(model)
         ready = prepared(model)
@@ -64,19 +63,16 @@ class XlaContext(TableContext):
         return deserialized(blob, self._seal(), self._device)
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """See `Context.deserialize_view`: a processor uses the constants where the file is mapped."""
         return deserialized(blob, self._seal(), self._device, is_checked=True)
 
     def check_blob(self, blob: memoryview) -> Compatibility:
-        """See `Context.check_blob`: JAX, platform and precision have to be the same."""
         return compatibility(blob, self._seal())
 
     def close(self) -> None:
-        """See `Context.close`: what its programs were compiled in goes back to the system."""
         give_back()
 
     def _seal(self) -> dict[str, str]:
-        """Return what a program must have been compiled with to run here."""
+        """Return what a program must be compiled with to run here."""
         return {"jax": version(), "platform": platform_of(self._device), "precision": self._precision}
 
 
@@ -89,7 +85,7 @@ _NEEDS = {
     "gpu": HardwareNeeds(("Linux",), ("sys/class/drm/*/device/vendor",), "0x10de"),
     "tpu": HardwareNeeds(("Linux",), ("sys/class/accel/*/device/vendor",), "0x1ae0"),
 }
-"""What a kind needs of the machine: 0x10de is NVIDIA's number as a vendor, 0x1ae0 Google's."""
+"""Hardware by PCI vendor: 0x10de NVIDIA, 0x1ae0 Google."""
 _HOW_TO_GET = {
     "cpu": "set JAX_PLATFORMS so that it has cpu in it, or not at all",
     "gpu": "pip install 'jax[cuda13]' on a machine with an NVIDIA GPU, or choose xla:cpu",
@@ -98,7 +94,7 @@ _HOW_TO_GET = {
 
 
 class XlaDriver(TableDriver):
-    """Offers the devices that JAX finds."""
+    """Driver of JAX's devices."""
 
     types = "float32"
     options = OPTIONS
@@ -111,11 +107,11 @@ class XlaDriver(TableDriver):
             yield from rows_of(function)
 
     def open(self, device_id: str) -> XlaDevice:
-        """See `Driver.open`: `cpu`, `gpu`, `tpu`, or `gpu.1` where there are several; JAX's default if empty.
+        """Open `cpu`, `gpu`, `tpu`, or one of several such as `gpu.1`; JAX's default if `device_id` is empty.
 
         Raises:
             DeviceNotFoundError: there is no such kind of device.
-            MissingDeviceExtraError, DeviceUnavailableError: the package or the device is not there.
+            MissingDeviceExtraError, DeviceUnavailableError: the package or the device is missing.
         """
         if not has_extra(EXTRA):
             raise missing(f"xla:{device_id}" if device_id else "xla")
@@ -134,7 +130,7 @@ class XlaDriver(TableDriver):
 
 
 class XlaDevice(TableDevice):
-    """One of JAX's devices."""
+    """Device of JAX."""
 
     def __init__(self, driver_type: type[TableDriver], device: Any) -> None:
         super().__init__(driver_type)
@@ -148,11 +144,11 @@ class XlaDevice(TableDevice):
         return True
 
     def allocate(self, nbytes: int) -> Memory:
-        """See `Device.allocate`: XLA has what lies there, and nothing until something is copied in."""
+        """Allocate memory; XLA allocates when data is copied in."""
         return XlaMemory(self._device, nbytes)
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
-        """See `Device.from_dlpack`: what JAX takes, on its own device or another one of JAX's."""
+        """Copy a tensor from any device of JAX."""
         return taken_over(tensor, self._device)
 
     @property
@@ -166,7 +162,7 @@ class XlaDevice(TableDevice):
         return XlaEvent()
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """See `Device.memory_statistics`: as XLA counts; it does not on processors."""
+        """Return XLA's counts; None on CPUs."""
         said = self._device.memory_stats()
         if not said:
             return None

@@ -1,4 +1,4 @@
-"""The border to the package `jax`: imported on use, with settings for us alone, its errors translated."""
+"""Boundary to the package `jax`: lazy import, thread-local settings, translated errors."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "transfer_guard_host_to_device": ("allow", None),
     }
 )
-"""Of JAX's settings, those that would change what a model gives or stop it, and what they may be."""
+"""Accepted values of settings that could change results or stop a model; the first replaces others."""
 
 
 def missing(device: str) -> MissingExtraError:
-    """Return the error that `device` cannot be used without the package."""
+    """Return the error for a missing package."""
     return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
 
 
@@ -54,13 +54,13 @@ def module() -> Any:
     try:
         import jax
         import jax.export
-    except Exception as error:  # a jaxlib of another version raises RuntimeError, a broken one whatever it likes
+    except Exception as error:  # other versions of jaxlib raise RuntimeError, broken ones anything
         raise DeviceUnavailableError(f"the package jax does not load ({brief(error)}); install it again") from error
     return jax
 
 
 def version() -> str:
-    """Return versions of JAX and of the library that holds the compiler."""
+    """Return the versions of JAX and jaxlib."""
     import jaxlib
 
     return f"{module().__version__} ({jaxlib.__version__})"
@@ -72,10 +72,8 @@ def _threads() -> Threads:
 
 
 def own_settings() -> AbstractContextManager[Any]:
-    """Return a context with our settings of JAX in this thread; those of the process stay.
-
-    Raises:
-        DeviceLostError: the process was forked from one that had used the device.
+    """Return a context manager with our settings in this thread; raise DeviceLostError in a fork of a process that used
+    JAX.
     """
     if _threads().are_gone:
         raise DeviceLostError(
@@ -84,27 +82,27 @@ def own_settings() -> AbstractContextManager[Any]:
         )
     jax, stack = module(), ExitStack()
     for name, values in _SETTINGS.items():
-        if getattr(jax.config, f"jax_{name}") not in values:  # to set one takes 20 times as long
+        if getattr(jax.config, f"jax_{name}") not in values:  # reading is much faster than setting
             stack.enter_context(getattr(jax, name)(values[0]))
     return stack
 
 
 def present(kind: str) -> Sequence[Any]:
-    """Return JAX's devices of a kind on this machine, `cpu`, `gpu` or `tpu`."""
+    """Return JAX's local devices of a kind."""
     try:
         return tuple(module().local_devices(backend=kind))
-    except (RuntimeError, AssertionError):  # that is how it says that there is no such backend, or none at all
+    except (RuntimeError, AssertionError):  # no such backend
         return ()
 
 
 def default_kind() -> str:
-    """Return the kind of device that JAX chooses by default."""
+    """Return JAX's default kind of device."""
     with translated("JAX has no backend", "see JAX_PLATFORMS", DeviceUnavailableError):
         return str(module().default_backend())
 
 
 def translated(what: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
-    """Turn whatever the package raises into a `kind`: `what` failed, its own words, `advice`."""
+    """Translate exceptions of the package into `kind`: `what`, message, advice."""
     return translated_as(what, advice, kind, brief)
 
 

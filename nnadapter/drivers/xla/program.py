@@ -1,8 +1,7 @@
 """Compiled segments of XLA: device memory, streams, executions and the serialized form.
 
-JAX starts work and goes on: a stream is what was started, an event the results that it had by then.
-
-What reads an array waits on the device until it is there, so that work is in order whichever stream it is of.
+JAX computes asynchronously: a stream lists started results, and an event the results pending when it was recorded.
+Reads of an array wait for it on the device, so work is ordered across streams.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from nnadapter.ir.operand import Array, array_type_of
 
 
 class XlaEvent(Event):
-    """See `Event`."""
+    """Event: the results that were pending when it was recorded."""
 
     def __init__(self) -> None:
         self.results: Sequence[Any] = ()
-        """What was under way at the last record."""
+        """Results pending at the last record."""
 
     @property
     def is_done(self) -> bool:
@@ -48,14 +47,14 @@ class XlaEvent(Event):
 
 
 class XlaStream(Stream):
-    """See `Stream`."""
+    """Stream: the results that were started on it."""
 
     def __init__(self) -> None:
         self._results: list[Any] | None = []
-        """Of work that nobody has waited for yet."""
+        """Results that no caller has waited for."""
 
     def add(self, results: Sequence[Any]) -> None:
-        """Add work that is under way."""
+        """Add results that XLA is computing."""
         open_results = self._open()
         open_results[:] = [result for result in open_results if not result.is_ready()]
         open_results.extend(results)
@@ -65,7 +64,7 @@ class XlaStream(Stream):
         event.results = tuple(self._open())
 
     def wait(self, event: Event) -> None:
-        """See `Stream.wait`: whatever reads the results of the other stream waits for them."""
+        """Do nothing: a reader of the other stream's results waits for them."""
 
     def synchronize(self) -> None:
         results, self._results = self._open(), []
@@ -83,18 +82,14 @@ class XlaStream(Stream):
 
 
 def wait_for(results: Sequence[Any]) -> None:
-    """Wait until all of them are there.
-
-    Raises:
-        ExecutionError: what makes one failed.
-    """
+    """Wait for results; raise ExecutionError if one failed."""
     with translated("XLA failed", "see its message", ExecutionError):
         for result in results:
             result.block_until_ready()
 
 
 def with_no_word(result: Any) -> None:
-    """Wait for a result that nobody looks at, whatever becomes of it."""
+    """Wait for an unused result, ignoring failures."""
     try:
         wait_for((result,))
     except ExecutionError:
@@ -102,12 +97,12 @@ def with_no_word(result: Any) -> None:
 
 
 class XlaMemory(Memory):
-    """Room for bytes, which holds an array of JAX's or nothing yet, or nothing any more: XLA took it for a result.
+    """Memory that holds a JAX array, nothing yet, or nothing any more after donation.
 
     Args:
-        device: JAX's.
-        nbytes: how much may be copied in.
-        value: what lies there.
+        device: JAX device.
+        nbytes: capacity.
+        value: JAX array in the memory.
     """
 
     def __init__(self, device: Any, nbytes: int, value: Any = None) -> None:
@@ -117,16 +112,18 @@ class XlaMemory(Memory):
     def copy_in(self, array: Array) -> None:
         self._check()
         held = carried(array)
-        copied = held.copy() if held is array and self._device.platform == "cpu" else held  # it would look at `array`
+        # otherwise JAX may alias `array`
+        copied = held.copy() if held is array and self._device.platform == "cpu" else held
         with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
             self._value = module().device_put(copied, self._device).block_until_ready()
 
     def copy_out(self, array: Array) -> None:
-        with translated("the tensor is gone", "feed it anew", DonatedValueError), own_settings():  # donated meanwhile
+        # may be donated concurrently
+        with translated("the tensor is gone", "feed it anew", DonatedValueError), own_settings():
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-        """Return the contents as JAX's array, seen as a tensor of this type."""
+        """Return the contents as a JAX array of this type."""
         held, dtype = self._held(), carrier(dtype)
         if held is not None and held.dtype == dtype and held.shape == shape:
             return held
@@ -138,7 +135,7 @@ class XlaMemory(Memory):
             return module().device_put(seen[:count].view(dtype).reshape(shape), self._device)
 
     def free(self) -> None:
-        """See `Memory.free`: XLA frees the array when nothing that is under way needs it."""
+        """Free the memory; XLA frees the array after pending work."""
         self._value, self._is_free = None, True
 
     def dlpack_device(self) -> tuple[int, int] | None:
@@ -146,7 +143,7 @@ class XlaMemory(Memory):
         return None if held is None else tuple(map(int, held.__dlpack_device__()))  # type: ignore[return-value]
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
-        """See `Memory.dlpack`: a copy, since JAX cannot say that what it gives is not to be written to."""
+        """Export a copy, because JAX cannot mark an export as read-only."""
         with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
             return self.value(dtype, shape).__dlpack__(copy=True, **asked)
 
@@ -163,12 +160,12 @@ class XlaMemory(Memory):
 
 
 def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
-    """Return a copy of another library's tensor by DLPack; None if JAX does not take it."""
+    """Return a copy of another library's tensor by DLPack; None if JAX refuses it."""
     if not hasattr(tensor, "__dlpack__"):
         return None
     try:
         with translated("JAX does not take it", "copy it to the host", DriverError), own_settings():
-            # JAX 0.10 makes no copy of aligned memory, whatever it is asked; who is donated that would write into it.
+            # JAX 0.10 aliases aligned memory even if a copy is requested; a donated alias would be overwritten.
             value = module().numpy.from_dlpack(tensor, device=device).copy().block_until_ready()
     except DriverError:
         return None
@@ -178,29 +175,24 @@ def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
 
 
 def tensor_of(value: Any, name: str, device: Any) -> DeviceTensor:
-    """Return a result of that data type as a tensor in memory of its own."""
+    """Return a result as a device tensor of that data type."""
     dtype = array_type_of(name)
     return DeviceTensor(XlaMemory(device, value.size * dtype.itemsize, value), dtype, value.shape)
 
 
 def value_of(tensor: DeviceTensor) -> Any:
-    """Return a tensor as JAX's array."""
+    """Return a tensor as a JAX array."""
     assert isinstance(tensor.memory, XlaMemory), "memory of a device is its own"
     return tensor.memory.value(tensor.dtype, tensor.shape)
 
 
 class XlaExecution(Execution):
-    """Holds nothing between runs, so many threads may share it."""
+    """Execution without state, so threads can share it."""
 
     def __init__(self, compiled: Compiled, donating: Donating) -> None:
         self._compiled, self._donating = compiled, donating
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`.
-
-        Raises:
-            ExecutionError: XLA fails.
-        """
         results = self._started(list(map(carried, inputs)))
         taken = array_over if self._compiled.device.platform == "cpu" else np.array
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
@@ -229,7 +221,7 @@ class XlaExecution(Execution):
         ]
 
     def _made(self, inputs: Sequence[DeviceTensor]) -> Sequence[Any]:
-        """Start a run as `_started`, in memory of donated inputs if XLA has a use for it."""
+        """Start a run in the memory of donated inputs if possible."""
         values = list(map(value_of, inputs))
         given_up = [position for position, device_tensor in enumerate(inputs) if device_tensor.is_donated]
         try:
@@ -238,11 +230,11 @@ class XlaExecution(Execution):
         except ExecutionError:
             for tensor in inputs:
                 if not tensor.is_donated:
-                    value_of(tensor)  # whoever fed one that another run took meanwhile is at fault, and is told so
+                    value_of(tensor)  # report an input that another run took instead
             raise
 
     def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Return JAX's arrays of the results, which XLA may still be computing."""
+        """Return JAX arrays of the results, which XLA may still be computing."""
         compiled = self._compiled
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
             results: Sequence[Any] = compiled.executable(list(inputs), compiled.constants)
@@ -250,7 +242,7 @@ class XlaExecution(Execution):
 
 
 class _Held:
-    """Memory of a result, as numpy asks for it; the result lives as long as somebody looks at it."""
+    """Memory of a result in numpy's array interface; keeps the result alive."""
 
     def __init__(self, result: Any) -> None:
         self._result = result.block_until_ready()
@@ -263,7 +255,7 @@ class _Held:
 
 
 def array_over(result: Any) -> Array:
-    """Return a writable array over the memory of a result on a processor, which nothing else reads."""
+    """Return a writable array over a CPU result's memory, which nothing else reads."""
     if not result.nbytes:
         return np.array(result)
     array: Array = np.asarray(_Held(result)).view(result.dtype).reshape(result.shape)
@@ -271,38 +263,37 @@ def array_over(result: Any) -> Array:
 
 
 Seal = Mapping[str, str]
-"""What a program must have been compiled with, by name."""
+"""Requirements that a program was compiled for, by name."""
 
 _ENVELOPE = Envelope(magic=b"nna-xla\n", version=1)
 _ALIGNMENT = 64
-"""Of constants, so that those of a file are used where they are."""
+"""Alignment of constants, so that those of a file are used in place."""
 
 
 class XlaProgram(Program):
-    """What XLA made of a segment, and its constants."""
+    """Segment compiled by XLA."""
 
     def __init__(self, compiled: Compiled, seal: Seal) -> None:
         self._compiled, self._seal = compiled, seal
         self._donating = Donating(compiled)
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`: XLA allocates as it runs, so that many threads may share one."""
+        """Return an execution that threads can share, because XLA allocates per run."""
         return XlaExecution(self._compiled, self._donating)
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: constants, code, and what one run works in."""
+        """Bytes of constants, code and the working memory of one run."""
         said = self._compiled.executable.memory_analysis()
         held = sum(array.nbytes for array in self._compiled.constants)
         return int(held + said.temp_size_in_bytes + said.generated_code_size_in_bytes)
 
     @property
     def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`: what a run works in is freed behind it."""
         return 0
 
     def serialize(self) -> bytes:
-        """See `Program.serialize`: the function as XLA was given it, and not what it made of it."""
+        """Serialize the function before XLA's compilation, and the constants."""
         with own_settings():
             arrays = [np.asarray(value) for value in self._compiled.constants]
         constants = [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays]
@@ -327,7 +318,7 @@ def _padded(arrays: Sequence[Array]) -> Iterator[bytes | memoryview]:
 
 
 def compatibility(blob: memoryview, seal: Seal) -> Compatibility:
-    """Return what a program is to a context of this seal, by its header."""
+    """Compare a serialized program's header with the seal of a context."""
     header = _ENVELOPE.header_of(blob)
     try:
         recorded = None if header is None else dict(json.loads(header)["seal"])
@@ -339,17 +330,16 @@ def compatibility(blob: memoryview, seal: Seal) -> Compatibility:
 
 
 def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checked: bool = False) -> XlaProgram:
-    """Return the program that was written as `blob`; XLA compiles it again.
+    """Load a serialized program; XLA compiles it again.
 
     Args:
         blob: the bytes.
-        seal: what it must have been compiled with.
-        device: JAX's, that it is to run on.
-        is_checked: they are not damaged, see `Envelope.open`.
+        seal: requirements of the context.
+        device: JAX device.
+        is_checked: skip the check for damage, see `Envelope.open`.
 
     Raises:
-        IncompatibleProgramError: it is damaged, or was compiled by another JAX, for another platform or with other
-            options than `seal` says.
+        IncompatibleProgramError: it is damaged, or its seal differs.
     """
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
@@ -371,11 +361,7 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
 
 
 def _constants(rows: Sequence[Mapping[str, Any]], contents: memoryview) -> Iterator[Array]:
-    """Return the constants, where they lie.
-
-    Raises:
-        ValueError: there are fewer bytes than they have.
-    """
+    """Yield the constants as views of `contents`; raise ValueError if bytes are missing."""
     begin = 0
     for row in rows:
         dtype, shape = array_type_of(row["dtype"]), tuple(map(int, row["shape"]))

@@ -1,4 +1,4 @@
-"""What computes each operation in `jax.numpy`, a family a file; imported when a model is judged, and JAX with it."""
+"""Lowerings of operations to `jax.numpy`, one family per file; importing them imports JAX."""
 
 from nnadapter.drivers.table_lowering import Lowers, rows_of
 from nnadapter.drivers.xla.lowerings import (
@@ -16,6 +16,6 @@ _FAMILIES = (sequences, elementwise, windows, reductions, linear_algebra, moveme
 LOWERINGS: tuple[Lowers, ...] = tuple(
     function for family in _FAMILIES for function in vars(family).values() if rows_of(function)
 )
-"""Every function with rows."""
+"""Functions with table rows."""
 
 __all__ = ["LOWERINGS"]

@@ -35,7 +35,7 @@ from nnadapter.ir.named_operation import NamedOperation
 
 
 def _shift(x: Any, y: Any, direction: str) -> Any:
-    """Shift as XLA does: counts that are too large or negative leave nothing, or the sign."""
+    """Shift as XLA: too large or negative counts leave 0 or the sign."""
     x, y = jnp.broadcast_arrays(x, y)
     if direction == "left":
         return jax.lax.shift_left(x, y)
@@ -51,7 +51,7 @@ lower_bits = direct(FUNCTIONS, moves, types=INTEGERS, layouts=LAYOUTS)
 
 @lowers("BIT_CAST", types=HELD, layouts=LAYOUTS, limits="bytes that become bool are true unless 0")
 def lower_bit_cast(operation: NamedOperation) -> Computes:
-    """Lower the same bytes read as another type."""
+    """Lower BIT_CAST."""
     made = operation.output.type.dtype.array_type
 
     def cast(x: Any, to: str) -> Any:
@@ -66,12 +66,12 @@ def _is_float(x: Any) -> bool:
 
 
 def _rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a rounding that leaves integers as they are."""
+    """Return a rounding that ignores integers."""
     return lambda x: function(x) if _is_float(x) else x
 
 
 def _divide(x: Any, y: Any) -> Any:
-    return x / y if _is_float(x) else _zero_by_zero(jax.lax.div(*jnp.broadcast_arrays(x, y)), y)  # it rounds to zero
+    return x / y if _is_float(x) else _zero_by_zero(jax.lax.div(*jnp.broadcast_arrays(x, y)), y)  # rounds toward zero
 
 
 def _floor_divide(x: Any, y: Any) -> Any:
@@ -79,7 +79,7 @@ def _floor_divide(x: Any, y: Any) -> Any:
 
 
 def _zero_by_zero(quotient: Any, divisor: Any) -> Any:
-    """Return 0 for integers divided by 0, for which XLA gives another number on each kind of device."""
+    """Replace quotients by 0, which vary by device, by 0."""
     return jnp.where(divisor == 0, 0, quotient)
 
 
@@ -93,7 +93,7 @@ def _power(x: Any, exponent: Any) -> Any:
 
 
 def _whole_power(x: Any, exponent: Any) -> Any:
-    """Return a power by squaring, once for each bit of the exponent: `jnp.power` looks at the lowest 6."""
+    """Compute a power by squaring; `jnp.power` reads only the 6 lowest bits of the exponent."""
 
     def next_bit(_: Any, held: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         product, square, left = held
@@ -137,7 +137,7 @@ FUNCTIONS_OF_NUMBERS: Mapping[str, Callable[..., Any]] = shared(_NUMBERS) | {
 _BOOLEANS = "NOT AND OR XOR"
 
 FUSED = ("none", *ACTIVATIONS)
-"""Activations that are applied to results."""
+"""Fusible activations."""
 
 
 lower_floats = direct(
@@ -152,33 +152,33 @@ lower_booleans = direct(shared(_BOOLEANS), moves, types="bool", layouts=LAYOUTS)
 @lowers("EQUAL", "NOT_EQUAL", "WHERE", types=HELD, layouts=LAYOUTS)
 @lowers("ASSIGN", types=MOVED, layouts=LAYOUTS)
 def lower_elements(operation: NamedOperation) -> Computes:
-    """Lower comparisons, choices and copies of any elements."""
+    """Lower comparisons, selection and copies."""
     return moves(operation, SHARED[operation.type])
 
 
 @lowers("CAST", types=MOVED, layouts=LAYOUTS)
 def lower_cast(operation: NamedOperation) -> Computes:
-    """Lower a conversion to another data type."""
+    """Lower CAST."""
     made = operation.output.type.dtype.array_type
     return moves(operation, lambda x, to: converted(x, made))
 
 
 @lowers("QUANTIZE", types=(*ALL_FLOATS, *QUANTIZED), quantized=True, layouts=LAYOUTS)
 def lower_quantize(operation: NamedOperation) -> Computes:
-    """Lower reals to integers."""
+    """Lower QUANTIZE."""
     type_ = operation.output.type
     return lambda x: to_integers(x, type_)
 
 
 @lowers("DEQUANTIZE", types=(*ALL_FLOATS, *QUANTIZED), quantized=True, layouts=LAYOUTS)
 def lower_dequantize(operation: NamedOperation) -> Computes:
-    """Lower integers to the reals that they stand for."""
+    """Lower DEQUANTIZE."""
     type_, made = operation.inputs[0].type, operation.output.type.dtype.array_type  # type: ignore[union-attr]
     return lambda x: to_reals(x, type_).astype(made)
 
 
 @lowers("STORAGE_CAST", types=QUANTIZED, quantized=True, layouts=LAYOUTS)
 def lower_storage_cast(operation: NamedOperation) -> Computes:
-    """Lower the same integers with another quantization."""
+    """Lower STORAGE_CAST."""
     made: Any = operation.output.type.dtype.array_type
     return lambda x: x.astype(made)

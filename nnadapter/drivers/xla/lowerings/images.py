@@ -1,4 +1,4 @@
-"""Image operations: resizing, sampling between pixels, and regions of interest."""
+"""Image operations: resizing, sampling, and regions of interest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nnadapter.ir import Array, NamedOperation
 
 
 def _taken(x: Any, places: Array, axis: int) -> Any:
-    """Return elements of an axis; evenly repeated ones by a broadcast, which compiles to far less than a gather."""
+    """Take elements along an axis; even repetition is a broadcast, which compiles smaller than a gather."""
     size = x.shape[axis]
     factor = len(places) // size if size else 0
     if factor and np.array_equal(places, np.repeat(np.arange(size), factor)):
@@ -40,7 +40,7 @@ def _taken(x: Any, places: Array, axis: int) -> Any:
 
 @lowers("RESIZE_NEAREST", types=ALL_NUMBERS, quantized=True, layouts=LAYOUTS)
 def lower_nearest(operation: NamedOperation) -> Computes:
-    """Lower the nearest element of each axis."""
+    """Lower RESIZE_NEAREST."""
     tables = [(axis, nearest_indices(operation, axis)) for axis in resized_axes(operation)]
 
     def compute(x: Any) -> Any:
@@ -53,7 +53,7 @@ def lower_nearest(operation: NamedOperation) -> Computes:
 
 @lowers("RESIZE_LINEAR", types=ALL_FLOATS, layouts=LAYOUTS)
 def lower_linear(operation: NamedOperation) -> Computes:
-    """Lower a mix of two elements of each axis."""
+    """Lower RESIZE_LINEAR."""
     tables = [(axis, *linear_indices(operation, axis)) for axis in resized_axes(operation)]
 
     def function(x: Any, **attributes: Any) -> Any:
@@ -67,27 +67,23 @@ def lower_linear(operation: NamedOperation) -> Computes:
 
 @lowers("DEPTH_TO_SPACE", "SPACE_TO_DEPTH", types=HELD, quantized=True, layouts=LAYOUTS)
 def lower_blocks(operation: NamedOperation) -> Computes:
-    """Lower channels as blocks of pixels, or the other way round."""
+    """Lower DEPTH_TO_SPACE and SPACE_TO_DEPTH."""
     return moves(operation, channels_second(operation, SHARED[operation.type]))
 
 
 Weighted = tuple[Any, Any]
-"""Indices along an axis, and how much each of them counts: [pictures, places] both."""
+"""Indices and weights along an axis, [pictures, places]."""
 
 
 def rows_of(x: Any) -> Any:
-    """Return [N, C, …] as rows of channels: one for each pixel of each picture."""
+    """Return [N, C, …] as one row per pixel."""
     return jnp.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
 def weighed(rows: Any, pictures: Any, sizes: Sequence[int], neighbors: Sequence[Weighted]) -> Any:
-    """Return the pixels at one neighbor of each place, weighed: [pictures, places, C].
+    """Return weighted pixels, [pictures, places, C], with one neighbor per axis.
 
-    Args:
-        rows: what `rows_of` gives.
-        pictures: which one each row of places looks at, [pictures].
-        sizes: of a picture.
-        neighbors: one for each axis.
+    `rows` is from `rows_of`, `pictures` the picture of each row of places, `sizes` the size of a picture.
     """
     place, weight = jnp.zeros((), int), jnp.ones((), rows.dtype)
     for size, (index, share) in zip(sizes, neighbors, strict=True):
@@ -198,19 +194,19 @@ lower_sampling = direct(_SAMPLING_FUNCTIONS, computes, types=ALL_FLOATS)
 
 
 def _counts(length: Any, bins: int, ratio: int) -> Any:
-    """Return the number of samples of each bin of each region along an axis: [regions]."""
+    """Return samples per bin along an axis, [regions]."""
     wanted = jnp.maximum(0, jnp.ceil(length / bins)).astype(int)
     return jnp.full(length.shape, ratio) if ratio else wanted
 
 
 def _samples(start: Any, length: Any, counts: Any, bins: int, step: Any) -> Any:
-    """Return the place of one sample in each bin: [regions, bins]."""
+    """Return one sample's place per bin, [regions, bins]."""
     within = jnp.arange(bins) + ((step + 0.5) / jnp.maximum(counts, 1).astype(start.dtype))[:, None]
     return start[:, None] + within * length[:, None] / bins
 
 
 def _neighbors(place: Any, size: int) -> Any:
-    """Return two neighbors of each place along an axis, and whether it is near enough to the picture."""
+    """Return two neighbors of each place, and a mask of places near the picture."""
     near = (place >= -1) & (place <= size)
     place = jnp.clip(place, 0, size - 1)
     low = jnp.floor(place)
@@ -229,7 +225,7 @@ def _roi_align(
     mode: str,
     half_pixel: bool,
 ) -> Any:
-    """Loop over the samples of a bin, as many as the region with the most of them has."""
+    """Loop over samples up to the largest count of any region."""
     sizes, (height, width), rows = x.shape[2:], output_shape, rows_of(x)
     corners = regions * spatial_scale - (0.5 if half_pixel else 0)
     least = -jnp.inf if half_pixel else 1.0
@@ -289,7 +285,7 @@ def _max_roi_pool(x: Any, regions: Any, output_shape: Any, spatial_scale: float)
 
 
 def _bins(first: Any, last: Any, bins: int, size: int) -> Any:
-    """Return the rows that belong to each bin of each region: [regions, bins, size]."""
+    """Return a mask of the rows in each bin, [regions, bins, size]."""
     step = jnp.maximum(last - first + 1, 1)[:, None].astype(jnp.float64) / bins
     number = jnp.arange(bins)
     begin, end = jnp.floor(number * step) + first[:, None], jnp.ceil((number + 1) * step) + first[:, None]

@@ -24,7 +24,7 @@ from nnadapter.ir.named_operation import NamedOperation
 
 
 def fully_connected(x: Any, weight: Any, bias: Any = None) -> Any:
-    """Return the product of the last axis of `x` and that of the weight, plus a bias."""
+    """Multiply by the transposed weight, and add a bias."""
     result = jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
     return result if bias is None else result + bias
 
@@ -36,7 +36,7 @@ lower_fully_connected = direct(
 
 
 def _integers(packed: Any, bits: int) -> Any:
-    """Return the integers in the bytes of the last axis, lowest bits first."""
+    """Unpack integers from the last axis, lowest bits first."""
     taken = packed[..., None] >> jnp.arange(8, dtype=jnp.uint8) & 1
     each = taken.reshape(*packed.shape[:-1], -1, bits).astype(jnp.int32)
     return (each << jnp.arange(bits, dtype=jnp.int32)).sum(-1)
@@ -63,7 +63,7 @@ lower_triangle = direct(shared("TRILU"), moves, types=HELD)
 
 @lowers("EYE_LIKE", types=HELD)
 def lower_eye(operation: NamedOperation) -> Computes:
-    """Lower ones on a diagonal."""
+    """Lower EYE_LIKE."""
     made = operation.output.type
     rows, columns = made.dimensions
     return moves(operation, lambda x, to, k: jnp.eye(rows, columns, int(k), dtype=made.dtype.array_type))

@@ -33,17 +33,17 @@ def _split(x: Any, axis: int, split: Any) -> list[Any]:
 
 
 def from_the_front(indices: Any, size: int) -> Any:
-    """Return indices with those below 0 counted from the end."""
+    """Count negative indices from the end."""
     return jnp.where(indices < 0, indices + size, indices)
 
 
 def within(indices: Any, size: int) -> Any:
-    """Return indices counted from the front; what is outside is the nearest one."""
-    return jnp.clip(from_the_front(indices, size), 0, max(0, size - 1))  # JAX would count from the end once more
+    """Count negative indices from the end, and clamp."""
+    return jnp.clip(from_the_front(indices, size), 0, max(0, size - 1))  # JAX would count again
 
 
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Return rows along an axis."""
+    """Take slices along an axis."""
     return jnp.take(x, within(indices, x.shape[axis]), axis, mode="clip")
 
 
@@ -61,7 +61,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 @lowers(*FUNCTIONS, types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_movement(operation: NamedOperation) -> Computes:
-    """Lower movements of elements by attributes; quantized integers of another scale are brought to one scale."""
+    """Lower movement by attributes; CONCAT requantizes other scales."""
     made = operation.output.type.quantized
     if operation.type == "CONCAT" and any(operand and operand.type.quantized != made for operand in operation.inputs):
         return computes(operation, FUNCTIONS[operation.type])
@@ -73,14 +73,14 @@ lower_split = direct({"SPLIT": _split}, moves, types=MOVED, quantized=True, layo
 
 @lowers("SLICE", types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_slice(operation: NamedOperation) -> Computes:
-    """Lower steps through some axes."""
+    """Lower SLICE."""
     taken, turned = positive_slices(operation)
     return lambda x: jax.lax.rev(x[taken], turned) if turned else x[taken]
 
 
 @lowers("PAD", types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_pad(operation: NamedOperation) -> Computes:
-    """Lower the addition or removal of elements at the ends of each axis."""
+    """Lower PAD."""
     kept, widths = crop_and_padding(operation)
     mode, more = operation.mode, {}
     if mode == "constant":
@@ -92,7 +92,7 @@ def lower_pad(operation: NamedOperation) -> Computes:
 
 @lowers("RANGE", types=ALL_NUMBERS)
 def lower_range(operation: NamedOperation) -> Computes:
-    """Lower numbers at equal distances."""
+    """Lower RANGE."""
     made, count = operation.output.type.dtype.array_type, operation.count
     wide = jnp.float32 if operation.output.type.dtype in ("float16", "bfloat16") else made
 
@@ -106,7 +106,7 @@ _WRITES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": 
 
 
 def _written(x: Any, where: tuple[Any, ...], updates: Any, reduction: str) -> Any:
-    if x.dtype == bool and reduction != "none":  # truth values are added by or, and multiplied by and
+    if x.dtype == bool and reduction != "none":  # bool: add is or, multiply is and
         numbers = _written(x.astype(jnp.int8), where, updates.astype(jnp.int8), _OF_BOOLEANS[reduction])
         return numbers.astype(bool)
     return getattr(x.at[where], _WRITES[reduction])(updates, mode="drop")
@@ -116,13 +116,13 @@ _OF_BOOLEANS = {"add": "max", "max": "max", "mul": "min", "min": "min"}
 
 
 def _written_at(indices: Any, size: int) -> Any:
-    """Return the places of updates: those outside are far after the end, where nothing is written."""
+    """Count negative indices from the end; others outside become too large to write."""
     places = from_the_front(indices, size)
-    return jnp.where(places < 0, jnp.iinfo(places.dtype).max, places)  # JAX would count from the end once more
+    return jnp.where(places < 0, jnp.iinfo(places.dtype).max, places)  # JAX would count again
 
 
 def _along(shape: Any, axis: int) -> Any:
-    """Return 0, 1, … along an axis, to be spread over a shape."""
+    """Return 0, 1, … along an axis, for broadcasting."""
     return jnp.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - 1 - axis))
 
 
@@ -145,7 +145,7 @@ def _scatter_nd(x: Any, indices: Any, updates: Any, reduction: str) -> Any:
 
 
 def _written_over(x: Any, updates: Any, reduction: str, shape: Any) -> Any:
-    """Write each update over all of `x`, one after the other, since there are no indices."""
+    """Write each update over all of `x`, in order, without indices."""
     flat = x.reshape(1, -1)
     rows = updates.reshape(int(np.prod(shape)), -1)
     places = (jnp.zeros(len(rows), int),)
@@ -185,7 +185,7 @@ lower_reverse_sequence = direct({"REVERSE_SEQUENCE": _reverse_sequence}, moves, 
 
 @lowers("ONE_HOT", types=HELD, results=ALL_NUMBERS)
 def lower_one_hot(operation: NamedOperation) -> Computes:
-    """Lower one of two values, the other at one place of an axis."""
+    """Lower ONE_HOT."""
 
     def function(indices: Any, values: Any, axis: int, depth: int) -> Any:
         places = jnp.expand_dims(indices, axis)

@@ -1,9 +1,7 @@
 """Numeric rules of XLA lowerings: conversions, activations, quantized operands, wide accumulation.
 
-What quantized operands stand for, and products of them.
-
-Sums of products are exact: factors are whole numbers once zero points are subtracted, and float32 has every whole
-number up to 2^24, float64 up to 2^53. Which of the two is needed follows from the largest sum that there can be.
+Sums of quantized products are exact: factors without zero points are whole numbers, which float32 represents up to 2^24
+and float64 up to 2^53. The largest possible sum decides between the two.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import PRODUCTS
 
 SHARED = functions_over(jnp)
-"""Definitions of operations that XLA takes as they are."""
+"""Definitions of operations that XLA can use directly."""
 
 
 def shared(types: str) -> dict[str, Callable[..., Any]]:
@@ -34,10 +32,10 @@ def shared(types: str) -> dict[str, Callable[..., Any]]:
 
 
 def converted(x: Any, made: Any) -> Any:
-    """Return a value in another type; anything but 0 is true.
+    """Convert a value to another type; nonzero is true.
 
-    Where an integer type does not have a float, ONNX leaves open what comes out. Processors give the smallest number of
-    32 or 64 bits, and the low bits of it where fewer are wanted; XLA gives the nearest one, but not here.
+    ONNX leaves floats outside an integer type undefined. As on CPUs, they become the smallest 32- or 64-bit integer, or
+    its low bits; XLA would saturate.
     """
     if made.kind == "b":
         return x != 0
@@ -56,19 +54,19 @@ _HALF_OF_SQUARE_ROOT = float(np.sqrt(0.5))
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """Return `x` times the share of a normal distribution below it, or its approximation by tanh."""
+    """Compute GELU, exactly or by its tanh approximation."""
     if approximate == "tanh":
         return 0.5 * x * (1 + jnp.tanh(float(np.sqrt(2 / np.pi)) * (x + 0.044715 * x * x * x)))
     return 0.5 * x * jax.lax.erfc(-x * _HALF_OF_SQUARE_ROOT)
 
 
 def swish(x: Any, alpha: float = 1.0) -> Any:
-    """Return `x` times the sigmoid of its multiple."""
+    """Compute x * sigmoid(alpha * x)."""
     return x * jax.nn.sigmoid(alpha * x)
 
 
-def clip(x: Any, min: float, max: float) -> Any:  # noqa: A002  the attributes' names
-    """Return `x` within bounds, which are within its data type."""
+def clip(x: Any, min: float, max: float) -> Any:  # noqa: A002  names of the attributes
+    """Clip `x`; bounds are limited to its data type."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return jnp.minimum(jnp.maximum(x, min), max)
     smallest, largest = integer_range(DataType(x.dtype.name))
@@ -92,53 +90,52 @@ ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
     "gelu_tanh": lambda x: gelu(x, "tanh"),
     "swish": swish,
 }
-"""What `fuse_code` names, called with `fuse_parameters`."""
+"""Functions by `fuse_code`, called with `fuse_parameters`."""
 
 
 QUANTIZED = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int4", "uint4")
 """Data types of quantized operands."""
 COMPUTED = ("int8", "uint8", "int32")
-"""Those that are computed with."""
+"""Quantized data types of computation."""
 
 _EXACT_IN_FLOAT32 = 1 << 24
 
 
 def _spread(values: Sequence[float], type_: OperandType, dtype: Any) -> Array:
-    """Return scales or zero points so that they broadcast along their axis."""
+    """Return scales or zero points shaped for broadcasting along their axis."""
     axis = None if type_.quantization is None else type_.quantization.axis
     shape = () if axis is None else [-1 if dim == axis else 1 for dim in range(type_.rank)]
     return np.array(values, dtype).reshape(shape)
 
 
 def _parts(type_: OperandType) -> tuple[Array, Array]:
-    """Return scales and zero points."""
     assert type_.quantization is not None
     return _spread(type_.quantization.scale, type_, np.float32), _spread(type_.quantization.zero_point, type_, np.int64)
 
 
 def _centered(x: Any, type_: OperandType, dtype: Any) -> Any:
-    """Return integers without their zero points, in a type that has all of them."""
+    """Return integers minus their zero points; the subtraction is in a wide type."""
     zero_point = _parts(type_)[1]
     wide = jnp.int64 if type_.dtype.itemsize >= 4 else jnp.int32
     return (x.astype(wide) - zero_point.astype(wide)).astype(dtype)
 
 
 def to_reals(x: Any, type_: OperandType) -> Any:
-    """Return the reals that quantized integers stand for, in float32."""
+    """Dequantize to float32."""
     return _centered(x, type_, jnp.float32) * _parts(type_)[0]
 
 
 def to_integers(x: Any, type_: OperandType) -> Any:
-    """Return reals as the integers of a quantized type, rounded to even and kept within it."""
+    """Quantize: round half to even and saturate."""
     scale, zero_point = _parts(type_)
     return _saturated(jnp.rint(x.astype(jnp.float32) / scale), zero_point, type_)
 
 
 def _saturated(rounded: Any, zero_point: Array, type_: OperandType) -> Any:
-    """Round to a quantized type; NaN becomes the smallest integer."""
+    """Add the zero point and saturate; NaN becomes the smallest integer."""
     smallest, largest = integer_range(type_.dtype)
     made = type_.dtype.array_type
-    if type_.dtype.itemsize <= 2:  # float32 has all of these numbers, and what is added to them
+    if type_.dtype.itemsize <= 2:  # exact in float32
         moved = jnp.clip(rounded, smallest - largest - 1, 2 * largest + 1 - smallest) + zero_point.astype(np.float32)
         kept = jnp.clip(moved, smallest, largest)
         return jnp.where(jnp.isnan(kept), smallest, kept).astype(jnp.int32).astype(made)
@@ -148,12 +145,12 @@ def _saturated(rounded: Any, zero_point: Array, type_: OperandType) -> Any:
 
 
 def is_quantized(operand: Operand | None) -> bool:
-    """Return whether an operand holds integers that stand for reals."""
+    """Check whether an operand is quantized."""
     return operand is not None and operand.type.quantization is not None
 
 
 def of_reals(operation: NamedOperation, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a computation on the reals that operands stand for, with integers as its result; `function` has one."""
+    """Return `function` of reals as a function of quantized operands with a quantized result."""
     types = [None if operand is None else operand.type for operand in operation.inputs]
     result = operation.output.type
 
@@ -168,7 +165,7 @@ def of_reals(operation: NamedOperation, function: Callable[..., Any]) -> Callabl
 
 
 def _magnitude(type_: OperandType) -> int:
-    """Return the largest integer of a type without its zero point."""
+    """Return the largest magnitude of an integer minus its zero point."""
     smallest, largest = integer_range(type_.dtype)
     assert type_.quantization is not None
     return max(max(largest - point, point - smallest) for point in type_.quantization.zero_point)
@@ -191,13 +188,13 @@ def _largest_sum(operation: NamedOperation) -> int:
 def of_products(
     operation: NamedOperation, function: Callable[..., Any], finish: Callable[..., Any], pack: Pack | None
 ) -> Computes:
-    """Return a computation that adds up products of integers, and scales the sums if the result is quantized.
+    """Return a computation of sums of integer products, requantized if the result is quantized.
 
     Args:
-        operation: one of `PRODUCTS`, whose operands are quantized.
+        operation: one of `PRODUCTS` with quantized operands.
         function: the operation on floats, without attributes.
-        finish: the activation of reals.
-        pack: what brings a constant second input into the form that `function` takes it in.
+        finish: the activation.
+        pack: packing function of a constant second input.
     """
     first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
     result = operation.output.type
@@ -232,36 +229,35 @@ def of_products(
 
 
 def is_product(operation: NamedOperation) -> bool:
-    """Return whether an operation adds up products of quantized integers."""
+    """Check for a product of quantized operands."""
     return operation.type in PRODUCTS and is_quantized(operation.inputs[0])
 
 
 Function = Callable[..., Any]
-"""Values of the inputs, None for absent ones, and attributes by name -> the result, or a list of results."""
+"""Function from input values (None if absent) and named attributes to a result or a list of results."""
 
 ALL_FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 ALL_NUMBERS = (*ALL_FLOATS, *INTEGERS)
 HELD = (*ALL_NUMBERS, "bool")
-"""Data types of operands."""
 MOVED = (*HELD, "int4", "uint4")
-"""What is moved, or becomes another type, may have 4 bits as well."""
+"""Data types of movement and conversion, 4 bits included."""
 LAYOUTS = ("NCHW", "NHWC")
-"""What goes element by element, or says its axes, does not care for the layout."""
+"""Layouts of operations that are elementwise or name their axes."""
 
 _NARROW = frozenset({DataType.FLOAT16, DataType.BFLOAT16})
 
 
 def computes(operation: NamedOperation, function: Function, pack: Pack | None = None) -> Computes:
-    """Return the computation of `operation` by `function`.
+    """Return the computation of an operation by `function`.
 
-    Floats of 16 bits are computed in float32 and rounded once, results have the data types that the operation says, and
-    the activation that it fuses is applied.
+    16-bit floats are computed in float32 and rounded once. Results get the operation's data types, and the fused
+    activation is applied.
 
     Args:
-        operation: which.
+        operation: the operation.
         function: takes values and attributes.
-        pack: what brings the second input into the form that `function` takes it in, where it is a constant.
+        pack: packing function of a constant second input.
     """
     attributes = {name: value for name, value in operation.attributes.items() if not name.startswith("fuse_")}
     finish = activation(operation)
@@ -281,7 +277,7 @@ def computes(operation: NamedOperation, function: Function, pack: Pack | None = 
 
 
 def moves(operation: NamedOperation, function: Function) -> Computes:
-    """Return the movement of the elements of `operation` by `function`, in the type that they have."""
+    """Return the movement of elements by `function`, in their own data type."""
     attributes = dict(operation.attributes)
 
     def compute(*inputs: Any) -> Any:
@@ -291,10 +287,10 @@ def moves(operation: NamedOperation, function: Function) -> Computes:
 
 
 def direct(functions: Mapping[str, Function], how: Callable[..., Computes], **limits: Any) -> Lowers:
-    """Return the lowering of operations that are each one function of their inputs and attributes.
+    """Return a lowering of operations that are one function of their inputs and attributes.
 
     Args:
-        functions: by operation.
+        functions: function by operation type.
         how: `computes` or `moves`.
         limits: see `lowers`.
     """
@@ -306,7 +302,7 @@ def direct(functions: Mapping[str, Function], how: Callable[..., Computes], **li
 
 
 def channels_second(operation: NamedOperation, function: Function) -> Function:
-    """Return `function` on [N, C, H, W] as one on pictures in the layout of the operation."""
+    """Adapt a function on [N, C, H, W] to the operation's layout."""
     if operation.input.type.layout is not Layout.NHWC:
         return function
 
@@ -317,14 +313,14 @@ def channels_second(operation: NamedOperation, function: Function) -> Function:
 
 
 def widened(value: Any) -> Any:
-    """Return a value to compute with: float32 for narrower floats."""
+    """Convert narrow floats to float32."""
     if value is not None and value.dtype.name in _NARROW:
         return value.astype(jnp.float32)
     return value
 
 
 def activation(operation: NamedOperation) -> Function:
-    """Return the activation that an operation fuses."""
+    """Return the fused activation of an operation."""
     code = str(operation.attributes.get("fuse_code", "none"))
     if code == "none":
         return jnp.asarray

@@ -1,4 +1,4 @@
-"""Reductions, running sums, normalizations, softmax and losses."""
+"""Reductions, cumulative operations, normalizations, softmax and losses."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from nnadapter.ir.operations.windows import IMAGES
 
 
 def smallest(dtype: Any) -> Any:
-    """Return a number below every number of a type."""
+    """Return the identity of maximum."""
     return dtype.type(-jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[0])
 
 
 def largest(dtype: Any) -> Any:
-    """Return a number above every number of a type."""
+    """Return the identity of minimum."""
     return dtype.type(jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[1])
 
 
@@ -54,7 +54,7 @@ _REDUCTIONS: Mapping[str, Callable[..., Any]] = {
 
 @lowers(*_REDUCTIONS, types=ALL_NUMBERS, quantized=True, layouts=LAYOUTS)
 def lower_reduction(operation: NamedOperation) -> Computes:
-    """Lower one of all elements along some axes."""
+    """Lower a reduction."""
     function = _REDUCTIONS[operation.type]
     return computes(operation, lambda x, axes, keepdims: function(x, tuple(axes), keepdims))
 
@@ -81,7 +81,7 @@ def _running_product(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
 
 
 def _moved_on(x: Any, axis: int, first: int) -> Any:
-    """Return `x` with `first` before it and its last element left out."""
+    """Shift along an axis, starting with `first`."""
     rest = jax.lax.slice_in_dim(x, 0, max(0, x.shape[axis] - 1), axis=axis)
     front = jax.lax.slice_in_dim(jnp.full_like(x, first), 0, min(1, x.shape[axis]), axis=axis)
     return jnp.concatenate([front, rest], axis)
@@ -93,8 +93,8 @@ _RUNNING = {"CUM_SUM": _running_sum, "CUM_PROD": _running_product}
 lower_running = direct(_RUNNING, computes, types=ALL_NUMBERS, layouts=LAYOUTS)
 
 
-def _top_k(x: Any, k: int, axis: int, largest: bool, sorted: bool) -> list[Any]:  # noqa: A002  the attributes' names
-    """Return the first elements of a stable order: of equal ones the lower index comes first."""
+def _top_k(x: Any, k: int, axis: int, largest: bool, sorted: bool) -> list[Any]:  # noqa: A002  names of the attributes
+    """Return the first k in stable order."""
     if largest:
         order = x.shape[axis] - 1 - jnp.flip(jnp.argsort(jnp.flip(x, axis), axis, stable=True), axis)
     else:
@@ -139,14 +139,14 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 @lowers(*FUNCTIONS, types=(*ALL_FLOATS, *COMPUTED), quantized=True, layouts=LAYOUTS)
 def lower_normalization(operation: NamedOperation) -> Computes:
-    """Lower normalizations to a common scale."""
+    """Lower normalizations."""
     function = FUNCTIONS[operation.type]
     return computes(operation, channels_second(operation, function) if operation.type in IMAGES else function)
 
 
 @lowers("BATCH_NORMALIZATION", types=ALL_FLOATS, layouts=LAYOUTS)
 def lower_batch_normalization(operation: NamedOperation) -> Computes:
-    """Lower a normalization by a given mean and variance of each channel."""
+    """Lower BATCH_NORMALIZATION."""
     last = operation.input.type.layout is Layout.NHWC
 
     def function(x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> Any:

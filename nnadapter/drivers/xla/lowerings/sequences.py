@@ -16,13 +16,13 @@ from nnadapter.ir.named_operation import NamedOperation
 
 
 def _seen(queries: int, keys: int, lengths: Any, attributes: Mapping[str, Any]) -> Any:
-    """Return a mask of the keys that a query sees, [batch, groups, heads, queries, keys]; None if it sees all."""
+    """Return a mask of visible keys, [batch, groups, heads, queries, keys]; None for all."""
     offset: Any = attributes["offset"]
     places, conditions = jnp.arange(keys), []
     if lengths is not None:
         ends = lengths.reshape(-1, 1, 1, 1, 1)
         offset = ends - queries
-        conditions.append(places < jnp.where(ends < 0, ends + keys, ends))  # below 0 they count from the end
+        conditions.append(places < jnp.where(ends < 0, ends + keys, ends))  # negative lengths count from the end
     distance = places - (jnp.arange(queries)[:, None] + offset)
     if attributes["is_causal"]:
         conditions.append(distance <= 0)
@@ -118,17 +118,17 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 @lowers("ATTENTION", types=(*ALL_FLOATS, "bool", "int32", "int64"))
 @lowers("ROTARY_EMBEDDING", "LINEAR_ATTENTION", "CAUSAL_CONV", types=ALL_FLOATS)
 def lower_attention(operation: NamedOperation) -> Computes:
-    """Lower layers that look at other steps of a sequence."""
+    """Lower attention and related layers."""
     return computes(operation, FUNCTIONS[operation.type])
 
 
 _Gate = Callable[[Any], Any]
 _Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
-"""What the inputs of a step come to, and states -> the states behind it."""
+"""Input products, states -> next states."""
 
 _GATES = gate_functions(jnp, jax.nn.sigmoid)
 _FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
-"""How many functions a direction has."""
+"""Activation functions per direction."""
 
 
 def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:
@@ -139,7 +139,7 @@ def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:
 
 
 def _gates(type_: str, direction: int, attributes: Mapping[str, Any]) -> list[_Gate]:
-    """Return the functions of a direction; the LSTM's hidden function is not clipped."""
+    """Return a direction's activation functions; the LSTM's last is not clipped."""
     count, names = _FUNCTIONS[type_], attributes["activations"].split()
     alphas, betas = ((*attributes[f"activation_{name}"], *(0.0,) * len(names)) for name in ("alpha", "beta"))
     clips = [attributes["clip"]] * count if count < 3 else [attributes["clip"]] * 2 + [float("inf")]
@@ -187,7 +187,7 @@ _STEPS: Mapping[str, tuple[Callable[..., _Step], str, int]] = {
 
 
 def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: bool) -> tuple[Sequence[Any], Any]:
-    """Return the states after all steps and the outputs of each; an ended sequence keeps its states and gives 0."""
+    """Return final states and all outputs; an ended sequence keeps states and outputs 0."""
     if lengths is None:
 
         def carried(states: Any, given: Any) -> Any:
@@ -234,5 +234,5 @@ def _recurrent(type_: str) -> Callable[..., Any]:
 
 @lowers(*_STEPS, types=ALL_FLOATS)
 def lower_recurrent(operation: NamedOperation) -> Computes:
-    """Lower layers that go along a sequence."""
+    """Lower recurrent layers."""
     return computes(operation, _recurrent(operation.type))

@@ -30,29 +30,24 @@ from nnadapter.ir.definition.normalization import per_channel
 
 _AXES = {2: "HW", 3: "DHW"}
 _MOST_TAPS = 49
-"""Filters that are larger are left to XLA, as what is compiled grows by each element."""
+"""Larger filters use XLA's convolution, because code grows with each element."""
 
 
 def with_bias(result: Any, bias: Any, last: bool) -> Any:
-    """Return a result with one number more for each channel, which is the last axis or the second."""
+    """Add a bias along the last axis, or the second."""
     if bias is None:
         return result
     return result + (bias if last else per_channel(bias, result.ndim))
 
 
 def _pairs(pads: Any) -> list[tuple[int, int]]:
-    """Return [begin…, end…] as a pair for each axis."""
+    """Return [begin…, end…] as pairs."""
     rank = len(pads) // 2
     return list(zip(pads[:rank], pads[rank:], strict=True))
 
 
 def convolution(last: bool, is_packed: bool) -> Function:
-    """Return the function of a convolution.
-
-    Args:
-        last: channels are the last axis.
-        is_packed: the filter is [H, W, I, O], as `pack_filter` gives it.
-    """
+    """Return a convolution with channels `last`, and a filter from `pack_filter` or in ONNX order."""
 
     def function(x: Any, weights: Any, bias: Any = None, *, strides: Any, pads: Any, dilations: Any, group: int) -> Any:
         channel, kernel = (-1 if last else 1), weights.shape[:-2] if is_packed else weights.shape[2:]
@@ -76,7 +71,7 @@ def convolution(last: bool, is_packed: bool) -> Function:
 
 
 def _depthwise(x: Any, taps: Any, last: bool, strides: Any, pads: Any, dilations: Any) -> Any:
-    """Add up moved pictures, with a filter [H, W, 1, C] for each channel: XLA's own loop takes 10 times as long."""
+    """Add shifted pictures times taps of a filter [H, W, 1, C]; faster than XLA's loop."""
     first, kernel = (1 if last else 2), taps.shape[:-2]
     widths = [(0, 0)] * first + pads + [(0, 0)] * (x.ndim - first - len(pads))
     padded = jnp.pad(x, widths)
@@ -94,7 +89,7 @@ def _depthwise(x: Any, taps: Any, last: bool, strides: Any, pads: Any, dilations
 
 
 def pack_filter(weights: Array) -> Array:
-    """Return [O, I, H, W] as [H, W, I, O], the order that XLA's convolutions on processors want."""
+    """Pack [O, I, H, W] as [H, W, I, O], XLA's order on CPUs."""
     return np.ascontiguousarray(np.moveaxis(weights, (1, 0), (-2, -1)))
 
 
@@ -105,13 +100,13 @@ def _with_filter(operation: NamedOperation, *, last: bool) -> Computes:
 
 @lowers("CONV_2D", types=(*ALL_FLOATS, *COMPUTED), fuse_codes=FUSED, layouts=LAYOUTS, quantized=True)
 def lower_convolution(operation: NamedOperation) -> Computes:
-    """Lower convolutions of pictures."""
+    """Lower CONV_2D."""
     return _with_filter(operation, last=operation.input.type.layout is Layout.NHWC)
 
 
 @lowers("CONV_3D", types=ALL_FLOATS)
 def lower_volume_convolution(operation: NamedOperation) -> Computes:
-    """Lower convolutions of volumes."""
+    """Lower CONV_3D."""
     return _with_filter(operation, last=False)
 
 
@@ -126,7 +121,7 @@ def _transposed_convolution(
     group: int,
     output_padding: Any,
 ) -> Any:
-    """Return a convolution of a picture with gaps between its elements, by the filter turned around."""
+    """Convolve a picture with gaps by the flipped filter."""
     kernel, axes = weights.shape[2:], _AXES[x.ndim - 2]
     by_group = weights.reshape(group, weights.shape[0] // group, *weights.shape[1:])
     filters = jnp.swapaxes(by_group, 1, 2).reshape(-1, weights.shape[0] // group, *kernel)
@@ -136,7 +131,8 @@ def _transposed_convolution(
         for far, (begin, end), more in zip(reach, _pairs(pads), output_padding, strict=True)
     ]
     gaps = strides
-    if 1 in x.shape[2:]:  # XLA ends the process where it pads some convolutions of such an axis itself, or sees it done
+    # padded separately: XLA ends the process for some axes of size 1
+    if 1 in x.shape[2:]:
         wide = [(0, 0, 0), (0, 0, 0), *((*pair, stride - 1) for pair, stride in zip(around, strides, strict=True))]
         x = jax.lax.optimization_barrier(jax.lax.pad(x, x.dtype.type(0), wide))
         around, gaps = [(0, 0)] * len(kernel), (1,) * len(kernel)
@@ -155,7 +151,7 @@ def _transposed_convolution(
 
 @lowers("CONV_2D_TRANSPOSE", types=ALL_FLOATS, fuse_codes=FUSED, layouts=LAYOUTS)
 def lower_transposed_convolution(operation: NamedOperation) -> Computes:
-    """Lower transposed convolutions of pictures."""
+    """Lower CONV_2D_TRANSPOSE."""
     return computes(operation, channels_second(operation, _transposed_convolution))
 
 
@@ -163,7 +159,7 @@ lower_transposed_volume_convolution = direct({"CONV_3D_TRANSPOSE": _transposed_c
 
 
 class _Windows:
-    """Where the windows of a pool lie, in the layout of its input."""
+    """Windows of a pool in its input's layout."""
 
     def __init__(self, operation: NamedOperation) -> None:
         last = operation.input.type.layout is Layout.NHWC
@@ -176,7 +172,6 @@ class _Windows:
         self.padding = ((0, 0), *around, (0, 0)) if last else ((0, 0), (0, 0), *around)
 
     def reduce(self, x: Any, first: Any, function: Any) -> Any:
-        """Return one of all elements of each window."""
         return jax.lax.reduce_window(
             x, x.dtype.type(first), function, self.kernel, self.strides, self.padding, window_dilation=self.dilations
         )
@@ -185,7 +180,7 @@ class _Windows:
 @lowers("MAX_POOL_2D", types=ALL_NUMBERS, layouts=LAYOUTS, quantized=True)
 @lowers("MAX_POOL_3D", types=ALL_NUMBERS)
 def lower_max_pool(operation: NamedOperation) -> Computes:
-    """Lower the largest element of each window."""
+    """Lower maximum pools."""
     windows = _Windows(operation)
     return lambda x: windows.reduce(x, smallest(x.dtype), jax.lax.max)
 
@@ -193,7 +188,7 @@ def lower_max_pool(operation: NamedOperation) -> Computes:
 @lowers("AVERAGE_POOL_2D", types=(*ALL_FLOATS, *COMPUTED), layouts=LAYOUTS, quantized=True)
 @lowers("AVERAGE_POOL_3D", types=ALL_FLOATS)
 def lower_average_pool(operation: NamedOperation) -> Computes:
-    """Lower the mean of each window."""
+    """Lower average pools."""
     windows, divisors = _Windows(operation), window_divisors(operation).astype(np.float64)
     spread = divisors[..., None] if windows.last else divisors
     return computes(
@@ -203,7 +198,7 @@ def lower_average_pool(operation: NamedOperation) -> Computes:
 
 @lowers("LP_POOL_2D", "LP_POOL_3D", types=ALL_FLOATS)
 def lower_norm_pool(operation: NamedOperation) -> Computes:
-    """Lower the norm of each window."""
+    """Lower p-norm pools."""
     windows = _Windows(operation)
 
     def function(x: Any, p: int, **attributes: Any) -> Any:
@@ -213,17 +208,13 @@ def lower_norm_pool(operation: NamedOperation) -> Computes:
 
 
 def _taps(operation: NamedOperation) -> tuple[list[int], Array, Array]:
-    """Return the number of windows along each axis, the indices of their taps, and which taps are inside.
-
-    Returns:
-        Counts; indices, [axes, windows, taps], kept within; whether a tap is inside, [windows, taps].
-    """
+    """Return window counts, and the result of `places`."""
     sizes, counts = operation.input.type.dimensions[2:], list(operation.output.type.dimensions[2:])
     return counts, *places(sizes, counts, operation)
 
 
 def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, Array]:
-    """Return indices of the taps of windows, kept within, and which of them are inside; see `_taps`."""
+    """Return clamped tap indices, [axes, windows, taps], and a mask of taps inside, [windows, taps]."""
     rank = len(sizes)
     along = [
         np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - begin
@@ -245,7 +236,7 @@ def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, A
 
 @lowers("MAX_POOL_2D_WITH_INDICES", "MAX_POOL_3D_WITH_INDICES", types=ALL_NUMBERS, results=("int32", "int64"))
 def lower_max_pool_with_indices(operation: NamedOperation) -> Computes:
-    """Lower the largest element of each window, the first of equals, and where it is in the whole input."""
+    """Lower maximum pools with flat indices; the first of equals wins."""
     counts, indices, inside = _taps(operation)
     dimensions = operation.input.type.dimensions
     sizes, planes = dimensions[2:], dimensions[0] * dimensions[1]
@@ -258,7 +249,7 @@ def lower_max_pool_with_indices(operation: NamedOperation) -> Computes:
     def compute(x: Any) -> list[Any]:
         windows = x.reshape(planes, int(np.prod(sizes)))[:, flat]
         windows = jnp.where(inside, windows, jnp.asarray(smallest(x.dtype), x.dtype))
-        # where all is as small as padding, the first tap that is inside
+        # if all equal the padding, the first tap inside
         chosen = jnp.argmax(jnp.where(inside, (windows == windows.max(-1, keepdims=True)).astype(jnp.int8), -1), -1)
         best = jnp.take_along_axis(windows, chosen[..., None], -1)[..., 0]
         place = jnp.take_along_axis(jnp.asarray(told)[None], chosen[..., None], -1)[..., 0]
@@ -270,7 +261,7 @@ def lower_max_pool_with_indices(operation: NamedOperation) -> Computes:
 
 @lowers("MAX_UNPOOL_2D", types=ALL_NUMBERS)
 def lower_unpool(operation: NamedOperation) -> Computes:
-    """Lower elements put where they were before a pool; zeros elsewhere."""
+    """Lower MAX_UNPOOL_2D."""
     shape = operation.output.type.dimensions
 
     def compute(x: Any, indices: Any, output_shape: Any) -> Any:
@@ -282,7 +273,7 @@ def lower_unpool(operation: NamedOperation) -> Computes:
 
 @lowers("COL_TO_IM", types=ALL_FLOATS)
 def lower_columns_to_image(operation: NamedOperation) -> Computes:
-    """Lower windows added up where they overlap."""
+    """Lower COL_TO_IM."""
     sizes = operation.image_shape
     made = operation.output.type
     counts = [
