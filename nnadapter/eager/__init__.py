@@ -1,4 +1,4 @@
-"""Eager tensors: they live on a device and compute there, one operation at a time, through numpy's protocols."""
+"""Eager tensors on a device, through numpy's protocols."""
 
 from __future__ import annotations
 

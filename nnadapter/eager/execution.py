@@ -1,11 +1,10 @@
-"""Places of tensors, and execution of single operations there: cached programs, resident contents, fallback to numpy.
+"""Placement and execution of single operations: cached programs, device-resident contents, fallback to numpy.
 
-A tensor's array is read-only, so that its copy on the device stays equal. The first operation that reads the array
-makes the copy, and a result is computed on the device and copied to a new array. The next operation frees the copies of
-arrays that are gone.
+A tensor's array is read-only, so that its device copy stays valid. The first operation that reads the array makes the
+copy. The next operation frees copies of arrays that no longer exist.
 
-Programs are cached by device, operation, attributes and input types; the least recently used one is closed when there
-are too many. When the registered kernels change, all of them are compiled again.
+Programs are cached by device, operation, attributes and input types; the least recently used is evicted. A change of
+the registered kernels clears the cache.
 """
 
 from __future__ import annotations
@@ -42,13 +41,14 @@ _rule = ["warn"]
 
 
 def set_eager_fallback(rule: str) -> str:
-    """Set what happens to operations on tensors that their device does not take, and return the previous rule.
+    """Set the rule for operations that a tensor's device does not support; return the previous rule.
 
     Args:
-        rule: `warn`, numpy computes it with a FallbackWarning; `allow`, without; `forbid`, it is a NotDelegatedError.
+        rule: `warn` computes with numpy and a FallbackWarning, `allow` without the warning; `forbid` raises
+            NotDelegatedError.
 
     Raises:
-        InvalidOptionError: it is none of these.
+        InvalidOptionError: the rule is unknown.
     """
     if rule not in FALLBACKS:
         raise errors.InvalidOptionError(f"the fallback of tensors is one of {', '.join(FALLBACKS)}, got {rule!r}")
@@ -57,11 +57,7 @@ def set_eager_fallback(rule: str) -> str:
 
 
 def fall_back(device: str, operation: str, reason: str) -> None:
-    """Warn that the host computes an operation in place of a device, if the rule asks for that.
-
-    Raises:
-        NotDelegatedError: the rule forbids it.
-    """
+    """Warn that numpy computes an operation instead of a device; raise NotDelegatedError if the rule forbids it."""
     message = f"device {device!r} does not do {operation}: {reason}"
     if _rule[0] == "forbid":
         raise errors.NotDelegatedError(
@@ -69,7 +65,7 @@ def fall_back(device: str, operation: str, reason: str) -> None:
             device=device,
         )
     if _rule[0] == "warn":
-        frame, level = sys._getframe(1), 2  # the caller's own line, by which warnings are told apart
+        frame, level = sys._getframe(1), 2  # attribute the warning to the caller's line
         while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("nnadapter", "numpy"):
             frame, level = frame.f_back, level + 1
         warnings.warn(f"{message}; numpy does it on the host instead", errors.FallbackWarning, stacklevel=level)
@@ -77,25 +73,23 @@ def fall_back(device: str, operation: str, reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A device, by its name: `fake_npu`, or `fake_npu:1` where a driver has several. Source: Paddle's Place."""
+    """Device by name: `fake_npu`, or `fake_npu:1` if a driver has several. Source: Paddle's Place."""
 
     device: str
 
     @property
     def is_host(self) -> bool:
-        """It is the host, where numpy computes."""
         return self.device == CPU
 
     def __repr__(self) -> str:
-        """As in `Place(fake_npu:0)`."""
         return f"Place({self.device if ':' in self.device else f'{self.device}:0'})"
 
 
 def place_of(device: str | Place | None) -> Place:
-    """Return the place that a name stands for; None is the process's default device (`nnadapter.set_device`).
+    """Return the place of a device name; None means the process's default device (`nnadapter.set_device`).
 
     Raises:
-        InvalidOptionError: it is no name of a device.
+        InvalidOptionError: the name is malformed.
         DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used.
     """
     name = device.device if isinstance(device, Place) else canonical(default_devices()[0] if device is None else device)
@@ -105,7 +99,7 @@ def place_of(device: str | Place | None) -> Place:
 
 
 class OnDevice:
-    """A read-only array in a place."""
+    """Read-only array in a place."""
 
     __slots__ = ("_array", "_place")
 
@@ -115,21 +109,20 @@ class OnDevice:
 
     @property
     def place(self) -> Place:
-        """Where it lives."""
         return self._place
 
     @property
     def array(self) -> Array:
-        """The contents, read-only, not copied."""
+        """Contents, read-only and not copied."""
         return self._array
 
     def with_array(self, array: Array) -> Self:
-        """Return another one in the same place."""
+        """Return a tensor with this array in the same place."""
         return type(self)(array, self._place)
 
 
 def common_place(operands: Iterable[object]) -> OnDevice | None:
-    """Return the first operand that lives on a device, if there is one; refuse operands of different devices."""
+    """Return the first operand on a device, or None; raise InvalidInputError for several devices."""
     placed = [operand for operand in operands if isinstance(operand, OnDevice)]
     names = list(dict.fromkeys(operand.place.device for operand in placed))
     if len(names) > 1:
@@ -145,7 +138,7 @@ RESIDENTS = OwnerBoundMemory()
 
 
 def _compute_resident(device: str, execution: Execution, inputs: Sequence[Array]) -> tuple[Array, ...] | None:
-    """Run a program from device memory into device memory; return None if the device or its driver cannot."""
+    """Run a program on device-resident arrays; return None if the device or its driver cannot."""
     opened = open_device(device)
     RESIDENTS.free_orphans()
     types = [operand.type for operand in (*execution.inputs, *execution.outputs)]
@@ -187,17 +180,16 @@ def _find_or_copy(device: str, opened: DriverDevice, array: Array) -> Memory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperationCall:
-    """An operation of the schema table on arrays."""
+    """Operation of the schema table on arrays."""
 
     type: str
     inputs: tuple[Array, ...]
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     op_type: str = ""
-    """The ONNX op of the same inputs, for custom kernels."""
+    """ONNX op with the same inputs, for custom kernels."""
 
     @property
     def types(self) -> tuple[OperandType, ...]:
-        """Types of the inputs."""
         return tuple(OperandType(DataType(array.dtype.name), array.shape) for array in self.inputs)
 
     def __str__(self) -> str:
@@ -206,7 +198,7 @@ class OperationCall:
 
 @dataclass(eq=False)
 class _CacheEntry:
-    """A program, or why there is none."""
+    """Program, or the reason why there is none."""
 
     execution: Execution | None = None
     refusal: str = ""
@@ -219,7 +211,7 @@ class _CacheEntry:
 
 
 class ProgramCache:
-    """Programs of all devices, at most `most` of them. Thread-safe."""
+    """LRU cache of programs of all devices. Thread-safe."""
 
     def __init__(self, most: int = 256) -> None:
         self._most = most
@@ -232,7 +224,7 @@ class ProgramCache:
         return len(self._kept)
 
     def compute(self, device: str, call: OperationCall) -> tuple[Array, ...] | str:
-        """Return the results of an operation on a device, or why the device does not take it."""
+        """Return the results of an operation on a device, or the reason of its refusal."""
         while True:
             entry = self._take(device, call)
             if entry.execution is None:
@@ -245,10 +237,10 @@ class ProgramCache:
                     entry.execution.set_inputs(list(call.inputs))
                     return entry.execution.compute()
                 except errors.ClosedError:
-                    continue  # another thread's operation took its place meanwhile
+                    continue  # another thread evicted it
 
     def clear(self) -> None:
-        """Close every program and context."""
+        """Close all programs and contexts."""
         with self._lock:
             close_all([*self._kept.values(), *self._contexts.values()])
             self._kept.clear()
@@ -258,7 +250,7 @@ class ProgramCache:
         key = (device, call.type, call.op_type, tuple(call.attributes.items()), call.types)
         with self._lock:
             registered = registered_kernels()
-            if registered != self._kernels:  # a context has the kernels that were registered when it was opened
+            if registered != self._kernels:  # a context has the kernels registered when it was opened
                 self.clear()
                 self._kernels = registered
             if device not in self._contexts:
@@ -301,7 +293,7 @@ def _compile_model(context: Context, model: Model) -> Execution | str:
 
 
 def _model(call: OperationCall) -> Model | str:
-    """Return the operation as a model, or why it is none."""
+    """Return the operation as a model, or the reason why it is invalid."""
     builder = ModelBuilder()
     try:
         inputs = [builder.add_input(f"input {at}", type_) for at, type_ in enumerate(call.types)]
@@ -311,7 +303,7 @@ def _model(call: OperationCall) -> Model | str:
 
 
 def _kernel_call(context: Context, call: OperationCall, plain: Model) -> tuple[Model, Kernel] | None:
-    """Return the model and the custom kernel that compute the same, if there is such a kernel."""
+    """Return a model that calls a custom kernel for the operation, and the kernel; None without one."""
     driver_context = context.driver_context
     if not isinstance(driver_context, KernelContext) or ("", call.op_type) not in driver_context.table.by_op:
         return None
@@ -343,10 +335,10 @@ def apply(
     attributes: Mapping[str, AttributeValue],
     op_type: str = "",
 ) -> Array:
-    """Return the one result of an operation, read-only; on the host, and as fallback, that of `on_host`.
+    """Compute an operation with one result, read-only; `on_host` computes on the host and as fallback.
 
     Raises:
-        NotDelegatedError: the device does not take it, and fallback is forbidden.
+        NotDelegatedError: the device refuses it, and fallback is forbidden.
     """
     if not place.is_host:
         call = OperationCall(type_, tuple(map(freeze, inputs)), attributes, op_type)
@@ -357,6 +349,6 @@ def apply(
         if not isinstance(outcome, str):
             return freeze(outcome[0])
         fall_back(place.device, str(call), outcome)
-    # Division by zero and overflow, which numpy warns of, are results like any other on a device.
+    # Division by zero and overflow are ordinary results on devices.
     with np.errstate(all="ignore"):
         return freeze(np.asarray(on_host(*inputs)))

@@ -1,4 +1,4 @@
-"""Numpy's functions and ufuncs as operations: the tables for `__array_function__` and `__array_ufunc__`."""
+"""numpy's functions and ufuncs as operations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Placed = TypeVar("Placed", bound=OnDevice)
 
 
 _DEFAULT_FLOAT = np.dtype(np.float32)
-"""Type of Python's floats, and of integers where a result is floating."""
+"""Type of Python floats, and of floating results of integers."""
 _DEFAULT_INTEGER = np.dtype(np.int64)
 _DTYPE_NAMES = frozenset(map(str, DataType))
 _FLOATING_NAMES = frozenset(str(dtype) for dtype in DataType if dtype.is_floating)
@@ -29,16 +29,14 @@ _FLOATING_NAMES = frozenset(str(dtype) for dtype in DataType if dtype.is_floatin
 _NARROW: Mapping[Dtype, tuple[int, int]] = MappingProxyType(
     {DataType.INT4.array_type: (-8, 7), DataType.UINT4.array_type: (0, 15)}
 )
-"""Smallest and largest number of the integer types of ml_dtypes, which wrap around where numpy's raise."""
+"""Ranges of ml_dtypes' integers, which wrap around silently."""
 
 
 def contents(data: object, dtype: object = None) -> Array:
-    """Return a read-only array of its own for the data of a tensor.
-
-    Python's floats become float32; arrays keep their data type.
+    """Return a new read-only array for tensor data; Python floats become float32.
 
     Raises:
-        InvalidInputError: it is no array of numbers or booleans.
+        InvalidInputError: the data is not numbers or booleans.
     """
     try:
         if dtype is not None:
@@ -66,12 +64,11 @@ def _has_arrays(data: object) -> bool:
 
 
 def _is_floating(dtype: Dtype) -> bool:
-    """Check for a floating-point type, ml_dtypes' included."""
     return dtype.name in _FLOATING_NAMES
 
 
 def _common(dtypes: Sequence[Dtype], numbers: Iterable[object] = ()) -> Dtype:
-    """Return the data type in which tensors, and Python's numbers with them, are computed."""
+    """Return the common type of tensors and Python numbers."""
     common_dtype = functools.reduce(np.promote_types, list(filter(_is_floating, dtypes)) or dtypes)
     kinds = set(map(type, numbers))
     if float in kinds:
@@ -80,17 +77,15 @@ def _common(dtypes: Sequence[Dtype], numbers: Iterable[object] = ()) -> Dtype:
 
 
 def _floating(dtype: Dtype) -> Dtype:
-    """Return the type of a result that is always floating."""
     return dtype if _is_floating(dtype) else _DEFAULT_FLOAT
 
 
 def _summed(dtype: Dtype) -> Dtype:
-    """Return the type of a sum."""
     return _DEFAULT_INTEGER if dtype == np.bool_ else dtype
 
 
 class Promotion(StrEnum):
-    """The data type in which a ufunc is computed: that of the inputs, the same but floating, or boolean."""
+    """Type of a ufunc's computation: its inputs', floating, or boolean."""
 
     SAME = "same"
     FLOATING = "floating"
@@ -98,7 +93,7 @@ class Promotion(StrEnum):
 
 
 class UfuncRow(NamedTuple):
-    """The operation of a ufunc, and the ONNX op of the same inputs, if there is one, for custom kernels."""
+    """Operation of a ufunc, and the equivalent ONNX op for custom kernels."""
 
     type: str
     op_type: str
@@ -129,16 +124,15 @@ UFUNCS: Mapping[str, UfuncRow] = MappingProxyType(
         for name, type_, *op_type in map(str.split, rows.split(","))
     }
 )
-"""By the ufunc's name."""
 _ON_BOOLEANS: Mapping[str, str] = MappingProxyType(
     {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not"}
 )
-"""Numpy's bitwise ufuncs, which are logical ones on booleans."""
+"""Ufuncs that are logical for booleans."""
 _COMPARISONS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
 
 
 def compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array | None:
-    """Return the result of a ufunc of tensors, of which one is `like`; or None if there is no operation for it."""
+    """Compute a ufunc where `like` is, or return None if it maps to no operation."""
     name = ufunc.__name__
     if name not in UFUNCS:
         return None
@@ -151,15 +145,15 @@ def compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Arr
     dtype = np.dtype(bool) if rule is Promotion.BOOLEAN else _common(dtypes, numbers)
     dtype = _floating(dtype) if rule is Promotion.FLOATING else dtype
     if name in _COMPARISONS and not _can_represent(dtype, numbers):
-        # The answer is the same whatever the elements are: there is nothing for a device to do.
+        # the elements do not matter, so no device is needed
         return freeze(np.asarray(ufunc(*operands)))
     arrays = [
         _cast_array(like, each, dtype) if isinstance(each, np.ndarray) else np.asarray(each, dtype) for each in operands
     ]
     if name == "power" and dtype.kind in "iu" and (arrays[1] < 0).any():
-        raise ValueError("Integers to negative integer powers are not allowed.")  # numpy's words
+        raise ValueError("Integers to negative integer powers are not allowed.")  # numpy's message
     if name == "matmul" and min(array.ndim for array in arrays) == 0:
-        return None  # numpy's error message says what is wrong with it
+        return None  # numpy raises its error
     function = getattr(np, name)
 
     def on_host(*values: Array) -> Array:
@@ -176,7 +170,7 @@ def _operand(argument: Any) -> Any:
 
 
 def _can_represent(dtype: Dtype, numbers: Sequence[object]) -> bool:
-    """Check that an integer type has all of Python's ints among some numbers; other types round."""
+    """Check that integer types can represent Python ints; other types round."""
     if dtype.kind not in "iu":
         return True
     limits = np.iinfo(dtype)
@@ -190,7 +184,7 @@ def _cast_array(like: OnDevice, array: Array, dtype: Dtype) -> Array:
 
 
 def cast(a: Placed, dtype: Dtype) -> Placed:
-    """Return a tensor in another data type, cast where it lives."""
+    """Return a tensor converted on its device."""
     return a if a.array.dtype == dtype else a.with_array(_cast_array(a, a.array, dtype))
 
 
@@ -201,13 +195,13 @@ def _apply(
 
 
 def _tensors(operands: Sequence[Any]) -> list[Any]:
-    """Return all operands as tensors on the one device of those that have one."""
+    """Return operands as tensors on their common device."""
     like: Any = common_place(operands)
     return [each if isinstance(each, OnDevice) else like.with_array(contents(each)) for each in operands]
 
 
 def _all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return axes counted from the first; raise numpy's errors for axes that do not exist or stand there twice."""
+    """Return nonnegative axes; raise numpy's errors for missing or repeated ones."""
     listed_axes = axes if isinstance(axes, Sequence) else (axes,)
     for axis in listed_axes:
         if not -rank <= axis < rank:
@@ -219,18 +213,18 @@ def _all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def _along(a: Placed, axis: int | None) -> tuple[Placed, int]:
-    """Return a tensor and an axis of it; all elements in one axis if there is no axis."""
+    """Return a tensor and its axis, flattened without one."""
     return (reshape(a, -1), 0) if axis is None else (a, _all_axes(axis, a.array.ndim)[0])
 
 
 def reshape(a: Placed, /, shape: Any) -> Placed:
-    """Return the same elements under other dimensions, of which one may be -1."""
-    target_shape = a.array.reshape(shape).shape  # numpy computes -1, and raises what is wrong
+    """Return the elements with another shape; one size may be -1."""
+    target_shape = a.array.reshape(shape).shape  # resolves -1, raises numpy's errors
     return _apply(a, "RESHAPE", lambda operand: operand.reshape(target_shape), shape=target_shape)
 
 
 def reordered(a: Placed, function: Callable[..., Any], *axes: Any) -> Placed:
-    """Return a tensor with its axes in the order into which one of numpy's functions puts them."""
+    """Permute axes as a function of numpy does."""
     order = function(np.empty(range(a.array.ndim)), *axes).shape
     return _apply(a, "TRANSPOSE", lambda operand: operand.transpose(order), perm=order)
 
@@ -257,7 +251,7 @@ def _stack(arrays: Any, axis: int = 0) -> Any:
 
 
 NotMapped = object()
-"""Result of a row for arguments that there is no operation for."""
+"""Result for arguments without an operation."""
 
 
 def _where(condition: Any, /, x: Any = None, y: Any = None) -> Any:
@@ -270,7 +264,7 @@ def _where(condition: Any, /, x: Any = None, y: Any = None) -> Any:
 
 
 def take(a: Placed, indices: Any, axis: int | None = None) -> Placed:
-    """Return elements along one axis, by their numbers; negative ones count from the end."""
+    """Return elements along an axis by index; negative ones count from the end."""
     (operand, along), numbers = _along(a, axis), _tensors([a, indices])[1].array
     size = operand.array.shape[along]
     if numbers.size and not -size <= int(numbers.min()) <= int(numbers.max()) < size:
@@ -284,7 +278,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
         return NotMapped
     bounds = [limit for limit in (a_min, a_max) if limit is not None]
     if any(float(bound) != bound for bound in bounds):
-        # NaN, or an int that the operation's floating bounds do not hold.
+        # NaN, or an int beyond float bounds
         raised = a if a_min is None else np.maximum(a, a_min)
         return raised if a_max is None else np.minimum(raised, a_max)
     operand = cast(a, _common([a.dtype], bounds))
@@ -306,7 +300,7 @@ def _cumsum(a: Any, axis: Any = None) -> Any:
 
 
 def reduce(a: Placed, name: str, axis: Axes = None, keepdims: bool = False) -> Placed:
-    """Return `sum`, `prod`, `max`, `min` or `mean` over some axes, over all of them if None."""
+    """Reduce by `sum`, `prod`, `max`, `min` or `mean`; None means all axes."""
     axes = _all_axes(range(a.array.ndim) if axis is None else axis, a.array.ndim)
     dtype = a.array.dtype
     dtype = _floating(dtype) if name == "mean" else dtype if name in ("max", "min") else _summed(dtype)
@@ -323,7 +317,7 @@ def reduce(a: Placed, name: str, axis: Axes = None, keepdims: bool = False) -> P
 
 
 def arg_extreme(a: Placed, name: str, axis: int | None = None, keepdims: bool = False) -> Placed:
-    """Return the position of the first largest or smallest element: `argmax` or `argmin`."""
+    """Return the index of the first extreme, by `argmax` or `argmin`."""
     flat, along = _along(a, axis)
     function, is_kept = getattr(np, name), keepdims and axis is not None
     indices = _apply(
@@ -337,20 +331,20 @@ def arg_extreme(a: Placed, name: str, axis: int | None = None, keepdims: bool = 
 
 
 def get_item(a: Placed, key: Any) -> Placed | None:
-    """Return `a[key]`, or None if there is no operation for such a key."""
+    """Return `a[key]`, or None if the key maps to no operation."""
     array = a.array
     keys = key if isinstance(key, tuple) else (key,)
     if len(keys) == 1 and isinstance(keys[0], np.ndarray) and keys[0].dtype.kind in "iu" and array.ndim:
         return take(a, keys[0], 0)
     if not all(map(_is_basic, keys)):
         return None
-    result_shape = array[keys].shape  # a view; numpy raises what is wrong with the key
+    result_shape = array[keys].shape  # a view; raises numpy's errors
     spans = [_span(*pair) for pair in zip(array.shape, _complete(keys, array.ndim), strict=True)]
     cut = tuple(slice(start, end if end >= 0 else None, step) for start, end, step in spans)
     sliced = a
     if 0 in result_shape or any(span != (0, size, 1) for span, size in zip(spans, array.shape, strict=True)):
         starts, ends, steps = zip(*spans, strict=True)
-        # An end of -1 means "before the first" here; ONNX writes that as one before the first, counted from the end.
+        # ONNX writes an end before the first element as -size - 1
         ends = tuple(end if end >= 0 else -size - 1 for end, size in zip(ends, array.shape, strict=True))
         axes = tuple(range(len(spans)))
         sliced = _apply(a, "SLICE", lambda operand: operand[cut], starts=starts, ends=ends, axes=axes, steps=steps)
@@ -362,7 +356,7 @@ def _is_basic(key: object) -> bool:
 
 
 def _complete(keys: tuple[Any, ...], rank: int) -> list[Any]:
-    """Return one entry per axis: without new axes, and with slices for `...`."""
+    """Return one key per axis, without new axes and `...`."""
     axis_keys = [key for key in keys if key is not None]
     at = next((at for at, key in enumerate(axis_keys) if key is Ellipsis), len(axis_keys))
     before, after = axis_keys[:at], axis_keys[at + 1 :]
@@ -403,4 +397,4 @@ FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         np.dot: _dot,
     }
 )
-"""Numpy's function -> its implementation on tensors. Arguments that a row does not have are not mapped."""
+"""Implementations on tensors; arguments that a row lacks are not mapped."""

@@ -1,6 +1,6 @@
-"""Tensors that live on a device and compute there, one operation at a time, with numpy's operators.
+"""Tensors with numpy's operators that compute on a device, one operation at a time.
 
-Source: numpy's `__array_ufunc__` (NEP 13) and `__array_function__` (NEP 18); Paddle's eager tensors on custom devices.
+Source: numpy's NEP 13 and NEP 18; Paddle's eager tensors on custom devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nnadapter.ir.operand import Array, freeze
 
 
 class TensorOperators(OnDevice, NDArrayOperatorsMixin):
-    """Python's operators by numpy's ufuncs. Those in place make a new tensor."""
+    """Python operators by ufuncs; in-place operators return new tensors."""
 
     __hash__ = None  # type: ignore[assignment]
     __slots__ = ()
@@ -50,7 +50,7 @@ for _name in _OPERATORS.split():
 
 
 def _is_comparable(other: object) -> bool:
-    """Check whether a tensor can be made of a value, or it is one."""
+    """Check whether a value is or can become a tensor."""
     if isinstance(other, (OnDevice, bool, int, float)):
         return True
     try:
@@ -61,16 +61,16 @@ def _is_comparable(other: object) -> bool:
 
 
 def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> Tensor:
-    """Return a tensor that lives on a device.
+    """Return a tensor on a device.
 
     Args:
-        data: numbers, nested lists of them, an array, or another tensor, which is moved.
-        dtype: the data type; if None, that of an array, int64 for Python's ints, float32 for its floats.
-        device: where; the process's default device (`set_device`) if None, or that of `data`.
+        data: numbers, nested lists, an array, or a tensor to move.
+        dtype: by default an array's own, int64 for Python ints, float32 for Python floats.
+        device: by default a tensor's own, or the process's default (`set_device`).
 
     Raises:
-        InvalidInputError: `data` is nothing that tensors hold.
-        DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used.
+        InvalidInputError: `data` cannot become a tensor.
+        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
     """
     if isinstance(data, Tensor):
         moved = data if device is None else data.to(device)
@@ -88,7 +88,7 @@ def _method(function: Callable[..., Any], name: str, documentation: str) -> Call
 
 
 class Tensor(TensorOperators):
-    """Numbers on a device. Never changes; made by `nnadapter.tensor`."""
+    """Immutable array on a device; created by `nnadapter.tensor`."""
 
     __slots__ = ()
 
@@ -99,58 +99,54 @@ class Tensor(TensorOperators):
     T = property(methodcaller("transpose"), doc="Axes reversed.")
 
     def numpy(self) -> Array:
-        """Return a copy in host memory, which the caller may write to."""
+        """Return a writable copy in host memory."""
         return self._array.copy()
 
     def item(self) -> Any:
-        """Return its one element as Python's number."""
+        """Return the only element as a Python number."""
         return self._array.item()
 
     def tolist(self) -> Any:
-        """Return its elements in nested lists."""
+        """Return the elements as nested lists."""
         return self._array.tolist()
 
     def to(self, device: str | Place) -> Tensor:
-        """Return the same on another device.
-
-        Raises:
-            DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as in `nnadapter.tensor`.
-        """
+        """Return the tensor on another device; errors as in `nnadapter.tensor`."""
         place = place_of(device)
         return self if place == self._place else Tensor(self._array, place)
 
     def astype(self, dtype: Any) -> Tensor:
-        """Return the same in another data type, cast on its device."""
+        """Return the tensor in another data type."""
         return functions.cast(self, contents(0, dtype).dtype)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """Return the same elements under other dimensions, of which one may be -1."""
+        """Return the elements with another shape; one size may be -1."""
         return functions.reshape(self, shape[0] if len(shape) == 1 else shape)
 
     def transpose(self, *axes: Any) -> Tensor:
-        """Return the axes in another order, reversed if none is given."""
+        """Return the tensor with permuted axes, by default reversed."""
         return functions.reordered(self, np.transpose, axes[0] if len(axes) == 1 else axes or None)
 
     def squeeze(self, axis: Axes = None) -> Tensor:
-        """Return it without axes of size 1: all of them, or those given."""
+        """Return the tensor without axes of size 1: these or all."""
         return self.reshape(np.squeeze(self._array, axis).shape)
 
     def ravel(self) -> Tensor:
-        """Return the elements in one axis."""
+        """Return the elements as one axis."""
         return self.reshape(-1)
 
     flatten = ravel
 
     def copy(self) -> Tensor:
-        """Return the tensor itself: it never changes."""
+        """Return the tensor itself, which is immutable."""
         return self
 
     def any(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Return whether an element over axes is not 0."""
+        """Check for nonzero elements along axes."""
         return self.astype("bool").astype("int32").max(axis, keepdims).astype("bool")  # type: ignore[no-any-return]
 
     def all(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Return whether every element over axes is not 0."""
+        """Check for only nonzero elements along axes."""
         return self.astype("bool").astype("int32").min(axis, keepdims).astype("bool")  # type: ignore[no-any-return]
 
     sum = _method(functions.reduce, "sum", "Return the sum over axes; it keeps the data type.")
@@ -162,7 +158,7 @@ class Tensor(TensorOperators):
     argmin = _method(functions.arg_extreme, "argmin", "Return the position of the first smallest element.")
 
     def __getitem__(self, key: Any) -> Tensor:
-        """Return elements, by numpy's rules; without an operation for the key, from the host."""
+        """Return elements by numpy's rules, from the host if the key maps to no operation."""
         plain = tuple(map(_plain, key)) if isinstance(key, tuple) else _plain(key)
         elements = functions.get_item(self, plain)
         if elements is None:
@@ -197,7 +193,6 @@ class Tensor(TensorOperators):
         return self._array.astype(dtype) if dtype is not None else self._array.copy() if copy else self._array
 
     def __repr__(self) -> str:
-        """As in `Tensor(shape=[2], dtype=float32, place=Place(fake_npu:0), [1., 2.])`."""
         numbers = np.array2string(self._array, separator=", ")
         between = "\n       " if "\n" in numbers else " "
         numbers = numbers.replace("\n", "\n       ")
@@ -236,12 +231,12 @@ class Tensor(TensorOperators):
     def _compute_on_host(
         self, function_name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Compute a function that there is no operation for with numpy; arrays that it makes live here again."""
+        """Compute with numpy; new arrays become tensors here."""
         self._report_unmapped(function_name)
         result = function(*_arrays(args), **_arrays(dict(kwargs)))
         arguments = (*args, *kwargs.values())
         if any(result is each for argument in arguments for each in (argument, *_elements(argument))):
-            return result  # an array of the caller's, written to
+            return result  # a caller's array
         if isinstance(result, (tuple, list)):
             return type(result)(map(self._back, result)) if type(result) in (tuple, list) else result
         return self._back(result)
@@ -256,7 +251,7 @@ class Tensor(TensorOperators):
 
 
 _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
-"""`ufunc.reduce` -> the reduction."""
+"""Reduction by ufunc."""
 
 
 def _refuse_outs(outs: Sequence[Any]) -> None:
@@ -265,7 +260,7 @@ def _refuse_outs(outs: Sequence[Any]) -> None:
 
 
 def _write(output: Any, outs: Sequence[Any], casting: Any) -> Any:
-    """Copy results, one or a tuple, into the arrays given for them; return those, and a result itself for None."""
+    """Copy results into `outs` and return those; without an out, return the result."""
     results = output if isinstance(output, tuple) else (output,)
     for result, out in zip(results, outs, strict=True):
         if out is not None:
@@ -279,7 +274,7 @@ def _elements(argument: Any) -> tuple[Any, ...]:
 
 
 def _arrays(argument: Any) -> Any:
-    """Return an argument with arrays in place of tensors, also within tuples, lists and dicts."""
+    """Replace tensors by arrays, also in tuples, lists and dicts."""
     if isinstance(argument, Tensor):
         return argument._array
     if isinstance(argument, (tuple, list)):
@@ -297,7 +292,7 @@ _signature = cache(inspect.signature)
 
 
 def _takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Check that a row of the table has all of these parameters."""
+    """Check that a row has these parameters."""
     with suppress(TypeError):
         return bool(_signature(function).bind(*args, **kwargs))
     return False
