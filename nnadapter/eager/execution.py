@@ -1,10 +1,7 @@
-"""Placement and execution of single operations: cached programs, device-resident contents, fallback to numpy.
+"""Execution of single operations on devices: cached programs, device-resident arrays, fallback to numpy.
 
-A tensor's array is read-only, so that its device copy stays valid. The first operation that reads the array makes the
-copy. The next operation frees copies of arrays that no longer exist.
-
-Programs are cached by device, operation, attributes and input types; the least recently used is evicted. A change of
-the registered kernels clears the cache.
+Arrays of tensors are read-only, so device copies stay valid. The first operation that reads an array copies it; the
+next operation frees copies of dead arrays. Programs are cached by device, operation, attributes and input types.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ _rule = ["warn"]
 
 
 def set_eager_fallback(rule: str) -> str:
-    """Set the rule for operations that a tensor's device does not support; return the previous rule.
+    """Set the rule for operations that a device does not support; return the previous one.
 
     Args:
         rule: `warn` computes with numpy and a FallbackWarning, `allow` without the warning; `forbid` raises
@@ -57,7 +54,7 @@ def set_eager_fallback(rule: str) -> str:
 
 
 def fall_back(device: str, operation: str, reason: str) -> None:
-    """Warn that numpy computes an operation instead of a device; raise NotDelegatedError if the rule forbids it."""
+    """Warn that numpy computes an operation, or raise NotDelegatedError, as the rule requires."""
     message = f"device {device!r} does not do {operation}: {reason}"
     if _rule[0] == "forbid":
         raise errors.NotDelegatedError(
@@ -65,7 +62,7 @@ def fall_back(device: str, operation: str, reason: str) -> None:
             device=device,
         )
     if _rule[0] == "warn":
-        frame, level = sys._getframe(1), 2  # attribute the warning to the caller's line
+        frame, level = sys._getframe(1), 2  # the caller's line
         while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("nnadapter", "numpy"):
             frame, level = frame.f_back, level + 1
         warnings.warn(f"{message}; numpy does it on the host instead", errors.FallbackWarning, stacklevel=level)
@@ -73,7 +70,7 @@ def fall_back(device: str, operation: str, reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Device by name: `fake_npu`, or `fake_npu:1` if a driver has several. Source: Paddle's Place."""
+    """Device name: `fake_npu`, or `fake_npu:1` of several. Source: Paddle's Place."""
 
     device: str
 
@@ -86,11 +83,11 @@ class Place:
 
 
 def place_of(device: str | Place | None) -> Place:
-    """Return the place of a device name; None means the process's default device (`nnadapter.set_device`).
+    """Return the place of a device; None means the default (`nnadapter.set_device`).
 
     Raises:
         InvalidOptionError: the name is malformed.
-        DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used.
+        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
     """
     name = device.device if isinstance(device, Place) else canonical(default_devices()[0] if device is None else device)
     if name != CPU:
@@ -134,11 +131,11 @@ def common_place(operands: Iterable[object]) -> OnDevice | None:
 
 
 RESIDENTS = OwnerBoundMemory()
-"""Device memory of the process's tensors, by device and array."""
+"""Device memory of tensors, by device and array."""
 
 
 def _compute_resident(device: str, execution: Execution, inputs: Sequence[Array]) -> tuple[Array, ...] | None:
-    """Run a program on device-resident arrays; return None if the device or its driver cannot."""
+    """Run a program on device-resident arrays, or return None if the device cannot."""
     opened = open_device(device)
     RESIDENTS.free_orphans()
     types = [operand.type for operand in (*execution.inputs, *execution.outputs)]
@@ -186,7 +183,7 @@ class OperationCall:
     inputs: tuple[Array, ...]
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     op_type: str = ""
-    """ONNX op with the same inputs, for custom kernels."""
+    """Equivalent ONNX op, for custom kernels."""
 
     @property
     def types(self) -> tuple[OperandType, ...]:
@@ -198,7 +195,7 @@ class OperationCall:
 
 @dataclass(eq=False)
 class _CacheEntry:
-    """Program, or the reason why there is none."""
+    """Program, or the reason for none."""
 
     execution: Execution | None = None
     refusal: str = ""
@@ -211,7 +208,7 @@ class _CacheEntry:
 
 
 class ProgramCache:
-    """LRU cache of programs of all devices. Thread-safe."""
+    """LRU cache of programs. Thread-safe."""
 
     def __init__(self, most: int = 256) -> None:
         self._most = most
@@ -224,7 +221,7 @@ class ProgramCache:
         return len(self._kept)
 
     def compute(self, device: str, call: OperationCall) -> tuple[Array, ...] | str:
-        """Return the results of an operation on a device, or the reason of its refusal."""
+        """Return an operation's results, or the reason of its refusal."""
         while True:
             entry = self._take(device, call)
             if entry.execution is None:
@@ -237,7 +234,7 @@ class ProgramCache:
                     entry.execution.set_inputs(list(call.inputs))
                     return entry.execution.compute()
                 except errors.ClosedError:
-                    continue  # another thread evicted it
+                    continue  # evicted by another thread
 
     def clear(self) -> None:
         """Close all programs and contexts."""
@@ -250,7 +247,7 @@ class ProgramCache:
         key = (device, call.type, call.op_type, tuple(call.attributes.items()), call.types)
         with self._lock:
             registered = registered_kernels()
-            if registered != self._kernels:  # a context has the kernels registered when it was opened
+            if registered != self._kernels:  # contexts keep the kernels registered when they open
                 self.clear()
                 self._kernels = registered
             if device not in self._contexts:
@@ -293,7 +290,7 @@ def _compile_model(context: Context, model: Model) -> Execution | str:
 
 
 def _model(call: OperationCall) -> Model | str:
-    """Return the operation as a model, or the reason why it is invalid."""
+    """Return a model of the operation, or the reason why it is invalid."""
     builder = ModelBuilder()
     try:
         inputs = [builder.add_input(f"input {at}", type_) for at, type_ in enumerate(call.types)]
@@ -303,7 +300,7 @@ def _model(call: OperationCall) -> Model | str:
 
 
 def _kernel_call(context: Context, call: OperationCall, plain: Model) -> tuple[Model, Kernel] | None:
-    """Return a model that calls a custom kernel for the operation, and the kernel; None without one."""
+    """Return a model that calls a custom kernel, and the kernel, or None."""
     driver_context = context.driver_context
     if not isinstance(driver_context, KernelContext) or ("", call.op_type) not in driver_context.table.by_op:
         return None
@@ -324,7 +321,6 @@ def _kernel_call(context: Context, call: OperationCall, plain: Model) -> tuple[M
 
 
 PROGRAMS = ProgramCache()
-"""Programs of the process."""
 
 
 def apply(
@@ -335,7 +331,7 @@ def apply(
     attributes: Mapping[str, AttributeValue],
     op_type: str = "",
 ) -> Array:
-    """Compute an operation with one result, read-only; `on_host` computes on the host and as fallback.
+    """Compute an operation, on the host and as fallback by `on_host`.
 
     Raises:
         NotDelegatedError: the device refuses it, and fallback is forbidden.
@@ -349,6 +345,6 @@ def apply(
         if not isinstance(outcome, str):
             return freeze(outcome[0])
         fall_back(place.device, str(call), outcome)
-    # Division by zero and overflow are ordinary results on devices.
+    # division by zero and overflow are ordinary results on devices
     with np.errstate(all="ignore"):
         return freeze(np.asarray(on_host(*inputs)))

@@ -114,7 +114,7 @@ def refuse_older(version: str) -> None:
 
 @memoize(1)
 def core() -> Any:
-    """Return the engine of this process; raise DeviceUnavailableError if it is missing or does not start. Thread-safe."""
+    """Return the engine of this process, thread-safe; raise DeviceUnavailableError if it does not start."""
     with translated("OpenVINO did not start", "install the package openvino again", DeviceUnavailableError):
         return module().Core()
 

@@ -72,9 +72,7 @@ def _threads() -> Threads:
 
 
 def own_settings() -> AbstractContextManager[Any]:
-    """Return a context manager with our settings in this thread; raise DeviceLostError in a fork of a process that used
-    JAX.
-    """
+    """Return a context manager for JAX's settings in this thread; raise DeviceLostError after a fork."""
     if _threads().are_gone:
         raise DeviceLostError(
             "XLA does not work in a process that was forked from one that used it: its threads are not there; "

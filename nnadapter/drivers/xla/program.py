@@ -1,7 +1,7 @@
 """Compiled segments of XLA: device memory, streams, executions and the serialized form.
 
-JAX computes asynchronously: a stream lists started results, and an event the results pending when it was recorded.
-Reads of an array wait for it on the device, so work is ordered across streams.
+JAX is asynchronous: a stream lists started results, an event those pending at its record. Readers wait on the device,
+so work is ordered across streams.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from nnadapter.ir.operand import Array, array_type_of
 
 
 class XlaEvent(Event):
-    """Event: the results that were pending when it was recorded."""
+    """Event of results pending at its record."""
 
     def __init__(self) -> None:
         self.results: Sequence[Any] = ()
-        """Results pending at the last record."""
 
     @property
     def is_done(self) -> bool:
@@ -47,14 +46,14 @@ class XlaEvent(Event):
 
 
 class XlaStream(Stream):
-    """Stream: the results that were started on it."""
+    """Stream of started results."""
 
     def __init__(self) -> None:
         self._results: list[Any] | None = []
-        """Results that no caller has waited for."""
+        """Results not waited for."""
 
     def add(self, results: Sequence[Any]) -> None:
-        """Add results that XLA is computing."""
+        """Add pending results."""
         open_results = self._open()
         open_results[:] = [result for result in open_results if not result.is_ready()]
         open_results.extend(results)
@@ -64,7 +63,7 @@ class XlaStream(Stream):
         event.results = tuple(self._open())
 
     def wait(self, event: Event) -> None:
-        """Do nothing: a reader of the other stream's results waits for them."""
+        """Do nothing; readers of results wait for them."""
 
     def synchronize(self) -> None:
         results, self._results = self._open(), []
@@ -97,13 +96,7 @@ def with_no_word(result: Any) -> None:
 
 
 class XlaMemory(Memory):
-    """Memory that holds a JAX array, nothing yet, or nothing any more after donation.
-
-    Args:
-        device: JAX device.
-        nbytes: capacity.
-        value: JAX array in the memory.
-    """
+    """Device memory: a JAX array, nothing yet, or a donated array."""
 
     def __init__(self, device: Any, nbytes: int, value: Any = None) -> None:
         self._device, self._value, self._is_free = device, value, False
@@ -112,13 +105,13 @@ class XlaMemory(Memory):
     def copy_in(self, array: Array) -> None:
         self._check()
         held = carried(array)
-        # otherwise JAX may alias `array`
+        # JAX could alias `array`
         copied = held.copy() if held is array and self._device.platform == "cpu" else held
         with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
             self._value = module().device_put(copied, self._device).block_until_ready()
 
     def copy_out(self, array: Array) -> None:
-        # may be donated concurrently
+        # may be donated meanwhile
         with translated("the tensor is gone", "feed it anew", DonatedValueError), own_settings():
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
@@ -135,7 +128,6 @@ class XlaMemory(Memory):
             return module().device_put(seen[:count].view(dtype).reshape(shape), self._device)
 
     def free(self) -> None:
-        """Free the memory; XLA frees the array after pending work."""
         self._value, self._is_free = None, True
 
     def dlpack_device(self) -> tuple[int, int] | None:
@@ -143,7 +135,7 @@ class XlaMemory(Memory):
         return None if held is None else tuple(map(int, held.__dlpack_device__()))  # type: ignore[return-value]
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
-        """Export a copy, because JAX cannot mark an export as read-only."""
+        """Export a copy, because JAX cannot mark it read-only."""
         with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
             return self.value(dtype, shape).__dlpack__(copy=True, **asked)
 
@@ -160,12 +152,12 @@ class XlaMemory(Memory):
 
 
 def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
-    """Return a copy of another library's tensor by DLPack; None if JAX refuses it."""
+    """Copy another library's tensor by DLPack; return None if JAX refuses it."""
     if not hasattr(tensor, "__dlpack__"):
         return None
     try:
         with translated("JAX does not take it", "copy it to the host", DriverError), own_settings():
-            # JAX 0.10 aliases aligned memory even if a copy is requested; a donated alias would be overwritten.
+            # JAX 0.10 may alias despite copying; a donated alias would be overwritten
             value = module().numpy.from_dlpack(tensor, device=device).copy().block_until_ready()
     except DriverError:
         return None
@@ -175,7 +167,7 @@ def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
 
 
 def tensor_of(value: Any, name: str, device: Any) -> DeviceTensor:
-    """Return a result as a device tensor of that data type."""
+    """Return a result as a device tensor."""
     dtype = array_type_of(name)
     return DeviceTensor(XlaMemory(device, value.size * dtype.itemsize, value), dtype, value.shape)
 
@@ -187,7 +179,7 @@ def value_of(tensor: DeviceTensor) -> Any:
 
 
 class XlaExecution(Execution):
-    """Execution without state, so threads can share it."""
+    """Execution that threads can share."""
 
     def __init__(self, compiled: Compiled, donating: Donating) -> None:
         self._compiled, self._donating = compiled, donating
@@ -221,7 +213,7 @@ class XlaExecution(Execution):
         ]
 
     def _made(self, inputs: Sequence[DeviceTensor]) -> Sequence[Any]:
-        """Start a run in the memory of donated inputs if possible."""
+        """Start a run in donated memory if possible."""
         values = list(map(value_of, inputs))
         given_up = [position for position, device_tensor in enumerate(inputs) if device_tensor.is_donated]
         try:
@@ -230,11 +222,11 @@ class XlaExecution(Execution):
         except ExecutionError:
             for tensor in inputs:
                 if not tensor.is_donated:
-                    value_of(tensor)  # report an input that another run took instead
+                    value_of(tensor)  # raises for an input that another run took
             raise
 
     def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Return JAX arrays of the results, which XLA may still be computing."""
+        """Return pending result arrays."""
         compiled = self._compiled
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
             results: Sequence[Any] = compiled.executable(list(inputs), compiled.constants)
@@ -242,7 +234,7 @@ class XlaExecution(Execution):
 
 
 class _Held:
-    """Memory of a result in numpy's array interface; keeps the result alive."""
+    """Memory of a result in numpy's array interface."""
 
     def __init__(self, result: Any) -> None:
         self._result = result.block_until_ready()
@@ -255,7 +247,7 @@ class _Held:
 
 
 def array_over(result: Any) -> Array:
-    """Return a writable array over a CPU result's memory, which nothing else reads."""
+    """Return a writable array over a CPU result, which has no other reader."""
     if not result.nbytes:
         return np.array(result)
     array: Array = np.asarray(_Held(result)).view(result.dtype).reshape(result.shape)
@@ -263,11 +255,11 @@ def array_over(result: Any) -> Array:
 
 
 Seal = Mapping[str, str]
-"""Requirements that a program was compiled for, by name."""
+"""Requirements of a program, by name."""
 
 _ENVELOPE = Envelope(magic=b"nna-xla\n", version=1)
 _ALIGNMENT = 64
-"""Alignment of constants, so that those of a file are used in place."""
+"""Alignment of constants, used in place from a file."""
 
 
 class XlaProgram(Program):
@@ -278,12 +270,10 @@ class XlaProgram(Program):
         self._donating = Donating(compiled)
 
     def create_execution(self) -> Execution:
-        """Return an execution that threads can share, because XLA allocates per run."""
         return XlaExecution(self._compiled, self._donating)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of constants, code and the working memory of one run."""
         said = self._compiled.executable.memory_analysis()
         held = sum(array.nbytes for array in self._compiled.constants)
         return int(held + said.temp_size_in_bytes + said.generated_code_size_in_bytes)
@@ -293,7 +283,7 @@ class XlaProgram(Program):
         return 0
 
     def serialize(self) -> bytes:
-        """Serialize the function before XLA's compilation, and the constants."""
+        """Serialize the function before XLA's compilation, and constants."""
         with own_settings():
             arrays = [np.asarray(value) for value in self._compiled.constants]
         constants = [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays]
@@ -318,7 +308,7 @@ def _padded(arrays: Sequence[Array]) -> Iterator[bytes | memoryview]:
 
 
 def compatibility(blob: memoryview, seal: Seal) -> Compatibility:
-    """Compare a serialized program's header with the seal of a context."""
+    """Compare a serialized program with a context's seal."""
     header = _ENVELOPE.header_of(blob)
     try:
         recorded = None if header is None else dict(json.loads(header)["seal"])
@@ -330,16 +320,10 @@ def compatibility(blob: memoryview, seal: Seal) -> Compatibility:
 
 
 def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checked: bool = False) -> XlaProgram:
-    """Load a serialized program; XLA compiles it again.
-
-    Args:
-        blob: the bytes.
-        seal: requirements of the context.
-        device: JAX device.
-        is_checked: skip the check for damage, see `Envelope.open`.
+    """Load a serialized program, which XLA compiles again; `is_checked` as in `Envelope.open`.
 
     Raises:
-        IncompatibleProgramError: it is damaged, or its seal differs.
+        IncompatibleProgramError: the bytes are damaged, or the program was compiled with another seal.
     """
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
@@ -361,7 +345,7 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
 
 
 def _constants(rows: Sequence[Mapping[str, Any]], contents: memoryview) -> Iterator[Array]:
-    """Yield the constants as views of `contents`; raise ValueError if bytes are missing."""
+    """Yield constants in place; raise ValueError if bytes are missing."""
     begin = 0
     for row in rows:
         dtype, shape = array_type_of(row["dtype"]), tuple(map(int, row["shape"]))

@@ -1,7 +1,6 @@
 """Numeric rules of XLA lowerings: conversions, activations, quantized operands, wide accumulation.
 
-Sums of quantized products are exact: factors without zero points are whole numbers, which float32 represents up to 2^24
-and float64 up to 2^53. The largest possible sum decides between the two.
+Sums of quantized products are exact whole numbers, in float32 up to 2^24, otherwise in float64.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import PRODUCTS
 
 SHARED = functions_over(jnp)
-"""Definitions of operations that XLA can use directly."""
+"""Definitions that XLA can use directly."""
 
 
 def shared(types: str) -> dict[str, Callable[..., Any]]:
-    """Return the shared definitions of some operations."""
+    """Return shared definitions."""
     return {type_: SHARED[type_] for type_ in types.split()}
 
 
 def converted(x: Any, made: Any) -> Any:
-    """Convert a value to another type; nonzero is true.
+    """Convert a value; nonzero is true.
 
-    ONNX leaves floats outside an integer type undefined. As on CPUs, they become the smallest 32- or 64-bit integer, or
-    its low bits; XLA would saturate.
+    Floats outside an integer type become its smallest 32- or 64-bit number, or low bits of that, as on CPUs; XLA would
+    saturate, and ONNX leaves it open.
     """
     if made.kind == "b":
         return x != 0
@@ -54,7 +53,7 @@ _HALF_OF_SQUARE_ROOT = float(np.sqrt(0.5))
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """Compute GELU, exactly or by its tanh approximation."""
+    """Compute GELU, or its tanh approximation."""
     if approximate == "tanh":
         return 0.5 * x * (1 + jnp.tanh(float(np.sqrt(2 / np.pi)) * (x + 0.044715 * x * x * x)))
     return 0.5 * x * jax.lax.erfc(-x * _HALF_OF_SQUARE_ROOT)
@@ -66,7 +65,7 @@ def swish(x: Any, alpha: float = 1.0) -> Any:
 
 
 def clip(x: Any, min: float, max: float) -> Any:  # noqa: A002  names of the attributes
-    """Clip `x`; bounds are limited to its data type."""
+    """Clip; bounds are limited to the data type."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return jnp.minimum(jnp.maximum(x, min), max)
     smallest, largest = integer_range(DataType(x.dtype.name))
@@ -90,19 +89,19 @@ ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
     "gelu_tanh": lambda x: gelu(x, "tanh"),
     "swish": swish,
 }
-"""Functions by `fuse_code`, called with `fuse_parameters`."""
+"""Functions by `fuse_code`."""
 
 
 QUANTIZED = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int4", "uint4")
-"""Data types of quantized operands."""
+"""Types of quantized operands."""
 COMPUTED = ("int8", "uint8", "int32")
-"""Quantized data types of computation."""
+"""Quantized types of computation."""
 
 _EXACT_IN_FLOAT32 = 1 << 24
 
 
 def _spread(values: Sequence[float], type_: OperandType, dtype: Any) -> Array:
-    """Return scales or zero points shaped for broadcasting along their axis."""
+    """Return scales or zero points, shaped to broadcast along their axis."""
     axis = None if type_.quantization is None else type_.quantization.axis
     shape = () if axis is None else [-1 if dim == axis else 1 for dim in range(type_.rank)]
     return np.array(values, dtype).reshape(shape)
@@ -114,7 +113,7 @@ def _parts(type_: OperandType) -> tuple[Array, Array]:
 
 
 def _centered(x: Any, type_: OperandType, dtype: Any) -> Any:
-    """Return integers minus their zero points; the subtraction is in a wide type."""
+    """Return integers minus zero points, subtracted in a wide type."""
     zero_point = _parts(type_)[1]
     wide = jnp.int64 if type_.dtype.itemsize >= 4 else jnp.int32
     return (x.astype(wide) - zero_point.astype(wide)).astype(dtype)
@@ -145,12 +144,12 @@ def _saturated(rounded: Any, zero_point: Array, type_: OperandType) -> Any:
 
 
 def is_quantized(operand: Operand | None) -> bool:
-    """Check whether an operand is quantized."""
+    """Check for a quantized operand."""
     return operand is not None and operand.type.quantization is not None
 
 
 def of_reals(operation: NamedOperation, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` of reals as a function of quantized operands with a quantized result."""
+    """Return a function of quantized operands from one of reals."""
     types = [None if operand is None else operand.type for operand in operation.inputs]
     result = operation.output.type
 
@@ -172,7 +171,7 @@ def _magnitude(type_: OperandType) -> int:
 
 
 def _largest_sum(operation: NamedOperation) -> int:
-    """Return the largest sum of products that the types allow."""
+    """Return the largest possible sum of products."""
     first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
     if operation.type == "MAT_MUL":
         depth = first.dimensions[-2 if operation.transpose_x and first.rank > 1 else -1]
@@ -188,13 +187,9 @@ def _largest_sum(operation: NamedOperation) -> int:
 def of_products(
     operation: NamedOperation, function: Callable[..., Any], finish: Callable[..., Any], pack: Pack | None
 ) -> Computes:
-    """Return a computation of sums of integer products, requantized if the result is quantized.
+    """Return a computation of sums of integer products, requantized for a quantized result.
 
-    Args:
-        operation: one of `PRODUCTS` with quantized operands.
-        function: the operation on floats, without attributes.
-        finish: the activation.
-        pack: packing function of a constant second input.
+    `function` computes on floats, `finish` is the activation, `pack` packs a constant second input.
     """
     first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
     result = operation.output.type
@@ -229,35 +224,30 @@ def of_products(
 
 
 def is_product(operation: NamedOperation) -> bool:
-    """Check for a product of quantized operands."""
+    """Check for a quantized product."""
     return operation.type in PRODUCTS and is_quantized(operation.inputs[0])
 
 
 Function = Callable[..., Any]
-"""Function from input values (None if absent) and named attributes to a result or a list of results."""
+"""Input values (None if absent) and named attributes -> one or more results."""
 
 ALL_FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 ALL_NUMBERS = (*ALL_FLOATS, *INTEGERS)
 HELD = (*ALL_NUMBERS, "bool")
 MOVED = (*HELD, "int4", "uint4")
-"""Data types of movement and conversion, 4 bits included."""
+"""Types of movement and conversion."""
 LAYOUTS = ("NCHW", "NHWC")
-"""Layouts of operations that are elementwise or name their axes."""
+"""Layouts of elementwise operations, and those with named axes."""
 
 _NARROW = frozenset({DataType.FLOAT16, DataType.BFLOAT16})
 
 
 def computes(operation: NamedOperation, function: Function, pack: Pack | None = None) -> Computes:
-    """Return the computation of an operation by `function`.
+    """Return the computation of an operation, including conversion and activation; `pack` packs a constant second
+    input.
 
-    16-bit floats are computed in float32 and rounded once. Results get the operation's data types, and the fused
-    activation is applied.
-
-    Args:
-        operation: the operation.
-        function: takes values and attributes.
-        pack: packing function of a constant second input.
+    16-bit floats are computed in float32 and rounded once.
     """
     attributes = {name: value for name, value in operation.attributes.items() if not name.startswith("fuse_")}
     finish = activation(operation)
@@ -277,7 +267,7 @@ def computes(operation: NamedOperation, function: Function, pack: Pack | None = 
 
 
 def moves(operation: NamedOperation, function: Function) -> Computes:
-    """Return the movement of elements by `function`, in their own data type."""
+    """Return a movement of elements in their own type."""
     attributes = dict(operation.attributes)
 
     def compute(*inputs: Any) -> Any:
@@ -287,13 +277,7 @@ def moves(operation: NamedOperation, function: Function) -> Computes:
 
 
 def direct(functions: Mapping[str, Function], how: Callable[..., Computes], **limits: Any) -> Lowers:
-    """Return a lowering of operations that are one function of their inputs and attributes.
-
-    Args:
-        functions: function by operation type.
-        how: `computes` or `moves`.
-        limits: see `lowers`.
-    """
+    """Return a lowering for `functions` by operation; `how` is `computes` or `moves`, `limits` as in `lowers`."""
 
     def lower(operation: NamedOperation) -> Computes:
         return how(operation, functions[operation.type])
@@ -313,14 +297,13 @@ def channels_second(operation: NamedOperation, function: Function) -> Function:
 
 
 def widened(value: Any) -> Any:
-    """Convert narrow floats to float32."""
+    """Widen 16-bit floats to float32."""
     if value is not None and value.dtype.name in _NARROW:
         return value.astype(jnp.float32)
     return value
 
 
 def activation(operation: NamedOperation) -> Function:
-    """Return the fused activation of an operation."""
     code = str(operation.attributes.get("fuse_code", "none"))
     if code == "none":
         return jnp.asarray
