@@ -1,4 +1,4 @@
-"""What concerns the whole process: collector, standard output, closing, our own version. It knows nothing of models."""
+"""Process-wide resources, independent of models: locks, caches, processors, standard output, signals, packages."""
 
 from __future__ import annotations
 

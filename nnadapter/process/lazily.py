@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that its modules can be had without the others."""
+"""Names of a package that are imported on first use, so that its modules can be imported separately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from nnadapter.process.resources import new_re_lock
 
 _importing = new_re_lock()
-"""Two threads that enter modules from different ends would each wait for the other's."""
+"""Prevents a deadlock of two threads that import modules in opposite order."""
 
 
 def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
@@ -18,9 +18,8 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: name of the package.
-        modules: module, relative to the package if it begins with a dot -> its names, separated by spaces; a name with
-            a colon is followed by its name in the module. The names of an empty key are modules of the package. No
-            other module of the package may have the name of an entry.
+        modules: module (relative with a leading dot) -> its names, separated by spaces; `name:attribute` renames. Names
+            of an empty key are modules of the package. No other module may have the name of an entry.
     """
     homes = {}
     for module, names in modules.items():
@@ -29,7 +28,6 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
             homes[name] = module, attribute or name
 
     def find(name: str) -> Any:
-        """Import a name on its first use."""
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = homes[name]

@@ -1,8 +1,7 @@
-"""Installed packages: versions, extras with their install commands, entry points and plug-ins.
+"""Installed packages: versions, extras with their install commands, and plug-ins by entry points.
 
-What installed distributions bring by entry points of one group: listed by name, imported one by one when used.
-
-A name that two distributions bring is used by neither. Whatever is wrong with one name spoils no other.
+Plug-ins are imported one by one on first use. A name of two distributions is used by neither, and a broken plug-in does
+not affect others.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ def own_version() -> str:
 
 
 def installed_version(distribution: str) -> str:
-    """Return the version of a distribution; empty where it is not installed.
+    """Return the version of a distribution; empty if it is not installed.
 
-    Source: the specification of PyPA for installed projects, `{name}-{version}.dist-info`.
+    Source: PyPA specification of installed projects, `{name}-{version}.dist-info`.
     """
     target_name = _normalized(distribution)
     for stem, form in _scan_distributions():
@@ -44,7 +43,7 @@ def installed_version(distribution: str) -> str:
             if form in _OLDER or not version:
                 break
             return version
-    from importlib import metadata  # which knows older forms, and takes as long to import as ten of our modules
+    from importlib import metadata  # supports older forms, but is slow to import
 
     try:
         return metadata.version(distribution)
@@ -53,10 +52,7 @@ def installed_version(distribution: str) -> str:
 
 
 def installed_builds(distribution: str) -> str:
-    """Return names and versions of a distribution, and of all whose names go on behind its name: its other builds.
-
-    ONNX Runtime's module comes with `onnxruntime`, or with `onnxruntime-gpu` and others in its place.
-    """
+    """Return names and versions of a distribution and its builds with a suffix, such as `onnxruntime-gpu`."""
     target_name, builds = _normalized(distribution), dict[str, str]()
     for stem, form in _scan_distributions():
         name, _, version = stem.partition("-")
@@ -70,7 +66,7 @@ def _is_build(name: str, target_name: str) -> bool:
 
 
 def _scan_distributions() -> Iterator[tuple[str, str]]:
-    """Names and versions of what Python finds, in its order, and in which form it is there."""
+    """Yield name-version and form of the installed distributions, in import order."""
     for folder in (path for path in sys.path if isinstance(path, str)):
         with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
             for entry in entries:
@@ -93,16 +89,16 @@ EXTRAS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "ray": ("ray", "ray"),
     }
 )
-"""Extra -> the package that code of ours needs from it, and the module that this installs."""
+"""Extra -> required package, and the module that it installs."""
 
 
 def has_extra(extra: str) -> bool:
-    """Whether the package of an extra is there; it is not imported."""
+    """Return True if the package of an extra is installed; does not import it."""
     return find_spec(EXTRAS[extra][1]) is not None
 
 
 def missing_extra(extra: str, feature: str, kind: type[MissingExtraError] = MissingExtraError) -> MissingExtraError:
-    """The error of `kind` that says that `feature` needs an extra, and how to get it."""
+    """Return an error with the install command of an extra that `feature` needs."""
     package = EXTRAS[extra][0]
     return kind(
         f"{feature} needs the package {package}, which is not installed; run: pip install 'nnadapter[{extra}]'",
@@ -112,19 +108,15 @@ def missing_extra(extra: str, feature: str, kind: type[MissingExtraError] = Miss
 
 
 def require_extra(extra: str, feature: str) -> None:
-    """Refuse `feature` where the package of an extra is missing.
-
-    Raises:
-        MissingExtraError: it is.
-    """
+    """Raise MissingExtraError if the package of an extra is missing."""
     if not has_extra(extra):
         raise missing_extra(extra, feature)
 
 
 def named(target: str) -> object:
-    """Return what an entry point names: an attribute of a module, or the module; extras behind it say nothing here.
+    """Import the object of an entry point, ignoring its extras.
 
-    Source: the entry points specification of PyPA, `module:attribute [extra]`.
+    Source: PyPA specification of entry points, `module:attribute [extra]`.
     """
     from importlib import import_module
 
@@ -136,7 +128,7 @@ def named(target: str) -> object:
 
 
 def distribution_of(point: EntryPoint) -> str:
-    """Return name and version of the distribution that brings an entry point."""
+    """Return name and version of an entry point's distribution."""
     return f"{point.dist.name} {point.dist.version}" if point.dist and point.dist.name else "an unknown distribution"
 
 
@@ -145,24 +137,24 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class PlugIn:
-    """One entry point."""
+    """Entry point."""
 
     name: str
     target: str
     """`module:attribute`."""
     distribution: str
-    """Name and version of the distribution that brings it."""
+    """Name and version."""
     problem: str = ""
-    """Why it is not used, in a sentence with what to do; empty where nothing is known against it."""
+    """Reason why it is not used, with advice; may be empty."""
 
 
 class PlugIns(Generic[_Value]):
-    """The entry points of one group, read when first asked for.
+    """Entry points of one group, read on first access.
 
     Args:
-        group: of the entry points.
-        check: what is loaded, and its plug-in -> the same; raises ValueError if it is nothing of the kind.
-        problem: what is wrong with a name, before anything is imported; empty if nothing is.
+        group: group of the entry points.
+        check: converts a loaded object, or raises ValueError.
+        problem: returns what is wrong with a name before import; empty if nothing.
     """
 
     def __init__(
@@ -178,14 +170,14 @@ class PlugIns(Generic[_Value]):
 
     @property
     def all(self) -> Mapping[str, PlugIn]:
-        """Every plug-in by name, sorted; nothing is imported."""
+        """Every plug-in by name, sorted; imports nothing."""
         with self._lock:
             if self._found is None:
                 self._found = self._read()
             return self._found
 
     def get(self, name: str) -> _Value | None:
-        """Return what is brought under a name; None where nothing is, or where `problem_of` says what is wrong."""
+        """Return the plug-in of a name; None if there is none, or it is broken (`problem_of`)."""
         plug_in = self.all.get(name)
         if plug_in is None or plug_in.problem:
             return None
@@ -196,7 +188,7 @@ class PlugIns(Generic[_Value]):
         return None if isinstance(loaded, str) else loaded
 
     def problem_of(self, name: str) -> str:
-        """Return why what is brought under a name is not used; empty where it is, or where nothing is brought."""
+        """Return the reason why a plug-in is not used; empty if it is used, or does not exist."""
         plug_in = self.all.get(name)
         if plug_in is None or plug_in.problem:
             return "" if plug_in is None else plug_in.problem
@@ -205,12 +197,12 @@ class PlugIns(Generic[_Value]):
         return loaded if isinstance(loaded, str) else ""
 
     def distribution_of(self, name: str) -> str:
-        """Name and version of the distribution that brings a name; empty where none does."""
+        """Return name and version of a plug-in's distribution; may be empty."""
         plug_in = self.all.get(name)
         return "" if plug_in is None else plug_in.distribution
 
     def _read(self) -> Mapping[str, PlugIn]:
-        from importlib import metadata  # it takes as long as ten of our modules, and most sessions need it not
+        from importlib import metadata  # slow to import, and most sessions do not need it
 
         plug_ins: dict[str, PlugIn] = {}
         for point in metadata.entry_points(group=self._group):
@@ -232,7 +224,7 @@ class PlugIns(Generic[_Value]):
             return self._check(named(plug_in.target), plug_in)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
+        except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its boundary
             advice = "ask its vendor, install what is missing, or uninstall it"
             return self._problem_text(plug_in, f"{describe(error)}; {advice}")
 

@@ -1,4 +1,4 @@
-"""The processors of this machine: which, how many may be used here, and how busy others keep them."""
+"""Processors of this machine: names, usable number, and load by other processes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from nnadapter.process.resources import memoize, new_lock, register_after_fork
 _STAT = Path("/proc/stat")
 _CPUINFO = Path("/proc/cpuinfo")
 _IDLE = (3, 4)
-"""Columns of the first line of /proc/stat in which nobody computes: idle, and waiting for a disk."""
+"""Idle columns of the first line of /proc/stat: idle, and waiting for a disk."""
 _COLUMNS = 8
-"""Those after it are counted in others already."""
+"""Later columns are included in these."""
 _SPARE = 0.3
-"""Processors that others may use without being in the way."""
+"""Processors that others may use without disturbing measurements."""
 
 
 def usable() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def model_name() -> str:
-    """Return the processor's name, where the system tells it in the way of Linux."""
+    """Return the processor's name on Linux; otherwise empty."""
     with suppress(OSError):
         lines = _CPUINFO.read_text(errors="replace").splitlines()
         return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
@@ -40,40 +40,33 @@ def model_name() -> str:
 
 @memoize(1)
 def machine_name() -> str:
-    """Return what tells this machine from others, as far as speed goes: its architecture and the processor's name."""
-    return f"{platform.machine()} {model_name() or platform.processor()}".strip()  # which may start a process to know
+    """Return architecture and processor name, which determine speed."""
+    return f"{platform.machine()} {model_name() or platform.processor()}".strip()  # `processor()` may start a process
 
 
 def machine_description() -> str:
-    """Return by what a time is told to be of this machine: its name, and how many processors may be used here."""
+    """Return the machine's name and number of usable processors, the key of measured times."""
     return f"{machine_name()}, {usable()} processors"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Seconds so far, of which differences count."""
+    """Processor time so far; only differences are meaningful."""
 
     wall_seconds: float = field(default_factory=time.perf_counter)
     own_seconds: float = field(default_factory=lambda: own_seconds())
-    """That processors computed for this process, and for those that compute for it."""
+    """Of this process and its worker processes."""
     total_seconds: float | None = field(default_factory=lambda: _busy_seconds())
-    """That they computed for anybody; None where the system does not say."""
+    """Of all processes; None if the system does not report it."""
 
 
 def is_crowded(start_load: Load, end_load: Load, processors: int, may_use: int) -> bool:
-    """Return whether others left fewer processors than this process may use, between two moments.
-
-    Args:
-        start_load: the one.
-        end_load: the other.
-        processors: of the machine.
-        may_use: of them, see `usable`.
-    """
+    """Return True if other processes left fewer than `may_use` processors to this process, between two moments."""
     return processors_unused_by_others(start_load, end_load, processors, may_use) < may_use - _SPARE
 
 
 def processors_unused_by_others(start_load: Load, end_load: Load, processors: int, may_use: int) -> float:
-    """Return how many processors others left of those that this process may use; see `is_crowded`."""
+    """Return the number of processors that others left to this process; see `is_crowded`."""
     if (
         start_load.total_seconds is None
         or end_load.total_seconds is None
@@ -87,9 +80,9 @@ def processors_unused_by_others(start_load: Load, end_load: Load, processors: in
 
 
 def seconds_of_process(process_id: int) -> float | None:
-    """Return the seconds that processors computed for another process; None where it is gone, or nobody says.
+    """Return the processor time of another process; None if it ended, or the system does not report it.
 
-    Source: Linux's clocks of processes, as clock_getcpuclockid numbers them.
+    Source: process clocks of Linux, numbered as by clock_getcpuclockid.
     """
     if sys.platform != "linux":
         return None
@@ -100,21 +93,21 @@ def seconds_of_process(process_id: int) -> float | None:
 
 
 class _Workers:
-    """Processes that compute for this one; they belong to it, and not to one that is forked from it."""
+    """Worker processes of this process, not of processes forked from it."""
 
     def __init__(self) -> None:
         self._running: dict[int, float] = {}
-        """Those -> the seconds that processors spent on that, as the system said last."""
+        """Process id -> last reported processor time."""
         self._ended = 0.0
-        """The same of those that have ended, together."""
+        """Processor time of ended workers."""
         self._ending = deque[tuple[int, float | None]]()
-        """Those that end, and what the system says of them then: a finalizer may say it, which waits for no lock."""
+        """Ending workers with their last time; a lock-free queue, since finalizers append to it."""
         self._lock = new_lock()
         register_after_fork(self)
 
     def begin(self, process_id: int) -> None:
         with self._lock:
-            self._count_ended()  # the system may give their numbers again
+            self._count_ended()  # their ids may be reused
             self._running[process_id] = 0.0
 
     def end(self, process_id: int) -> None:
@@ -131,7 +124,7 @@ class _Workers:
         while self._ending:
             process_id, last = self._ending.popleft()
             recorded_seconds = self._running.pop(process_id, None)
-            if recorded_seconds is not None:  # or somebody else said that it ends
+            if recorded_seconds is not None:  # otherwise its end was already reported
                 self._ended += max(recorded_seconds, last or 0.0)
 
     def after_fork(self) -> None:
@@ -144,17 +137,17 @@ _WORKERS = _Workers()
 
 
 def own_seconds() -> float:
-    """Return the seconds that processors computed so far for this process, and for those that compute for it."""
+    """Return the processor time of this process and its workers."""
     return time.process_time() + _WORKERS.seconds()
 
 
 def computes_for_this(process_id: int) -> None:
-    """Count another process's seconds as this one's."""
+    """Count the processor time of a worker process as this process's."""
     _WORKERS.begin(process_id)
 
 
 def computes_no_more(process_id: int) -> None:
-    """Count no further seconds of a process, which is about to end; finalizers may say so."""
+    """Stop counting a process that is about to end; safe in finalizers."""
     _WORKERS.end(process_id)
 
 

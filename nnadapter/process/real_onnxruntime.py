@@ -1,7 +1,6 @@
-"""ONNX Runtime itself. All of nnadapter imports it from here, and `nnadapter.ort` before it takes the name.
+"""The real ONNX Runtime; all of nnadapter imports it from here.
 
-While `nnadapter.ort` stands in for ONNX Runtime, `import onnxruntime` gives the stand-in, in modules and functions of
-ours too that are imported or called later.
+While `nnadapter.ort` replaces ONNX Runtime, `import onnxruntime` returns the replacement, in our modules too.
 """
 
 import onnxruntime

@@ -1,4 +1,4 @@
-"""Resources of the process: locks and state across forks, bounded caches, pools, and closing of drivers' objects."""
+"""Resources of the process: locks and state across forks, bounded caches, object pools, closing of objects."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 class ForkAware(Protocol):
-    """What has something that belongs to one process."""
+    """Object with state that belongs to one process."""
 
     def after_fork(self) -> None:
-        """In the process that was forked: let go of it. No other thread runs; locks of `new_lock` are free."""
+        """Drop the state in a forked process. No other thread runs; locks of `new_lock` are free."""
 
 
 _registered: WeakSet[ForkAware] = WeakSet()
 _locks: set[ref[Any]] = set()
-"""Those that are there: plans of many segments make thousands."""
+"""All live locks; plans of many segments have thousands."""
 _forget = _locks.discard
-"""A lock that goes takes itself out, all in C."""
+"""A dying lock removes itself, in C."""
 
 
 class Threads:
-    """Threads of a library, from when this is made on: a process that is forked does not have them."""
+    """Threads of a library, which a forked process lacks."""
 
     def __init__(self) -> None:
         self.are_gone = False
-        """Whether this process was forked since."""
+        """The process was forked since this object was made."""
         register_after_fork(self)
 
     def after_fork(self) -> None:
@@ -47,19 +47,19 @@ class Threads:
 
 
 def register_after_fork(thing: ForkAware) -> None:
-    """Have `after_fork` of an object called in every process that is forked while it lives."""
+    """Call the object's `after_fork` in every process that is forked while it lives."""
     _registered.add(thing)
 
 
 def new_lock() -> Lock:
-    """Return a lock that nobody holds in a process that was just forked."""
+    """Return a lock that is free in a newly forked process."""
     lock = Lock()
     _locks.add(ref(lock, _forget))
     return lock
 
 
 def new_re_lock() -> ReentrantLock:
-    """Return a lock that the thread that holds it may take again; see `new_lock`."""
+    """Return a reentrant lock; see `new_lock`."""
     lock = RLock()
     _locks.add(ref(lock, _forget))
     return lock
@@ -75,15 +75,14 @@ def _part() -> None:
 _OURS = ("nnadapter", "partition")
 _of_properties: list[Any] = []
 _scanned_modules: set[str] = set()
-"""Modules that were looked through for these."""
 
 
 def _find_locks_of_properties() -> None:
-    """Until Python 3.12 a `cached_property` of a class has a lock, which is held while one of any object is made.
+    """Find the locks of `cached_property`, which Python before 3.12 holds while any object computes the value.
 
-    They are found before a fork: to look at all classes in the new process would copy the pages that they lie on.
+    Called before a fork: looking at all classes in the child would copy their memory pages.
     """
-    modules = sys.modules.copy()  # in one step: a list of pairs lets the collector run, and others import meanwhile
+    modules = sys.modules.copy()  # copied in one step: other threads import meanwhile
     unvisited_modules = [
         (name, module) for name, module in modules.items() if name.startswith(_OURS) and name not in _scanned_modules
     ]
@@ -110,23 +109,23 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class CacheCounts:
-    """How the caches of one name were used in this process. Many threads at once may count too few."""
+    """Usage counts of the caches of one name; may be too low, since threads count without a lock."""
 
     name: str
     hits: int = 0
     misses: int = 0
     failures: int = 0
-    """Attempts to make what would have been kept that failed, so that the work is done without it."""
+    """Failed attempts to make a cached object, so that the work is done without it."""
     dropped: int = 0
 
 
 _counts: dict[str, CacheCounts] = {}
 _functions: dict[str, Any] = {}
-"""What `memoize` made, by name."""
+"""Functions of `memoize` by name."""
 
 
 def cache_counts() -> tuple[CacheCounts, ...]:
-    """The counts, as they are now, of every cache that was used, by name."""
+    """Return the counts of every cache that was used, by name."""
     of_functions = {
         name: _of_function(name, cached_function.cache_info()) for name, cached_function in _functions.items()
     }
@@ -141,27 +140,27 @@ def _of_function(name: str, info: Any) -> CacheCounts:
 
 
 def memoize(limit: int) -> Callable[[Function], Function]:
-    """Return a decorator that remembers so many results of a pure function by its arguments."""
+    """Return a decorator that caches up to `limit` results of a pure function."""
 
     def decorate(function: Function) -> Function:
         cached_function = lru_cache(maxsize=limit)(function)
         _functions[f"{function.__module__.removeprefix('nnadapter.')}.{function.__qualname__}"] = cached_function
-        return cached_function  # type: ignore[return-value]  # it is called as the function is
+        return cached_function  # type: ignore[return-value]  it is called as the function is
 
     return decorate
 
 
 def counts_of(name: str) -> CacheCounts:
-    """The counts of the caches of one name."""
+    """Return the counts of the caches of one name."""
     return _counts.setdefault(name, CacheCounts(name))
 
 
 class Cache(Generic[Key, Value]):
-    """Values by key; safe to use from many threads. None is no value.
+    """Least-recently-used cache. Thread-safe. Values must not be None.
 
     Args:
-        name: what it remembers; caches of one name are counted together.
-        limit: how many values are kept.
+        name: caches of one name are counted together.
+        limit: largest number of values.
     """
 
     def __init__(self, name: str, limit: int) -> None:
@@ -171,11 +170,9 @@ class Cache(Generic[Key, Value]):
         self._lock = new_lock()
 
     def __len__(self) -> int:
-        """How many values are kept."""
         return len(self._kept)
 
     def get(self, key: Key) -> Value | None:
-        """The value of a key, None if there is none."""
         with self._lock:
             cached_value = self._kept.get(key)
             if cached_value is not None:
@@ -187,11 +184,11 @@ class Cache(Generic[Key, Value]):
         return cached_value
 
     def put(self, key: Key, value: Value) -> Value:
-        """Keep a value, and return what is kept: the one that is there, if another thread was first."""
+        """Store a value, and return the cached one: another thread's, if it was first."""
         with self._lock:
             initial_count = len(self._kept)
             cached_value = self._kept.setdefault(key, value)
-            if len(self._kept) == initial_count:  # what is new stands at the end; keys may take long to hash
+            if len(self._kept) == initial_count:  # new keys are at the end already; hashing a key may be slow
                 self._kept.move_to_end(key)
             while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
@@ -199,27 +196,26 @@ class Cache(Generic[Key, Value]):
         return cached_value
 
     def get_or_make(self, key: Key, make: Callable[[], Value]) -> Value:
-        """The value of a key, made now if it is not kept; two threads may both make it."""
+        """Return the cached value, made if needed; two threads may both make it."""
         cached_value = self.get(key)
         return self.put(key, make()) if cached_value is None else cached_value
 
     def drop(self, key: Key) -> Value | None:
-        """Forget the value of a key, and return it if there was one."""
+        """Remove and return the value of a key."""
         with self._lock:
             return self._kept.pop(key, None)
 
     def values(self) -> tuple[Value, ...]:
-        """What is kept, the value used longest ago first."""
+        """Return the values, least recently used first."""
         with self._lock:
             return tuple(self._kept.values())
 
     def keys(self) -> tuple[Key, ...]:
-        """What is kept, by key, the one used longest ago first."""
+        """Return the keys, least recently used first."""
         with self._lock:
             return tuple(self._kept)
 
     def clear(self) -> None:
-        """Forget everything."""
         with self._lock:
             self._kept.clear()
 
@@ -227,7 +223,7 @@ class Cache(Generic[Key, Value]):
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 _first = iter([True])
-"""For whoever comes first in this process."""
+"""Yields once per process."""
 
 
 _FROZEN_AT_START = 1_000
@@ -235,9 +231,9 @@ _FROZEN_AT_START = 1_000
 
 
 def paused_collection(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Keep the collector of cycles from running while the function does; it goes on as before when that ends.
+    """Decorator that pauses the garbage collector while a function runs.
 
-    Where several threads pause it, it goes on when the one that stopped it ends: that takes time, and no lock.
+    If threads overlap, collection resumes when the thread that paused it is done: this costs time, but needs no lock.
     """
 
     @wraps(function)
@@ -247,10 +243,11 @@ def paused_collection(function: Callable[Parameters, Result]) -> Callable[Parame
             gc.disable()
             return function(*args, **kwargs)
         finally:
-            # An interrupt comes where a function of Python starts, a loop turns, or behind a call: not before this one.
+            # An interrupt cannot come between here and the call of `enable`.
             if enabled:
                 gc.enable()
-                if next(_first, False) and gc.get_freeze_count() < _FROZEN_AT_START:  # else the program froze objects
+                # otherwise the program froze objects
+                if next(_first, False) and gc.get_freeze_count() < _FROZEN_AT_START:
                     try:
                         gc.freeze()
                     finally:
@@ -260,14 +257,14 @@ def paused_collection(function: Callable[Parameters, Result]) -> Callable[Parame
 
 
 class Closable(Protocol):
-    """What has a `close`."""
+    """Object with a `close` method."""
 
     def close(self) -> None:
-        """Free it."""
+        pass
 
 
 def close_all(things: Iterable[Closable]) -> None:
-    """Close every one of `things`. What they raise is warned of, all at once, when all of them were asked to close."""
+    """Close every object, then warn of all errors at once."""
     failures: list[str] = []
     for thing in (iterator := iter(things)):
         try:
@@ -279,21 +276,16 @@ def close_all(things: Iterable[Closable]) -> None:
 
 
 def failures_of(close: Callable[[], object], label: str) -> Sequence[str]:
-    """Call what closes or frees something that a driver made, and return what it raised, in words; empty if nothing.
-
-    Args:
-        close: what is called.
-        label: it is called in messages.
-    """
+    """Close or free a driver's object by `close`; return its error as text, prefixed with `label`."""
     try:
         close()
-    except FAILURES as error:  # a driver may raise anything; this is its border
+    except FAILURES as error:  # a driver may raise anything; this is its boundary
         return (f"{label} raised {describe(error)}",)
     return ()
 
 
 def warn_of_failures(failures: Sequence[str]) -> None:
-    """Warn of all that `failures_of` returned, if there is anything."""
+    """Warn of all errors that `failures_of` returned."""
     if failures:
         warnings.warn("; ".join(failures) + "; report it to the vendor", DriverWarning, stacklevel=3)
 
@@ -302,16 +294,10 @@ Item = TypeVar("Item")
 
 
 class ObjectPool(Generic[Item]):
-    """Lends things, each to one user at a time; safe to use from many threads.
+    """Pool of reusable objects, each for one user at a time. Thread-safe; small, since plans may have thousands.
 
-    Plans of many segments have thousands, so each is small.
-
-    A user is a new `object()`. It ends its use by `users.pop(user, None)`, as the first call of a `finally` around
-    `acquire` and the use: that call is all of C, so no interrupt comes before it or into it, and it takes no lock.
-
-    Args:
-        make: makes one.
-        arguments: of `make`.
+    A user is a new `object()`. A `finally` around `acquire` and the use ends it, first of all by `users.pop(user,
+    None)`: a single C call that no interrupt can split, without a lock.
     """
 
     __slots__ = ("_arguments", "_lock", "_make", "all", "users")
@@ -320,12 +306,12 @@ class ObjectPool(Generic[Item]):
         self._make, self._arguments = make, arguments
         self._lock = new_lock()
         self.all: list[Item] = []
-        """What was made so far."""
+        """Objects made so far."""
         self.users: dict[object, Item] = {}
-        """Who has which now."""
+        """Objects in use."""
 
     def acquire(self, user: object) -> Item:
-        """Lend what nobody has, else a new one."""
+        """Return a free object, or make one."""
         with self._lock:
             if not self.users and self.all:  # nearly always
                 self.users[user] = self.all[0]
@@ -338,13 +324,12 @@ class ObjectPool(Generic[Item]):
             return loan
 
     def _free(self) -> Item | None:
-        """What nobody has now."""
-        # A list first: others pop without the lock, and the collector, if a map were made here, may let them.
+        # A list first: other threads pop without the lock, and the collector may switch to them during a map.
         borrowed_ids = set(map(id, list(self.users.values())))
         return next((thing for thing in self.all if id(thing) not in borrowed_ids), None)
 
     def clear(self) -> list[Item]:
-        """Forget everything that was made, and return it."""
+        """Remove and return all objects."""
         with self._lock:
             objects = list(self.all)
             self.all.clear()

@@ -1,4 +1,4 @@
-"""Standard output that is kept for results, and signals that stop the process (SIGINT, SIGTERM, SIGHUP)."""
+"""Standard output reserved for results, and signals that stop the process (SIGINT, SIGTERM, SIGHUP)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _STDOUT, _STDERR = 1, 2
 
 @contextmanager
 def native_prints_to_stderr() -> Iterator[None]:
-    """Send what C code prints to standard output while the block runs to standard error, in the whole process.
+    """Redirect what C code prints to standard output to standard error, in the whole process.
 
-    Nothing is done where a process has no such files, or on systems without a C library that can be asked to flush.
+    No effect without these files, or without a C library that can flush.
     """
     with _lock:
         try:
@@ -42,33 +42,29 @@ def native_prints_to_stderr() -> Iterator[None]:
                 os.dup2(_STDERR, _STDOUT)
             yield
         finally:
-            flush(None)  # C buffers what goes to a pipe
+            flush(None)  # C buffers output to a pipe
             os.dup2(saved_descriptor, _STDOUT)
             os.close(saved_descriptor)
 
 
 @contextmanager
 def prints_to_stderr() -> Iterator[None]:
-    """The same, for what Python code prints as well."""
+    """Redirect what Python and C code print to standard output to standard error."""
     with redirect_stdout(sys.stderr), native_prints_to_stderr():
         yield
 
 
 GRACE_S = 5.0
-"""Seconds that the main thread has to end after the first signal: a driver's code may not return to Python."""
+"""Time for the main thread to end after the first signal; native driver code may never return."""
 _SAME_S = 0.1
-"""Signals within this time count once: `timeout` and terminals signal a process and then its group."""
+"""Signals within this time count once: `timeout` and terminals signal a process and its group."""
 _TICK_S = 0.05
 _REPORTS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "terminal closed"}
 STOP_SIGNALS = tuple(getattr(signal, name) for name in _REPORTS if hasattr(signal, name))
 
 
 class StopRequested(KeyboardInterrupt):
-    """A signal asked the process to stop.
-
-    Args:
-        number: of the signal.
-    """
+    """Stop signal with its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -76,13 +72,11 @@ class StopRequested(KeyboardInterrupt):
 
 
 class _Received:
-    """The signals that this process got."""
-
     def __init__(self) -> None:
         self.first: int | None = None
         self.time = 0.0
         self.is_pending = False
-        """Whether to raise the signal again: it came in a finalizer, or in the import of an extension."""
+        """To be raised again: it arrived in a finalizer, or during the import of an extension."""
         self.is_reported = False
 
 
@@ -90,7 +84,7 @@ _received = _Received()
 
 
 def raise_on_signals() -> None:
-    """Raise `StopRequested` in the main thread on a stop signal, unless the process started with the signal ignored.
+    """Raise `StopRequested` in the main thread on a stop signal, unless it was ignored at process start.
 
     A second signal, or `GRACE_S` without an end, ends the process with the exit code of the signal.
     """
@@ -107,7 +101,7 @@ def raise_on_signals() -> None:
 
 
 def reset_signals() -> None:
-    """Give the stop signals back to the system, which ends the process without a word."""
+    """Restore the default handlers of the stop signals."""
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is _raise:
             signal.signal(number, signal.SIG_DFL)
@@ -116,7 +110,7 @@ def reset_signals() -> None:
 
 
 def stop_in(error: BaseException) -> KeyboardInterrupt | None:
-    """Return the stop signal that `error` is, comes from or follows; None if there was no signal."""
+    """Return the stop signal that `error` is, comes from or follows, if any."""
     if _received.first is not None:
         return StopRequested(_received.first)
     causes = (error.__cause__, error.__context__) if isinstance(error, ImportError) else ()
@@ -124,7 +118,7 @@ def stop_in(error: BaseException) -> KeyboardInterrupt | None:
 
 
 def exit_code(stop: KeyboardInterrupt) -> int:
-    """Return the exit code after a stop signal: 128 and its number, as shells count."""
+    """Return the exit code after a stop signal: 128 plus its number, as in shells."""
     return 128 + (stop.number if isinstance(stop, StopRequested) else signal.SIGINT)
 
 
@@ -140,9 +134,9 @@ def report(stop: KeyboardInterrupt) -> int:
 
 @contextmanager
 def collected_signals() -> Iterator[Callable[[], int]]:
-    """Collect stop signals while the block runs; yield a function that returns the next one, or 0.
+    """Collect stop signals during the block; yield a function that returns the next one, or 0.
 
-    Each call installs the handlers again, since libraries replace them when they start. The main thread calls it.
+    Each call installs the handlers again, since libraries replace them when they start. For the main thread only.
     """
     hangup = getattr(signal, "SIGHUP", None)
     numbers = [
@@ -173,10 +167,10 @@ def collected_signals() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def deferred_termination() -> Iterator[None]:
-    """Run a block that replaces the handler of SIGTERM by one that aborts; the main thread calls it.
+    """Run a block that replaces the handler of SIGTERM by one that aborts. For the main thread only.
 
-    SIGTERM interrupts the block by SystemExit, and reaches the handler that is set at its end. A second one ends the
-    process. Threads that the block starts never receive the signal.
+    SIGTERM raises SystemExit in the block, and reaches the previous handler at its end. A second one ends the process.
+    Threads started in the block never receive the signal.
     """
     if not hasattr(signal, "sigtimedwait"):
         yield
@@ -205,12 +199,12 @@ def deferred_termination() -> Iterator[None]:
 
 _TERMINATION = (signal.SIGTERM,)
 _deferring: list[set[Any]] = []
-"""The signals that were blocked before each block that defers SIGTERM now."""
+"""Previous signal mask of each such block in progress."""
 
 
 @cache
 def _unblock_in_children() -> None:
-    """Give processes that are forked during such a block the signals that were blocked before it."""
+    """Restore the signal mask in processes forked during such a block."""
     os.register_at_fork(after_in_child=lambda: _deferring and signal.pthread_sigmask(signal.SIG_SETMASK, _deferring[0]))
 
 
@@ -229,7 +223,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def block_signals() -> None:
-    """Block the stop signals in this thread, and in the threads and processes that it will start, where that can be."""
+    """Block the stop signals in this thread, and in threads and processes that it starts."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
@@ -247,12 +241,12 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _can_raise_again() -> bool:
-    """Check for POSIX, where a thread can watch the signals of the main thread."""
+    """Return True on POSIX, where a thread can watch the signals of the main thread."""
     return hasattr(os, "register_at_fork")
 
 
 def _is_importing_extension(frame: FrameType | None) -> bool:
-    """Check whether a module in C or C++ is being initialized: some abort on an exception."""
+    """Return True if a native module is being initialized: some abort on an exception."""
     while frame is not None:
         is_loader = frame.f_code.co_name in ("create_module", "exec_module")
         if is_loader and type(frame.f_locals.get("self")) is ExtensionFileLoader:
@@ -269,7 +263,7 @@ def _note_lost(args: Any) -> None:
 
 
 def _watch(reader: int) -> None:
-    """Raise a pending signal again; end the process on a second signal, or when `GRACE_S` are over."""
+    """Raise a pending signal again; end the process on a second signal, or after `GRACE_S`."""
     import select
 
     block_signals()

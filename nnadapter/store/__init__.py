@@ -1,4 +1,4 @@
-"""Cache of compiled programs and plans between sessions. docs/cache.md says what is cached, and when it is reused.
+"""Cache of compiled programs and plans between sessions; see docs/cache.md.
 
 folder      entries by key, their files, and eviction by size
 keys        keys of a session's plans: fingerprints of drivers, machine and model, and options

@@ -1,15 +1,11 @@
 """Container format: a file of checked parts, read by memory mapping.
 
-    prefix    64 bytes: magic, version, where the table lies, and its SHA-256
-    parts     each at a multiple of 64 bytes, large ones at a page
-    table     the message `Table` of container.proto; the file's last bytes
+    prefix    64 bytes: magic, version, offset, length and SHA-256 of the table
+    parts     each aligned to 64 bytes, large ones to a page
+    table     message `Table` of container.proto, at the end of the file
 
-What parts mean is for those who write them. Nothing here knows a model.
-
-Reading a file of parts: the table at once, a part when it is first asked for; nothing is believed unchecked.
-
-Sizes are held against the file's own before memory is taken. The file is mapped: it may be replaced or removed while
-somebody reads, but not changed.
+The table is read at once, a part on first access, and both are checked. A mapped file may be replaced or removed while
+it is read, but not changed.
 """
 
 from __future__ import annotations
@@ -35,24 +31,23 @@ from nnadapter.files.source_kind import MAGIC
 from nnadapter.store.container_descriptor import DESCRIPTOR
 
 VERSION = 1
-"""The format's version, which files carry; newer ones are refused."""
+"""Format version; newer ones are refused."""
 PREFIX = struct.Struct("<8sIIQQ32s")
 """Magic, version, zero, offset and length of the table, SHA-256 of the table."""
 ALIGNMENT = 64
 PAGE = 4096
-"""Bytes; parts with as many begin at a multiple of it, so that each is mapped by itself."""
+"""Alignment of parts of at least this size, so that each is mapped by itself."""
 ADVICE = "compile the model again"
-"""What to do about a file that is not what it should be."""
+"""Advice in errors about damaged files."""
 MESSAGES = Messages(
     DESCRIPTOR, "nnadapter.container", CompiledModelError, "compiled model", ADVICE, limits.CONTAINER_BYTES
 )
 
 
 class Part(NamedTuple):
-    """A row of the table."""
+    """Row of the table."""
 
     kind: str
-    """What it holds, in a word."""
     offset: int
     length: int
     crc32: int
@@ -60,7 +55,7 @@ class Part(NamedTuple):
 
 
 def aligned(offset: int, length: int) -> int:
-    """Where a part of that length begins that may begin at `offset`."""
+    """Return the aligned offset of a part that may begin at `offset`."""
     alignment = PAGE if length >= PAGE else ALIGNMENT
     return offset + -offset % alignment
 
@@ -68,14 +63,13 @@ def aligned(offset: int, length: int) -> int:
 _DIGEST_BYTES = 32
 _CHECKED_BYTES = 1 << 24
 _AHEAD_BYTES = 1 << 20
-"""Fewer are checked before a thread has started."""
+"""Smaller parts are checked faster than a thread starts."""
 
 
 class Container:
-    """A file of parts. Usable from many threads at once."""
+    """File of parts. Thread-safe."""
 
     def __init__(self, data: memoryview, name: str) -> None:
-        """Take what a file holds, and what messages call it; see `open` and `of`."""
         self._data, self.name = data.toreadonly(), name
         self.parts = self._table()
         self._checked: set[int] = set()
@@ -85,14 +79,12 @@ class Container:
     def open(
         cls, path: str | os.PathLike[str], check: Callable[[os.stat_result], object] = lambda status: None
     ) -> Container:
-        """Map a file, and read its table.
+        """Map a file, and read its table. Never blocks on a pipe.
 
-        Args:
-            path: of the file. Nobody is waited for where it is a pipe.
-            check: looks at what the system says of the very file that is opened, and raises where it is not wanted.
+        `check` receives the status of the opened file, and raises if it is unacceptable.
 
         Raises:
-            CompiledModelError: it cannot be read, is none, is damaged, or of a newer version.
+            CompiledModelError: it cannot be read, is no container, is damaged, or of a newer version.
         """
         name = os.fsdecode(path)
         try:
@@ -110,18 +102,14 @@ class Container:
 
     @classmethod
     def of(cls, contents: bytes | bytearray | memoryview) -> Container:
-        """Read the table of a file whose contents are given."""
+        """Read the table of a file's contents."""
         return cls(memoryview(contents).cast("B"), "the compiled model")
 
     def contents(self, number: int, kind: str = "") -> memoryview:
-        """Return the contents of a part, which are checked when they are first asked for; not to be changed.
-
-        Args:
-            number: position in the table.
-            kind: what it has to be; anything if empty.
+        """Return the read-only contents of a part, which are checked on first access.
 
         Raises:
-            CompiledModelError: there is no such part, or it is not what it was.
+            CompiledModelError: no such part, another kind than `kind`, or corrupt contents.
         """
         if not 0 <= number < len(self.parts):
             raise self.damaged(f"part {number} is asked for, and there are {len(self.parts)}")
@@ -131,15 +119,12 @@ class Container:
         return self._checked_data(number, part)
 
     def check_ahead(self, numbers: Iterable[int]) -> None:
-        """Have a thread check large parts that somebody is going to ask for, who has other things to do before.
-
-        Nothing is said of what it finds: a part that is not what it was is checked again, by who asks for it.
-        """
+        """Check large parts in a thread, in advance. A corrupt part is found again when it is read."""
         part_range = range(len(self.parts))
         large = [number for number in numbers if number in part_range and self.parts[number].length >= _AHEAD_BYTES]
         if large:
             thread = Thread(target=self._check_all, args=(large,), name="nnadapter check", daemon=True)
-            with suppress(RuntimeError):  # no thread can be had: who asks for a part checks it
+            with suppress(RuntimeError):  # without a thread, the part is checked when it is read
                 thread.start()
                 self._ahead.update(dict.fromkeys(large, thread))
 
@@ -163,10 +148,10 @@ class Container:
         return data
 
     def verify(self) -> None:
-        """Read the whole file, and hold every byte of it against what was written.
+        """Read the whole file and check every byte.
 
         Raises:
-            CompiledModelError: one is another.
+            CompiledModelError: the file is corrupt.
         """
         end = PREFIX.size
         for number, part in enumerate(self.parts):
@@ -177,7 +162,6 @@ class Container:
         self._check_zeros(end, self._table_offset)
 
     def damaged(self, problem: str) -> CompiledModelError:
-        """The error that says that the file is not what it should be."""
         return CompiledModelError(f"{self.name!r} is damaged: {problem}; {ADVICE}", file=self.name)
 
     def _table(self) -> tuple[Part, ...]:
@@ -208,7 +192,6 @@ class Container:
         return parts
 
     def _check(self, parts: tuple[Part, ...]) -> None:
-        """Refuse parts that do not lie in the file, or overlap."""
         for number, part in enumerate(parts):
             inside = PREFIX.size <= part.offset <= part.offset + part.length <= self._table_offset
             if not inside or aligned(part.offset, part.length) != part.offset or len(part.sha256) != _DIGEST_BYTES:
@@ -221,33 +204,29 @@ class Container:
                 raise self.damaged(f"parts {number} and {number + 1} overlap")
 
     def _check_zeros(self, begin: int, end: int) -> None:
-        """Refuse anything but zeros between parts."""
         for at in range(begin, end, _CHECKED_BYTES):
             if bytes(self._data[at : min(end, at + _CHECKED_BYTES)]).strip(b"\0"):
                 raise self.damaged(f"there is something between {begin} and {end}, where nothing belongs")
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for somebody to write, where the path is a pipe."""
+    """Open a path; do not wait for a writer if it is a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 class ContainerWriter:
-    """Takes the parts of a file that is being written."""
+    """Writer of the parts of a file."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Begin a file, which is empty."""
         self._file = file
         self._end = file.write(bytes(PREFIX.size))
         self._parts: list[Part] = []
         self._known: dict[bytes, int] = {}
 
     def add(self, kind: str, *pieces: bytes | memoryview) -> int:
-        """Write a part, unless there is one of the same contents, and return its position in the table.
+        """Write a part, unless one with the same contents exists, and return its number.
 
-        Args:
-            kind: what it holds, in a word; the first of equal parts says it.
-            pieces: its contents, one behind the other.
+        `kind` is a word for the contents; equal parts have the kind of the first. `pieces` are concatenated.
         """
         contents = [memoryview(piece).cast("B") for piece in pieces]
         hasher = sha256()
@@ -260,10 +239,10 @@ class ContainerWriter:
         return self._known[digest]
 
     def finish(self) -> None:
-        """Write the table, and what says where it is.
+        """Write the table and the prefix.
 
         Raises:
-            CompiledModelError: there are more parts than readers take.
+            CompiledModelError: too many parts.
         """
         table = MESSAGES.new("Table")
         for part in self._parts:
@@ -285,7 +264,7 @@ class ContainerWriter:
         return Part(kind, offset, length, crc32, digest)
 
     def _pad(self, length: int) -> int:
-        """Fill up with zeros to where something of that length begins."""
+        """Write zeros up to the aligned offset of the next part."""
         offset = aligned(self._end, length)
         self._file.write(bytes(offset - self._end))
         self._end = offset
@@ -293,12 +272,12 @@ class ContainerWriter:
 
 
 def write_container(path: str | os.PathLike[str], fill: Callable[[ContainerWriter], None]) -> None:
-    """Have `fill` add the parts of a file, which takes the place of `path` when it is complete and on disk.
+    """Write a file with the parts that `fill` adds; it replaces `path` when it is complete and on disk.
 
-    What stood there stays as long as somebody has it mapped, and if anything fails.
+    The previous file remains as long as it is mapped, and if anything fails.
 
     Raises:
-        CompiledModelError: the file cannot be written; nothing stands beside it then.
+        CompiledModelError: the file cannot be written; nothing is left behind.
     """
     target = Path(path)
 
@@ -319,7 +298,7 @@ def write_container(path: str | os.PathLike[str], fill: Callable[[ContainerWrite
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the new name on disk too, where the system knows how."""
+    """Write the folder entry to disk, if the system supports it."""
     with suppress(OSError):
         opened = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Contexts that read programs from the cache and write them, fingerprints of their models, and banned nodes."""
+"""Device contexts that cache programs and verdicts, fingerprints of their models, and banned nodes."""
 
 from __future__ import annotations
 
@@ -34,26 +34,22 @@ from nnadapter.store.keys import of_device, surroundings
 from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 _PIECE_BYTES = 1 << 24
-"""Contents of more bytes are taken in such pieces, by several threads."""
+"""Larger contents are hashed in pieces of this size, by several threads."""
 _WORTH_BYTES = 1 << 20
-"""From so many bytes on, threads are faster than one."""
+"""Smallest total for which threads are faster."""
 _MOST_THREADS = 8
 _MOST_KNOWN = 1 << 16
 
 _by_place: Cache[Hashable, bytes] = Cache("digests of weights", _MOST_KNOWN)
 _by_array: dict[int, tuple[weakref.ref[Array], bytes]] = {}
-"""By identity, as long as the array lives; see `ir.derived` for why it is a dictionary and a `pop`."""
+"""By identity while the array lives; see `ir.derived` on the dictionary and `pop`."""
 
 
 def digest_of(constants: Sequence[Contents], *, anew: bool = False) -> str:
-    """Return one SHA-256 for all constants in their order, in hexadecimal digits.
-
-    Args:
-        constants: their lengths count, so that no two sequences have the same bytes.
-        anew: read everything, whatever was read before.
+    """Return one SHA-256 of all constants in order, in hexadecimal; `anew` ignores cached digests.
 
     Raises:
-        ModelFileError: a file that holds them cannot be read any more, or has changed.
+        ModelFileError: a file with constants is gone or has changed.
     """
     known = {number: digest for number, constant in enumerate(constants) if not anew and (digest := _known(constant))}
     missing = [number for number in range(len(constants)) if number not in known]
@@ -80,7 +76,7 @@ def _taken(constants: Sequence[Contents]) -> Iterable[bytes]:
 
 
 def _of_one(contents: Contents, each_piece: Callable[..., Iterable[bytes]]) -> bytes:
-    """The digest of what a constant holds; of the digests of its pieces, where it has several."""
+    """Hash a constant; a large one by the hashes of its pieces."""
     data = contents.read().data
     if data.nbytes <= _PIECE_BYTES:
         return sha256(data).digest()
@@ -109,10 +105,10 @@ def _note(contents: Contents, digest: bytes) -> None:
 
 
 def form_of(model: SegmentModel) -> Canonical:
-    """Return what of a model decides what is compiled of it.
+    """Return the canonical form of a model, which decides its program.
 
     Raises:
-        NotCanonicalError: it holds something of which that is not known.
+        NotCanonicalError: it holds something without a canonical form.
     """
     if isinstance(model, Model):
         from nnadapter.ir.text import canonical as of_ir
@@ -124,58 +120,54 @@ def form_of(model: SegmentModel) -> Canonical:
 
 
 FOLDER = "bans"
-"""In that of the cache."""
+"""Subfolder of the cache."""
 _LASTING_SECONDS = 7 * 24 * 3600
 _MOST = 256
-"""Bans of one device at one version; a driver that fails more is not made better by more of them."""
+"""Largest number of bans of one device at one version."""
 _DIGITS = 16
-"""Of a digest in a file's name."""
+"""Digits of digests in file names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ban:
-    """A part of a model that a device is not given."""
+    """Part of a model that a device does not get."""
 
     device: str
     driver: str
-    """The driver's version, as it says it."""
+    """Driver version."""
     key: str
     """Digest of device, driver and options."""
     form: str
     """Digest of the part's canonical form."""
     operations: str
-    """Of the part, in words."""
+    """As text."""
     inputs: str
-    """Their shapes, in words."""
+    """Their shapes as text."""
     nodes: tuple[str, ...]
-    """Names of the nodes where it was found."""
+    """Nodes with which it was found."""
     stage: str
-    """Where it failed: `compile`, `run` or `accuracy`."""
+    """Stage of the failure: `compile`, `run` or `accuracy`."""
     is_size: bool = False
-    """Not the nodes are at fault but that they are so many at once: such a segment is cut in two."""
+    """The segment is too large, and is cut in two; its nodes are not at fault."""
     reason: str
     since: float
-    """Seconds since 1970."""
+    """Unix time."""
     until: float
     reproducer: str = ""
-    """A file or command that shows it; empty where there is none."""
+    """File or command that reproduces it; may be empty."""
 
     @property
     def text(self) -> str:
-        """Since when and why, in one sentence."""
+        """Date and reason in one sentence."""
         until = f"until {day(self.until)}"
         shown = f"; {self.reproducer} shows it" if self.reproducer else ""
         return f"banned since {day(self.since)}, {until}, because {self.reason}{shown}"
 
 
 class DeviceBans:
-    """The bans of one device of a session. Usable from many threads at once.
+    """Bans of one device of a session. Thread-safe.
 
-    Args:
-        device: its name.
-        options: of its context.
-        folder: of the session's cache; None where it has none.
-        clock: seconds since 1970.
+    `folder` is the session's cache, if it has one.
     """
 
     def __init__(
@@ -186,22 +178,21 @@ class DeviceBans:
         self._lock = new_lock()
 
     def __bool__(self) -> bool:
-        """Whether there is one."""
         return bool(self._by_form)
 
     @property
     def all(self) -> tuple[Ban, ...]:
-        """Those that hold now."""
+        """Bans in force now."""
         now = self._clock()
         return tuple(ban for ban in list(self._by_form.values()) if ban.until > now)
 
     @property
     def of_nodes(self) -> bool:
-        """Whether nodes are banned, and not only segments for their size."""
+        """True if nodes are banned, not only segments for their size."""
         return any(not ban.is_size for ban in self.all)
 
     def find(self, model: SegmentModel) -> Ban | None:
-        """Return the ban of a model in the form that its device takes; None where there is none that holds now."""
+        """Return the ban in force of a model, in the form that its device takes; None if there is none."""
         if not self._by_form:
             return None
         form = _form(model)
@@ -218,18 +209,18 @@ class DeviceBans:
         is_size: bool = False,
         reproducer: str = "",
     ) -> Ban | None:
-        """Ban what a model is, from now on.
+        """Ban a model, usually of one node, in the form that the device takes.
 
         Args:
-            model: one node, say, in the form that the device takes.
-            nodes: their names where it was found.
-            why: what happened, a clause.
+            model: the model.
+            nodes: names of its nodes.
+            why: what happened, as a clause.
             stage: `compile`, `run` or `accuracy`.
             is_size: see `Ban`.
             reproducer: see `Ban`.
 
         Returns:
-            The ban; None where the model has no form that could be found again, or there are too many bans.
+            The ban; None if the model has no canonical form, or there are too many bans.
         """
         form, now = _form(model), self._clock()
         if form is None:
@@ -278,17 +269,13 @@ class DeviceBans:
 
 
 def stored_bans(folder: Path) -> list[Ban]:
-    """Return the bans in the folder of a cache, of any device and driver, the newest first; damaged ones are left out.
-
-    Args:
-        folder: of the cache.
-    """
+    """Return the valid bans in a cache folder, of all devices and drivers, newest first."""
     found = (_read(path) for path in _files(folder / FOLDER))
     return sorted((ban for ban in found if ban is not None), key=lambda ban: -ban.since)
 
 
 def clear_bans(folder: Path) -> int:
-    """Remove every ban from the folder of a cache, damaged ones too; return how many."""
+    """Remove all bans from a cache folder; return their number."""
     removed = 0
     for path in _files(folder / FOLDER):
         with suppress(OSError):
@@ -298,12 +285,12 @@ def clear_bans(folder: Path) -> int:
 
 
 def day(seconds: float) -> str:
-    """Return a date as people write it."""
+    """Return a date in ISO format."""
     return datetime.fromtimestamp(seconds).astimezone().date().isoformat()
 
 
 def _form(model: SegmentModel) -> tuple[str, str, str] | None:
-    """The digest of a model's form, its operations and its inputs."""
+    """Return digest, operations and inputs of a model's canonical form, if it has one."""
     try:
         form = form_of(model)
     except (NotCanonicalError, NNAdapterError, OSError, TypeError, ValueError):
@@ -329,7 +316,7 @@ def _write(folder: Path, ban: Ban) -> None:
 
 
 def _read(path: Path) -> Ban | None:
-    """The ban in a file; None where there is none that can be used."""
+    """Read a ban; None if the file is unusable."""
     try:
         told = json.loads(path.read_text())
         return _ban(told)
@@ -355,29 +342,29 @@ _TOKEN = re.compile(r"[^\s'\"(),;:]+")
 
 
 def write_verdicts(verdicts: Sequence[Verdict]) -> bytes:
-    """Return verdicts as bytes."""
+    """Serialize verdicts."""
     return json.dumps([_plain(verdict) for verdict in verdicts]).encode()
 
 
 def read_verdicts(data: memoryview) -> Sequence[Verdict]:
-    """Return what `write_verdicts` wrote; raises ValueError, KeyError or TypeError for anything else."""
+    """Read verdicts; ValueError, KeyError or TypeError if invalid."""
     return [_verdict(plain) for plain in json.loads(bytes(data))]
 
 
 def write_admission(admission: Admission) -> bytes:
-    """Return an admission as bytes; raises TypeError where a fact of it has no form in them."""
+    """Serialize an admission; TypeError if a fact cannot be serialized."""
     verdict, facts = _plain(admission.verdict), dict(admission.facts)
     return json.dumps({"verdict": verdict, "runs_as": list(admission.runs_as), "facts": facts}).encode()
 
 
 def read_admission(data: memoryview) -> Admission:
-    """Return what `write_admission` wrote; raises ValueError, KeyError or TypeError for anything else."""
+    """Read an admission; ValueError, KeyError or TypeError if invalid."""
     told = json.loads(bytes(data))
     return Admission(verdict=_verdict(told["verdict"]), runs_as=tuple(told["runs_as"]), facts=told["facts"])
 
 
 def mentions(verdicts: Sequence[Verdict], names: set[str]) -> bool:
-    """Whether a refusal speaks of one of some names, so that it says nothing of a model with others."""
+    """Return True if a refusal mentions one of some names, so that it does not apply to other models."""
     details = {verdict.detail for verdict in verdicts if isinstance(verdict, Unsupported)}
     return any(not names.isdisjoint(_TOKEN.findall(detail)) for detail in details)
 
@@ -396,28 +383,25 @@ def _verdict(plain: Any) -> Verdict:
 PROGRAM, VERDICTS, ADMISSION, CHECKED = "program", "verdicts", "admission", "checked"
 """Kinds of entries."""
 _SLOW_SECONDS = 0.05
-"""An answer that took as long is kept; a faster one is asked for again."""
+"""Answers that took at least this long are cached."""
 _FITTING = (Compatibility.IDENTICAL, Compatibility.COMPATIBLE, None)
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Keyed:
-    """A key, and the constants that were read for it."""
+    """Key, and the constants that it was computed from."""
 
     key: Key
     constants: tuple[Contents, ...]
 
 
 class CachedContext(Context):
-    """A context around a driver's own, usable from as many threads as that one.
+    """Caching context around a driver's context, as thread-safe as that.
 
     Args:
-        inner: the driver's own, maybe with kernels around it.
-        device: its name.
-        form: of the models that it takes.
-        options: of the context: every option, defaults filled in.
-        folder: of the cache.
+        form: form of the models that it takes.
+        options: all options of the context, including defaults.
     """
 
     def __init__(self, inner: Context, device: str, form: ModelForm, options: OptionValues, folder: Folder) -> None:
@@ -427,35 +411,34 @@ class CachedContext(Context):
         self._entries: WeakKeyDictionary[Program, Key] = WeakKeyDictionary()
         self._last: tuple[object, Canonical] | None = None
         self._was_spared = False
-        """The driver did not hear a question whose answer is used."""
+        """The driver was not asked a question whose cached answer is used."""
 
     def outcome(self, program: Program) -> Outcome | None:
-        """What the cache did for a program of this context; None where that is not known."""
+        """Return the cache outcome of a program, if known."""
         return self._outcomes.get(program)
 
     def entry(self, program: Program) -> Key | None:
-        """The key of the entry that holds a program of this context; None where none does, as far as is known."""
+        """Return the key of the entry with a program, if known."""
         return self._entries.get(program)
 
     def checked(self, model: SegmentModel) -> bytes | None:
-        """What was found when a program of a segment was checked; None where it never was, or nothing is known."""
+        """Return the stored result of checking a segment's program, if any."""
         keyed, _ = self._keyed(CHECKED, model, whole=False)
         found = None if keyed is None else self._folder.contents(keyed.key)
         return bytes(found) if isinstance(found, memoryview) else None
 
     def keep_checked(self, model: SegmentModel, found: bytes) -> None:
-        """Keep what was found when a program of a segment was checked, for as long as its driver is the same."""
+        """Store the result of checking a segment's program, for this driver version."""
         keyed, _ = self._keyed(CHECKED, model, whole=False)
         if keyed is not None:
             self._stored(keyed, found, 0.0)
 
     @property
     def path(self) -> Path:
-        """Of the folder."""
         return self._folder.path
 
     def look(self, model: SegmentModel, *, whole: bool) -> Outcome:
-        """What the cache would do for a segment that is to be compiled; `whole` if it is the whole plan."""
+        """Look up the program of a segment without loading it; `whole` if it is the entire plan."""
         keyed, why = self._keyed(PROGRAM, model, whole=whole)
         found = Miss(why) if keyed is None else self._folder.find(keyed.key)
         return Outcome(True) if isinstance(found, Entry) else Outcome(False, found.reason)
@@ -476,7 +459,7 @@ class CachedContext(Context):
         return self._made(model, self.inner.compile_whole_graph, whole=True)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.clone_with_constants`; None for what is kept: `compile` gives it."""
+        """Clone, unless the program is cached: `compile` returns it."""
         keyed, why = self._keyed(PROGRAM, model, whole=False)
         if keyed is not None and self._folder.has(keyed.key):
             return None
@@ -524,22 +507,22 @@ class CachedContext(Context):
             if says not in _FITTING:
                 return Miss(f"there is an entry, and its driver does not take it back ({says})")
             return checked_program(named_call(self._device, "deserialize")(self.inner.deserialize_view, blob))
-        except FAILURES as error:  # a driver may raise anything; this is its border
+        except FAILURES as error:  # a driver may raise anything; this is its boundary
             return Miss(f"there is an entry, and its driver does not take it back: {describe(error)}", is_defect=True)
 
     def _ask_after_all(self, model: SegmentModel) -> None:
-        """Ask the driver for a segment that it is to compile, as whoever compiles has done."""
+        """Ask the driver about a segment before it compiles, since its answers came from the cache."""
         verdict = ask_admission(self.inner, model).verdict
         if isinstance(verdict, Unsupported):
             raise CompilationError(f"it does not take the segment: {verdict.detail}", device=self._device)
 
     def _keep(self, keyed: _Keyed | None, why: str, program: Program, seconds: float) -> None:
-        """Write what was compiled, and note why it was, and why it is not kept, if it is not."""
+        """Store a compiled program, and record why it was compiled."""
         not_kept = "" if keyed is None else self._written(keyed, program, seconds)
         self._outcomes[program] = Outcome(False, f"{why}; not kept: {not_kept}" if not_kept else why)
 
     def _written(self, keyed: _Keyed, program: Program, seconds: float) -> str:
-        """Why a program is not kept; empty where it is."""
+        """Store a program; return the reason if that fails, otherwise an empty text."""
         try:
             blob = named_call(self._device, "serialize")(program.serialize)
         except FAILURES as error:
@@ -568,7 +551,7 @@ class CachedContext(Context):
         written: Callable[[_Answer, SegmentModel], bytes | None],
         read: Callable[[memoryview], _Answer],
     ) -> _Answer:
-        """What the driver said of a model, here or before."""
+        """Return the driver's answer about a model, cached or new."""
         keyed = self._keyed(kind, model, whole=False)[0] if self._form is ModelForm.ONNX else None
         found = None if keyed is None else self._folder.contents(keyed.key)
         if isinstance(found, memoryview):
@@ -590,7 +573,7 @@ class CachedContext(Context):
         return answer
 
     def _keyed(self, kind: str, model: SegmentModel, *, whole: bool) -> tuple[_Keyed | None, str]:
-        """The key of a model, or None and why it has none."""
+        """Return the key of a model, or None and the reason."""
         if kind == PROGRAM and not self._writes_programs:
             return None, "its driver writes no programs"
         try:
@@ -647,20 +630,11 @@ def _written_admission(admission: Admission, model: SegmentModel) -> bytes | Non
 
 
 def _names(model: Any) -> set[str]:
-    """Names of nodes and values of an ONNX model."""
     return {name for node in model.graph.node for name in (node.name, *node.input, *node.output)} - {""}
 
 
 def cached_context(
     context: Context, device: str, form: ModelForm, options: OptionValues, session: Options
 ) -> CachedContext:
-    """Return a context with the cache of a session around it, which has one.
-
-    Args:
-        context: the driver's own, maybe with kernels around it.
-        device: its name.
-        form: of the models that it takes.
-        options: of the context, all of them.
-        session: options of the session.
-    """
+    """Return a context with the cache of a session around it."""
     return CachedContext(context, device, form, options, folder_of(session))

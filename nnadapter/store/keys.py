@@ -1,4 +1,4 @@
-"""Keys of a session's plans: fingerprints of driver, host and machine, model files, devices, options and versions."""
+"""Keys of a session's plans: fingerprints of driver, host and machine, model files, devices and options."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ from nnadapter.process.resources import memoize, new_lock
 from nnadapter.store.folder import Key, KeyPart, text_part
 
 _MAKING = ("drivers", "ir", "kernels", "onnx")
-"""Rooms of this package whose code makes programs."""
+"""Packages of nnadapter whose code affects programs."""
 _SHOWN = 12
 
 
 def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
-    """Return the parts of keys of all that a device makes in this process: device, driver, host and machine.
+    """Return the key parts of the environment of a device: device, driver, host and machine.
 
-    Args:
-        device: its name.
-        takes_onnx: ONNX Runtime may be under its driver.
+    With `takes_onnx`, ONNX Runtime's version counts.
     """
     return {
         **of_device(device),
@@ -52,7 +50,7 @@ def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
 
 
 def of_device(device: str) -> Mapping[str, KeyPart]:
-    """Return those of these parts that are a device's own: `device` and `driver`."""
+    """Return the key parts `device` and `driver`."""
     info = device_info(device)
     return {
         "device": text_part({"name": device, "hardware": info.sub_type, "vendor": info.vendor}),
@@ -79,7 +77,7 @@ def _digest_of_host() -> str:
 
 
 def _state_of(file: Path) -> tuple[Path, int, int]:
-    """The file, with what is other wherever somebody writes to it: its time and its size."""
+    """Return a file with its modification time and size."""
     with suppress(OSError):
         found = file.stat()
         return file, found.st_mtime_ns, found.st_size
@@ -99,7 +97,7 @@ def _digest_of(states: tuple[tuple[Path, int, int], ...]) -> str:
 
 @memoize(1)
 def machine() -> KeyPart:
-    """Return the part `machine`."""
+    """Return the key part `machine`."""
     flags = sha256(" ".join(_abilities()).encode()).hexdigest()[:_SHOWN]
     return text_part(
         {
@@ -113,7 +111,7 @@ def machine() -> KeyPart:
 
 
 def _abilities() -> Iterator[str]:
-    """What the processor says that it can do, in the way of Linux."""
+    """Yield the processor's feature flags, on Linux."""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
         line = next((line for line in lines if line.startswith(("flags", "Features"))), "")
@@ -122,46 +120,45 @@ def _abilities() -> Iterator[str]:
 
 _PIECE_BYTES = 1 << 22
 _BEHIND_BYTES = 1 << 13
-"""Of the next piece, that a name may reach into; paths are no longer than half of it."""
+"""Overlap into the next piece for a name; paths are at most half as long."""
 _MOST_THREADS = 8
 _LOCATION = b"location"
 _BEGINS = re.compile(rb"(?:\x0a|\x8a\x80{0,8}\x00)(?:\x08|\x88\x80{0,8}\x00)\Z")
-"""Before it: the key of StringStringEntryProto, and eight bytes of length. Nobody writes numbers with zeros behind
-them; who reads them takes them."""
+"""Before the name: key tag of StringStringEntryProto and length 8; zero-padded varints are rare but valid."""
 _BEFORE_BYTES = 32
-"""In front of a name, that say how long the entry is; of the piece before, where a name is the first of a piece."""
+"""Overlap into the previous piece, with the length of the entry."""
 _LENGTH = re.compile(rb"\x12([\x01-\x7f]|[\x80-\xff][\x01-\x3f])")
-"""Behind it: the tag and the length of the value."""
+"""After it: tag and length of the value."""
 _ENTRY_BYTES = re.compile(rb"(?<![\x80-\xff])([\x01-\x7f]|[\x80-\xff][\x01-\x3f])\Z")
-"""In front of the entry: the end of its tag, and its length."""
+"""Before the entry: end of its tag, and its length."""
 _USUAL = b"\x0a\x08"
 _seeking = new_lock()
-"""Held from where a file is to be read on until it is, on systems that do not read from a place."""
+"""Held from seek to read, on systems without `pread`."""
 Named = Callable[[bytes, int], Iterator[str]]
 _Piece = tuple[set[str], bytes]
 
 
 class UnkeyedError(Exception):
-    """What a session is made of cannot be told by its bytes, for this reason. Nobody outside of this room sees it."""
+    """A model has no digest, for this reason. Internal to this package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A digest of what a session is made of."""
+    """Digest of a model."""
 
     model: KeyPart
-    """The model's own file."""
+    """Of the model's own file."""
     beside: KeyPart
-    """That, and what it names."""
+    """Including external data."""
     held: Any = field(compare=False)
-    """An absolute path; contents, also of what was a message."""
+    """Absolute path, or contents (also of a message)."""
 
 
 def source_of(source: Any) -> Source:
-    """Return the digest of a model: a path, its contents, or an `onnx.ModelProto`.
+    """Return the digest of a model: a path, contents, or an `onnx.ModelProto`.
 
     Raises:
-        UnkeyedError: it has none, such as a model in memory that names files.
+        UnkeyedError: it has none, such as a model in memory with external data.
         OSError: a file cannot be read.
     """
     if isinstance(source, (str, os.PathLike)):
@@ -174,7 +171,7 @@ def source_of(source: Any) -> Source:
 
 
 def begun_source(source: Any) -> Callable[[], Source]:
-    """Return what gives `source_of` a model; the bytes of a large file are read from now on, by threads."""
+    """Start `source_of` and return a function for its result; large files are hashed in threads meanwhile."""
     if not _is_large(source):
         return partial(source_of, source)
     from concurrent.futures import ThreadPoolExecutor
@@ -188,7 +185,7 @@ def begun_source(source: Any) -> Callable[[], Source]:
 def _is_large(source: Any) -> bool:
     try:
         return isinstance(source, (str, os.PathLike)) and Path(source).stat().st_size > _PIECE_BYTES
-    except (OSError, ValueError):  # what is wrong with it is said where it is read
+    except (OSError, ValueError):  # reading it raises the error
         return False
 
 
@@ -208,16 +205,16 @@ def _of_file(path: Path) -> Source:
     size, names, digest = _file(path, _named)
     beside = {}
     for name in sorted(names):
-        if not Path(name).is_absolute() and ".." not in Path(name).parts:  # such ones are refused
+        if not Path(name).is_absolute() and ".." not in Path(name).parts:  # others are refused
             beside[name] = _beside(path.parent / name)
     return _source(path.absolute(), digest, size, beside)
 
 
 def _beside(path: Path) -> tuple[int, str]:
-    """Bytes in a file of external data, and a digest of it; what looks like names in weights is none."""
+    """Return size and digest of an external data file; bytes in weights may look like names."""
     try:
         size, _, digest = _file(path, _no_names)
-    except (OSError, ValueError):  # no file, or no path of one: nor can a model be loaded that names it
+    except (OSError, ValueError):  # no such file; a model that names it cannot be loaded either
         return 0, "not there"
     return size, digest
 
@@ -230,8 +227,8 @@ def _source(held: Any, digest: str, size: int, beside: dict[str, tuple[int, str]
 
 
 def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
-    """Bytes in a file, what it names, and a digest of it."""
-    if not S_ISREG(path.stat().st_mode):  # a pipe is opened once
+    """Return size, external data names and digest of a file."""
+    if not S_ISREG(path.stat().st_mode):  # a pipe can be read only once
         raise UnkeyedError("it is no regular file")
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -239,13 +236,7 @@ def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
 
 
 def _taken(held: int | bytes, size: int, named: Named) -> tuple[frozenset[str], str]:
-    """The files that contents name, and their digest: of the digests of their pieces.
-
-    Args:
-        held: a file that is open, by its number, or contents.
-        size: bytes.
-        named: finds the names in a piece.
-    """
+    """Return the external data names in a file or contents, and the digest of their pieces' digests."""
     starts = range(0, size, _PIECE_BYTES)
     whole, names = sha256(str(size).encode()), set[str]()
     for found, digest in _each(lambda start: _piece(held, start, named), starts):
@@ -255,7 +246,7 @@ def _taken(held: int | bytes, size: int, named: Named) -> tuple[frozenset[str], 
 
 
 def _each(take: Callable[[int], _Piece], starts: Sequence[int]) -> Iterator[_Piece]:
-    """What is taken of each piece, in their order; one alone is taken in this thread."""
+    """Yield the results for all pieces in order; a single one without threads."""
     if len(starts) < 2:
         yield from map(take, starts)
         return
@@ -273,7 +264,7 @@ def _piece(held: int | bytes, start: int, named: Named) -> _Piece:
 
 
 def _read(file: int, nbytes: int, first: int) -> bytes:
-    """Bytes of an open file; Windows reads on where somebody read before, so there one thread reads at a time."""
+    """Read at an offset; Windows lacks `pread`, so one thread reads at a time."""
     if hasattr(os, "pread"):
         return os.pread(file, nbytes, first)
     with _seeking:
@@ -286,13 +277,9 @@ def _no_names(data: bytes, before: int) -> Iterator[str]:
 
 
 def _named(data: bytes, before: int) -> Iterator[str]:
-    """Files that contents name, each in the piece in which the word in front of its name begins.
+    """Yield external data names, each in the piece where the word `location` before it begins.
 
-    The word itself is looked for, which skips most bytes: a pattern looks at each of them, and took 1.5 s for 100 MB.
-
-    Args:
-        data: a piece, and some of what lies around it.
-        before: bytes of that in front of the piece.
+    `find` of the word skips most bytes, unlike a regular expression. `before` is the overlap at the start of `data`.
     """
     at = data.find(_LOCATION, before)
     while 0 <= at < before + _PIECE_BYTES:
@@ -303,9 +290,9 @@ def _named(data: bytes, before: int) -> Iterator[str]:
 
 
 def _name_behind(data: bytes, at: int, begins: bytes) -> str:
-    """The file that is named behind the word there, by an entry that holds this key and this value and nothing else.
+    """Return the name after the word, if the entry holds exactly this key and value; UnkeyedError otherwise.
 
-    Of a value that stands twice, or in front of its key, readers take another one.
+    For repeated or reordered fields, readers would take another value.
     """
     length = _LENGTH.match(data, at + len(_LOCATION))
     if begins == _USUAL and length is not None:
@@ -319,26 +306,21 @@ def _name_behind(data: bytes, at: int, begins: bytes) -> str:
 
 
 def _number(digits: bytes) -> int:
-    """A number of one or two bytes, as protobuf writes it."""
+    """Decode a varint of one or two bytes."""
     return digits[0] & 0x7F | (digits[1] << 7 if len(digits) > 1 else 0)
 
 
 PLAN = "plan"
-"""The kind of such entries."""
+"""Kind of these entries."""
 _PACKAGES = ("onnx", "numpy")
-"""Packages that take part in planning, beside drivers and ONNX Runtime."""
+"""Packages that affect planning, in addition to drivers and ONNX Runtime."""
 
 
 def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key:
-    """Return the key of a session's plans.
-
-    Args:
-        source: what it is made of.
-        devices: that were selected, in their order.
-        options: of the session.
+    """Return the key of a session's plans, for its selected devices in order.
 
     Raises:
-        OSError: a file that options name, or a calibration, cannot be read.
+        OSError: a file in the options, or a calibration, cannot be read.
     """
     around = {device.name: of_device(device.name) for device in devices if device.name not in HOSTS}
     parts = {
@@ -370,7 +352,7 @@ def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key
 
 
 def _joined(parts: Mapping[str, KeyPart]) -> KeyPart:
-    """The parts of several devices as one: where they say the same word, all that they say."""
+    """Join the parts of several devices, with all their words."""
     words = dict.fromkeys(word for part in parts.values() for word in part.words)
     told = {word: ", ".join(part.words.get(word, "") for part in parts.values()) for word in words}
     return KeyPart(sha256(repr([(name, part.digest) for name, part in parts.items()]).encode()).hexdigest(), told)
@@ -382,7 +364,7 @@ def _machine(devices: Sequence[Selected]) -> KeyPart:
 
 
 def _calibrations(devices: Sequence[Selected]) -> Iterator[tuple[str, str]]:
-    """Names and digests of the files (`nnadapter.costs`) with calibrations of devices, and of the hosts behind them."""
+    """Yield names and digests of calibration files of devices and hosts."""
     for name in sorted({*HOSTS, *(device.name for device in devices)}):
         for file in calibrations_of_driver(name):
             yield file.name, sha256(file.read_bytes()).hexdigest()
@@ -392,7 +374,7 @@ def _of_devices(devices: Sequence[Selected]) -> Iterator[tuple[str, object]]:
     yield "devices", ", ".join(device.name for device in devices)
     for device in devices:
         yield f"named {device.name}", device.named
-        yield f"isolated {device.name}", device.limits is not None  # it has a calibration of its own then
+        yield f"isolated {device.name}", device.limits is not None  # an isolated device has a calibration of its own
         for name, value in device.options.items():
             yield f"{device.name}.{name}", value
 
@@ -408,7 +390,7 @@ def _of_session(options: Options) -> dict[str, object]:
 
 
 def _held(value: Any) -> str:
-    """What an option says that is a text, or names a file: a text has more than one line, a path has not."""
+    """Return the contents of an option: a text has several lines, a path one."""
     if value is None:
         return ""
     if isinstance(value, str) and "\n" in value:
@@ -420,10 +402,9 @@ def _held(value: Any) -> str:
 
 @memoize(1)
 def _own_files() -> str:
-    """Of every Python file of this package and the partitioner: its size, and when it was changed.
+    """Return a digest of size and modification time of every Python file of this package and the partitioner.
 
-    What is told of a model's file is not enough for one is enough for these: who works on them has another time, and
-    who installs them another version.
+    Unlike for models, this suffices: edits change the time, and installations the version.
     """
     package = Path(nnadapter.__file__).parent
     listed = sorted(_listed(package, "")) + sorted(_listed(package.with_name("partition"), ""))
