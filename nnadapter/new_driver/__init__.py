@@ -1,4 +1,4 @@
-"""A package with a small working driver in it, to start from; and Paddle's plug-in of a driver in C."""
+"""Packages to start a driver from, and Paddle plug-ins of C drivers."""
 
 from nnadapter.new_driver.packages import LANGUAGES, write_driver, write_plug_in
 

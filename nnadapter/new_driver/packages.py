@@ -1,10 +1,9 @@
 """Packages of new drivers and of Paddle plug-ins, written from templates.
 
-A package made of templates, whole or not at all.
-
-A template is a file of `templates/PART/` with `.template` behind its name. Names of files and their contents hold
-`$name` (the device's and the package's name), `$title` (the same in words), `$Class` and what else a part is given;
-`package` as the name of a folder stands for the package. Sources in C++ are copied as they are.
+A template is a file in `templates/PART/` with the suffix `.template`. File names and contents may contain `$name`
+(device
+and package), `$title` (the same with spaces), `$Class`, and other words of a part. A folder `package` is renamed to the
+package. C++ sources are copied unchanged.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ _COPIED = (".cc", ".h")
 
 
 def write_package(folder: Path, write: Callable[[Path], None]) -> tuple[Path, ...]:
-    """Have `write` fill a new folder, and put it where it belongs when it is whole.
-
-    Returns:
-        The files, in order.
+    """Create a folder by `write`, atomically; return its files in order.
 
     Raises:
         InvalidOptionError: `folder` exists, or cannot be written.
@@ -53,7 +49,7 @@ def write_package(folder: Path, write: Callable[[Path], None]) -> tuple[Path, ..
 
 
 def write_part(part: str, folder: Path, words: Mapping[str, str]) -> None:
-    """Write the templates of `templates/PART` into a folder, which is made if it is not there."""
+    """Write the templates of `templates/PART` into a folder, which is created if needed."""
     _write(files("nnadapter.new_driver") / "templates" / part, folder, words)
 
 
@@ -63,7 +59,7 @@ def copy_header(folder: Path) -> None:
 
 
 def words_of(name: str) -> dict[str, str]:
-    """The words of a device's name."""
+    """Return the template words for a device name."""
     return {"name": name, "title": name.replace("_", " "), "Class": "".join(map(str.capitalize, name.split("_")))}
 
 
@@ -81,17 +77,12 @@ def _write(source: Traversable, target: Path, words: Mapping[str, str]) -> None:
 
 
 def write_plug_in(name: str, folder: Path) -> tuple[Path, ...]:
-    """Write the package of Paddle's plug-in for the driver in C that is called `name` into `folder`, a new one.
-
-    Everything is written, or nothing.
-
-    Returns:
-        The files, in order.
+    """Write a package with Paddle's plug-in for a C driver into a new folder, atomically; return its files in order.
 
     Raises:
-        DeviceNotFoundError: there is no such driver.
+        DeviceNotFoundError: there is no driver `name`.
         DeviceUnavailableError: the driver cannot be loaded.
-        InvalidOptionError: it is not in C, or the folder exists or cannot be written.
+        InvalidOptionError: the driver is not in C, or the folder exists or cannot be written.
     """
     library = library_path(name)
     if library is None:
@@ -100,13 +91,13 @@ def write_plug_in(name: str, folder: Path) -> tuple[Path, ...]:
 
 
 def write_plug_in_part(name: str, library: Path, folder: Path) -> None:
-    """Write the package into `folder`; `library` lies in the driver's package, or in a folder of its own."""
+    """Write the package into `folder`."""
     write_part("paddle", folder, {**words_of(name), "library": _as_installed(name, library).as_posix()})
     copy_header(folder / "csrc")
 
 
 def _as_installed(name: str, library: Path) -> Path:
-    """Where the library lies below the folder that packages are installed in."""
+    """Return the path of the library relative to site-packages."""
     for folder in library.parents:
         if str(folder) in sys.path:
             return library.relative_to(folder)
@@ -114,9 +105,9 @@ def _as_installed(name: str, library: Path) -> Path:
 
 
 LANGUAGES = ("python", "c")
-"""What a driver can be written in."""
+"""Languages of drivers."""
 EXAMPLE = "example.onnx"
-"""A model in the package, of which the new device takes a part."""
+"""Model in the package; the new device supports a part of it."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _MODEL = """
@@ -131,22 +122,17 @@ example (float[2, 3] x) => (float[2, 3] y) {
 
 
 def write_driver(name: str, folder: Path, language: str = "python", *, paddle: bool = False) -> tuple[Path, ...]:
-    """Write the package of a driver for a device called `name` into `folder`, which must not exist yet.
-
-    Everything is written, or nothing.
+    """Write a driver package for a device into a new folder, atomically; return its files in order.
 
     Args:
-        name: of the device and the package.
-        folder: to write.
+        name: name of the device and the package.
+        folder: must not exist.
         language: one of `LANGUAGES`.
-        paddle: write Paddle's plug-in of the driver, too, in the folder `paddle` within.
-
-    Returns:
-        The files, in order.
+        paddle: also write Paddle's plug-in, into its subfolder `paddle`.
 
     Raises:
-        InvalidOptionError: `name` or `language` is none, the name is taken, Paddle cannot load drivers in that
-            language, or the folder cannot be written.
+        InvalidOptionError: `name` or `language` is invalid, the name is taken, Paddle does not support the language, or
+            the folder cannot be written.
     """
     _check_name(name)
     if language not in LANGUAGES:

@@ -16,11 +16,11 @@ namespace nnadapter_paddle {
 namespace {
 
 const char NAME[] = NNADAPTER_PADDLE_DEVICE;
-const char LIBRARY[] = NNADAPTER_PADDLE_LIBRARY; /* below the folder that this plug-in's own folder lies in */
+const char LIBRARY[] = NNADAPTER_PADDLE_LIBRARY; /* relative to the parent of this plug-in's folder */
 
 std::string folder_of(const std::string &path) { return path.substr(0, path.find_last_of('/')); }
 
-/* Where the library may lie: in the folders that nnadapter looks in, too, then where its package is installed. */
+/* Paths of the library: nnadapter's driver folders first, then the installed package. */
 std::vector<std::string> candidates() {
     std::vector<std::string> found;
     if (const char *folders = std::getenv("NNADAPTER_DRIVER_PATH")) {
@@ -64,7 +64,7 @@ const NNAdapterDriver &load() {
                                                      "NNADAPTER_DRIVER_PATH");
 }
 
-/* What the driver lists: ids and, of those that cannot be used, why not. */
+/* Devices that the driver lists: ids, and reasons of those that are unavailable. */
 struct Listed {
     std::vector<std::string> ids;
     std::vector<std::string> reasons;
@@ -94,7 +94,7 @@ const Listed &listed() {
     return devices;
 }
 
-/* The options of a context, all at their defaults. */
+/* Options of a context, with default values. */
 std::vector<const NNAdapterAttribute *> defaults(const NNAdapterCapability &capability) {
     std::vector<const NNAdapterAttribute *> values;
     for (uint32_t i = 0; i < capability.option_count; i++) values.push_back(capability.options[i]->value);
@@ -131,7 +131,7 @@ std::unique_ptr<Device> open(int id) {
         status = table.create_context(made->handle, static_cast<uint32_t>(options.size()), options.data(),
                                       &made->context, sentence.buffer());
     }
-    if (status != NNADAPTER_OK) table.close_device(made->handle); /* it is opened again when it is asked for again */
+    if (status != NNADAPTER_OK) table.close_device(made->handle); /* the next use opens it again */
     sentence.check(status, call, id);
     return made;
 }
@@ -168,7 +168,7 @@ Device &device(int id) {
     static std::mutex lock;
     static const int watched = pthread_atfork(nullptr, nullptr, note_fork);
     (void)watched;
-    /* Never destroyed: Paddle frees memory of devices as late as the end of the process. */
+    /* Never destroyed: Paddle frees device memory until the process ends. */
     static auto &opened = *new std::map<int, std::unique_ptr<Device>>;
     const std::lock_guard<std::mutex> guard(lock);
     auto found = opened.find(id);

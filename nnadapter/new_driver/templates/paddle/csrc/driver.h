@@ -1,4 +1,4 @@
-/* The driver's library: found, loaded once, and its devices opened when they are first asked for. */
+/* The driver's library, loaded once, and its devices, opened on first use. */
 #ifndef NNADAPTER_PADDLE_DRIVER_H
 #define NNADAPTER_PADDLE_DRIVER_H
 
@@ -15,26 +15,25 @@ struct Device { /* open until the process ends */
     NNAdapterDevice *handle = nullptr;
     NNAdapterContext *context = nullptr;
     NNAdapterCapability capability{};
-    std::mutex lock;   /* of the context's calls, which come one at a time */
-    std::mutex serial; /* of a device that computes one thing at a time */
+    std::mutex lock;   /* serializes calls of the context */
+    std::mutex serial; /* serializes computations of a SERIAL device */
     std::mutex untold_lock;
-    std::exception_ptr untold; /* what went wrong where it could not be raised */
+    std::exception_ptr untold; /* error of a function that cannot raise; raised by the next wait */
 };
 
-/* The driver's table; raises what is wrong with its library. */
+/* The driver's function table; raises if the library cannot be loaded. */
 const NNAdapterDriver &driver();
-/* Its groups of functions; null where it has none. */
+/* Optional groups of functions; null if the driver has none. */
 const NNAdapterMemoryFunctions *memory_functions();
 const NNAdapterStreamFunctions *stream_functions();
-/* How many devices it lists; one where the library cannot be loaded, so that its error has a place to be told. */
+/* Number of devices; 1 if the library cannot be loaded, so that opening that device raises the error. */
 size_t device_count() noexcept;
-/* The device at this position of the driver's list; raises if there is none, or it does not open. */
+/* The device at an index of the driver's list; raises if there is none, or it cannot be opened. */
 Device &device(int id);
-/* Whether this process was forked from one that had opened a device: threads of drivers, and what they hold, stayed
- * there. */
+/* True if a device was opened before this process was forked: threads and resources of drivers are not inherited. */
 bool is_forked() noexcept;
 
-/* Whether a table that the driver made has a member: it may be older than this file. */
+/* True if a driver's table has a member; the driver may be older than this file. */
 #define NNADAPTER_PADDLE_HAS(type, table, member) ((table) && NNADAPTER_HAS(type, table, member) && (table)->member)
 
 }  // namespace nnadapter_paddle

@@ -11,7 +11,7 @@ void raise(NNAdapterStatus status, const std::string &sentence) {
         case NNADAPTER_INVALID_ARGUMENT:
             PADDLE_THROW(common::errors::InvalidArgument("%s", text));
         case NNADAPTER_OUT_OF_MEMORY:
-            /* Paddle gives back what it keeps for later, and asks again. */
+            /* Paddle frees its cached memory and retries. */
             PADDLE_THROW_BAD_ALLOC(common::errors::ResourceExhausted("%s", text));
         case NNADAPTER_DEVICE_UNAVAILABLE:
         case NNADAPTER_DEVICE_LOST:

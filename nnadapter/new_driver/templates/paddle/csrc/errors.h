@@ -1,4 +1,4 @@
-/* What goes wrong, as exceptions of Paddle with the driver's own sentence in them. */
+/* Errors of the driver as Paddle's exceptions. */
 #ifndef NNADAPTER_PADDLE_ERRORS_H
 #define NNADAPTER_PADDLE_ERRORS_H
 
@@ -8,15 +8,15 @@
 
 namespace nnadapter_paddle {
 
-/* Raises the exception of Paddle that says what `status` says. */
+/* Raises Paddle's exception for a status. */
 [[noreturn]] void raise(NNAdapterStatus status, const std::string &sentence);
 
-/* The buffer that a call may write its sentence into. */
+/* Buffer for a call's error message. */
 class Sentence {
    public:
     Sentence() : error_{sizeof error_, NNADAPTER_VERSION, text_, sizeof text_} {}
     NNAdapterError *buffer() { return &error_; }
-    /* Raises if the call of device `id` did not go well. */
+    /* Raises if the call of device `id` failed. */
     void check(NNAdapterStatus status, const char *call, int id) const;
 
    private:

@@ -1,4 +1,4 @@
-/* Paddle's own CPU kernel on copies in the host's memory: for what the device refuses. */
+/* Fallback for operations that the device refuses: Paddle's CPU kernel on host copies. */
 #ifndef NNADAPTER_PADDLE_HOST_H
 #define NNADAPTER_PADDLE_HOST_H
 
@@ -15,7 +15,7 @@
 
 namespace nnadapter_paddle {
 
-class HostCopies { /* arguments of a kernel as the CPU takes them; tensors are copied, all else is handed on */
+class HostCopies { /* kernel arguments for the CPU: tensors are copied, others are passed unchanged */
    public:
     explicit HostCopies(const phi::CustomContext &context) : context_(context) {}
 
@@ -58,7 +58,7 @@ class HostCopies { /* arguments of a kernel as the CPU takes them; tensors are c
     std::vector<std::pair<phi::DenseTensor *, phi::DenseTensor *>> outputs_;
 };
 
-/* Calls the CPU kernel of this name and data type; raises if there is none. `Arguments` are those of its signature. */
+/* Calls the CPU kernel of a name and data type; raises if there is none. `Arguments` is the kernel's signature. */
 template <typename... Arguments>
 void compute_on_host(const char *kernel, phi::DataType type, const phi::CustomContext &context,
                      Arguments... arguments) {

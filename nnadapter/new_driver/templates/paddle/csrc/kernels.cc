@@ -26,18 +26,18 @@ Attributes of_swish() { return {real("alpha", 1)}; }
 Attributes of_hard_swish() { return {real("alpha", 1.0 / 6), real("beta", 0.5)}; }
 Attributes of_relu6() { return {real("min", 0), real("max", 6)}; }
 
-/* Of which types Paddle's kernel computes what the operation does: DIV of integers is another one there, and the
- * adapter IR neither adds nor orders booleans. */
+/* Types for which Paddle's kernel and the operation agree: DIV of integers differs, and the adapter IR neither adds nor
+ * orders booleans. */
 enum Types { REALS, NUMBERS, ANY };
 
-struct Row { /* a kernel of Paddle, and the operation that computes it */
+struct Row { /* kernel of Paddle, and its operation */
     const char *kernel;
     const char *operation;
     Types types;
     Attributes (*attributes)();
 };
 
-/* One tensor in, one of its kind out. */
+/* One input; output of the same type. */
 constexpr Row UNARY[] = {
     {"abs", "ABS", REALS, without},
     {"ceil", "CEIL", REALS, without},
@@ -60,7 +60,7 @@ constexpr Row UNARY[] = {
     {"tanh", "TANH", REALS, without},
 };
 
-/* Two tensors in, broadcast against each other, one of their kind out. */
+/* Two inputs with broadcast; output of the same type. */
 constexpr Row BINARY[] = {
     {"add", "ADD", NUMBERS, unfused},
     {"divide", "DIV", REALS, unfused},
@@ -71,7 +71,7 @@ constexpr Row BINARY[] = {
     {"subtract", "SUB", NUMBERS, unfused},
 };
 
-/* Two tensors in, one of booleans out. */
+/* Two inputs; boolean output. */
 constexpr Row COMPARISONS[] = {
     {"equal", "EQUAL", ANY, without},
     {"greater_equal", "GREATER_EQUAL", NUMBERS, without},
@@ -138,7 +138,7 @@ void softmax(const Context &context, const Tensor &x, int axis, Tensor *out) {
     compute_on_host<const Tensor &, int, Tensor *>("softmax", x.dtype(), context, x, axis, out);
 }
 
-/* The shape of a product whose leading axes are broadcast: of both tensors' axes, Paddle has only asked the longer. */
+/* Shape of a product with broadcast leading axes; Paddle infers it from the tensor of higher rank only. */
 std::vector<int64_t> shape_of_product(const Tensor &x, const Tensor &y, const Tensor &out) {
     std::vector<int64_t> shape = dimensions_of(out);
     for (const Tensor *each : {&x, &y})
@@ -151,7 +151,7 @@ std::vector<int64_t> shape_of_product(const Tensor &x, const Tensor &y, const Te
 void matmul(const Context &context, const Tensor &x, const Tensor &y, bool transpose_x, bool transpose_y,
             Tensor *out) {
     if (x.dims().size() > 1 && y.dims().size() > 1) out->Resize(common::make_ddim(shape_of_product(x, y, *out)));
-    /* Of a vector Paddle transposes nothing. */
+    /* Paddle ignores transposition of a vector. */
     Attributes attributes{boolean("transpose_x", transpose_x && x.dims().size() > 1),
                           boolean("transpose_y", transpose_y && y.dims().size() > 1)};
     for (Attribute &each : unfused()) attributes.push_back(std::move(each));
@@ -208,7 +208,7 @@ void cast(const Context &context, const Tensor &x, phi::DataType type, Tensor *o
     compute_on_host<const Tensor &, phi::DataType, Tensor *>("cast", x.dtype(), context, x, type, out);
 }
 
-/* Paddle calls this one for every device, and gives CPU kernels no copies where it does. */
+/* Paddle calls this kernel for every device, without host copies for its CPU kernel. */
 void full(const Context &context, const phi::IntArray &shape, const phi::Scalar &value, phi::DataType type,
           Tensor *out) {
     compute_on_host<const phi::IntArray &, const phi::Scalar &, phi::DataType, Tensor *>("full", type, context, shape,
@@ -225,8 +225,8 @@ void to_any(const phi::KernelKey &, phi::Kernel *kernel) {
     kernel->OutputAt(0).SetDataType(phi::DataType::UNDEFINED);
 }
 
-/* The data types of which Paddle's CPU kernel of this name has one with as many arguments, and the short reals, which
- * devices have rather than CPUs. */
+/* Data types of Paddle's CPU kernels of a name with the same number of arguments, and the 16-bit floating-point types,
+ * which devices support more often than CPUs. */
 std::set<phi::DataType> types_of(const char *name, const phi::KernelArgsDef &ours) {
     std::set<phi::DataType> types;
     const auto &known = phi::KernelFactory::Instance().kernels();
@@ -244,7 +244,7 @@ std::set<phi::DataType> types_of(const char *name, const phi::KernelArgsDef &our
     return types;
 }
 
-/* A kernel whose failures Paddle knows: what is none of its own exceptions would end the process. */
+/* Kernel that converts all errors to Paddle's exceptions; others would end the process. */
 template <auto function>
 struct Guarded;
 template <typename... Arguments, void (*function)(Arguments...)>

@@ -18,10 +18,10 @@ namespace nnadapter_paddle {
 namespace {
 
 const size_t ALIGNMENT = 64;
-const size_t FILL_BYTES = size_t{1} << 20; /* of the host, at a time */
-const size_t MOST_STAGED = size_t{1} << 20; /* bytes that are copied aside, so that nobody waits for their copy */
+const size_t FILL_BYTES = size_t{1} << 20; /* host buffer of a fill */
+const size_t MOST_STAGED = size_t{1} << 20; /* copies up to this size are staged, and so asynchronous */
 
-struct Range { /* addresses that stand for a piece of device memory */
+struct Range { /* reserved addresses of a device allocation */
     size_t reserved;
     NNAdapterMemory *memory;
 };
@@ -31,7 +31,7 @@ std::shared_mutex &ranges_lock() {
     return lock;
 }
 
-/* By first address. Never destroyed: Paddle frees memory as late as the end of the process. */
+/* By first address. Never destroyed: Paddle frees device memory until the process ends. */
 std::map<uintptr_t, Range> &ranges() {
     static auto &all = *new std::map<uintptr_t, Range>;
     return all;
@@ -47,7 +47,7 @@ void *allocate(Device &device, size_t bytes) {
         if (!address) raise(NNADAPTER_OUT_OF_MEMORY, "the host has no " + std::to_string(bytes) + " bytes left");
         return address;
     }
-    /* The addresses are reserved and nothing lies there: whoever takes them for the host's is stopped, not misled. */
+    /* The addresses are reserved without memory: host code that uses them by mistake faults. */
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     const size_t reserved = (std::max<size_t>(bytes, 1) + page - 1) / page * page;
     void *address = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -65,7 +65,7 @@ void *allocate(Device &device, size_t bytes) {
 
 void release(Device &device, void *address) noexcept {
     if (!address) return;
-    wait_quietly(device, nullptr); /* work that is under way may read it or write to it */
+    wait_quietly(device, nullptr); /* pending work may use it */
     const auto *memory = memory_functions();
     if (!memory) return std::free(address);
     Range range{};
@@ -103,7 +103,7 @@ void copy_in(Device &device, Stream *stream, void *target, const void *source, s
         settle(device, stream);
         stream = nullptr;
     }
-    /* The host's memory is the caller's again as soon as this returns, whenever the copy is made. */
+    /* The caller may reuse the host memory on return, even if the copy runs later. */
     const auto *first = static_cast<const char *>(source);
     auto held = staged ? std::make_shared<std::vector<char>>(first, first + bytes) : nullptr;
     const void *from = held ? held->data() : source;

@@ -1,4 +1,4 @@
-/* Addresses for memory that has none: Paddle counts in pointers, drivers in handles and offsets. */
+/* Addresses of device memory: Paddle uses pointers, drivers use handles and offsets. */
 #ifndef NNADAPTER_PADDLE_MEMORY_H
 #define NNADAPTER_PADDLE_MEMORY_H
 
@@ -10,8 +10,8 @@
 
 namespace nnadapter_paddle {
 
-struct Spot { /* what an address means */
-    NNAdapterMemory *memory = nullptr; /* null where the driver has no memory of its own: the address is the host's */
+struct Spot { /* device memory at an address */
+    NNAdapterMemory *memory = nullptr; /* null if the driver has no device memory: a host address */
     uint64_t offset = 0;
 };
 
@@ -19,7 +19,7 @@ void *allocate(Device &device, size_t bytes);
 void release(Device &device, void *address) noexcept;
 Spot spot_of(const void *address);
 
-/* Copies. Without a stream they are done on return, after everything else on the device. */
+/* Copies. Without a stream they are synchronous, after all other work of the device. */
 void copy_in(Device &device, Stream *stream, void *target, const void *source, size_t bytes);
 void copy_out(Device &device, Stream *stream, void *target, const void *source, size_t bytes);
 void copy_within(Device &device, Stream *stream, void *target, const void *source, size_t bytes);

@@ -1,4 +1,4 @@
-/* The model of one operation, as the C interface has it. */
+/* Model of one operation for the C interface. */
 #ifndef NNADAPTER_PADDLE_MODEL_H
 #define NNADAPTER_PADDLE_MODEL_H
 
@@ -10,7 +10,7 @@
 
 namespace nnadapter_paddle {
 
-class Model { /* never copied or moved: its parts point into each other */
+class Model { /* not copyable: its parts point to each other */
    public:
     explicit Model(const Operation &operation);
     Model(const Model &) = delete;
@@ -21,7 +21,7 @@ class Model { /* never copied or moved: its parts point into each other */
     void add_operand(const Value &value, const std::string &name, int32_t lifetime);
     void add_attribute(const Attribute &attribute);
 
-    Operation operation_; /* without addresses; what follows points into it */
+    Operation operation_; /* without addresses; the members below point into it */
     std::deque<std::string> names_;
     std::deque<NNAdapterOperand> operands_;
     std::deque<NNAdapterAttribute> attributes_;
@@ -33,7 +33,7 @@ class Model { /* never copied or moved: its parts point into each other */
     NNAdapterModel model_{};
 };
 
-/* What two operations have in common if one program serves both. */
+/* Cache key: equal for operations that can share a program. */
 std::string form_of(const Operation &operation);
 
 }  // namespace nnadapter_paddle

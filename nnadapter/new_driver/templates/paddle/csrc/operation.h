@@ -1,4 +1,4 @@
-/* One operation of the adapter IR with the tensors that it is to be computed on. */
+/* Operation of the adapter IR with its tensors. */
 #ifndef NNADAPTER_PADDLE_OPERATION_H
 #define NNADAPTER_PADDLE_OPERATION_H
 
@@ -15,7 +15,7 @@ struct Value {
     int32_t data_type;
     const char *type_name;
     std::vector<int64_t> dimensions;
-    void *address; /* of the device; inputs are not written to */
+    void *address; /* on the device; inputs are read only */
     uint64_t bytes;
 };
 
@@ -35,20 +35,20 @@ Attribute real(const char *name, double value);
 Attribute text(const char *name, std::string value);
 Attribute integers(const char *name, std::vector<int64_t> values);
 Attribute reals(const char *name, std::vector<double> values);
-/* Those of an operation that fuses no activation. */
+/* Attributes of an operation without a fused activation. */
 std::vector<Attribute> unfused();
 
-struct Operation { /* `type` and attributes as the adapter IR has them, all of them, defaults filled in */
+struct Operation { /* adapter IR type and all attributes, defaults included */
     std::string type;
     std::vector<Attribute> attributes;
     std::vector<Value> inputs;
-    uint32_t absent = 0; /* optional inputs behind these that are not there */
+    uint32_t absent = 0; /* number of absent optional inputs after these */
     std::vector<Value> outputs;
 };
 
-/* The operation computed on the stream, by a program that is compiled once per form and kept.
+/* Computes the operation on the stream, by a program that is compiled once per signature and cached.
  *
- * False if the device refuses it: nothing was computed then. */
+ * Returns false, without an effect, if the device refuses it. */
 bool compute(Device &device, Stream *stream, const Operation &operation);
 
 }  // namespace nnadapter_paddle

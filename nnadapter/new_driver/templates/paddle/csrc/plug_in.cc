@@ -1,4 +1,4 @@
-/* The whole plug-in, compiled at once: to read Paddle's headers takes longer than the rest. */
+/* The plug-in as one translation unit: parsing Paddle's headers dominates compile time. */
 #include "driver.cc"
 #include "errors.cc"
 #include "kernels.cc"

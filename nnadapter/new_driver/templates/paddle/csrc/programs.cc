@@ -1,4 +1,4 @@
-/* Programs of one operation: compiled once per form, kept by use. */
+/* Programs of one operation: compiled once per signature, in an LRU cache. */
 #include <cstdio>
 #include <cstdlib>
 #include <list>
@@ -13,7 +13,7 @@
 namespace nnadapter_paddle {
 namespace {
 
-const size_t MOST_PROGRAMS = 1024; /* of one device */
+const size_t MOST_PROGRAMS = 1024; /* per device */
 
 NNAdapterControl unbounded() {
     NNAdapterControl control{};
@@ -23,13 +23,13 @@ NNAdapterControl unbounded() {
 }
 const NNAdapterControl CONTROL = unbounded();
 
-/* Where Paddle tells what it does (GLOG_v=1), what the device takes is told as well, once per form. */
+/* Logs if GLOG_v is at least 1, as Paddle does. */
 void tell(const std::string &sentence) {
     static const char *level = std::getenv("GLOG_v");
     if (level && std::atoi(level) > 0) std::fprintf(stderr, "%s %s\n", NNADAPTER_PADDLE_DEVICE, sentence.c_str());
 }
 
-/* As "ADD of float32[2, 3], float32[3]". */
+/* For example "ADD of float32[2, 3], float32[3]". */
 std::string words_of(const Operation &operation) {
     std::string words = operation.type + " of ";
     for (const Value &value : operation.inputs) {
@@ -41,7 +41,7 @@ std::string words_of(const Operation &operation) {
     return words;
 }
 
-class Program { /* and the executions that are lent */
+class Program { /* program with a pool of executions */
    public:
     Program(Device &device, const Operation &operation)
         : device_(device), operation_(words_of(operation)), model_(operation) {}
@@ -51,7 +51,7 @@ class Program { /* and the executions that are lent */
         if (handle_) driver().destroy_program(handle_);
     }
 
-    /* Whether the device takes the operation; compiles it if so. */
+    /* Compiles the operation; returns false if the device refuses it. */
     bool compile() {
         const std::lock_guard<std::mutex> guard(device_.lock);
         const std::string refusal = refused();
@@ -87,7 +87,7 @@ class Program { /* and the executions that are lent */
     }
 
    private:
-    /* Why the device does not take the operation; nothing if it does. */
+    /* Reason of a refusal; empty if the device supports the operation. */
     std::string refused() {
         char detail[1024] = "";
         NNAdapterVerdict verdict{sizeof verdict, NNADAPTER_VERSION, 0, 0, detail, sizeof detail};
@@ -105,16 +105,16 @@ class Program { /* and the executions that are lent */
     }
 
     Device &device_;
-    const std::string operation_; /* in words */
-    const Model model_; /* the driver reads it as long as the program lives */
+    const std::string operation_; /* for logs */
+    const Model model_; /* must outlive the program */
     NNAdapterProgram *handle_ = nullptr;
-    std::mutex lock_; /* executions of one program are made one at a time */
+    std::mutex lock_; /* serializes the creation of executions */
     std::vector<NNAdapterExecution *> free_;
 };
 
-using ProgramPointer = std::shared_ptr<Program>; /* null for a form that the device refuses */
+using ProgramPointer = std::shared_ptr<Program>; /* null if the device refuses it */
 
-class Programs { /* of one device; what was used longest ago is given up first */
+class Programs { /* LRU cache of one device */
    public:
     ProgramPointer find(Device &device, const Operation &operation) {
         const std::string form = form_of(operation);
@@ -143,7 +143,7 @@ class Programs { /* of one device; what was used longest ago is given up first *
 
 Programs &programs_of(const Device &device) {
     static std::mutex lock;
-    static auto &all = *new std::unordered_map<int, Programs>; /* drivers may be gone before statics are */
+    static auto &all = *new std::unordered_map<int, Programs>; /* never destroyed: drivers may be gone first */
     const std::lock_guard<std::mutex> guard(lock);
     return all[device.id];
 }
@@ -163,7 +163,7 @@ NNAdapterTensor tensor_of(const Value &value) {
     return tensor;
 }
 
-/* One computation, and all that a request points to. */
+/* Computation with all data that its request points to. */
 struct Computation {
     Computation(ProgramPointer of, const Operation &operation) : program(std::move(of)), values(operation) {
         for (const Value &each : values.inputs) tensors.push_back(tensor_of(each));

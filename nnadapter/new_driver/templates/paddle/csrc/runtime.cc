@@ -1,4 +1,4 @@
-/* What Paddle knows of the device: the functions of its custom runtime, each a call of the driver. */
+/* Functions of Paddle's custom runtime, implemented by calls of the driver. */
 #include <algorithm>
 #include <cstring>
 
@@ -18,10 +18,10 @@ Device &of(C_Device place) { return device(place->id); }
 Stream *of(C_Stream stream) { return reinterpret_cast<Stream *>(stream); }
 Event *of(C_Event event) { return reinterpret_cast<Event *>(event); }
 
-/* A forked process has nothing to wait for or to give up; Paddle does both at its end. */
+/* Waiting and freeing do nothing in a forked process; Paddle calls them at exit. */
 
 C_Status set_device(C_Device place) {
-    if (!is_forked()) device(place->id); /* opened now, so that what is wrong with it is told now */
+    if (!is_forked()) device(place->id); /* open it now to raise errors early */
     current = place->id;
     return C_SUCCESS;
 }
@@ -154,7 +154,7 @@ C_Status get_list(size_t *devices) {
 }
 
 C_Status get_statistics(C_Device place, size_t *total, size_t *free) {
-    const size_t unknown = size_t{1} << 40; /* of a driver that does not count; it says itself when it has no more */
+    const size_t unknown = size_t{1} << 40; /* for drivers without statistics, which report exhaustion by errors */
     *total = *free = of(place).capability.memory_bytes ? of(place).capability.memory_bytes : unknown;
     const auto *memory = memory_functions();
     if (!memory) return C_SUCCESS;
@@ -174,12 +174,12 @@ C_Status get_minimum_chunk(C_Device place, size_t *bytes) {
     return C_SUCCESS;
 }
 
-C_Status take_nothing_ahead(C_Device, size_t *bytes) { /* Paddle asks for what it needs when it needs it */
+C_Status take_nothing_ahead(C_Device, size_t *bytes) { /* no preallocation */
     *bytes = 0;
     return C_SUCCESS;
 }
 
-/* Whether an operation that the device lists takes this type first. */
+/* True if a listed operation supports this type. */
 bool takes(Device &device, int32_t data_type) {
     for (uint32_t i = 0; i < device.capability.operation_count; i++) {
         const NNAdapterOperationSupport &row = *device.capability.operations[i];

@@ -8,7 +8,7 @@ namespace nnadapter_paddle {
 
 struct Stream {
     NNAdapterStream *handle = nullptr;
-    std::mutex lock; /* calls that name the stream come one at a time */
+    std::mutex lock; /* serializes calls with the stream */
     std::vector<std::shared_ptr<void>> held;
 };
 
@@ -19,9 +19,9 @@ struct Event {
 
 namespace {
 
-const size_t MOST_HELD = 256; /* pieces of work that a stream has before it is waited for */
+const size_t MOST_HELD = 256; /* pending work after which the stream is synchronized */
 
-/* What went wrong while memory or a stream was given up, where nothing can be raised: the next to wait is told. */
+/* Raises an error that happened while memory or a stream was freed, which cannot raise. */
 void tell_untold(Device &device) {
     const std::lock_guard<std::mutex> guard(device.untold_lock);
     if (device.untold) std::rethrow_exception(std::exchange(device.untold, nullptr));
@@ -104,7 +104,7 @@ void synchronize(Device &device, Stream *stream) {
 void synchronize(Device &device, Event *event) {
     if (!event->handle || !event->recorded) return;
     if (!NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, stream_functions(), synchronize_event))
-        return synchronize(device); /* the stream may be gone */
+        return synchronize(device); /* the stream may be destroyed */
     Sentence sentence;
     sentence.check(stream_functions()->synchronize_event(event->handle, sentence.buffer()), "synchronize_event",
                    device.id);
@@ -114,7 +114,7 @@ bool happened(Device &device, Event *event) {
     if (!event->handle || !event->recorded) return true;
     if (NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, stream_functions(), query_event))
         return stream_functions()->query_event(event->handle);
-    synchronize(device, event); /* whoever asks until it happened is not to ask for ever */
+    synchronize(device, event); /* without a query, wait: otherwise polling would never end */
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* Streams and events: the driver's, with what has to live until their work is done. */
+/* Streams and events of the driver, with the objects that their pending work uses. */
 #ifndef NNADAPTER_PADDLE_STREAMS_H
 #define NNADAPTER_PADDLE_STREAMS_H
 
@@ -27,13 +27,13 @@ void synchronize(Device &device, Stream *stream);
 void synchronize(Device &device, Event *event);
 bool happened(Device &device, Event *event);
 
-/* The driver's stream; null where it has none: what is called is done on return. */
+/* Stream of the driver; null if it has none: calls are then synchronous. */
 NNAdapterStream *handle_of(const Stream *stream);
-/* Give the stream a piece of work; `held` lives until it is done. */
+/* Enqueue work; `held` stays alive until it is done. */
 void enqueue(Device &device, Stream *stream, const char *call, std::shared_ptr<void> held, const Call &work);
-/* Wait for whatever a copy by the host must come behind. */
+/* Wait for work that must precede a copy by the host. */
 void settle(Device &device, Stream *stream);
-/* The same where nothing may be raised: what went wrong is raised by the next that waits for the device. */
+/* The same without raising: the next wait for the device raises the error. */
 void wait_quietly(Device &device, Stream *stream) noexcept;
 
 }  // namespace nnadapter_paddle

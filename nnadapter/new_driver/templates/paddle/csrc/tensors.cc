@@ -53,8 +53,8 @@ bool compute_on_device(const Context &context, const char *operation, std::vecto
         if (!can_be_given(*input)) return false;
         made.inputs.push_back(value_of(*input, input->dtype()));
     }
-    /* Drivers write outputs while they read inputs, so what is computed in place is computed aside. Until the device
-     * has taken it, `out` stays as it is: it may be an input of another type, which the host is to compute then. */
+    /* Drivers must not alias inputs and outputs, so in-place kernels need a temporary. `out` is unchanged until the
+     * device accepts: it may be an input of another type, which the fallback still reads. */
     const bool in_place = std::any_of(inputs.begin(), inputs.end(),
                                       [&](const Tensor *input) { return input->IsSharedBufferWith(*out); });
     Tensor aside;

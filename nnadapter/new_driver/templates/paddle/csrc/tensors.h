@@ -1,4 +1,4 @@
-/* Tensors of Paddle as values of an operation. */
+/* Paddle's tensors as values of an operation. */
 #ifndef NNADAPTER_PADDLE_TENSORS_H
 #define NNADAPTER_PADDLE_TENSORS_H
 
@@ -14,15 +14,15 @@ using Tensor = phi::DenseTensor;
 using Context = phi::CustomContext;
 using Inputs = std::vector<const Tensor *>;
 
-/* The data type of the adapter IR; 0 if it has none like it. */
+/* Data type of the adapter IR; 0 if there is none. */
 int32_t data_type_of(phi::DataType type);
-/* Its name there. */
+/* Its name in the adapter IR. */
 const char *name_of(phi::DataType type);
 std::vector<int64_t> dimensions_of(const Tensor &tensor);
-/* A last axis as Paddle counts it, counted from the first. */
+/* Nonnegative axis for Paddle's, which may be negative. */
 int64_t axis_of(int64_t axis, const Tensor &tensor);
 
-/* Computes the operation on the device: its result, of `type`, in `out`. False if the device refuses it. */
+/* Computes the operation on the device into `out`, of `type`. Returns false if the device refuses it. */
 bool compute_on_device(const Context &context, const char *operation, std::vector<Attribute> attributes,
                        const Inputs &inputs, uint32_t absent, phi::DataType type, Tensor *out);
 

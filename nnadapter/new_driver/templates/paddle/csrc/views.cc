@@ -10,7 +10,7 @@
 namespace nnadapter_paddle {
 namespace {
 
-/* The piece of memory that a view's elements lie in; strides may be negative, so it may begin before the first one. */
+/* Memory range of a view; with negative strides it begins before the first element. */
 struct Extent {
     Extent(const std::vector<int64_t> &dims, const std::vector<int64_t> &strides) {
         for (size_t axis = 0; axis < dims.size(); axis++) {
@@ -19,11 +19,11 @@ struct Extent {
             count += std::abs(step);
         }
     }
-    int64_t before = 0; /* elements, as is the next */
+    int64_t before = 0; /* in elements, like the next */
     int64_t count = 1;
 };
 
-/* What lies there, in the host's memory. */
+/* Host copy of that range. */
 std::vector<char> read(Device &device, const Tensor &view, const Extent &extent, size_t size) {
     std::vector<char> bytes(extent.count * size);
     const char *first = static_cast<const char *>(view.data()) - extent.before * size;
@@ -31,7 +31,7 @@ std::vector<char> read(Device &device, const Tensor &view, const Extent &extent,
     return bytes;
 }
 
-/* Calls `move(position in the view, offset in its extent)`, in elements, for each in order. */
+/* Calls `move(position in the view, offset in its extent)` for each element, in order. */
 template <typename Move>
 void walk(const std::vector<int64_t> &dims, const std::vector<int64_t> &strides, int64_t count, const Move &move) {
     std::vector<int64_t> at(dims.size(), 0);
@@ -47,7 +47,7 @@ void walk(const std::vector<int64_t> &dims, const std::vector<int64_t> &strides,
     }
 }
 
-/* The axes of a view whose elements lie without gaps, ordered by stride; none for another view. */
+/* Axes of a dense view, ordered by stride; empty for other views. */
 std::vector<size_t> order_of(const std::vector<int64_t> &dims, const std::vector<int64_t> &strides) {
     std::vector<size_t> order(dims.size());
     std::iota(order.begin(), order.end(), 0);
@@ -60,7 +60,7 @@ std::vector<size_t> order_of(const std::vector<int64_t> &dims, const std::vector
     return order;
 }
 
-/* A view that only changes the order of axes, computed on the device as the transposition that it is. */
+/* Computes a view that permutes axes by TRANSPOSE on the device. */
 bool transpose_on_device(const Context &context, const Tensor &x, const std::vector<int64_t> &dims,
                          const std::vector<int64_t> &strides, Tensor *out) {
     const std::vector<size_t> order = order_of(dims, strides);
@@ -114,7 +114,7 @@ void strided_copy(const Context &context, const Tensor &input, const std::vector
     const Extent extent(dims, out_stride);
     const std::vector<char> from = read(device, input, Extent(input_dims, input_strides), size);
     std::vector<char> flat(input.numel() * size);
-    std::vector<char> to = read(device, *out, extent, size); /* what lies between the view's elements stays */
+    std::vector<char> to = read(device, *out, extent, size); /* bytes between the view's elements are unchanged */
     walk(input_dims, input_strides, input.numel(), [&](int64_t position, int64_t at) {
         std::memcpy(&flat[position * size], &from[at * size], size);
     });

@@ -1,4 +1,4 @@
-/* Views: tensors whose elements lie in another one's memory, at strides. */
+/* Views: strided tensors in the memory of others. */
 #ifndef NNADAPTER_PADDLE_VIEWS_H
 #define NNADAPTER_PADDLE_VIEWS_H
 
@@ -6,9 +6,9 @@
 
 namespace nnadapter_paddle {
 
-/* Kernel `contiguous` of Paddle: the elements of a view, without gaps. */
+/* Paddle's kernel `contiguous`: copies a view into dense memory. */
 void contiguous(const Context &context, const Tensor &x, Tensor *out);
-/* Kernel `strided_copy`: elements into a view of `out`, which begins at `offset` bytes of its memory. */
+/* Paddle's kernel `strided_copy`: copies into a view of `out` at a byte offset. */
 void strided_copy(const Context &context, const Tensor &input, const std::vector<int64_t> &dims,
                   const std::vector<int64_t> &out_stride, int64_t offset, Tensor *out);
 

@@ -7,7 +7,7 @@ namespace {
 
 using Attributes = std::vector<Attribute>;
 
-/* Pads as the adapter IR counts them (top, left, bottom, right); false for what Paddle says in another way. */
+/* Pads of the adapter IR (top, left, bottom, right); false if Paddle's have no such form. */
 template <typename Number>
 bool pads_of(const std::vector<Number> &pads, const std::string &algorithm, std::vector<int64_t> *found) {
     if (algorithm == "VALID")
@@ -36,8 +36,8 @@ struct Window {
     std::vector<int64_t> shape, strides, pads;
 };
 
-/* Whether the windows are those of the adapter IR. By `ceil_mode`, Paddle has windows of pads alone, too; and where
- * pads are counted, it takes those at an end to be as many as those at the beginning. */
+/* True if the windows equal those of the adapter IR. With `ceil_mode`, Paddle also has windows of pads only. If pads
+ * count, Paddle assumes as many at the end as at the beginning. */
 bool windows_are_alike(const Tensor &x, const Window &window, bool average, bool exclusive, const Tensor &out) {
     for (int axis = 0; axis < 2; axis++) {
         const int64_t before = window.pads[axis], last = (out.dims()[axis + 2] - 1) * window.strides[axis] - before;
@@ -47,7 +47,7 @@ bool windows_are_alike(const Tensor &x, const Window &window, bool average, bool
     return true;
 }
 
-/* The window of a pool; false for an adaptive one whose windows differ, and for what Paddle says in another way. */
+/* Window of a pool; false for adaptive pools with different windows, and pads without such a form. */
 bool window_of(const Tensor &x, const phi::IntArray &kernel, const std::vector<int64_t> &strides,
                const std::vector<int64_t> &paddings, bool global, bool adaptive, const std::string &algorithm,
                Window *window) {

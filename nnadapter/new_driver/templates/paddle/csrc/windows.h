@@ -1,4 +1,4 @@
-/* Kernels whose operations move a window over images. */
+/* Kernels of convolution and pooling. */
 #ifndef NNADAPTER_PADDLE_WINDOWS_H
 #define NNADAPTER_PADDLE_WINDOWS_H
 
