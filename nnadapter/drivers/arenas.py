@@ -208,7 +208,6 @@ def _tries(
 def _keys(
     buffers: Sequence[Buffer], sizes: Sequence[int], breadths: Sequence[int]
 ) -> tuple[Callable[[int], tuple[int, ...]], ...]:
-    """Return sort keys for the initial orders."""
     firsts = [buffer.first for buffer in buffers]
     lives = [buffer.last - buffer.first + 1 for buffer in buffers]
     widest = [max(breadths[buffer.first : buffer.last + 1]) for buffer in buffers]
@@ -261,7 +260,6 @@ class Arena:
 
     def __init__(self, nbytes: int, *, shared: bool = False) -> None:
         self.bytes: Array = _shared(nbytes) if shared else _aligned(nbytes)
-        """Uninitialized and aligned."""
         self.bound: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
         """State of executions that points into these bytes; dropped with the arena."""
         self.used_bytes = 0
@@ -299,7 +297,6 @@ class Arenas:
         return sum(arena.used_bytes for arena in list(self._idle))
 
     def close(self) -> None:
-        """Free the idle arenas."""
         self._idle.clear()
 
     def _take(self, nbytes: int, holder: object) -> Arena:

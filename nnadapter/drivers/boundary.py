@@ -71,11 +71,7 @@ def _opened(selected: Selected) -> tuple[Device, Callable[[OptionValues], Contex
 
 
 def has_of(name: str, device: Device, attribute: str) -> bool:
-    """Return a boolean property of a device: `has_memory`, `has_streams` or `has_raw_inputs`.
-
-    Raises:
-        DeviceUnavailableError: the property raised.
-    """
+    """Return a boolean property of a device: `has_memory`, `has_streams` or `has_raw_inputs`."""
     try:
         return bool(named_call(name, attribute)(getattr, device, attribute))
     except errors.NNAdapterError:
@@ -162,22 +158,14 @@ def checked_program(program: object) -> Program:
 
 
 def checked_bytes(blob: object) -> bytes | None:
-    """Return the result of `Program.serialize` after checking its type.
-
-    Raises:
-        DriverError: it is neither bytes nor None.
-    """
+    """Return the result of `Program.serialize` after checking its type."""
     if blob is None or isinstance(blob, bytes):
         return blob
     raise errors.DriverError(f"it gave {type(blob).__name__} for a program, expected bytes or None")
 
 
 def clone_with_constants(context: Context, program: Program, model: SegmentModel) -> Program | None:
-    """Call `Context.clone_with_constants` and check the result.
-
-    Raises:
-        CompilationError: the result is not a Program, or is `program` itself.
-    """
+    """Call `Context.clone_with_constants` and check the result."""
     bound = context.clone_with_constants(program, model)
     if bound is program:
         raise errors.CompilationError(
@@ -187,11 +175,7 @@ def clone_with_constants(context: Context, program: Program, model: SegmentModel
 
 
 def create_execution(program: Program) -> Execution:
-    """Create an execution; every error carries the phase `create`.
-
-    Raises:
-        ExecutionError: the driver returned no Execution or raised a foreign error.
-    """
+    """Create an execution; every error carries the phase `create`."""
     try:
         execution = program.create_execution()
     except errors.NNAdapterError as error:
@@ -207,11 +191,7 @@ def create_execution(program: Program) -> Execution:
 
 
 def use_memory(device: str, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a device's memory (`allocate`, `copy_in` or `copy_out`); errors carry device and phase.
-
-    Raises:
-        ExecutionError: the function raised a foreign error.
-    """
+    """Call a function of a device's memory (`allocate`, `copy_in` or `copy_out`); errors carry device and phase."""
     try:
         return named_call(device, call)(function, *arguments)
     except errors.NNAdapterError as error:
@@ -241,11 +221,7 @@ def copied(array: Array) -> Array:
 
 
 def check_results(results: Sequence[Any], names: Sequence[str], expected: OutputCheck) -> Sequence[Array]:
-    """Check the results of `Execution.compute`.
-
-    Raises:
-        ExecutionError: number, kind, data type or shape of the outputs differs from `expected`.
-    """
+    """Check the results of `Execution.compute`."""
     if len(results) != len(expected):
         raise errors.ExecutionError(f"the driver gave {len(results)} outputs, expected {len(expected)}")
     for name, result, check in zip(names, results, expected, strict=True):
@@ -261,12 +237,7 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
 def check_tensors(
     computed: Sequence[Any], names: Sequence[str], expected: OutputCheck, input_tensors: Sequence[DeviceTensor]
 ) -> Sequence[DeviceTensor]:
-    """Check results in device memory.
-
-    Raises:
-        ExecutionError: number, kind, data type or shape differs from `expected`, or outputs share memory with each
-            other or with inputs.
-    """
+    """Check results in device memory."""
     memory_ids = {id(tensor.memory) for tensor in input_tensors}
     if len(computed) != len(expected):
         raise errors.ExecutionError(f"the driver gave {len(computed)} outputs, expected {len(expected)}")

@@ -30,7 +30,6 @@ class Envelope(NamedTuple):
     """Increased with every incompatible change; other versions are refused."""
 
     def close(self, header: bytes, contents: Iterable[bytes | memoryview]) -> bytes:
-        """Serialize a header and contents."""
         parts = (header, *contents)
         digest = sha256(_LENGTH.pack(len(header)))
         for part in parts:
@@ -51,9 +50,6 @@ class Envelope(NamedTuple):
         Args:
             blob: the bytes.
             is_checked: the caller has verified a checksum, so the digest is skipped.
-
-        Raises:
-            IncompatibleProgramError: the bytes are damaged, or of another kind or version.
         """
         is_immutable = isinstance(blob, bytes) or (isinstance(blob, memoryview) and blob.readonly)
         if not is_immutable or len(blob) < PREFIX_BYTES:

@@ -44,7 +44,6 @@ _PROFILE = Profile(
     operation_seconds=1e-4,
     host_memory=True,
 )
-"""Assumed: one Python thread, partly numpy."""
 _CAPABILITY = Capability(
     form=ModelForm.ONNX,
     threading=Threading.EXCLUSIVE,
@@ -66,11 +65,7 @@ class ReferenceExecution(Execution):
         self._evaluator = _evaluator(model)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Evaluate the model. Sequences are lists; an empty optional is None.
-
-        Raises:
-            ExecutionError: the evaluator failed on these inputs.
-        """
+        """Evaluate the model. Sequences are lists; an empty optional is None."""
         feeds = {name: _read_only(input_value) for name, input_value in zip(self._inputs, inputs, strict=True)}
         try:
             # numpy warns of results that ONNX defines (division by zero, overflow)
@@ -92,7 +87,6 @@ class ReferenceProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """Model plus its weights as arrays."""
         return 2 * sum(map(bytes_of, self._model.graph.initializer))
 
     def create_execution(self) -> Execution:
@@ -115,11 +109,6 @@ class ReferenceContext(Context):
         ]
 
     def compile(self, model: onnx.ModelProto) -> Program:
-        """Check and wrap the model.
-
-        Raises:
-            CompilationError: the evaluator does not implement a node.
-        """
         normalized_model = _with_types(_normalized(model))
         verdict = _verdict(normalized_model)
         if isinstance(verdict, Unsupported):

@@ -47,7 +47,6 @@ class Machine:
     """Operating system and file system root for checks of hardware needs."""
 
     system: str = field(default_factory=platform.system)
-    """`platform.system()`."""
     root: Path = Path("/")
     """Parent of `dev` and `sys`."""
 
@@ -63,7 +62,6 @@ class HardwareNeeds:
     """Required beginning of such a file."""
 
     def met_by(self, machine: Machine) -> bool:
-        """Return whether `machine` meets the requirements."""
         if machine.system not in self.systems:
             return False
         paths = (path for pattern in self.files for path in machine.root.glob(pattern))
@@ -154,15 +152,10 @@ def library_of(named: object) -> Path | None:
 
 
 _HINTS: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind in (Capability, DeviceInfo)}
-"""Declared field types, used for validation."""
 
 
 def check_capability(capability: object) -> Capability:
-    """Validate the field types of a capability.
-
-    Raises:
-        TypeError: not a Capability, or a field has the wrong type.
-    """
+    """Validate the field types of a capability."""
     if not isinstance(capability, Capability):
         raise TypeError(f"its capability is {capability!r}, expected a nnadapter.drivers.Capability")
     _check_fields("capability", capability)
@@ -170,11 +163,7 @@ def check_capability(capability: object) -> Capability:
 
 
 def check_info(row: object, driver: str) -> DeviceInfo:
-    """Validate a row of `Driver.devices`.
-
-    Raises:
-        TypeError: not a DeviceInfo, a field has the wrong type, or the name is not of `driver`.
-    """
+    """Validate a row of `Driver.devices`."""
     if not isinstance(row, DeviceInfo):
         raise TypeError(f"its devices hold {row!r}, expected nnadapter.drivers.DeviceInfo")
     _check_fields("row of devices", row)
@@ -239,7 +228,6 @@ _lock = new_re_lock()
 _loaded: dict[str, Driver | _Failure] = {}
 _devices: dict[str, Device] = {}
 _isolated: dict[str, IsolatedDevice] = {}
-"""Devices in processes of their own."""
 _isolating: dict[str, threading.Lock] = {}
 """Locks for opening, one per device: a device that hangs blocks no other."""
 _device_locks: dict[str, threading.Lock] = {}
@@ -332,11 +320,7 @@ def inside(name: str) -> str:
 
 
 def require_driver(name: str) -> None:
-    """Check that the driver of a device exists, without loading it.
-
-    Raises:
-        DeviceNotFoundError: there is no such driver.
-    """
+    """Check that the driver of a device exists, without loading it."""
     driver_name = name.partition(":")[0]
     if driver_name not in _BUILT_IN and driver_name not in sources():
         raise DeviceNotFoundError(_unknown(driver_name))
@@ -558,6 +542,5 @@ def driver_files(device: str) -> list[Path]:
 
 
 def _python_in(folder: str) -> Iterator[str]:
-    """Faster than `Path.rglob`."""
     for inner, _, names in os.walk(folder):
         yield from (os.path.join(inner, name) for name in names if name.endswith(".py"))  # noqa: PTH118

@@ -32,7 +32,6 @@ class Selected(NamedTuple):
 
     name: str
     options: OptionValues
-    """Defaults filled in."""
     named: bool
     """False for a `cpu` that was added automatically."""
     limits: Limits | None = None
@@ -76,11 +75,7 @@ def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) 
 
 
 def canonical(name: str) -> str:
-    """Return the canonical name of a device: `fake_npu:0` is `fake_npu`.
-
-    Raises:
-        InvalidOptionError: `name` is not a string.
-    """
+    """Return the canonical name of a device: `fake_npu:0` is `fake_npu`."""
     if not isinstance(name, str):
         raise InvalidOptionError(f"a device is chosen by its name, got {name!r}")
     return name.removesuffix(":0")

@@ -41,12 +41,10 @@ class Block(mmap.mmap):
     descriptor: int
     """Open as long as the block lives."""
     number: int
-    """Unique in the process."""
     nbytes: int
     address: int
 
     def __new__(cls, nbytes: int) -> Self:
-        """Allocate and map the block."""
         rounded = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
         descriptor = -1
         try:
@@ -63,7 +61,6 @@ class Block(mmap.mmap):
         return self
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return an array in the block."""
         return np.ndarray(shape, dtype, self, offset)
 
 
@@ -108,11 +105,7 @@ def place_of(array: Array) -> Place | None:
 
 
 def mapped(descriptor: int, nbytes: int, *, writable: bool) -> mmap.mmap:
-    """Map a peer's block and close the descriptor.
-
-    Raises:
-        ValueError: the block is smaller than `nbytes`.
-    """
+    """Map a peer's block and close the descriptor."""
     try:
         if os.fstat(descriptor).st_size < nbytes:
             raise ValueError(f"expected {nbytes} bytes of shared memory, got {os.fstat(descriptor).st_size}")
@@ -158,7 +151,6 @@ def _part() -> None:
 
 
 _MAP_FIXED = 0x10
-"""Same value on Linux and macOS."""
 
 
 class _Blocks:

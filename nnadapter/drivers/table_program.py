@@ -77,7 +77,6 @@ class LoweringTable:
 
 
 def _check(lowering: Lowering, other: TableRow | None) -> None:
-    """Reject invalid and duplicate rows."""
     name = _name(lowering)
     try:
         schema = schema_of(lowering.type)
@@ -119,7 +118,6 @@ def _role_dtypes(role: Role, dtypes: frozenset[DataType]) -> frozenset[DataType]
 
 
 def _refusals(operation: NamedOperation, row: TableRow) -> Iterator[Unsupported]:
-    """Yield all refusals, most important first."""
     lowering, inputs = row.lowering, operation.inputs
     code = operation.attributes.get("fuse_code", "none")
     if code not in lowering.fuse_codes:
@@ -205,7 +203,6 @@ class Step(NamedTuple):
     result: int | None
     """Index of the single output; None if the function returns a sequence."""
     results: tuple[int, ...]
-    """Indices of the outputs."""
     freed: tuple[int, ...]
     """Indices of values whose last use this is."""
     operation: NamedOperation

@@ -74,7 +74,6 @@ class OwnerBoundMemory:
 
 
 def _freed(memory: Memory) -> Sequence[str]:
-    """Free memory; return failures as text."""
     return failures_of(memory.free, f"{type(memory).__name__}.free")
 
 
@@ -101,7 +100,6 @@ class Transfer(NamedTuple):
 
     value: str
     source: str
-    """Device, or `HOST`."""
     target: str
     nbytes: int
     seconds: float
@@ -131,7 +129,6 @@ class Copies(FedTensor):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of one copy."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -168,7 +165,6 @@ class Copies(FedTensor):
         return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
 
     def donate(self, is_donated: bool = True) -> Copies:
-        """Return the tensor with another `is_donated`."""
         return Copies(self._array, self._tensors, is_donated=is_donated)
 
     def own_array(self) -> Array:

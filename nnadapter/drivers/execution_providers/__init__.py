@@ -1,8 +1,4 @@
-"""ONNX Runtime's execution providers as devices `ort:NAME`.
-
-Providers come with ONNX Runtime, from plug-in packages, or from a library path. Verdicts are ONNX Runtime's own graph
-assignment.
-"""
+"""ONNX Runtime's execution providers as devices `ort:NAME`."""
 
 from __future__ import annotations
 

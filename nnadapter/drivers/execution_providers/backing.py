@@ -1,4 +1,4 @@
-"""Provider libraries and sessions: plug-ins, devices and options, graph assignment, and probes with small models."""
+"""Provider libraries and sessions, graph assignment, and probes."""
 
 from __future__ import annotations
 
@@ -45,24 +45,18 @@ if TYPE_CHECKING:
 
 
 _NOT_FOUND = ": cannot open shared object file"
-"""Message of Linux's loader for a missing library (dl-load.c of glibc; musl adds text)."""
+"""Message of Linux's loader (dl-load.c of glibc; musl adds text)."""
 _NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
 
 
 def load_libraries(provider: str) -> None:
-    """Load libraries that a provider needs from installed packages, which the system's loader does not search.
-
-    Errors appear later, when ONNX Runtime creates a session.
-    """
+    """Load libraries that the system's loader would miss. Errors appear later, in the session."""
     if provider in _NEED_CUDA:
         _load_cuda()
 
 
 def missing_library(provider: str, folder: Path | None = None) -> str:
-    """Return the first library that the loader misses for a built-in provider; empty if none.
-
-    ONNX Runtime only logs it.
-    """
+    """Return the first library that the loader misses; empty if none. ONNX Runtime only logs it."""
     named = f"libonnxruntime_providers_{short_name(provider).lower()}.so"
     try:
         ctypes.CDLL(str((folder or Path(onnxruntime.__file__).parent / "capi") / named))
@@ -81,17 +75,14 @@ def _load_cuda() -> None:
 
 
 GROUP = "nnadapter.execution_providers"
-"""Entry point group."""
 
 
 @dataclass(frozen=True, slots=True)
 class LibrarySource:
-    """Installed package with a provider's library."""
+    """Package with a provider's library."""
 
     module: str
-    """Module with `get_library_path()`."""
     distribution: str
-    """Name and version."""
 
 
 _PROVIDER_PACKAGES = (
@@ -102,7 +93,6 @@ _PROVIDER_PACKAGES = (
     ("QNNExecutionProvider", "onnxruntime_qnn", "onnxruntime-qnn"),
     ("WebGpuExecutionProvider", "onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
 )
-"""(provider, module, distribution)."""
 _lock = new_lock()
 _registered: dict[str, str] = {}
 
@@ -134,11 +124,7 @@ def _present() -> Sequence[tuple[str, str, str]]:
 
 
 def library_path(source: LibrarySource) -> str:
-    """Return the path of a package's library.
-
-    Raises:
-        DeviceUnavailableError: the package does not report it.
-    """
+    """Return the path of a package's library."""
     try:
         return str(importlib.import_module(source.module).get_library_path())
     except Exception as error:
@@ -149,12 +135,12 @@ def library_path(source: LibrarySource) -> str:
 
 
 def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
-    """Register a library, once, and return the provider's devices on this machine.
+    """Register a library, once, and return its devices.
 
-    A library may use the registered name or only its own, so the full name is tried first, then the given one.
+    A library may use the registered name or only its own, so both names are tried.
 
     Raises:
-        DeviceUnavailableError: not a provider library, or no supported hardware.
+        DeviceUnavailableError: no provider library, or no hardware.
     """
     if not Path(path).is_file():
         raise DeviceUnavailableError(f"provider {provider!r} has no library at {path!r}; give the path of a file")
@@ -172,7 +158,7 @@ def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
 
 
 def devices_of(provider: str) -> Sequence[onnxruntime.OrtEpDevice]:
-    """Return the devices of a registered library; empty for built-in providers."""
+    """Return the devices of a registered library."""
     return [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
 
 
@@ -182,7 +168,7 @@ def _register(name: str, path: str) -> None:
     if devices_of(name):
         _registered[path] = name  # registered by the client
         return
-    _registered[path] = name  # recorded before the call, because an interrupt arrives after it
+    _registered[path] = name  # recorded first, because an interrupt arrives after the call
     try:
         onnxruntime.register_execution_provider_library(name, path)
     except Exception as error:
@@ -203,29 +189,28 @@ def _with_suffix(provider: str) -> str:
 
 _MARK = re.compile(r"nnadapter:(\d+):")
 _INSERTED = frozenset(("Cast", "MemcpyFromHost", "MemcpyToHost", "Transpose"))
-"""Nodes that ONNX Runtime inserts at boundaries."""
+"""Nodes that ONNX Runtime inserts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Assignment of marked nodes, by position, to the provider or the CPU."""
+    """Assignment of marked nodes."""
 
     provider_nodes: frozenset[int]
-    """Nodes entirely on the provider."""
+    """Entirely on the provider."""
     cpu_nodes: frozenset[int]
-    """Nodes with parts on the CPU."""
+    """Partly on the CPU."""
     cpu_op_types_in_functions: tuple[str, ...]
-    """Op types of unmarked CPU nodes, which come from decomposed functions."""
+    """Parts of functions, whose nodes have no marks."""
 
     def without(self, positions: Set[int]) -> Assignment:
-        """Return the assignment with some CPU nodes ignored."""
         return Assignment(self.provider_nodes, self.cpu_nodes - positions, self.cpu_op_types_in_functions)
 
     def verdict(self, position: int, provider: str) -> Verdict:
         """Return the verdict of a node.
 
-        A missing node was folded or fused: supported. But if parts of functions are on the CPU, it is refused, because
-        it may be such a function.
+        A missing node was folded or fused. If parts of functions are on the CPU, it may be one of them, and is
+        refused.
         """
         # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in BY_KERNELS else Reason.DEVICE_REFUSED
@@ -243,7 +228,7 @@ class Assignment:
 
 
 def marked(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with positions as names of all nodes, including nested ones."""
+    """Return a copy with positions as node names."""
     copy = type(model)()
     copy.CopyFrom(model)
     for position, node in enumerate(copy.graph.node):
@@ -253,7 +238,7 @@ def marked(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def read_assignment(session: onnxruntime.InferenceSession, provider: str) -> Assignment:
-    """Read the assignment of a session for a marked model."""
+    """Read the assignment of a marked model."""
     assigned_nodes: set[int] = set()
     unassigned_nodes: set[int] = set()
     decomposed_ops: list[str] = []
@@ -283,7 +268,6 @@ _LEVELS = {
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
 _HARDWARE = ("npu", "gpu", "cpu")
-"""Kinds of hardware, best first."""
 
 OPTIONS = (
     Option(name="library", default="", help="Path of the provider's plug-in library, where no package brings it."),
@@ -314,17 +298,13 @@ class Backing:
     """Provider ready for sessions."""
 
     provider: str
-    """Name in ONNX Runtime."""
     devices: tuple[onnxruntime.OrtEpDevice, ...] = ()
-    """Selected hardware; empty for built-in providers."""
+    """Empty for built-in providers."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Provider options."""
     optimization: str = "basic"
-    """Key of `_LEVELS`."""
 
     @property
     def version(self) -> str:
-        """Version of the provider library."""
         return str(next((device.ep_metadata.get("version", "") for device in self.devices), onnxruntime.__version__))
 
     @property
@@ -333,14 +313,11 @@ class Backing:
 
     @property
     def has_device_memory(self) -> bool:
-        """True if values may stay in device memory. Requires device 0."""
+        """True if values may stay on the device, which must be number 0."""
         return self.provider in PLACES and self.options.get("device_id", "0") == "0"
 
     def session_options(self, level: onnxruntime.GraphOptimizationLevel | None = None) -> onnxruntime.SessionOptions:
-        """Return session options with the provider, recording its graph assignment.
-
-        A plug-in is added by devices, because `providers=` would ignore it silently.
-        """
+        """Return session options that record the assignment. A plug-in in `providers=` would be ignored."""
         options = without_files(onnxruntime.SessionOptions())
         options.log_severity_level = QUIET
         options.graph_optimization_level = self.level if level is None else level
@@ -359,17 +336,14 @@ class Backing:
         without: Sequence[str] = (),
         weights: Mapping[str, Array] = _NO_WEIGHTS,
     ) -> onnxruntime.InferenceSession:
-        """Return a session on the provider; ONNX Runtime's errors pass unchanged.
+        """Return a session on the provider; ONNX Runtime's errors pass.
 
         Args:
             contents: serialized model.
-            level: optimization level; None for the option's.
-            profile: receives the session's events.
+            level: optimization level, by default the option's.
+            profile: receives events.
             without: optimizers to disable.
-            weights: initializers missing from `contents`, kept while the session lives.
-
-        Raises:
-            DeviceUnavailableError: ONNX Runtime dropped the provider.
+            weights: initializers missing from `contents`.
         """
         model, options = Loadable(contents, weights), self.session_options(level)
         model.add_to(options)
@@ -393,13 +367,9 @@ class Backing:
 def find_backing(name: str, options: OptionValues) -> Backing:
     """Return a provider with its library registered.
 
-    Args:
-        name: with or without suffix, in any case.
-        options: validated `OPTIONS`.
-
     Raises:
-        DeviceUnavailableError: the provider or the requested hardware is missing.
-        InvalidOptionError: a provider option is not NAME=VALUE.
+        DeviceUnavailableError: the provider or the hardware is missing.
+        InvalidOptionError: a provider option is malformed.
     """
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         raise DeviceUnavailableError(
@@ -427,11 +397,7 @@ def find_backing(name: str, options: OptionValues) -> Backing:
 
 
 def read_provider_options(texts: object) -> Mapping[str, str]:
-    """Parse `NAME=VALUE` texts.
-
-    Raises:
-        InvalidOptionError: malformed or duplicate.
-    """
+    """Parse `NAME=VALUE` texts."""
     assert isinstance(texts, tuple)  # ensured by option validation
     provider_options: dict[str, str] = {}
     for text in texts:
@@ -445,7 +411,6 @@ def read_provider_options(texts: object) -> Mapping[str, str]:
 def _chosen(
     provider: str, devices: Sequence[onnxruntime.OrtEpDevice], hardware: str
 ) -> tuple[onnxruntime.OrtEpDevice, ...]:
-    """Return the devices of the requested kind of hardware."""
     if not devices and hardware != "any":
         raise InvalidOptionError(
             f"{provider} was built into ONNX Runtime, which chooses its hardware; leave the option 'hardware' out"
@@ -461,7 +426,7 @@ def _chosen(
 
 
 def _warn_of_unknown(provider: str, provider_options: Mapping[str, str], path: str) -> None:
-    """Warn of options whose names do not occur in the library, because providers ignore unknown options."""
+    """Warn of options that are not in the library, since providers ignore them."""
     if not provider_options or not path:
         return
     contents = Path(path).read_bytes()
@@ -479,9 +444,9 @@ _SHAPE = (1, 4, 4, 4)
 
 
 def takes_addition(backing: Backing) -> bool:
-    """Return whether the provider supports a float32 addition, as every accelerator does.
+    """Return whether the provider supports float32 addition, as every accelerator does.
 
-    A provider that fails during assignment is dropped by ONNX Runtime, which only logs the cause.
+    ONNX Runtime silently drops a provider that fails.
 
     Raises:
         InvalidOptionError: the provider does not start.
@@ -507,7 +472,7 @@ def takes_addition(backing: Backing) -> bool:
 
 
 def computes_half(backing: Backing) -> bool:
-    """Return whether the hardware adds float16; some providers accept such nodes and fail at run time."""
+    """Return whether the hardware adds float16; some providers accept it and fail."""
     x = np.ones(_SHAPE, np.float16)
     try:
         backing.open(_addition(HALF)).run(None, {"a": x, "b": x})

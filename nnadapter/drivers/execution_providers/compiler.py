@@ -1,4 +1,4 @@
-"""ONNX models on a provider: known defects, verdicts by graph assignment, and compiled segments."""
+"""ONNX models on a provider: defects, verdicts and compilation."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from nnadapter.process.resources import new_lock
 from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 _CRASHES = frozenset({"QNNExecutionProvider"})
-"""Providers that crash on some nodes (observed with QNN 2.7.0)."""
+"""Observed with QNN 2.7.0."""
 _RANK_OF_CAST = 5
-"""Rank at which QNN crashes on a Cast from int32 to int64; it refuses higher ranks."""
+"""QNN crashes on a Cast from int32 to int64 of this rank."""
 
 
 def crashing(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
-    """Return refusals by position for nodes that crash the provider's compiler."""
+    """Return refusals of nodes that crash the provider."""
     if provider not in _CRASHES:
         return {}
     shapes = {name: value_of_type(name, info.type) for name, info in infer(model).items()}
@@ -47,7 +47,6 @@ def crashing(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
 
 
 _Types = Mapping[str, tuple[str | None, Sequence[int | str | None] | None]]
-"""Known data types and shapes."""
 
 
 def _crashing(graph: onnx.GraphProto, types: _Types) -> Iterator[tuple[int, str]]:
@@ -72,18 +71,17 @@ def _is_crashing_cast(node: onnx.NodeProto, types: _Types) -> bool:
 
 _Shape = Sequence[int | str | None] | None
 _SPATIAL = 2
-"""Number of leading non-spatial dimensions."""
 _LEAST_BLOCK = 16
 _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
 _ATTENTION_BIAS, _HEAD_SINK = 10, 11
-"""Input indices of GroupQueryAttention."""
+"""Inputs of GroupQueryAttention."""
 _REALS = ("float32", "float64")
 """16-bit floats are exact for infinities."""
 
 
 @dataclass(frozen=True, eq=False)
 class _ModelValueIndex:
-    """Lazily computed facts about a model's values."""
+    """Facts about a model's values."""
 
     model: onnx.ModelProto
 
@@ -93,13 +91,11 @@ class _ModelValueIndex:
 
     @cached_property
     def casts(self) -> frozenset[str]:
-        """Outputs of Cast."""
         nodes = self.model.graph.node
         return frozenset(node.output[0] for node in nodes if node.op_type == "Cast" and not node.domain)
 
     @cached_property
     def makers(self) -> Mapping[str, onnx.NodeProto]:
-        """Producer by value name."""
         return {name: node for node in self.model.graph.node for name in node.output if name}
 
     @cached_property
@@ -108,7 +104,6 @@ class _ModelValueIndex:
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
-        """Consumers by value name."""
         readers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.model.graph.node:
             for name in node.input:
@@ -117,7 +112,6 @@ class _ModelValueIndex:
 
     @cached_property
     def types(self) -> Mapping[str, tuple[str | None, _Shape]]:
-        """Known data types and shapes."""
         values = {name: value_of_type(name, info.type) for name, info in infer(self.model).items()}
         types: dict[str, tuple[str | None, _Shape]] = {
             name: (value.dtype, value.shape) for name, value in values.items()
@@ -127,17 +121,15 @@ class _ModelValueIndex:
         return types
 
     def dtype(self, name: str) -> str:
-        """Return the data type; empty if unknown."""
         return self.types.get(name, (None, None))[0] or ""
 
     def shape(self, name: str) -> _Shape:
-        """Return the shape; None if unknown."""
         return self.types.get(name, (None, None))[1]
 
 
 _Tells = Callable[[onnx.NodeProto, _ModelValueIndex], bool]
 _Forms = Mapping[str, tuple[_Tells, Reason, str]]
-"""ONNX op type -> (matching nodes, reason, defect)."""
+"""ONNX op type -> (check, reason, defect)."""
 
 
 def _stated(node: onnx.NodeProto, name: str) -> object:
@@ -178,7 +170,7 @@ def _cast_without_kernel(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _spread_scale(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether the scale must be broadcast; the provider reads one scale per element."""
+    """Return whether the scale is broadcast; the provider reads one per element."""
     x, scale, axis = facts.shape(node.input[0]), facts.shape(node.input[1]), _stated(node, "axis")
     first = axis if isinstance(axis, int) else -1
     return x is not None and scale is not None and tuple(scale) != tuple(x[first:])
@@ -202,7 +194,7 @@ def _unsigned(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _bias_and_sinks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether GroupQueryAttention has attention_bias together with `smooth_softmax` or `head_sink`."""
+    """Return whether GroupQueryAttention has a bias together with `smooth_softmax` or `head_sink`."""
     return _has_input(node, _ATTENTION_BIAS) and (_has_input(node, _HEAD_SINK) or bool(_stated(node, "smooth_softmax")))
 
 
@@ -216,7 +208,7 @@ def _no_picture(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _repeated_for_each(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether a matrix with several rows is broadcast along the third dimension from the end."""
+    """Return whether a matrix with several rows is broadcast along dimension -3."""
     shapes = [facts.shape(name) for name in node.input]
     depths, heights = ([1 if len(shape or ()) < back else (shape or ())[-back] for shape in shapes] for back in (3, 2))
     is_repeated = depths[0] != depths[1] and heights[0] == heights[1] != 1
@@ -226,7 +218,7 @@ def _repeated_for_each(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _cast_of_other_numbers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether the provider's Cast saturates instead of truncating, or yields only 0 and 1."""
+    """Return whether Cast saturates instead of truncating, or yields only 0 and 1."""
     source, target = facts.dtype(node.input[0]), facts.dtype(node.output[0])
     return (
         (source == "uint8" and target == "float32")
@@ -236,10 +228,7 @@ def _cast_of_other_numbers(node: onnx.NodeProto, facts: _ModelValueIndex) -> boo
 
 
 def _small_integers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether 2- or 4-bit integers are computed, or constants with a sign and a single scale.
-
-    4-bit constants with a zero point are right.
-    """
+    """Return whether 2- or 4-bit integers are computed, or signed with a single scale and no zero point."""
     dtype, shape = facts.dtype(node.input[0]), facts.shape(node.input[1])
     if dtype and dtype not in _SMALL_INTEGERS:
         return False
@@ -254,7 +243,7 @@ def _quantized_otherwise(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _is_dropped(quantize: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether a QDQ pair has float operators at both ends."""
+    """Return whether a QDQ pair is between float operators."""
     readers = facts.readers.get(quantize.output[0], ())
     reals = [reader.output[0] for reader in readers if reader.op_type == "DequantizeLinear"]
     maker = facts.makers.get(quantize.input[0])
@@ -269,7 +258,7 @@ def _are_readers_quantized(name: str, facts: _ModelValueIndex) -> bool:
 
 
 def _is_quantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether a node reads only dequantized values and constants, and its results are only quantized."""
+    """Return whether a node is surrounded by QDQ."""
     makers = [facts.makers.get(name) for name in node.input if name and name not in facts.constants]
     results = [name for name in node.output if name]
     readers = [reader for name in results for reader in facts.readers.get(name, ())]
@@ -284,7 +273,7 @@ def _is_quantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 _BEHIND_REPEATED = frozenset(
     ("Add", "Elu", "HardSigmoid", "MatMul", "Mul", "Neg", "ReduceMean", "Relu", "Softmax", "Tanh", "Transpose")
 )
-"""Consumers that QNN computes correctly after a broadcast sum or product."""
+"""Consumers of a broadcast that QNN computes correctly."""
 _ATTRIBUTE, _TYPE, _RANK = Reason.UNSUPPORTED_ATTRIBUTE, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_RANK
 _INFINITIES = "has no maximum and minimum of infinities, nor of nothing"
 _NOTHING = "takes no tensors without elements"
@@ -320,7 +309,7 @@ _QNN: _Forms = {
         _ATTRIBUTE,
         "pads with other numbers than those at the edge",
     ),
-    # It truncates the elements after the last 128 of a matrix, and others at higher ranks.
+    # It truncates the elements after the last 128 of a matrix.
     "QuantizeLinear": (
         _quantized_otherwise,
         Reason.UNSUPPORTED_TYPE,
@@ -370,14 +359,14 @@ _FORMS: Mapping[str, _Forms] = {
     "WebGpuExecutionProvider": _WEB_GPU,
 }
 _IN_32_BITS = frozenset(("QNNExecutionProvider",))
-"""Providers that compute int64 in 32 bits."""
+"""They compute int64 in 32 bits."""
 _MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))
-"""Providers that accept float16 without hardware support."""
+"""They accept float16 without hardware support."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
-    """Return refusals for float16 nodes of providers that may lack hardware support."""
+    """Return refusals of float16 nodes."""
     if provider not in _MAY_LACK_HALF:
         return {}
     facts, reason = _ModelValueIndex(model), f"{provider} takes float16, which the hardware has not"
@@ -389,7 +378,7 @@ def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
 
 
 def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
-    """Return refusals by position for nodes that the provider computes wrongly or fails on."""
+    """Return refusals of nodes that the provider computes wrongly."""
     forms, facts = _FORMS.get(provider, {}), _ModelValueIndex(model)
     refused: dict[int, Unsupported] = {}
     for position, node in enumerate(model.graph.node):
@@ -407,9 +396,7 @@ def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsup
 def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProto:
     """Return `model` without some nodes.
 
-    1. Values that remaining nodes read from removed ones become inputs with inferred types.
-    2. Values that removed nodes read from remaining ones become outputs.
-    3. Model outputs of removed nodes are dropped.
+    Values between removed and remaining nodes become inputs or outputs; outputs of removed nodes are dropped.
     """
     remainder = copied(model)
     remaining_nodes = [node for position, node in enumerate(model.graph.node) if position not in positions]
@@ -435,13 +422,13 @@ def _read(nodes: list[onnx.NodeProto]) -> dict[str, None]:
 
 
 _UNCHANGED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-"""Verdicts use the unoptimized graph, so that every node is found again."""
+"""The original graph, so that every node is found again."""
 _REMEMBERED = 64
-"""Capacity of the verdict cache: graphs repeat when atoms are offered node by node."""
+"""Capacity of the verdict cache."""
 
 
 class Asker:
-    """Verdicts and compilation for a provider with options."""
+    """Verdicts and compilation for a provider."""
 
     def __init__(self, backing: Backing, trace: Trace, lane: str) -> None:
         self._backing = backing
@@ -450,10 +437,10 @@ class Asker:
         self._answers: dict[bytes, Sequence[Verdict]] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Return verdicts by the provider's graph assignment.
+        """Return verdicts by graph assignment.
 
-        ONNX Runtime reports the assignment of a session only, so the provider compiles. If that fails, culprits are
-        searched individually and the others are judged without them.
+        ONNX Runtime reports the assignment of sessions only, so the provider compiles. If that fails, culprits are
+        searched.
         """
         # Weights do not affect verdicts.
         model = with_inputs_for(model, {tensor.name for tensor in filter(is_reference, model.graph.initializer)})
@@ -470,7 +457,7 @@ class Asker:
         return answer
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """Check the assignment again for dynamic shapes, which may change it."""
+        """Check the assignment again with dynamic shapes."""
         if not has_open_inputs(model):
             return Admission()
         try:
@@ -554,7 +541,7 @@ class Asker:
         return self._backing.open(model.contents, level, profile, without, model.weights)
 
     def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
-        """Return the assignment; with dynamic shapes, computations of sizes may stay on the CPU."""
+        """Return the assignment; with dynamic shapes, sizes may stay on the CPU."""
         assignment = read_assignment(session, self._backing.provider)
         return assignment.without(of_sizes(model)) if has_open_inputs(model) else assignment
 
@@ -584,13 +571,13 @@ class Asker:
 
 
 def _not_known(model: onnx.ModelProto) -> dict[int, Unsupported]:
-    """Return refusals for nodes unknown to ONNX Runtime, which would fail to load the model."""
+    """Return refusals of nodes that ONNX Runtime does not know."""
     verdicts = enumerate(CpuContext().supported(model))
     return {position: verdict for position, verdict in verdicts if isinstance(verdict, Unsupported)}
 
 
 def _untyped_consumers(model: onnx.ModelProto, refused: Container[int]) -> dict[int, Unsupported]:
-    """Return refusals for consumers of untyped outputs of refused nodes; providers crash on untyped inputs."""
+    """Return refusals of consumers of untyped values, which crash providers."""
     types, unknown = infer(model), dict[str, str]()
     refusals: dict[int, Unsupported] = {}
     for position, node in enumerate(model.graph.node):
@@ -605,7 +592,7 @@ def _untyped_consumers(model: onnx.ModelProto, refused: Container[int]) -> dict[
 
 
 def of_sizes(model: onnx.ModelProto) -> frozenset[int]:
-    """Return positions of nodes that compute sizes, which ONNX Runtime always runs on the CPU."""
+    """Return positions of nodes that compute sizes, always on the CPU."""
     names = size_names(model)
     return frozenset(at for at, node in enumerate(model.graph.node) if names.issuperset(filter(None, node.output)))
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class EpContext(Context):
-    """Provider with options. The compiler is imported lazily, since it needs onnx."""
+    """Provider with options. The compiler is imported lazily."""
 
     def __init__(self, backing: Backing, trace: Trace = SILENT, lane: str = "") -> None:
         self._backing = backing
@@ -72,11 +72,6 @@ class EpContext(Context):
         return EpContext(self._backing, trace, lane)
 
     def compile(self, model: onnx.ModelProto) -> Program:
-        """Compile a segment.
-
-        Raises:
-            CompilationError: the provider fails, or leaves nodes to the CPU.
-        """
         return self._asker.compile(model)
 
     def deserialize(self, blob: bytes) -> Program:
@@ -99,7 +94,7 @@ class EpContext(Context):
 
 _TRY_SECONDS = 60.0
 _UNUSABLE = 3
-"""Exit code of a process that found a reason."""
+"""Exit code if unusable."""
 _TRY = """
 import sys
 sys.path[:] = sys.argv[2:]
@@ -108,7 +103,7 @@ sys.exit(try_provider(sys.argv[1]))
 """
 _FIXED_SIZES = Capability(
     form=ModelForm.ONNX,
-    # ONNX Runtime serializes runs for providers that need it.
+    # ONNX Runtime serializes runs where necessary.
     threading=Threading.REENTRANT,
     options=OPTIONS,
     limits="what ONNX Runtime assigns to the provider; asking compiles",
@@ -126,11 +121,7 @@ class EpDriver(Driver):
     """Driver of devices `ort:NAME`."""
 
     def open(self, device_id: str) -> Device:
-        """Return the device; availability is checked when its options are known.
-
-        Raises:
-            DeviceNotFoundError: no provider is named, or the CPU's.
-        """
+        """Return the device; availability is checked with its options."""
         if device_id in ("", "0"):
             raise DeviceNotFoundError("ort is many devices: name a provider, as in 'ort:CUDA'; see `nnadapter devices`")
         provider = full_name(device_id, onnxruntime.get_all_providers())
@@ -139,19 +130,14 @@ class EpDriver(Driver):
         return EpDevice(device_id, provider)
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """List providers; plug-in libraries are tried in a separate process."""
+        """List providers; plug-in libraries are tried in separate processes."""
         providers, packages = installed_providers(), installed()
         names = sorted({*providers, *onnxruntime.get_all_providers()})
         return tuple(_row(name, providers, packages.get(name)) for name in names if not is_cpu(name))
 
 
 class EpDevice(Device):
-    """Execution provider.
-
-    Args:
-        name: name in the request.
-        provider: name in ONNX Runtime.
-    """
+    """Execution provider."""
 
     def __init__(self, name: str, provider: str) -> None:
         self._name, self._provider = name, provider
@@ -166,18 +152,18 @@ class EpDevice(Device):
         return provider in PLACES and provider in onnxruntime.get_available_providers() and has_hardware(provider)
 
     def allocate(self, nbytes: int) -> Memory:
-        """Return memory that ONNX Runtime allocates at the first copy."""
+        """Return memory that is allocated at the first copy."""
         return EpMemory(self._provider, nbytes)
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
-        """Copy a tensor that is on the device already, without gaps."""
+        """Copy a tensor that is on the device."""
         return import_dlpack(tensor, self._provider)
 
     def create_context(self, options: OptionValues) -> Context:
         """Create a context.
 
         Raises:
-            DeviceUnavailableError: the provider or the requested hardware is missing.
+            DeviceUnavailableError: the provider or the hardware is missing.
             InvalidOptionError: an option is invalid.
         """
         backing = find_backing(self._name, options)
@@ -186,10 +172,7 @@ class EpDevice(Device):
 
 
 def why_unusable(provider: str) -> str:
-    """Return why an installed provider cannot open a session; empty if it can.
-
-    Plug-in libraries are tried, because they know best what hardware they drive.
-    """
+    """Return why an installed provider is unusable. Plug-in libraries are tried."""
     if provider in installed():
         return _tried(provider, tuple(path_entry for path_entry in sys.path if isinstance(path_entry, str)))
     return "" if has_hardware(provider) else NO_HARDWARE
@@ -197,7 +180,6 @@ def why_unusable(provider: str) -> str:
 
 @memoize(32)
 def _tried(provider: str, path: tuple[str, ...]) -> str:
-    """Try a provider in a separate process; return the reason if it fails."""
     command = [sys.executable or "python", "-c", _TRY, provider, *path]
     try:
         process = subprocess.run(
@@ -211,7 +193,7 @@ def _tried(provider: str, path: tuple[str, ...]) -> str:
 
 
 def try_provider(provider: str) -> int:
-    """Print the reason if a provider is unusable and return an exit code. Missing options are no reason."""
+    """Print why a provider is unusable; return an exit code. Missing options do not count."""
     device = EpDevice(short_name(provider), provider)
     defaults = {option.name: option.default for option in device.capability.options}
     try:

@@ -1,14 +1,10 @@
 """Provider programs: device memory, executions, and serialized EPContext models.
 
-Device memory holds OrtValues. Data types unsupported by the Python interface (bfloat16, float8, 4 bits) stay on the
-host.
+Memory holds OrtValues; data types that the Python interface lacks stay on the host.
 
-Serialized programs are untrusted and must not name files. Most contain only compiled nodes with embedded data; a
-strict scan of the bytes accepts only listed fields in canonical encoding, so no parser can read them differently.
-Other models are parsed and searched.
-
-Format: an envelope with a JSON header of everything the compiled form depends on, and the model of ONNX Runtime's
-`ModelCompiler`.
+Serialized programs are untrusted and must name no files. Most pass a strict scan for listed fields in canonical
+encoding, which no parser can read differently; others are parsed. The envelope's header is JSON with everything that
+the compiled form depends on.
 """
 
 from __future__ import annotations
@@ -48,18 +44,10 @@ Form = tuple[np.dtype[Any], tuple[int, ...]]
 """Data type and dimensions."""
 _BOOL = "tensor(bool)"
 _KINDS = 16
-"""Capacity of the cache of copy sessions, one per data type."""
 
 
 class EpMemory(Memory):
-    """Device memory with an OrtValue, an array, or nothing yet.
-
-    Args:
-        provider: of the device.
-        nbytes: capacity.
-        value: contents.
-        form: data type and dimensions of an OrtValue.
-    """
+    """Device memory with an OrtValue, an array, or nothing yet."""
 
     def __init__(self, provider: str, nbytes: int, value: Any = None, form: Form | None = None) -> None:
         self._provider, self._value, self._is_free = provider, value, False
@@ -84,7 +72,7 @@ class EpMemory(Memory):
             )
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-        """Return the contents as OrtValue of a supported type."""
+        """Return the contents as OrtValue."""
         self._check()
         if self._form == (dtype, shape):
             return self._value
@@ -93,7 +81,7 @@ class EpMemory(Memory):
         return _placed(array, PLACES[self._provider])
 
     def free(self) -> None:
-        """Drop the value; ONNX Runtime frees it with the last reference."""
+        """Drop the value; ONNX Runtime frees it."""
         self._value, self._form, self._is_free = None, None, True
 
     def dlpack_device(self) -> tuple[int, int] | None:
@@ -115,7 +103,7 @@ class EpMemory(Memory):
 
 
 def import_dlpack(tensor: Any, provider: str) -> DeviceTensor | None:
-    """Return a copy of a DLPack tensor; None if it is elsewhere or unsupported."""
+    """Return a copy of a DLPack tensor; None if unsupported."""
     try:
         value = onnxruntime.OrtValue.from_dlpack(tensor)
     except Exception:  # unsupported tensor: the host copies it instead  # noqa: BLE001
@@ -123,7 +111,7 @@ def import_dlpack(tensor: Any, provider: str) -> DeviceTensor | None:
     place = PLACES[provider]
     if value.device_name() != place or 0 in value.shape() or is_foreign_type(_dtype_of(value)):
         return None
-    # The producer's work may be pending; a copy to the host waits for it.
+    # A copy to the host waits for the producer's pending work.
     _placed(np.zeros(1, np.float32), place).numpy()
     return tensor_of(_copied(value, provider), provider)
 
@@ -135,7 +123,7 @@ def tensor_of(value: Any, provider: str) -> DeviceTensor:
 
 
 def _placed(array: Array, place: str) -> Any:
-    # On the CPU the value would alias `array`. ascontiguousarray would give a scalar an axis.
+    # On the CPU the value would alias `array`.
     source_array = array if place != "cpu" and array.flags.c_contiguous else array.copy()
     with translated_as(f"ONNX Runtime has no room on {place}", "free some, or see its words", OutOfMemoryError, brief):
         return onnxruntime.OrtValue.ortvalue_from_numpy(source_array, place, 0)
@@ -201,9 +189,7 @@ _HARMLESS: Mapping[str, int | None] = {
 }
 """Allowed attributes, some with a single allowed number; any other may name a file."""
 _DEPENDENCIES = "external_dependencies"
-"""Model property that lists files."""
 _LONGEST = 1 << 31
-"""Limit on protobuf messages, in bytes."""
 
 Field = tuple[int, int, int]
 """Tag, start and end of the value."""
@@ -213,16 +199,14 @@ class Message(NamedTuple):
     """Allowed fields of a message."""
 
     inner: Mapping[int, Message | None]
-    """Tags -> nested messages."""
     check: Callable[[bytes, list[Field]], bool] | None
-    """Returns whether the fields name no file."""
 
 
 def external_data_text(contents: bytes) -> str:
-    """Return what a model stores in other files, as text; empty if nothing.
+    """Return what a model stores in other files; empty if nothing.
 
     Raises:
-        Exception: protobuf's for invalid models; ValueError for ONNX Runtime's own format.
+        Exception: invalid model.
     """
     if contents[4:8] == b"ORTM":
         raise ValueError("ONNX Runtime takes it for its own form")
@@ -230,10 +214,7 @@ def external_data_text(contents: bytes) -> str:
 
 
 def is_plain(contents: bytes) -> bool:
-    """Return whether a serialized ModelProto contains only compiled nodes with embedded data.
-
-    Every occurrence of a repeated field is checked, whichever a parser would use.
-    """
+    """Return whether a ModelProto contains only compiled nodes with embedded data."""
     try:
         return len(contents) < _LONGEST and _holds(contents, 0, len(contents), MODEL)
     except IndexError:
@@ -265,7 +246,7 @@ def _written(contents: bytes, start: int, stop: int) -> Iterator[Field]:
 
 
 def _number(contents: bytes, at: int) -> tuple[int, int]:
-    """Read a nonnegative number in canonical encoding; return it and its end."""
+    """Read a canonical nonnegative number and its end."""
     number, end = varint(contents, at)
     if number >> 63 or (end - at > 1 and not contents[end - 1]):
         raise IndexError(f"a number of {end - at} bytes")
@@ -312,7 +293,7 @@ _ATTRIBUTE = _message((3, 20), (1, 4, 13), check=_is_harmless)
 _NODE = _message((), (1, 2, 3, 4, 6, 7, 8), {5: _ATTRIBUTE, 9: _PROPERTY}, check=_is_compiled)
 _GRAPH = _message((), (2, 10), {1: _NODE, 11: _VALUE, 12: _VALUE, 13: _VALUE, 16: _PROPERTY})
 MODEL = _message((1, 5), (2, 3, 4, 6), {7: _GRAPH, 8: _OPERATOR_SET, 14: _PROPERTY})
-"""ModelProto without fields that can contain tensors, subgraphs or functions."""
+"""ModelProto without tensors, subgraphs and functions."""
 
 
 def _external_content(contents: bytes) -> str:
@@ -335,7 +316,6 @@ def _is_known(attribute: Any) -> bool:
 
 
 def _messages(message: Any) -> Iterator[Any]:
-    """Yield a message and all nested ones."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is not None:
@@ -363,7 +343,7 @@ class EpProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """Model kept for serialization, and the same again for compiled data."""
+        """Stored model, and the same again for compiled data."""
         return self._model_bytes + len(self._contents)
 
     @property
@@ -376,7 +356,7 @@ class EpProgram(Program):
         return session_execution(self._session, self._backing.provider, self._profile)
 
     def serialize(self) -> bytes | None:
-        """Serialize; None if the provider has no compiled form, or one that names files."""
+        """Serialize; None without a self-contained compiled form."""
         contents = _compiled(self._contents, self._backing) if self._contents else None
         if contents is None:
             return None
@@ -398,12 +378,7 @@ class DeserializedProgram(EpProgram):
 
 
 def deserialize_program(blob: bytes | memoryview, backing: Backing, *, is_checked: bool = False) -> Program:
-    """Load a program written by `EpProgram.serialize`.
-
-    Args:
-        blob: the bytes, copied once for ONNX Runtime.
-        backing: provider with options.
-        is_checked: see `Envelope.open`.
+    """Load a program of `EpProgram.serialize`.
 
     Raises:
         IncompatibleProgramError: damaged, or from another provider, version or options.
@@ -432,7 +407,7 @@ def deserialize_program(blob: bytes | memoryview, backing: Backing, *, is_checke
 
 
 def _needs(backing: Backing) -> dict[str, Any]:
-    """Return everything a compiled form depends on; library paths do not matter."""
+    """Return everything that a compiled form depends on."""
     return {
         "provider": backing.provider,
         "version": backing.version,
@@ -471,7 +446,6 @@ def _compiled(contents: bytes, backing: Backing) -> bytes | None:
 
 
 def _check_self_contained(contents: bytes) -> None:
-    """Raise IncompatibleProgramError if a program names files."""
     try:
         elsewhere = external_data_text(contents)
     except Exception as error:

@@ -1,6 +1,6 @@
 """Driver `qnn`: ONNX Runtime's QNN provider for Qualcomm NPUs and GPUs, with typed options.
 
-Sources: option names of ONNX Runtime's QNN execution provider; chip numbers of the QNN SDK.
+Sources: option names of the QNN execution provider; chip numbers of the QNN SDK.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from nnadapter.process.packages import missing_extra
 from nnadapter.process.terminal import native_prints_to_stderr
 
 EMULATED_SOC = 43
-"""Default chip of the emulator: SM8550, Snapdragon 8 Gen 2."""
+"""SM8550, Snapdragon 8 Gen 2."""
 _ARCHITECTURE_OF_SOC = MappingProxyType({30: "68", 36: "69", 43: "73", 57: "75", 60: "73", 69: "79"})
-"""NPU generation by chip number, as far as published."""
+"""NPU generation by published chip number."""
 
 OPTIONS = (
     Option(name="backend", default="htp", choices=("htp", "gpu"), help="Which of the chip's processors computes."),
@@ -89,16 +89,7 @@ OPTIONS = (
 
 
 def own_options(typed_options: OptionValues, library: str, *, emulated: bool) -> dict[str, str]:
-    """Return the provider's own options.
-
-    Args:
-        typed_options: options of the device.
-        library: path of the backend library.
-        emulated: there is no NPU, so the emulator computes.
-
-    Raises:
-        InvalidOptionError: options are contradictory.
-    """
+    """Return the provider's own options; `emulated` means there is no NPU."""
     on_npu = typed_options["backend"] == "htp"
     soc = int(str(typed_options["soc_model"])) or (EMULATED_SOC if emulated and on_npu else 0)
     _check_architecture(soc, str(typed_options["htp_arch"]))
@@ -110,7 +101,7 @@ def own_options(typed_options: OptionValues, library: str, *, emulated: bool) ->
         return provider_options
     if soc:
         provider_options["soc_model"] = str(soc)
-    # QNN does not start with half precision, its default, and an unknown chip number.
+    # QNN does not start with half precision, its default, on an unknown chip.
     if soc or not typed_options["float16"]:
         provider_options["enable_htp_fp16_precision"] = str(int(bool(typed_options["float16"])))
     return provider_options | {
@@ -124,12 +115,11 @@ _SIMPLE: Mapping[str, str] = {
     "finalization": "htp_graph_finalization_optimization_mode",
     "vtcm_mb": "vtcm_mb",
 }
-"""Option name -> provider's name."""
 _LEFT_OUT = ("auto", "default", "0", 0)
 
 
 def _check_architecture(soc: int, architecture: str) -> None:
-    """Refuse contradictory chip options; QNN would prefer the chip number and only log it."""
+    """Refuse contradictory options; QNN would only log them."""
     soc_architecture = _ARCHITECTURE_OF_SOC.get(soc, architecture)
     if architecture != "auto" and soc_architecture != architecture:
         raise InvalidOptionError(
@@ -149,15 +139,9 @@ _CAPABILITY = Capability(
 
 
 class QnnDriver(Driver):
-    """Driver of Qualcomm's accelerators, or of the emulator."""
+    """Driver of Qualcomm accelerators, or of the emulator."""
 
     def open(self, device_id: str) -> Device:
-        """Open device 0.
-
-        Raises:
-            DeviceNotFoundError: another device is requested.
-            MissingDeviceExtraError: the package is missing.
-        """
         if device_id not in ("", "0"):
             raise DeviceNotFoundError(f"qnn has no device {device_id!r}, only '0'; write qnn or qnn:0")
         package = installed().get(PROVIDER)
@@ -192,7 +176,7 @@ class QnnDevice(Device):
         """Create a context.
 
         Raises:
-            DeviceUnavailableError: QNN does not load, or has no device or backend here.
+            DeviceUnavailableError: QNN does not load, or has no device here.
             InvalidOptionError: QNN supports nothing with these options.
         """
         base_backing = find_backing(PROVIDER, {**options, "library": ""})
@@ -216,7 +200,7 @@ class QnnDevice(Device):
 
 
 def _dropped(backing: Backing) -> str:
-    """Return why QNN supports nothing: options that prevent it, or missing hardware."""
+    """Return why QNN supports nothing."""
     guilty = [name for name in backing.options if name != "backend_path" and _works_without(backing, name)]
     if not guilty:
         return (

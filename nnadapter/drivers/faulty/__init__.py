@@ -1,7 +1,4 @@
-"""Device `faulty`: wraps another device and injects the faults of a script (docs/faults.md).
-
-Reading order: script (fault table and script files), faults (which are due, and their effects), driver.
-"""
+"""Device `faulty`: wraps another device and injects the faults of a script (docs/faults.md)."""
 
 from __future__ import annotations
 

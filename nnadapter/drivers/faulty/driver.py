@@ -62,14 +62,7 @@ from nnadapter.ir.operand import Array
 
 
 class FaultyExecution(Execution):
-    """Execution with faults.
-
-    Args:
-        inner: the wrapped execution.
-        run: call point of its runs; None if no fault can occur.
-        close: call point of closing; None if no fault can occur.
-        retained_outputs: outputs to overwrite later.
-    """
+    """Execution with faults at runs and closing."""
 
     def __init__(
         self,
@@ -81,7 +74,7 @@ class FaultyExecution(Execution):
         self._inner, self._run, self._close = inner, run, close
         self._kept = RetainedOutputs() if retained_outputs is None else retained_outputs
         self._undone: deque[list[TriggeredFault]] = deque()
-        """Faults of runs that `inner` declined (returned None); the host's next attempt takes them over."""
+        """Faults of runs that `inner` declined; the host's next attempt takes them."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self._computed(inputs, self._inner.compute)
@@ -150,7 +143,7 @@ class FaultyExecution(Execution):
         return results
 
     def _due(self) -> tuple[list[TriggeredFault], bool]:
-        """Return the due faults, and whether those before the computation have happened already."""
+        """Return due faults, and whether those before the computation have happened."""
         self._kept.write()
         if self._undone:
             return self._undone.popleft(), True
@@ -300,19 +293,13 @@ OPTIONS = (
         affects_speed=False,
     ),
 )
-"""Options in addition to those of the wrapped device."""
 
 
 class FaultyDriver(Driver):
     """Driver of devices that wrap others."""
 
     def open(self, device_id: str) -> Device:
-        """Open the wrapped device; faults of phase OPEN come from the environment.
-
-        Raises:
-            DeviceNotFoundError: no device, or an unknown one, is named.
-            DeviceUnavailableError: the wrapped device cannot be used, or has an option with a reserved name.
-        """
+        """Open the wrapped device; faults of this phase come from the environment."""
         if device_id in ("", "0"):
             raise DeviceNotFoundError(
                 f"faulty is around another device: name that behind a colon, as in 'faulty:{_EXAMPLE}' (docs/faults.md)"
@@ -322,7 +309,6 @@ class FaultyDriver(Driver):
         return FaultyDevice(device_id, open_device(device_id))
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """Return one example row."""
         return (
             DeviceInfo(
                 name=f"faulty:{_EXAMPLE}",
@@ -334,11 +320,7 @@ class FaultyDriver(Driver):
 
 
 class FaultyDevice(Device):
-    """Device that wraps another one.
-
-    Raises:
-        DeviceUnavailableError: an option of the wrapped device has a reserved name.
-    """
+    """Device that wraps another one."""
 
     def __init__(self, name: str, inner: Device) -> None:
         self._inner = inner
@@ -352,16 +334,12 @@ class FaultyDevice(Device):
 
     @cached_property
     def capability(self) -> Capability:
-        """Capability of the wrapped device, but always with the role of an accelerator."""
+        """The wrapped capability, as an accelerator."""
         inner = self._inner.capability
         return replace(inner, role=DeviceRole.ACCELERATOR, options=(*inner.options, *OPTIONS))
 
     def create_context(self, options: OptionValues) -> Context:
-        """Create a context; without faults in the script, that of the wrapped device.
-
-        Raises:
-            FaultScriptError: the script is invalid.
-        """
+        """Create a context; without faults, the wrapped device's."""
         faulty_options = {option.name: options[option.name] for option in OPTIONS}
         inner = {name: value for name, value in options.items() if name not in faulty_options}
         script = _script_of(str(faulty_options["script"]))
@@ -400,15 +378,11 @@ class FaultyDevice(Device):
         return self._inner.memory_statistics()
 
     def close(self) -> None:
-        """Do nothing: other users may share the wrapped device."""
+        """Keep the wrapped device open for other users."""
 
 
 def _script_of(option: str) -> Script:
-    """Return the script of the option, or of the environment.
-
-    Raises:
-        FaultScriptError: it is invalid, or the option has faults of phase OPEN, which precedes options.
-    """
+    """Return the script of the option or the environment."""
     if not option:
         return script_in(os.environ)
     script = read_script(option)

@@ -1,4 +1,4 @@
-"""Fault injection: the faults due at a driver call, and their effects."""
+"""Faults due at a driver call, and their effects."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 @dataclass(frozen=True)
 class Subject:
-    """Model of a call: for each operation its type and the names of its nodes."""
+    """Types and node names of the operations of a call."""
 
     operations: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @cached_property
     def key(self) -> str:
-        """Identifier, stable across processes and independent of sizes."""
+        """Stable across processes, independent of sizes."""
         return f"{crc32(self.to_bytes()):08x}"
 
     def concerns(self, fault: Fault) -> bool:
-        """Return whether a fault applies to calls with this model."""
+        """Return whether a fault applies to these operations."""
         return (fault.op_type is None and fault.name is None) or next(self.positions(fault), None) is not None
 
     def positions(self, fault: Fault) -> Iterator[int]:
@@ -70,7 +70,6 @@ class Subject:
 
 
 NOTHING = Subject()
-"""Subject of calls without a model."""
 
 
 def subject_of(model: SegmentModel) -> Subject:
@@ -81,11 +80,7 @@ def subject_of(model: SegmentModel) -> Subject:
 
 
 def subject_in(written: bytes) -> Subject:
-    """Read the result of `Subject.to_bytes`.
-
-    Raises:
-        ValueError: invalid bytes.
-    """
+    """Read the bytes of `Subject.to_bytes`."""
     rows = json.loads(written)
     if not isinstance(rows, list):
         raise ValueError
@@ -103,32 +98,25 @@ def _family(type_: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EarlierCounts:
-    """State read from an existing log."""
+    """Counts read from an existing log."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Calls by counter key."""
     fault_counts: Mapping[int, int] = field(default_factory=Counter)
-    """Injected faults by number in the script."""
+    """By number in the script."""
 
 
 class Log:
-    """Log file with a line of JSON per fault.
-
-    Raises:
-        FaultScriptError: it cannot be written.
-    """
+    """Log with a line of JSON per fault."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.earlier = _read(path)
 
     def note(self, number: int, kind: Kind, phase: Phase, about: str, call: int, counts: Mapping[str, int]) -> None:
-        """Write a fault that is about to happen."""
         fault = {"fault": number, "kind": kind.value, "phase": phase.value, "about": about, "call": call}
         self._write({**fault, "process": os.getpid(), "counts": dict(counts)})
 
     def end(self, counts: Mapping[str, int]) -> None:
-        """Write final counts when a context ends."""
         self._write({"process": os.getpid(), "counts": dict(counts)})
 
     def _write(self, line: Mapping[str, object]) -> None:
@@ -162,7 +150,6 @@ def _read(path: str) -> EarlierCounts:
 
 
 _OF_PROGRAMS = frozenset((Phase.CREATE, Phase.RUN, Phase.CLOSE))
-"""Phases with separate counters per program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +158,10 @@ class TriggeredFault:
 
     fault: Fault
     number: int
-    """In the script, from 1."""
+    """From 1."""
     call: int
-    """Number of the matching call."""
     draw: int
-    """64 random bits for the fault's own choices."""
+    """64 random bits."""
 
     @property
     def text(self) -> str:
@@ -184,12 +170,7 @@ class TriggeredFault:
 
 
 class Faults:
-    """Due faults of a script and their counts. Thread-safe.
-
-    Args:
-        script: the script.
-        seed: replaces the script's seed if not negative.
-    """
+    """Faults of a script and their counts. Thread-safe."""
 
     def __init__(self, script: Script, seed: int = -1) -> None:
         self._script = script
@@ -205,7 +186,7 @@ class Faults:
         self.last_blob = b""
 
     def moment(self, phase: Phase, subject: Subject = NOTHING, kinds: frozenset[Kind] = READING) -> CallPoint | None:
-        """Return the call point of a phase and subject; None if no fault can ever be due there."""
+        """Return a call point; None if no fault can be due there."""
         numbered_faults = [
             (number, fault)
             for number, fault in self._script
@@ -262,7 +243,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class CallPoint:
-    """Calls of one phase with one subject."""
+    """Calls of a phase with one subject."""
 
     faults: Faults
     phase: Phase
@@ -270,11 +251,7 @@ class CallPoint:
     matching_faults: Sequence[tuple[int, Fault]]
 
     def due(self) -> list[TriggeredFault]:
-        """Count a call and return the due faults in script order.
-
-        Raises:
-            DeviceLostError: an earlier fault lost the device.
-        """
+        """Count a call and return the due faults."""
         return self.faults.due(self.phase, self.subject.key, self.matching_faults)
 
     def note(self, due: TriggeredFault) -> None:
@@ -293,7 +270,7 @@ _LONG_S = 3600.0
 
 
 def act(moment: CallPoint | None) -> list[TriggeredFault]:
-    """Count a call, apply faults that precede it, and return the others, which affect its results."""
+    """Count a call, apply faults that precede it, and return the others."""
     return [] if moment is None else make(moment, moment.due())
 
 
@@ -316,7 +293,6 @@ def _raise(moment: CallPoint, due: TriggeredFault) -> None:
 
 
 def _needed(kind: type[BaseException]) -> dict[str, str]:
-    """Return required keyword arguments, apart from the message."""
     if not issubclass(kind, NNAdapterError):
         return {}
     parameters = inspect.signature(kind).parameters.values()
@@ -347,7 +323,7 @@ def _exit(moment: CallPoint, due: TriggeredFault) -> None:
 
 
 def _wait(moment: CallPoint, due: TriggeredFault) -> None:
-    """Sleep like a C call, ignoring deadlines and cancellation."""
+    """Sleep like a C call, despite cancellation."""
     end = float("inf") if due.fault.seconds is None else time.monotonic() + due.fault.seconds
     while (remaining := end - time.monotonic()) > 0:
         time.sleep(min(remaining, _LONG_S))
@@ -392,7 +368,7 @@ def lie_of_blob(compatibility: Compatibility | None) -> Compatibility:
 
 
 def other_bytes(blob: bytes, previous_blob: bytes, due: TriggeredFault) -> bytes:
-    """Return damaged bytes, or those of the previously serialized program."""
+    """Return damaged bytes, or the previous program's."""
     if due.fault.kind is Kind.FOREIGN_BLOB:
         return previous_blob or _FOREIGN
     damaged, random = bytearray(blob), Random(due.draw)
@@ -406,12 +382,12 @@ def _verdict(due: TriggeredFault) -> Verdict:
 
 
 _OTHER_KINDS = {"f": "i", "V": "u", "i": "u", "u": "i", "b": "u"}
-"""Kind of numpy data types -> another kind with the same item size."""
+"""Another kind of the same item size."""
 _FLOATING = frozenset(each.value for each in FLOATING)
 
 
 def changed(results: Sequence[Array], due: Sequence[TriggeredFault]) -> list[Array]:
-    """Apply faults to results, in place if writable."""
+    """Apply faults to results."""
     altered_results = list(results)
     for triggered_fault in due:
         if triggered_fault.fault.kind is Kind.WRONG_COUNT:
@@ -436,7 +412,7 @@ def changed_on_device(results: Sequence[DeviceTensor], due: Sequence[TriggeredFa
 
 
 def written_to(inputs: Sequence[Array]) -> list[Array]:
-    """Overwrite arrays, even read-only ones; return copies of their contents."""
+    """Overwrite even read-only arrays; return copies of their contents."""
     originals = [array.copy() for array in inputs]
     for array in inputs:
         _spoil(array)
@@ -519,7 +495,7 @@ class RetainedOutputs:
         self._kept: list[Any] = []
 
     def write(self) -> None:
-        """Overwrite all retained outputs and release them."""
+        """Overwrite the outputs and release them."""
         writers, self._kept = self._kept, []
         for write in writers:
             write()
@@ -534,22 +510,18 @@ class RetainedOutputs:
 
 _ENVELOPE = Envelope(magic=b"NNAFAULT", version=1)
 _ALIGNMENT = 64
-"""Devices may read the contents in place, which needs alignment."""
+"""devices may read the contents in place"""
 
 
 def wrapped(blob: bytes, subject: Subject) -> bytes:
-    """Serialize a program together with its subject."""
+    """Serialize a program with its subject."""
     header = subject.to_bytes()
     padding = -(PREFIX_BYTES + len(header)) % _ALIGNMENT
     return _ENVELOPE.close(header + b" " * padding, (blob,))
 
 
 def unwrapped(blob: memoryview) -> tuple[memoryview, Subject]:
-    """Return a program's bytes and subject; NOTHING if it was written without faults.
-
-    Raises:
-        IncompatibleProgramError: the bytes are damaged.
-    """
+    """Return a program's bytes and subject."""
     if _ENVELOPE.header_of(blob) is None:
         return blob, NOTHING
     header, contents = _ENVELOPE.open(blob, is_checked=True)

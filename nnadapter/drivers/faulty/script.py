@@ -67,13 +67,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """Properties of a kind."""
+    """Description, phases and keys of a kind."""
 
     description: str
     phases: frozenset[Phase]
-    """Allowed phases."""
     keys: tuple[str, ...] = ()
-    """Allowed keys of a script entry, besides those that select calls."""
+    """Allowed keys, besides those that select calls."""
 
 
 _ANY = frozenset(Phase)
@@ -108,11 +107,11 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.LIES_ABOUT_BLOB: KindRow("`check_blob` says the opposite", _BLOB),
 }
 WRITING = frozenset((Kind.DAMAGED_BLOB, Kind.FOREIGN_BLOB))
-"""Kinds for `serialize`."""
+"""For `serialize`."""
 CHECKING = frozenset((Kind.LIES_ABOUT_BLOB,))
-"""Kinds for `check_blob`."""
+"""For `check_blob`."""
 READING = frozenset(Kind) - WRITING - CHECKING
-"""Kinds for `deserialize` and all other phases."""
+"""For `deserialize` and other phases."""
 
 
 Text = Annotated[str, Meta(min_length=1)]
@@ -124,10 +123,9 @@ _OF_KINDS = ("error", "message", "signal", "code", "seconds", "output", "bits")
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Fault, and the calls at which it occurs; all given conditions must hold.
+    """Fault, and the calls at which it occurs; all conditions must hold.
 
-    Calls that match `phase`, `op_type` and `name` are counted from 1: runs, creations and closings per program,
-    everything else per context.
+    Matching calls are counted from 1: runs, creations and closings per program, others per context.
 
     Raises:
         FaultScriptError: a value is invalid, or does not apply to the kind.
@@ -136,34 +134,34 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     kind: Kind
     phase: Phase
     op_type: Text | None = None
-    """Model contains such an operation: type of the adapter IR, or ONNX op type for ONNX devices. Case and underscores
-    are ignored; `Conv` also matches CONV_2D.
+    """Operation in the model: a type of the adapter IR, or an ONNX op type. Case and underscores are ignored; `Conv`
+    matches CONV_2D.
     """
     name: Text | None = None
-    """Model contains a node with this name; `*` matches any characters."""
+    """Node in the model; `*` matches any characters."""
     nth: Number | None = None
     """Only this call."""
     from_: Number | None = None
     """First call."""
     every: Number | None = None
-    """Period, starting at the first call."""
+    """Period from the first call."""
     times: Number | None = None
     """Maximum number of occurrences."""
     probability: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """Fraction of these calls, selected by the seed, per program independently of threads."""
+    """Fraction of calls, selected by the seed, regardless of threads."""
     error: Text | None = None
-    """Exception class for `fail` and `raise`."""
+    """Exception class of `fail` and `raise`."""
     message: Text | None = None
     signal: Text | None = None
-    """Signal of `crash`; SIGSEGV by default."""
+    """Of `crash`; SIGSEGV by default."""
     code: Annotated[int, Meta(ge=0, le=255)] | None = None
-    """Exit code of `exit`; 3 by default."""
+    """Of `exit`; 3 by default."""
     seconds: Seconds | None = None
-    """Duration of `slow`, `hang` and `device_lost`; the last two are unlimited by default."""
+    """Of `slow`, `hang` and `device_lost`; the last two default to forever."""
     output: Annotated[int, Meta(ge=0)] | None = None
-    """Index of the wrong output; all by default."""
+    """Wrong output; all by default."""
     bits: Number | None = None
-    """Number of bits per output for `flipped_bits`; 1 by default."""
+    """Of `flipped_bits`, per output; 1 by default."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "kind", _enum_member(Kind, self.kind, "kind"))
@@ -182,7 +180,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
         _check_details(self)
 
     def to_toml(self) -> str:
-        """Format as an entry of a script."""
+        """Return the script entry."""
         rows = (
             (field_info.encode_name, getattr(self, field_info.name), field_info.default) for field_info in fields(self)
         )
@@ -191,39 +189,30 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
 
 
 class Script(Struct, frozen=True, kw_only=True):
-    """Fault script.
-
-    Raises:
-        FaultScriptError: a value has the wrong type.
-    """
+    """Fault script."""
 
     faults: tuple[Fault, ...] = ()
-    """Faults, in order of application."""
+    """In order of application."""
     seed: Seed = 0
-    """Seed of all random choices."""
+    """Of all random choices."""
     log: str = ""
-    """Path of a log with a line of JSON per fault. Counts continue from an existing log."""
+    """Path of a log; counts continue from an existing one."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "faults", tuple(self.faults))
         check_fields(self, FaultScriptError)
 
     def __iter__(self) -> Iterator[tuple[int, Fault]]:
-        """Yield (number from 1, fault)."""
         return enumerate(self.faults, 1)
 
     def to_toml(self) -> str:
-        """Format as TOML, for the option `script` or a file."""
+        """Return the script as TOML."""
         head = f"seed = {self.seed}\n" + (f"log = {_written(self.log)}\n" if self.log else "")
         return "\n".join((head, *(fault.to_toml() for fault in self.faults)))
 
 
 def error_class(fault: Fault) -> type[BaseException]:
-    """Return the exception class of `fail` or `raise`.
-
-    Raises:
-        FaultScriptError: there is no such class.
-    """
+    """Return the exception class of `fail` or `raise`."""
     if fault.error is None:
         return _USUAL[fault.phase] if fault.kind is Kind.FAIL else RuntimeError
     classes = _ours() if fault.kind is Kind.FAIL else _pythons()
@@ -236,11 +225,7 @@ def error_class(fault: Fault) -> type[BaseException]:
 
 
 def signal_number(fault: Fault) -> signals.Signals:
-    """Return the signal of a crash.
-
-    Raises:
-        FaultScriptError: the system has no such signal.
-    """
+    """Return the signal of a crash."""
     name = "SIGSEGV" if fault.signal is None else fault.signal
     if name not in signals.Signals.__members__:
         raise FaultScriptError(
@@ -260,7 +245,6 @@ _USUAL: dict[Phase, type[NNAdapterError]] = {
     Phase.RUN: errors.ExecutionError,
     Phase.CLOSE: errors.DriverError,
 }
-"""Default classes of `fail`."""
 
 
 @cache
@@ -276,7 +260,7 @@ def _pythons() -> dict[str, type[BaseException]]:
 
 
 def _is_plain(kind: type[BaseException]) -> bool:
-    """Return whether one text is enough to construct it, and users do not raise it (Ctrl-C)."""
+    """Return whether it takes one text, and users do not raise it (Ctrl-C)."""
     if issubclass(kind, (Warning, KeyboardInterrupt)):
         return False
     try:
@@ -307,7 +291,7 @@ def _written(value: object) -> str:
 
 
 VARIABLE = "NNADAPTER_FAULTS"
-"""Environment variable with a script, for devices without the option."""
+"""Environment variable for devices without the option."""
 TEXT = "the script's text"
 """Name of an inline script in messages."""
 
@@ -329,10 +313,10 @@ _FILE = FileKind(
 
 
 def read_script(source: str | os.PathLike[str]) -> Script:
-    """Read a script from a TOML file, or from text with more than one line.
+    """Read a script from a TOML file, or from text with several lines.
 
     Raises:
-        FaultScriptError: unreadable file, invalid TOML, unknown key or invalid value.
+        FaultScriptError: unreadable, invalid TOML, unknown key or invalid value.
     """
     if isinstance(source, str) and "\n" in source:
         document = _FILE.parsed(source.removeprefix("\ufeff"), TEXT)
@@ -342,6 +326,6 @@ def read_script(source: str | os.PathLike[str]) -> Script:
 
 
 def script_in(environment: Mapping[str, str]) -> Script:
-    """Return the script named by the environment; empty if none."""
+    """Return the script named by the environment."""
     named = environment.get(VARIABLE, "").strip("\ufeff ")
     return read_script(named) if named else Script()

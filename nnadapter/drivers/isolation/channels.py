@@ -1,4 +1,4 @@
-"""Communication with a device process: sockets, messages, lanes of shared memory, and computations on its streams."""
+"""Communication with a device process: sockets, messages and shared memory."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 _LENGTH = struct.Struct("<Q")
 _PIECE = 1 << 16
 _SOON_S = 1.5e-4
-"""Waking a sleeping thread takes a third of it."""
+"""About three times a wake-up."""
 _PATIENT = 4
-"""Number of messages received by sleeping after one that did not arrive while spinning."""
+"""Messages to sleep for after spinning was in vain."""
 MOST_DESCRIPTORS = 16
-"""Per message."""
 
 
 class End(socket.socket):
-    """Socket that closes with its last reference, so that an interrupt cannot leak it."""
+    """Socket that closes with its last reference, so an interrupt cannot leak it."""
 
     def __del__(self) -> None:
         self.close()
@@ -59,12 +58,7 @@ class Channel:
         self._to_sleep_for = 0
 
     def send(self, contents: bytes, descriptors: Sequence[int] = (), end: float | None = None) -> None:
-        """Send a message.
-
-        Args:
-            contents: of the message.
-            descriptors: file descriptors to duplicate into the peer.
-            end: deadline on `time.monotonic`.
+        """Send a message; `end` is a deadline on `time.monotonic`.
 
         Raises:
             TimeoutError: the peer does not read.
@@ -79,11 +73,7 @@ class Channel:
         self._socket.sendall(memoryview(message)[sent:])
 
     def receive(self, end: float | None = None, *, is_alone: bool = False) -> bytes:
-        """Receive a message.
-
-        Args:
-            end: deadline on `time.monotonic`.
-            is_alone: spin briefly before sleeping; pays off if no other thread waits for the peer.
+        """Receive a message. If the caller `is_alone`, spin before sleeping.
 
         Raises:
             TimeoutError: no complete message in time; a partial one is lost.
@@ -96,7 +86,7 @@ class Channel:
         return self._read_message(first, end)
 
     def is_readable(self, seconds: float) -> bool:
-        """Wait until a message arrives or the peer goes; False after `seconds`."""
+        """Wait until a message arrives or the peer goes."""
         self._socket.settimeout(max(seconds, 0.0))
         try:
             self._socket.recv(1, socket.MSG_PEEK)
@@ -114,11 +104,11 @@ class Channel:
         return self._read_message(first, None), descriptors
 
     def close(self) -> None:
-        """Close this end. The peer notices unless a forked process also holds it."""
+        """Close this end. The peer notices, unless a forked process has it, too."""
         self._socket.close()
 
     def _soon(self) -> bytes | None:
-        """Spin briefly for a message; None if nothing arrived, or spinning failed recently."""
+        """Spin for a message; None if there is none."""
         if self._to_sleep_for:
             self._to_sleep_for -= 1
             return None
@@ -150,7 +140,7 @@ class Channel:
 
 
 def pair() -> tuple[Channel, End]:
-    """Return one end, and the other for passing on its descriptor."""
+    """Return a channel and the other end."""
     local_end, other = ends()
     return Channel(local_end), other
 
@@ -161,7 +151,7 @@ def from_descriptor(descriptor: int) -> Channel:
 
 
 def can_share() -> bool:
-    """Return whether this system can pass descriptors between processes."""
+    """Return whether descriptors can be passed between processes."""
     return hasattr(socket, "send_fds") and hasattr(socket, "AF_UNIX")
 
 
@@ -170,7 +160,7 @@ def _seconds_remaining(end: float | None) -> float | None:
 
 
 _ASIDE_BYTES = 1 << 16
-"""Arrays of at least this size are passed in shared memory next to the message."""
+"""Larger arrays go into shared memory."""
 _PLAIN = {
     "builtins": {"tuple", "list", "dict", "frozenset", "set", "bytearray", "complex"},
     "types": {"MappingProxyType"},
@@ -181,7 +171,7 @@ _PLAIN = {
     "numpy.core.numeric": {"_frombuffer"},
     "ml_dtypes": {*DTYPE_OF_ELEMENT_TYPE.values()},
 }
-"""Classes that may be unpickled from a device process, in addition to our dataclasses and enumerations."""
+"""Classes that may be unpickled, in addition to our dataclasses and enumerations."""
 _OURS = ("nnadapter.drivers.", "nnadapter.ir.", "partition.")
 
 
@@ -208,11 +198,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """Serialize a message; `aside`, if given, receives large buffers, which the bytes then omit.
-
-    Raises:
-        Exception: an object cannot be pickled.
-    """
+    """Serialize a message; `aside` receives large buffers."""
     contents = io.BytesIO()
 
     def takes(buffer: pickle.PickleBuffer) -> bool:
@@ -226,16 +212,12 @@ def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None 
 
 
 def read(contents: bytes, aside: Sequence[memoryview] = ()) -> Any:
-    """Deserialize a message of the trusted host process."""
+    """Deserialize a message of the trusted host."""
     return pickle.loads(contents, buffers=aside)
 
 
 def read_answer(contents: bytes, device: str) -> Any:
-    """Deserialize a message of an untrusted device process.
-
-    Raises:
-        DriverError: invalid bytes, or a class that is not allowed.
-    """
+    """Deserialize a message of an untrusted device process."""
     try:
         return _Unpickler(io.BytesIO(contents)).load()
     except Exception as error:
@@ -248,11 +230,7 @@ def read_answer(contents: bytes, device: str) -> Any:
 
 @memoize(64)
 def type_named(name: str) -> np.dtype[Any]:
-    """Return the array type of a data type name.
-
-    Raises:
-        ValueError: unknown name, or no numeric type.
-    """
+    """Return the array type of a data type name."""
     try:
         dtype = array_type_of(name)
     except TypeError as error:
@@ -269,22 +247,21 @@ def _operand(name: str, type_: Any, lifetime: Any, value: Any) -> Operand:
 
 
 HEADER_BYTES = ALIGNMENT
-"""Offset of the first tensor in a lane's memory; the first byte is the cancellation flag."""
+"""Offset of the first tensor. The first byte is the cancellation flag."""
 LANE_BLOCK = 0
 """Block number of a lane's own memory."""
 GRACE_S = 0.04
-"""Seconds that a driver may take to stop after cancellation."""
+"""Time to stop after cancellation."""
 _LOOK_S = 0.005
-"""Seconds between calls of `Control.cancelled`."""
 _MOST_RANK = 64
 
 Form = tuple[tuple[int, ...], np.dtype[Any]]
 Spec = Any
-"""Tensor: data type name, dimensions, block number and offset; or an object array with its strings."""
+"""Data type name, dimensions, block, offset; or an array of strings."""
 
 
 class AbandonedComputationError(TimeoutError):
-    """A cancelled computation did not stop in time."""
+    """Computation that did not stop after cancellation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,38 +269,30 @@ class Computation:
     """Request to compute."""
 
     execution: int
-    """Number of the execution."""
     inputs: Sequence[Array]
     forms: Sequence[Form] | None = None
-    """Of the outputs, if known and not empty."""
+    """None if unknown, or some output is empty."""
     into: Sequence[Array] = ()
-    """Output arrays; empty for new ones."""
     sizes: Sequence[Any] | None = None
-    """See `Execution.specialize`; None with static shapes."""
     control: Control = UNLIMITED
 
 
 class Lane:
-    """Host end of a channel with shared memory, for one request at a time."""
+    """Channel with shared memory, for one request at a time."""
 
     def __init__(self, channel: Channel, device: str) -> None:
         self.is_talking = False
-        """A request was sent and not answered."""
+        """A request is unanswered."""
         self.is_alone = False
-        """The process has no other lane."""
+        """There is no other lane."""
         self.was_used = True
         self._channel, self._device = channel, device
         self._own: Block | None = None
         self._known: dict[int, ReferenceType[Block]] = {}
-        """Blocks that the peer has mapped for this lane."""
+        """Blocks known to the peer."""
 
     def ask(self, contents: bytes, aside: Sequence[memoryview], end: float) -> tuple[bytes, None]:
-        """Send a request, its large buffers in shared memory; return the raw answer.
-
-        Raises:
-            TimeoutError, OSError, EOFError: see `Channel`.
-            OutOfMemoryError: no shared memory.
-        """
+        """Send a request with large buffers; return the raw answer."""
         sizes = [view.nbytes for view in aside]
         if not aside:
             return self._exchange((contents, sizes), (), end), None
@@ -334,12 +303,12 @@ class Lane:
         return self._exchange((contents, sizes), (block.descriptor,), end), None
 
     def compute(self, computation: Computation, end: float) -> tuple[bytes, Any]:
-        """Compute; return the results, or the raw answer if it is something different.
+        """Compute; return the results, or another raw answer.
 
         Raises:
             TimeoutError, OSError, EOFError: see `Channel`.
             OutOfMemoryError: no shared memory.
-            DriverError: results are outside of the shared memory.
+            DriverError: invalid results.
         """
         request = _Request(self, computation)
         lane_block = self._with_room(request.nbytes)
@@ -399,7 +368,6 @@ class Lane:
         return answer
 
     def _heard(self, end: float, control: Control) -> bytes:
-        """Receive an answer while polling for cancellation."""
         assert control.cancelled is not None
         assert self._own is not None, "what can be stopped is told in it"
         while not self._channel.is_readable(min(_LOOK_S, end - time.monotonic())):
@@ -431,22 +399,21 @@ class Lane:
 
 
 class _Request:
-    """Tensor specifications of a message, and the copies it requires."""
+    """Tensors of a request."""
 
     def __init__(self, lane: Lane, computation: Computation) -> None:
         self._lane = lane
         self.nbytes = HEADER_BYTES
-        """Required size of the lane's memory."""
         self.copies: list[tuple[int, Array]] = []
-        """(offset, array) to copy into the lane's memory."""
+        """Inputs to copy into the lane's memory."""
         self.new_blocks: list[Block] = []
-        """Blocks to announce to the peer."""
+        """Blocks to announce."""
         self.inputs = [self._input(array) for array in computation.inputs]
         self._into = computation.into
         self._places: list[tuple[int, Form]] = []
         """Outputs in the lane's memory."""
         self._targets: list[Array] = []
-        """Copy targets of those outputs; unused if outputs are new."""
+        """Targets of those outputs."""
         self.outputs = self._outputs(computation)
 
     def results(self, lane_block: Block) -> Sequence[Array]:
@@ -481,7 +448,7 @@ class _Request:
         return specs
 
     def _place(self, array: Array) -> tuple[int, int]:
-        """Return block and offset of an array in shared memory, or reserve space in the lane's memory."""
+        """Return block and offset of an array, or reserve space in the lane's memory."""
         place = place_of(array)
         if place is not None:
             block = place.block
@@ -499,7 +466,7 @@ class _Request:
 
 
 def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return aligned offsets of consecutive pieces, and the total size."""
+    """Return aligned offsets and the total size."""
     offsets, total = [], 0
     for size in sizes:
         offsets.append(total)
@@ -508,7 +475,6 @@ def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def _result(block: Block, spec: Any, device: str) -> Array:
-    """Copy a result after validating the untrusted specification."""
     if isinstance(spec, np.ndarray):
         return spec
     try:
@@ -530,18 +496,14 @@ def _checked_byte_count(nbytes: Any, device: str) -> int:
 
 
 Task = tuple[Any, Sequence[Array]]
-"""Execution and inputs."""
 StreamResults = tuple[list[list[Array]], list[str]]
-"""Results per task, and violations of the interface as text."""
+"""Results, and violations of the interface as text."""
 
 
 def compute_on_streams(
     device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]
 ) -> StreamResults | None:
-    """Run tasks on one stream, then others on a second stream that waits for the first; for conformance tests.
-
-    Each execution occurs once. Return None if the device has no streams or memory, or does not enqueue a task.
-    """
+    """Run tasks on a stream, and others on a second stream that waits for the first; None if unsupported."""
     if not (device.has_memory and device.has_streams):
         return None
     broken: list[str] = []
@@ -566,7 +528,7 @@ def compute_on_streams(
 
 
 def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | None:
-    """Run tasks on device memory, for conformance tests; None if the device has no memory or refuses a task."""
+    """Run tasks on device memory; None if unsupported."""
     if not device.has_memory:
         return None
     broken: list[str] = []
@@ -598,7 +560,7 @@ def _closed_twice(stack: ExitStack, resource: Any) -> Any:
 
 
 def _enqueued(device: Device, stack: ExitStack, tasks: Sequence[Task], stream: Stream) -> list[Sequence[DeviceTensor]]:
-    """Enqueue tasks until the device refuses one; return their outputs."""
+    """Enqueue tasks until one is refused."""
     outputs: list[Sequence[DeviceTensor]] = []
     for execution, inputs in tasks:
         tensors = execution.enqueue([_on_device(device, stack, array) for array in inputs], stream)

@@ -1,11 +1,10 @@
-"""Host side of an isolated device's process: start, requests, time limits and end.
+"""Host side of an isolated device's process.
 
-The child is started fresh, never forked, and inherits only the module path. It ends with this process: it watches a
-socket pair (`lifeline`) and is killed when this end closes (`worker.py`).
+The child is a new process, never a fork, and inherits only the module path. It dies with this process, because it
+watches a socket (`lifeline`).
 
-Each request uses a channel exclusively, and the caller waits with a time limit; there is no thread in between. A
-request that times out or is interrupted cannot be told from a hang, so the process is killed. Requests are never
-repeated.
+Each request uses its own channel, and the caller itself waits. A timed-out or interrupted request cannot be told from
+a hang, so the process is killed. Requests are never repeated.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ PHASES: Mapping[str, float] = MappingProxyType(
         "close": 30.0,
     }
 )
-"""Default time limits in seconds, generous because vendors' libraries and compilers are slow."""
+"""Default time limits in seconds; vendors' compilers are slow."""
 PHASE_OF: Mapping[str, str] = MappingProxyType(
     {
         "open": "open",
@@ -95,11 +94,7 @@ PHASE_OF: Mapping[str, str] = MappingProxyType(
 
 
 def read_limits(setting: object, device: str) -> Mapping[str, float] | None:
-    """Parse an `isolate` setting: None if off, otherwise time limits in seconds by phase.
-
-    Raises:
-        InvalidOptionError: the setting is invalid.
-    """
+    """Return time limits of an `isolate` setting; None if off."""
     if isinstance(setting, Mapping):
         return {name: _seconds(name, value, device) for name, value in setting.items()}
     word = str(setting).lower() if isinstance(setting, (bool, int, str)) else ""
@@ -139,11 +134,7 @@ class Started(NamedTuple):
 
 
 def start(output: BinaryIO) -> Started:
-    """Start a process that prints into `output`.
-
-    Raises:
-        DeviceUnavailableError: it does not start.
-    """
+    """Start a process that prints into `output`."""
     with ExitStack() as stack:
         try:
             door, other_door = pair()
@@ -172,39 +163,28 @@ def _process(output: BinaryIO, door: End, lifeline: End) -> subprocess.Popen[byt
 
 
 _OUTPUT_CHARACTERS = 300
-"""Limit on the output quoted in errors."""
 _OUTPUT_LIMIT_BYTES = 1 << 20
-"""Captured output is truncated beyond this size."""
 _OUTPUT_TAIL_BYTES = 1 << 14
 _LAST_LINES = 30
 _TICK_S = 0.5
-"""Seconds between checks for use."""
 _CLOSE_S = 30.0
 
 
 class Child:
-    """Process of a device, starting in the background.
-
-    Args:
-        device: device name.
-        limit_s: time limit in seconds for opening the device.
-        on_tick: called regularly from a thread while the process lives.
-    """
+    """Process of a device, starting in the background. `on_tick` runs regularly in a thread."""
 
     def __init__(self, device: str, limit_s: float, on_tick: Callable[[Child], None]) -> None:
         self.device = device
         self.lost = ""
-        """Reason why it cannot be used any more; empty while it lives."""
+        """Reason of the loss; empty while it lives."""
         self.is_ended = False
         """True if it was ended on purpose."""
         self.has_delivered = False
-        """True after a successful computation."""
+        """True after a computation."""
         self.users: WeakSet[object] = WeakSet()
-        """Open contexts."""
         self.is_counted = False
-        """Its loss was counted."""
         self.closing: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        """Numbers of objects to close; finalizers add to it."""
+        """Numbers of objects to close, also from finalizers."""
         self.told: Any = None
         """Answer to opening the device."""
         self.model: tuple[int, Any] = (0, None)
@@ -215,13 +195,13 @@ class Child:
         self._idle: list[Lane] = []
         self._lanes: WeakSet[Lane] = WeakSet()
         self._ending = RLock()
-        """Reentrant: a finalizer may call `end` inside `end`."""
+        """reentrant, because a finalizer may call `end` inside `end`"""
         try:
             self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # closed with the process  # noqa: SIM115
         except OSError as error:
             raise DeviceUnavailableError(f"the process of device {device!r} did not start: {error}") from error
         self._opening = Lock()
-        """Locked until the device is open or has failed."""
+        """Locked until the device is open, or failed."""
         self._opening.acquire()
         _all.add(self)
         register_after_fork(self)
@@ -233,7 +213,7 @@ class Child:
         return self._started.process.pid
 
     def wait_until_open(self) -> None:
-        """Block until the device is open; raise the error if it failed."""
+        """Wait for the device; raise if it failed."""
         if self._opening.locked():
             with self._opening:
                 pass
@@ -241,12 +221,12 @@ class Child:
             raise self._error
 
     def ask(self, command: str, limit_s: float, **arguments: Any) -> Any:
-        """Send a request and return its result.
+        """Send a request and return the result.
 
         Raises:
             DeviceTimeoutError: no answer in time; the process is killed.
             DeviceLostError: the process died.
-            NNAdapterError: the driver's error.
+            NNAdapterError: from the driver.
         """
         aside: list[memoryview] = []
         contents = written((command, arguments), lambda buffer: aside.append(buffer.raw()))
@@ -258,12 +238,9 @@ class Child:
         return result
 
     def converse(self, command: str, limit_s: float, talk: Callable[[Lane, float], tuple[bytes, Any]]) -> Any:
-        """Talk over an idle lane and return the result; see `ask`.
+        """Talk over an idle lane.
 
-        Args:
-            command: name of the request.
-            limit_s: time limit in seconds.
-            talk: sends the request; returns the raw answer, or no bytes and the result.
+        `talk` returns the raw answer, or no bytes and the result.
         """
         if self.lost:
             raise self._lost_error(DeviceLostError, command)
@@ -304,16 +281,15 @@ class Child:
                 self._started.process.wait()
 
     def after_fork(self) -> None:
-        """Release the parent's resources in a forked child."""
         self.lost, self.is_ended = "its process belongs to the one that this was forked from", True
         self._ending = RLock()
         self.closing, self._opening, self.model_lock = queue.SimpleQueue(), Lock(), RLock()
         if self._started is not None:
-            self._started.process.returncode = 0  # not our child, so never wait for it
+            self._started.process.returncode = 0  # not our child
         self._give_back(list(self._lanes))
 
     def _live(self) -> None:
-        """Start the process, open the device, then serve `closing` and ticks."""
+        """Start, open the device, then serve `closing` and ticks."""
         try:
             self._begin(start(self._said))
             answer = self.ask("open", self._limit, name=self.device)
@@ -342,7 +318,6 @@ class Child:
                 self._give_back()
 
     def _tidy(self) -> None:
-        """Close idle lanes and truncate captured output."""
         for lane in self._idle[:]:
             with contextlib.suppress(ValueError):
                 self._idle.remove(lane)
@@ -426,7 +401,7 @@ def _new_pair(device: str) -> tuple[Channel, End]:
 
 
 def _crash(output: str) -> list[str]:
-    """Extract the fatal error and the driver call from a crash trace; empty if there is none."""
+    """Extract the error and the driver call from a crash trace."""
     lines = output.split("\n")
     fatal = [line for line in lines if line.startswith("Fatal Python error")]
     calls = [f"in {line.partition(' in ')[2]}" for line in lines if " in device " in line and ", call " in line]
@@ -434,7 +409,7 @@ def _crash(output: str) -> list[str]:
 
 
 def _error(device: str, payload: Any) -> NNAdapterError:
-    """Rebuild the driver's error if it is one of ours; otherwise return a DriverError."""
+    """Rebuild our errors; turn others into DriverError."""
     if not (isinstance(payload, tuple) and len(payload) == 3 and isinstance(payload[2], Mapping)):
         return DriverError(f"the process of device {device!r} gave an error that is none", device=device)
     kind, message, fields = payload

@@ -1,4 +1,4 @@
-"""Device in a process of its own. Contexts and programs are recreated after its driver crashed or hung."""
+"""Device in a process of its own, which is recreated after a crash or hang."""
 
 from __future__ import annotations
 
@@ -41,25 +41,21 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE, Verdict
 
 
 class RemoteHandle(NamedTuple):
-    """Object in a device process."""
+    """Process and number of a remote object."""
 
     child: Child
     number: int
 
 
 class RemoteObject:
-    """Handle that recreates its object in a new process after the old one is lost. Thread-safe.
+    """Remote object, recreated after its process was lost. Thread-safe.
 
-    Args:
-        make: bound method that creates the object. Held weakly, because a reference cycle would keep the object alive
-            until garbage collection.
-        location: the object, if it exists already.
+    `make` is held weakly: a cycle would keep the object alive until garbage collection.
     """
 
     def __init__(self, make: Callable[[], RemoteHandle], location: RemoteHandle | None = None) -> None:
         self._make = WeakMethod(make)
         self.known: RemoteHandle | None = None
-        """Last location."""
         self._lock = RLock()
         self._again: Thread | None = None
         if location is not None:
@@ -67,14 +63,10 @@ class RemoteObject:
         register_after_fork(self)
 
     def locate(self, end: float | None = None) -> RemoteHandle:
-        """Return the location; recreate the object if its process is lost.
-
-        Args:
-            end: deadline on `time.monotonic`; creation continues in the background after it.
+        """Return the location; recreate a lost object until the deadline `end`, then in the background.
 
         Raises:
             DeviceTimeoutError: creation is not finished.
-            NNAdapterError: creation failed.
         """
         location = self.known
         if location is not None and not location.child.lost:
@@ -89,7 +81,7 @@ class RemoteObject:
 
     def _create(self) -> RemoteHandle:
         make = self._make()
-        if make is None:  # the owner was dropped during background creation
+        if make is None:  # dropped during background creation
             raise ClosedError("what was made in the device's process is in use by nobody any more")
         return make()
 
@@ -121,7 +113,7 @@ class RemoteObject:
 
 
 def forms_of(model: SegmentModel) -> tuple[Form, ...] | None:
-    """Return shapes and data types of the outputs; None if unknown or one is empty."""
+    """Return the outputs' shapes and data types; None if unknown or empty."""
     forms = _of_ir(model) if isinstance(model, Model) else _of_onnx(model)
     return forms if forms is not None and all(all(shape) for shape, _ in forms) else None
 
@@ -149,7 +141,7 @@ def _of_onnx(model: Any) -> tuple[Form, ...] | None:
 
 
 class IsolatedExecution(Execution):
-    """Execution in a device process; concurrency is limited by the device."""
+    """Execution in a device process."""
 
     def __init__(self, program: RemoteObject, forms: Sequence[Form] | None, limit: Callable[[str], float]) -> None:
         self._program, self._forms, self._limit = program, forms, limit
@@ -165,11 +157,7 @@ class IsolatedExecution(Execution):
         return self.computed(inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """Compute; a driver that does not stop in time is killed with its process.
-
-        Raises:
-            DeviceTimeoutError: it was killed.
-        """
+        """Compute; kill the process if the driver does not stop in time."""
         return self.computed(inputs, control=control)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
@@ -214,11 +202,11 @@ class _AtSizes(Execution):
 
 
 _SLOW_S = 0.5
-"""Programs with longer compilation are serialized for faster recovery, if the driver can."""
+"""Programs with a longer compilation are serialized, for fast recovery."""
 
 
 class Compiling(Protocol):
-    """Part of IsolatedContext that programs use."""
+    """Interface of IsolatedContext for its programs."""
 
     made: RemoteObject
 
@@ -234,28 +222,19 @@ class Recipe:
     """Inputs for recreating a program."""
 
     request: str
-    """`compile`, `compile_whole_graph`, `deserialize`, or `deserialize_view` for bytes with verified checksum."""
+    """Command; `deserialize_view` means verified bytes."""
     model: SegmentModel | None = None
     blob: Any = None
-    """Serialized program, if available."""
 
 
 class IsolatedProgram(Program):
-    """Program in a device process.
-
-    Args:
-        context: of the program.
-        recipe: for recreation.
-        location: the program, if it exists already.
-        seconds: duration of the compilation.
-    """
+    """Program in a device process."""
 
     def __init__(
         self, context: Compiling, recipe: Recipe, location: RemoteHandle | None = None, seconds: float = 0.0
     ) -> None:
         self.context = context
         self.forms = None if recipe.model is None else forms_of(recipe.model)
-        """Of the outputs, if known."""
         self._recipe = recipe
         self._memory: tuple[int, int, Mapping[Hashable, int]] | None = None
         self.made = RemoteObject(self._recreate, location)
@@ -279,7 +258,7 @@ class IsolatedProgram(Program):
 
     @property
     def _memory_facts(self) -> tuple[int, int, Mapping[Hashable, int]]:
-        """First answer of the program, cached so that a busy device is not asked again."""
+        """Cached, so that a busy device is not asked again."""
         if self._memory is None:
             location = self.made.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
@@ -321,22 +300,16 @@ class IsolatedProgram(Program):
 
 
 class DeviceProcess(Protocol):
-    """Part of IsolatedDevice that contexts use."""
+    """Interface of IsolatedDevice for its contexts."""
 
     name: str
 
     def child_for(self, context: RemoteObject, limit_s: float) -> Child:
-        """Return the process and keep it while the context is open; `limit_s` limits opening."""
+        """Return the process and keep it for the context."""
 
 
 class IsolatedContext(Context):
-    """Context in a device process.
-
-    Args:
-        device: the device.
-        options: of the context.
-        limits: time limits in seconds by phase.
-    """
+    """Context in a device process. `limits` are seconds by phase."""
 
     def __init__(self, device: DeviceProcess, options: Mapping[str, Any], limits: Mapping[str, float]) -> None:
         self.device, self.limits = device, limits
@@ -386,11 +359,6 @@ class IsolatedContext(Context):
         return program
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Ask the driver.
-
-        Raises:
-            DriverError: the driver raised or returned an invalid value.
-        """
         location, limit = self.made.locate(), self.limit("check_blob")
         compatibility: Compatibility | None = location.child.ask(
             "check_blob", limit, context=location.number, blob=PickleBuffer(blob)
@@ -398,14 +366,10 @@ class IsolatedContext(Context):
         return compatibility
 
     def compute_at(self, model: SegmentModel, jobs: Sequence[tuple[int, Sequence[int], Sequence[Array]]]) -> Any:
-        """Run executions of the last model, which has dynamic shapes, at several sizes.
-
-        Args:
-            model: the last model.
-            jobs: execution numbers, sizes and inputs.
+        """Run executions of the last model at several sizes.
 
         Returns:
-            Results and changed inputs of the jobs within the program's guards, and the positions of these jobs.
+            Results and changed inputs of the jobs within the program's guards, and their positions.
         """
         (results, changed), positions = self._ask("compute_at", model, jobs=jobs)[1]
         return results, changed, positions
@@ -417,7 +381,7 @@ class IsolatedContext(Context):
         self.made.close(self.limit("close"))
 
     def limit(self, command: str) -> float:
-        """Return the time limit of a request in seconds."""
+        """Return a time limit in seconds."""
         return self.limits[PHASE_OF[command]]
 
     def compiled(self, command: str, model: SegmentModel) -> RemoteHandle:
@@ -434,7 +398,7 @@ class IsolatedContext(Context):
         return RemoteHandle(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
     def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteHandle, Any]:
-        """Send a request about a model; the model itself is sent only if it is not the last one."""
+        """Send a request about a model; send the model only once."""
         location = self.made.locate()
         child = location.child
         with child.model_lock:
@@ -447,11 +411,11 @@ class IsolatedContext(Context):
 
 
 TIME_LIMIT_S = 30.0
-"""Time limit of one conformance request."""
+"""Limit of a conformance request."""
 _UNUSED_S = 1.0
-"""Lifetime of a process without open contexts."""
+"""Lifetime without open contexts."""
 _FREE_LOSSES = 3
-"""Number of consecutive losses, without a successful computation between them, before pauses start."""
+"""Consecutive losses without pause."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 30.0
 
@@ -461,7 +425,7 @@ _NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Resource usage of a process; 0 if the system does not report it."""
+    """Resource usage; 0 if unknown."""
 
     resident_bytes: int
     handles: int
@@ -474,7 +438,7 @@ class Computed:
 
     results: list[Array]
     changed_inputs: tuple[int, ...]
-    """Indices of inputs that the driver overwrote."""
+    """Inputs that the driver overwrote."""
 
 
 class IsolatedDevice(Device):
@@ -482,12 +446,12 @@ class IsolatedDevice(Device):
 
     Args:
         name: device name.
-        time_limit_s: limit in seconds for each request; None for `isolation.limits`.
-        opening_s: limit in seconds for opening now; None for `isolation.limits`.
-        stays: keep the process while no context is open.
+        time_limit_s: limit of each request.
+        opening_s: limit of opening now.
+        stays: keep the process without contexts.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: as `nnadapter.drivers.registry.open_device`.
+        DeviceNotFoundError, DeviceUnavailableError: see `open_device`.
         DeviceLostError: the process died while opening.
     """
 
@@ -507,7 +471,6 @@ class IsolatedDevice(Device):
         self._lock = RLock()
         self._child: Child | None = None
         self._losses = 0
-        """Consecutive losses without a successful computation."""
         self._rests_until = 0.0
         self._unused_since = time.monotonic()
         self._is_closed = False
@@ -518,18 +481,18 @@ class IsolatedDevice(Device):
             raise DriverError(f"device {name!r} did not say what it is", device=name, phase="open")
         ir_sizes = capability.dynamic_shapes if capability.form.value == "onnx" else DynamicShapes.NONE
         self.told = capability
-        """Capability in the device process, before the restrictions of isolation."""
+        """Unrestricted capability."""
         self._capability = replace(capability, supports_external_initializers=False, dynamic_shapes=ir_sizes)
         self.info = replace(row, capability=self._capability)
 
     @property
     def capability(self) -> Capability:
-        """Restricted: weights are always included, and adapter IR has static shapes."""
+        """Weights are always included, and adapter IR has static shapes."""
         return self._capability
 
     @property
     def loss_reason(self) -> str:
-        """Reason of the last loss; empty if a process is running or none was lost."""
+        """Reason of the last loss; empty while a process lives."""
         child = self._child
         return "" if child is None or child.is_ended else child.lost
 
@@ -540,15 +503,7 @@ class IsolatedDevice(Device):
     def create_context(
         self, options: OptionValues | Mapping[str, Any], limits: Mapping[str, float] = _NO_LIMITS
     ) -> IsolatedContext:
-        """Create a context; omitted options have defaults.
-
-        Args:
-            options: of the context.
-            limits: time limits in seconds by phase, in addition to the device's.
-
-        Raises:
-            InvalidOptionError: an option is unknown or invalid.
-        """
+        """Create a context. Omitted options have defaults; `limits` override the device's."""
         return IsolatedContext(self, dict(options), {**self._limits, **limits})
 
     def memory_statistics(self) -> MemoryStatistics | None:
@@ -556,7 +511,7 @@ class IsolatedDevice(Device):
         return statistics
 
     def compute(self, jobs: Sequence[tuple[Execution, Sequence[Array]]], *, at_once: bool = False) -> list[Computed]:
-        """Run jobs in sequence, or at once in threads; results are fetched after all have finished."""
+        """Run jobs in sequence or in threads; fetch results at the end."""
         numbered = [(number_of(execution), list(inputs)) for execution, inputs in jobs]
         results, changed = self.ask("compute", jobs=numbered, at_once=at_once)
         return [Computed(*outcome) for outcome in zip(results, changed, strict=True)]
@@ -583,14 +538,10 @@ class IsolatedDevice(Device):
         return self.child().ask(command, self._limits[PHASE_OF[command]], **arguments)
 
     def child(self, limit_s: float | None = None) -> Child:
-        """Return the process; start one if there is none.
-
-        Args:
-            limit_s: limit in seconds for opening; None for the device's.
+        """Return the process; start one if necessary.
 
         Raises:
-            DeviceLostError: the process died repeatedly and is paused, died while opening, or the device is closed.
-            NNAdapterError: the device does not open.
+            DeviceLostError: repeated crashes (paused), or the device is closed.
         """
         child = self._child
         if child is None or child.lost:
@@ -599,7 +550,7 @@ class IsolatedDevice(Device):
         return child
 
     def child_for(self, context: RemoteObject, limit_s: float) -> Child:
-        """Return the process and register a context as its user."""
+        """Return the process and register a user."""
         while True:
             child = self.child(limit_s)
             with self._lock:
@@ -608,14 +559,12 @@ class IsolatedDevice(Device):
                     return child
 
     def close(self) -> None:
-        """End the process for good."""
         with self._lock:
             self._is_closed = True
             if self._child is not None:
                 self._child.end(f"device {self.name!r} was closed", on_purpose=not self.loss_reason)
 
     def after_fork(self) -> None:
-        """Start a new process on next use in a forked child."""
         self._lock, self._child, self._losses, self._rests_until = RLock(), None, 0, 0.0
 
     def _started(self, limit_s: float) -> Child:
@@ -641,7 +590,7 @@ class IsolatedDevice(Device):
             return child
 
     def _note_loss(self, child: Child) -> None:
-        """Count the loss of a process once and set the pause before the next start."""
+        """Count a loss once, and set the pause."""
         if child.is_counted:
             return
         child.is_counted = True
@@ -659,7 +608,7 @@ class IsolatedDevice(Device):
 
 
 class _Tick:
-    """Tick callback that does not keep the device alive."""
+    """Callback that does not keep the device alive."""
 
     def __init__(self, device: ReferenceType[IsolatedDevice]) -> None:
         self._device = device
@@ -671,11 +620,7 @@ class _Tick:
 
 
 def number_of(execution: Execution) -> int:
-    """Return the number of an execution in its process.
-
-    Raises:
-        DriverError: not an isolated execution.
-    """
+    """Return the number of a remote execution."""
     if not isinstance(execution, IsolatedExecution):
         raise DriverError(f"got {type(execution).__name__}, expected an execution of an isolated device")
     return execution.number

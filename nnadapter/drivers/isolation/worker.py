@@ -1,12 +1,8 @@
 """Entry point of an isolated device's process, and the objects that it serves.
 
-It opens one device and answers requests, one thread per channel, until the host process ends. Objects have numbers;
-closing one closes its dependents first. Driver calls have names for crash traces (`drivers/failures.py`). Exceptions
-of drivers become answers.
-
-Host memory with inputs is mapped read-only: writing to it crashes this process only. Standard output goes to standard
-error, for drivers that print. A SIGKILL at the closing of the lifeline ends the process even while a driver holds the
-GIL; systems without such a signal use a thread.
+Each channel has a thread. Exceptions of drivers become answers. Host memory with inputs is mapped read-only, so
+writing to it crashes only this process. SIGKILL at the closing of the lifeline ends the process even if a driver holds
+the GIL.
 """
 
 from __future__ import annotations
@@ -55,14 +51,11 @@ from nnadapter.ir.structure import numbers
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
 
 SizedTask = tuple[Any, Sequence[int], Sequence[Array]]
-"""Execution, values of the symbolic sizes in trace order, inputs."""
+"""Execution, symbolic sizes in trace order, inputs."""
 
 
 def at_sizes(model: Model, task: SizedTask) -> tuple[Any, Sequence[Array]] | None:
-    """Return the specialized execution and inputs; None outside of the program's guards.
-
-    The guards are known only here, in the trace of the model received by the driver.
-    """
+    """Return the specialized execution and inputs; None outside of the guards, which only the driver's trace knows."""
     execution, variables, inputs = task
     sizes = trace_of(model).replay(variables)
     return None if sizes is None else (execution.specialize(sizes), inputs)
@@ -74,22 +67,20 @@ def trace_of(model: Model) -> SymbolicTrace:
 
 
 Job = tuple[int, Sequence[Array]]
-"""Number of an execution, inputs."""
 SizedJob = tuple[int, Sequence[int], Sequence[Array]]
-"""Number of an execution, values of the symbolic sizes in trace order, inputs."""
+"""Execution, symbolic sizes in trace order, inputs."""
 Results = tuple[list[list[Array]], list[tuple[int, ...]]]
-"""Results and indices of overwritten inputs, per job."""
+"""Results and overwritten inputs per job."""
 
 
 class _ObjectTable:
-    """Objects by number, with their parents."""
+    """Objects by number."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
         self._lock = Lock()
         self._by_number: dict[int, Any] = {}
         self._of: dict[int, int] = {}
-        """Parent numbers."""
 
     def __getitem__(self, number: int) -> Any:
         return self._by_number[number]
@@ -100,7 +91,7 @@ class _ObjectTable:
         return number
 
     def pop_with_dependents(self, number: int) -> list[Any]:
-        """Remove an object and its dependents; return them in closing order."""
+        """Remove an object and its dependents, in closing order."""
         with self._lock:
             if number not in self._by_number:
                 return []
@@ -111,7 +102,7 @@ class _ObjectTable:
 
 
 class DeviceServer:
-    """Request handlers (methods `_COMMAND`) and their objects."""
+    """Request handlers `_COMMAND`."""
 
     def __init__(self) -> None:
         self._made = _ObjectTable()
@@ -152,7 +143,7 @@ class DeviceServer:
         return compute_on_device(self._device, [(self._made[number], inputs) for number, inputs in jobs])
 
     def _take_model(self, number: int, model: Any) -> None:
-        """Store the model, so that drivers get the same object in all following requests."""
+        """Store the model: drivers may rely on its identity."""
         self._model = (number, model)
 
     def _supported(self, context: int, model: int) -> list[Any]:
@@ -229,7 +220,7 @@ class DeviceServer:
             raise failures[0]
 
     def _footprint(self) -> tuple[int, int]:
-        """Return resident bytes and open handles; zeros if unknown."""
+        """Return resident bytes and handles."""
         process = Path("/proc/self")
         if not (process / "statm").exists():
             return 0, 0
@@ -248,7 +239,7 @@ class DeviceServer:
 
 
 def _computed_all(tasks: Sequence[tuple[Any, Sequence[Array]]], at_once: bool) -> Results:
-    """Run all tasks, keeping every result until the last is done."""
+    """Run tasks and keep all results until the end."""
     copied_tasks = [(execution, [read_only(np.array(array)) for array in inputs]) for execution, inputs in tasks]
     if at_once:
         with ThreadPoolExecutor(len(copied_tasks)) as pool:
@@ -288,14 +279,10 @@ class LaneServer:
     def __init__(self, channel: Channel, served: DeviceServer) -> None:
         self._channel, self._served = channel, served
         self._blocks: dict[int, tuple[mmap.mmap, mmap.mmap]] = {}
-        """Read-only and writable mapping by number."""
+        """Read-only and writable mappings."""
 
     def answer(self) -> None:
-        """Receive one message and answer it.
-
-        Raises:
-            OSError, EOFError: the peer is gone.
-        """
+        """Answer one message."""
         contents, descriptors = self._channel.receive_with_descriptors()
         message = pickle.loads(contents)
         if len(message) == 2:
@@ -353,7 +340,7 @@ class LaneServer:
         return results  # type: ignore[no-any-return]
 
     def _place_results(self, results: Sequence[Array]) -> Any:
-        """Copy results into the lane's memory; request a larger one if necessary."""
+        """Copy results into the lane's memory, which may have to grow."""
         specs: list[Any] = []
         nbytes = HEADER_BYTES
         for result in results:
@@ -390,12 +377,12 @@ class LaneServer:
             duplicate = os.dup(descriptor)
             to_write = mapped(descriptor, nbytes, writable=True)
             to_read = mapped(duplicate, nbytes, writable=False)
-            # Inputs in the lane's memory are private copies, so the driver may overwrite them.
+            # Private copies of inputs, so the driver may overwrite them.
             self._blocks[number] = to_write if number == LANE_BLOCK else to_read, to_write
 
 
 def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview]:
-    """Map a message's large buffers read-only; the views keep the mapping alive."""
+    """Map a message's large buffers read-only."""
     if not descriptors:
         return []
     starts, total = [], 0
@@ -407,7 +394,7 @@ def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview
 
 
 def _written(results: Sequence[Array], into: Sequence[Array]) -> bool:
-    """Copy results to their targets; False if shapes or data types differ."""
+    """Copy results to their targets; False if they do not fit."""
     if results is into:
         return True
     forms = [(array.shape, array.dtype) for array in into]
@@ -438,20 +425,20 @@ def _pickled(answer: Any) -> bytes:
 
 
 def _error_as_data(error: BaseException) -> tuple[str, str, Mapping[str, Any]]:
-    """Convert an error to plain values: class name, one-line text, fields."""
+    """Convert an error to plain values."""
     fields = {"refused": error.refused} if isinstance(error, CompilationError) else {}
     kind, text = type(error).__name__, describe(error)
     return kind, text if isinstance(error, NNAdapterError) else text.removeprefix(f"{kind}: "), fields
 
 
 def main() -> None:
-    """Serve the device named by the first message. Arguments start with the descriptors of door and lifeline."""
+    """Serve the device that the first message names."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     door, lifeline = map(int, sys.argv[1:3])
     end_with(lifeline)
     os.environ.pop("NNADAPTER_ISOLATE", None)
     served = DeviceServer()
-    # The main thread serves the first channel, because some drivers must be opened on it.
+    # Some drivers must be opened in the main thread, so it serves the first channel.
     first, entrance = threading.Event(), from_descriptor(door)
     lanes: list[Channel] = []
     threading.Thread(target=_open, args=(entrance, served, lanes, first), daemon=True).start()
@@ -469,7 +456,7 @@ def end_with(lifeline: int) -> None:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    # In addition to the signal: the peer may have closed before it was set.
+    # Needed in any case: the peer may be gone already.
     threading.Thread(target=_watch, args=(other,), daemon=True).start()
 
 
@@ -480,7 +467,6 @@ def _watch(lifeline: socket.socket) -> NoReturn:
 
 
 def _open(door: Channel, served: DeviceServer, lanes: list[Channel], first: threading.Event) -> None:
-    """Serve every incoming channel."""
     while True:
         try:
             _, descriptors = door.receive_with_descriptors()
@@ -496,7 +482,6 @@ def _open(door: Channel, served: DeviceServer, lanes: list[Channel], first: thre
 
 
 def _serve(channel: Channel, served: DeviceServer) -> None:
-    """Serve one channel until the peer closes it."""
     seat: Any = LaneServer(channel, served)
     try:
         while True:

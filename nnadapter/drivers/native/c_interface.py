@@ -1,7 +1,6 @@
-"""C driver interface in ctypes: structures, codes, functions, and loading of libraries.
+"""C driver interface in ctypes, mirroring `nnadapter/include/nnadapter_driver.h`.
 
-Mirrors `nnadapter/include/nnadapter_driver.h`; a test compiles the header and compares sizes and offsets. All pointers
-have the type `pointer`; members of unions are in `UNIONS`.
+A test compiles the header and compares sizes and offsets.
 """
 
 from __future__ import annotations
@@ -117,7 +116,6 @@ _FUNCTIONS = {
 
 
 Members = tuple[tuple[str, str], ...]
-"""(name, type) of each member, in order."""
 
 
 def _members(text: str) -> Members:
@@ -127,13 +125,12 @@ def _members(text: str) -> Members:
 STRUCTURES: Mapping[str, Members] = MappingProxyType(
     {name: _members(f"size:u32 version:u32 {text}") for name, text in _STRUCTURES.items()}
 )
-"""Structures by C name without the prefix `NNAdapter`."""
+"""Keys lack the prefix `NNAdapter`."""
 UNIONS: Mapping[str, Members] = MappingProxyType({name: _members(text) for name, text in _UNIONS.items()})
-"""Unions, under names that only Python uses."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: tuple(text.split()) for name, text in _FUNCTIONS.items()}
 )
-"""Type of the result, then of the parameters. A driver function with result `status` takes an NNAdapterError last."""
+"""Types of result and parameters. After a `status` result, the last parameter is an NNAdapterError."""
 REQUIRED: tuple[str, ...] = (
     "open_device",
     "close_device",
@@ -149,9 +146,9 @@ REQUIRED: tuple[str, ...] = (
 GROUPS: Mapping[str, str] = MappingProxyType(
     {"memory": "MemoryFunctions", "streams": "StreamFunctions", "serialization": "SerializationFunctions"}
 )
-"""Groups of optional functions: member of the driver's table -> structure."""
+"""Member of the driver's table -> structure."""
 LATER = frozenset(("synchronize_event", "query_event", "check_blob"))
-"""Functions added to a group later; older drivers lack them."""
+"""Added later; older drivers lack them."""
 
 
 _TYPES: dict[str, Any] = {
@@ -180,21 +177,20 @@ CLASSES: Mapping[str, Any] = MappingProxyType(
 SIGNATURES: Mapping[str, Any] = MappingProxyType(
     {name: ctypes.CFUNCTYPE(*(_TYPES[type_] for type_ in types)) for name, types in FUNCTIONS.items()}
 )
-"""Function pointer types. A call releases the GIL."""
+"""Calls release the GIL."""
 ATTRIBUTE_VALUE: Any = _TYPES["AttributeValue"]
 CODED_VERSION = VERSION[0] << 16 | VERSION[1]
-"""NNADAPTER_VERSION."""
 
 
 def make(name: str, /, **members: Any) -> Any:
-    """Return a structure with size, version and the given members set, the others 0."""
+    """Return a structure with size, version and the given members."""
     structure = CLASSES[name](**members)
     structure.size, structure.version = ctypes.sizeof(structure), CODED_VERSION
     return structure
 
 
 class StructPool:
-    """Array of structures that can be reset to their initial contents, for drivers to write into repeatedly."""
+    """Array of structures for drivers to write into repeatedly."""
 
     def __init__(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         contents = [bytes(make(name, **members)) for members in rows]
@@ -218,42 +214,37 @@ def read(name: str, address: int) -> Any:
 
 
 def read_pointers(address: int | None, count: int) -> tuple[int | None, ...]:
-    """Return the elements of an array of pointers; empty if the array is null."""
+    """Return an array of pointers; empty if null."""
     return tuple((ctypes.c_void_p * count).from_address(address)) if address and count else ()
 
 
 def read_text(value: bytes | None) -> str:
-    """Decode a driver's string, replacing invalid UTF-8; empty if null."""
+    """Decode a string; empty if null."""
     return (value or b"").decode("utf-8", "replace")
 
 
 class Holder:
-    """Allocator of C data that lives as long as the holder."""
+    """Owner of allocated C data."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
-        """Allocated objects, in order."""
 
     def keep(self, thing: Any) -> Any:
-        """Keep an object alive and return it."""
         self.kept.append(thing)
         return thing
 
     def make(self, name: str, /, **members: Any) -> int:
-        """Allocate a structure and return its address."""
         return ctypes.addressof(self.keep(make(name, **members)))
 
     def values(self, type_: str, values: Iterable[Any]) -> int | None:
-        """Allocate an array of a type of the table; None if it is empty."""
+        """Return the address of a new array; None if empty."""
         elements: Sequence[Any] = tuple(values)
         return ctypes.addressof(self.keep((_TYPES[type_] * len(elements))(*elements))) if elements else None
 
     def pointers(self, addresses: Iterable[int | None]) -> int | None:
-        """Allocate an array of pointers."""
         return self.values("pointer", addresses)
 
     def texts(self, texts: Iterable[str]) -> int | None:
-        """Allocate an array of strings."""
         return self.values("text", (text.encode() for text in texts))
 
 
@@ -309,11 +300,9 @@ REASONS: Mapping[int, Reason] = MappingProxyType(
         )
     )
 )
-"""Refusal codes of drivers. The host uses further reasons."""
 
 
 MESSAGE_BYTES = 1024
-"""Capacity of the buffer for a driver's message."""
 _ERROR_CLASSES: Mapping[Status, type[NNAdapterError]] = {
     Status.OUT_OF_MEMORY: OutOfMemoryError,
     Status.DEVICE_UNAVAILABLE: DeviceUnavailableError,
@@ -322,11 +311,11 @@ _ERROR_CLASSES: Mapping[Status, type[NNAdapterError]] = {
     Status.CANCELLED: CancelledError,
     Status.TRANSIENT: TransientError,
 }
-"""Status codes with the same error class for every function."""
+"""Errors that do not depend on the function."""
 
 
 class _ErrorBuffer(threading.local):
-    """NNAdapterError of the current thread, reused by all calls. After nested calls, the last failure remains."""
+    """NNAdapterError of the thread. After nested calls, the last failure remains."""
 
     def __init__(self) -> None:
         self.message = ctypes.create_string_buffer(MESSAGE_BYTES)
@@ -335,7 +324,6 @@ class _ErrorBuffer(threading.local):
         (self._address,) = self._error.addresses
 
     def cleared(self) -> int:
-        """Clear the buffer and return its address."""
         self.message[0] = b"\0"
         self._error.clear()
         return self._address
@@ -346,21 +334,18 @@ _OK = int(Status.OK)
 
 
 class Functions:
-    """Functions of one driver by name; missing optional ones are absent."""
+    """Functions of one driver; missing optional ones are absent."""
 
     def __init__(self, driver: str, functions: Mapping[str, Any], vendor: str = "", version: str = "") -> None:
         self.driver = driver
         self.vendor = vendor
-        """Vendor; empty if unknown."""
         self.version = version
-        """Version of the driver; empty if unknown."""
         self._functions = dict(functions)
 
     def __contains__(self, name: str) -> bool:
         return name in self._functions
 
     def plain(self, name: str, *arguments: Any) -> Any:
-        """Call a function without status and return its result."""
         return self._functions[name](*arguments)
 
     def call(
@@ -370,27 +355,18 @@ class Functions:
         failure: type[NNAdapterError] = DriverError,
         misuse: type[NNAdapterError] = DriverError,
     ) -> None:
-        """Call a function with a status; the error buffer is appended to the arguments.
-
-        Args:
-            name: name of the function.
-            arguments: arguments without the error buffer.
-            failure: raised for FAILED and DEADLINE_EXCEEDED.
-            misuse: raised for INVALID_ARGUMENT.
+        """Call a function that returns a status.
 
         Raises:
-            NNAdapterError: of the class for the status, with the driver's message.
+            NNAdapterError: `failure` for FAILED and DEADLINE_EXCEEDED, `misuse` for INVALID_ARGUMENT, otherwise by
+                status.
         """
         status = self._functions[name](*arguments, _ROOM.cleared())
         if status != _OK:
             raise self._error(name, status, failure, misuse)
 
     def create_handle(self, name: str, *arguments: Any, **errors: Any) -> int:
-        """Call a function that outputs a new handle; see `call`.
-
-        Raises:
-            DriverError: status OK with a null handle.
-        """
+        """Call a function that outputs a new handle; null is an error."""
         handle = self.create_handle_or_none(name, *arguments, **errors)
         if handle is None:
             raise DriverError(f"{self.driver}: {name} gave OK and a null handle; report it to the vendor")
@@ -403,7 +379,6 @@ class Functions:
         failure: type[NNAdapterError] = DriverError,
         misuse: type[NNAdapterError] = DriverError,
     ) -> int | None:
-        """Call a function that may output no handle; see `call`."""
         handle = ctypes.c_void_p()
         status = self._functions[name](*arguments, ctypes.addressof(handle), _ROOM.cleared())
         if status != _OK:
@@ -413,7 +388,6 @@ class Functions:
     def _error(
         self, name: str, status: Any, failure: type[NNAdapterError], misuse: type[NNAdapterError]
     ) -> NNAdapterError:
-        """Return the error for the status of this thread's last call."""
         kinds = {**_ERROR_CLASSES, Status.INVALID_ARGUMENT: misuse}
         return kinds.get(status, failure)(self._sentence(name, status, read_text(_ROOM.message.value)))
 
@@ -431,16 +405,13 @@ class Functions:
 
 _MAGIC = b"\x7fELF"
 _HEADER, _SEGMENT = 64, 56
-"""Sizes in bytes of the ELF header and of a program header entry, 64-bit."""
+"""Bytes of the 64-bit ELF header and of a program header."""
 
 
 def missing_bytes(path: Path) -> int:
     """Return how many bytes a truncated ELF file lacks; 0 if none, or for other formats.
 
     Source: Tool Interface Standard, Executable and Linking Format 1.2; System V ABI, ELF-64 object file format.
-
-    Raises:
-        OSError: the file cannot be read.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -460,16 +431,14 @@ def missing_bytes(path: Path) -> int:
 
 
 SYMBOL = "nnadapter_driver"
-"""Exported symbol of a driver."""
 _PREAMBLE = 8  # size and version
 
 
 def load(driver: str, path: Path) -> Functions:
-    """Load a library and return its functions. It is never unloaded.
+    """Load a library for good and return its functions.
 
     Raises:
-        DeviceUnavailableError: the file is missing or does not load, lacks the symbol or required functions, or has
-            another interface version.
+        DeviceUnavailableError: the library cannot be used.
     """
     table = _table(path)
     _check_version(path, table)
@@ -486,7 +455,6 @@ def load(driver: str, path: Path) -> Functions:
 
 
 def _table(path: Path) -> int:
-    """Return the address of the driver's table."""
     if not path.is_file():
         raise DeviceUnavailableError(f"the driver's library {path} is not there; install the driver again")
     try:
@@ -528,14 +496,13 @@ def _check_version(path: Path, table: int) -> None:
 
 
 def _functions(structure: str, table: Any) -> dict[str, Any]:
-    """Return the non-null functions of a table."""
     names = [name for name, _ in STRUCTURES[structure] if name in FUNCTIONS]
     addresses = {name: getattr(table, name) for name in names}
     return {name: SIGNATURES[name](address) for name, address in addresses.items() if address}
 
 
 def _group(path: Path, member: str, structure: str, address: int | None) -> dict[str, Any]:
-    """Return the functions of a group. A group must be complete, except for functions in `LATER`."""
+    """Return a complete group; only functions in `LATER` may be missing."""
     if not address:
         return {}
     functions = _functions(structure, read(structure, address))

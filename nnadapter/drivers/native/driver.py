@@ -78,11 +78,10 @@ from nnadapter.process.resources import ObjectPool, close_all, new_lock
 from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 DETAIL_BYTES = 512
-"""Buffer size for one verdict's sentence, including the final 0."""
 
 
 class VerdictSink:
-    """Reusable buffers for verdicts of a driver, initially all `supported`."""
+    """Reusable buffers for verdicts."""
 
     def __init__(self, count: int, *, supported: bool = False) -> None:
         self._holder = Holder()
@@ -93,13 +92,11 @@ class VerdictSink:
         places = [{"detail": self._start + index * DETAIL_BYTES, "capacity": DETAIL_BYTES} for index in range(count)]
         self._room = StructPool("Verdict", [{"supported": int(supported), **place} for place in places])
         self._all_supported = StructPool("Verdict", [{"supported": 1, **place} for place in places]).bytes
-        """Contents if the driver supports everything, for a fast comparison."""
+        """Contents if everything is supported, for a fast comparison."""
         self.addresses = self._room.addresses
         self.array = self._holder.pointers(self.addresses)
-        """Address of the array of pointers; None if empty."""
 
     def cleared(self) -> VerdictSink:
-        """Reset the buffers and return self."""
         self._room.clear()
         self._details[::DETAIL_BYTES] = self._nothing
         return self
@@ -123,11 +120,10 @@ class VerdictSink:
 
 
 _SMALL = 16
-"""Largest model with a cached VerdictSink."""
 
 
 class _Built(NamedTuple):
-    """Model in C and its owner; `sizes` are the sizes that each run passes, None with static shapes."""
+    """Model in C; `sizes` is None with static shapes."""
 
     holder: Holder
     address: int
@@ -149,18 +145,11 @@ class NativeContext(Context):
         self._admission = StructPool("Admission", [{"verdict": self._admitted.addresses[0]}])
         self._unlimited = Holder()
         self._compiling = StructPool("CompileRequest", [{"control": build_control(UNLIMITED, self._unlimited)}])
-        """Shared request without deadline or cancellation, used under the lock."""
         self._borders = DynamicSignatures()
         self._sinks: dict[int, VerdictSink] = {}
-        """Cached by number of operations."""
 
     def supported(self, model: Model) -> Sequence[Verdict]:
-        """Return the driver's verdicts.
-
-        Raises:
-            InvalidModelError: the model contradicts itself; C drivers never get such models.
-        """
-        # the local reference keeps the model alive if another thread replaces `_last`
+        # keeps the model alive if another thread replaces `_last`
         _holder, address, _ = self._built(model)
         with self._lock:
             verdicts = self._sink(model.operation_count)
@@ -171,7 +160,7 @@ class NativeContext(Context):
     def admit(self, model: Model) -> Admission:
         if "admit" not in self._functions:
             return Admission()
-        # the local reference keeps the model alive if another thread replaces `_last`
+        # keeps the model alive if another thread replaces `_last`
         _holder, address, _ = self._built(model)
         with self._lock:
             verdicts = self._admitted.cleared()
@@ -184,13 +173,7 @@ class NativeContext(Context):
         return self.compile_within(model, UNLIMITED)
 
     def compile_within(self, model: Model, control: Control) -> NativeProgram:
-        """Compile with a deadline, cancellation and progress.
-
-        Raises:
-            InvalidModelError: the model contradicts itself.
-            CancelledError: the driver stopped because of the cancellation.
-            CompilationError: the deadline passed, or the driver failed.
-        """
+        """Compile with a deadline, cancellation and progress."""
         holder, address, sizes = self._take_built(model)
         with self._lock:
             _passing, request = self._request(address, control)
@@ -205,7 +188,6 @@ class NativeContext(Context):
         return self.bind_within(program, model, UNLIMITED)
 
     def bind_within(self, program: NativeProgram, model: Model, control: Control) -> NativeProgram | None:
-        """Clone a program with other constants, see `compile_within`."""
         if "clone_with_constants" not in self._functions:
             return None
         holder, address, _ = self._take_built(model)
@@ -224,7 +206,6 @@ class NativeContext(Context):
         return self._deserialized(blob)
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """Let the driver read from the view; the program keeps it alive."""
         if "deserialize" not in self._functions:
             return super().deserialize_view(blob)
         return self._deserialized(blob, is_checked=True)
@@ -247,7 +228,7 @@ class NativeContext(Context):
         return NativeProgram(self._functions, self._device, handle, CallSignature(border), holder, self._seats)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Return the driver's answer; an unknown code becomes RECOMPILE, which is always safe."""
+        """Map unknown codes to RECOMPILE, which is always safe."""
         if "check_blob" not in self._functions:
             return None
         written = written_by(self._functions.driver, blob)
@@ -259,7 +240,7 @@ class NativeContext(Context):
         return COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
 
     def _request(self, model: int, control: Control) -> tuple[Holder, int]:
-        """Return a compile request and its owner; valid while the owner lives and the lock is held."""
+        """Return a compile request and its owner, valid while the lock is held."""
         if control is not UNLIMITED:
             passing = Holder()
             return passing, passing.make("CompileRequest", model=model, control=build_control(control, passing))
@@ -268,7 +249,6 @@ class NativeContext(Context):
         return self._unlimited, self._compiling.addresses[0]
 
     def _sink(self, count: int) -> VerdictSink:
-        """Return a cleared sink for `count` verdicts."""
         if count > _SMALL:
             return VerdictSink(count)
         sink = self._sinks.get(count)
@@ -277,18 +257,15 @@ class NativeContext(Context):
         return sink.cleared()
 
     def _take_built(self, model: Model) -> _Built:
-        """Return a model in C and clear the cache, because the program owns the model from now on."""
+        """Return a model in C and drop it from the cache, because a program owns it now."""
         built = self._built(model)
         self._last = _NONE_BUILT
         return built
 
     def _built(self, model: Model) -> _Built:
-        """Return a model in C, cached for the compilation that follows its admission.
+        """Return a model in C, cached for the compilation that follows.
 
-        Specialized models are all admitted before the first is compiled, so each caches its own.
-
-        Raises:
-            InvalidModelError: the model contradicts itself.
+        Specialized models cache their own, because all are admitted before the first is compiled.
         """
         if isinstance(model, SpecializedModel):
             filled: _Built = model.prepared(_build_specialized, _build_specialized)
@@ -312,7 +289,7 @@ def _new_slot(functions: Functions, device: int) -> ExecutionSlot:
 
 
 def _checked_attributes(operation: Operation, verdict: Verdict) -> Verdict:
-    """Refuse an operation with a symbolic real attribute, which the C interface cannot express."""
+    """Refuse symbolic real attributes, which the C interface cannot express."""
     name = untold(operation) if verdict else ""
     detail = f"{name} of {operation.type} is a real number that hangs on sizes, which drivers in C are not told"
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
@@ -327,7 +304,7 @@ def _build_specialized(model: SpecializedModel) -> _Built:
 
 
 def _sized(model: Model) -> CallSignature:
-    """Return the signature of a program; specialized models with the same signature share it."""
+    """Return the signature; specialized models share equal ones."""
     if isinstance(model, SpecializedModel):
         sized: CallSignature = model.prepare_signature(
             CallSignature, lambda border: CallSignature(NativeSignature(*border))
@@ -351,11 +328,7 @@ _PROFILE_FLAGS = ("channels_last", "host_memory", "simulated")
 
 
 def device_infos(functions: Functions) -> tuple[DeviceInfo, ...]:
-    """Return the devices that the driver lists; one default entry if it cannot list devices.
-
-    Raises:
-        NNAdapterError: the driver failed or returned invalid data.
-    """
+    """Return the devices that the driver lists; one default entry if it cannot list any."""
     if "list_devices" not in functions:
         return (DeviceInfo(name=functions.driver, vendor=functions.vendor, version=functions.version),)
     array, count = ctypes.c_void_p(), ctypes.c_uint32()
@@ -364,11 +337,7 @@ def device_infos(functions: Functions) -> tuple[DeviceInfo, ...]:
 
 
 def capability_of(functions: Functions, device: int) -> Capability:
-    """Return the capability of an opened device.
-
-    Raises:
-        NNAdapterError: the driver failed or returned invalid data.
-    """
+    """Return the capability of an opened device."""
     default = next(code for code, threading in THREADINGS.items() if threading is Threading.SERIAL)
     capability = make("Capability", threading=default)
     if "describe_device" in functions:
@@ -478,15 +447,7 @@ def _enum_value(name: str, table: Any, code: int) -> Any:
 
 
 class NativeDriver(Driver):
-    """Driver in a shared library.
-
-    Args:
-        name: of the driver.
-        path: of the library.
-
-    Raises:
-        DeviceUnavailableError: the library cannot be used.
-    """
+    """Driver in a shared library."""
 
     def __init__(self, name: str, path: Path) -> None:
         self._functions = load(name, path)
@@ -507,7 +468,7 @@ class NativeDriver(Driver):
 
 
 class NativeDevice(Device):
-    """Device of a C driver; memory and streams depend on the driver's optional functions."""
+    """Device of a C driver. Memory and streams are optional."""
 
     def __init__(self, functions: Functions, handle: int) -> None:
         self._functions, self._handle = functions, handle
@@ -536,12 +497,11 @@ class NativeDevice(Device):
 
     @property
     def has_raw_inputs(self) -> bool:
-        """Always True: C code gets addresses."""
         return True
 
     @property
     def has_streams(self) -> bool:
-        """Require `synchronize_event` as well, which older drivers lack."""
+        """Require `synchronize_event`, which older drivers lack."""
         return self._knows_streams and "synchronize_event" in self._functions
 
     @property
@@ -549,12 +509,6 @@ class NativeDevice(Device):
         return "create_stream" in self._functions
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Allocate device memory.
-
-        Raises:
-            OutOfMemoryError: the device is full.
-            DriverError: the driver has no memory functions.
-        """
         self._need("memory", self.has_memory)
         return DeviceMemory(self._functions, self._handle, nbytes)
 
@@ -563,7 +517,6 @@ class NativeDevice(Device):
 
     @property
     def minimum_chunk(self) -> int:
-        """Size in bytes of the smallest allocation."""
         self._need("memory", self.has_memory)
         return int(self._functions.plain("minimum_chunk", self._handle))
 
@@ -576,7 +529,6 @@ class NativeDevice(Device):
         return NativeEvent(self._functions, self._handle)
 
     def synchronize(self) -> None:
-        """Wait until all streams are done."""
         self._need("streams", self._knows_streams)
         self._functions.call("synchronize_device", self._handle)
 

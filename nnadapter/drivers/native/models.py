@@ -1,9 +1,8 @@
-"""Adapter IR models as C structures, built once or specialized repeatedly.
+"""Adapter IR models as C structures.
 
-For dynamic shapes, each model is built once at its size hints and becomes a `StructTemplate`, a relocatable block of
-words. The words that depend on sizes (dimensions, byte counts, attributes) and pointers to shape-derived values are
-recorded. A specialization copies the blocks of all models of a plan in one piece and writes these words, without
-building operands or operations. The copy lives as long as a program of one of the models.
+A model with dynamic shapes is built once, at its size hints, and becomes a relocatable block of words
+(`StructTemplate`). A specialization copies the blocks of all models of a plan and writes only the words that depend on
+sizes, and pointers to shape-derived values. The copy lives as long as a program of these models.
 """
 
 from __future__ import annotations
@@ -48,14 +47,13 @@ from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic, size_hint
 from nnadapter.process.resources import Cache
 
 OPEN = -1
-"""NNADAPTER_DYNAMIC_SIZE; in `sizes` arrays, the index for static values."""
+"""NNADAPTER_DYNAMIC_SIZE, and the size index of static values."""
 
 
 class NumberedSizes:
-    """Distinct symbolic sizes of a model, numbered for C drivers.
+    """Numbered symbolic sizes of a model.
 
-    Sizes known to be equal at construction share a number. Later equalities are ignored, so that the model and its
-    runs agree.
+    Sizes known to be equal now share a number. Later equalities are ignored, so that model and runs agree.
     """
 
     def __init__(self, model: Model) -> None:
@@ -70,18 +68,17 @@ class NumberedSizes:
         return len(self._traced)
 
     def of(self, sizes: Sequence[Any]) -> list[int]:
-        """Return the model's sizes out of those of a run; see `Execution.specialize`."""
+        """Select the model's sizes from those of a run."""
         return [sizes[number] for number in self._traced]
 
     def c_array(self, numbers: Sequence[int]) -> Any:
         return self._array(*numbers)
 
     def positions_of(self, values: Sequence[Any]) -> list[int]:
-        """Return the index of each value among the sizes; `OPEN` for static values."""
+        """Return size indices; `OPEN` for static values."""
         return [self._place[value.number] if isinstance(value, SymbolicNumber) else OPEN for value in values]
 
     def address_of_places(self, holder: Holder, values: Sequence[Any]) -> int | None:
-        """Allocate the array of `positions_of`; None if all values are static."""
         places = self.positions_of(values)
         return holder.values("i32", places) if any(place != OPEN for place in places) else None
 
@@ -92,7 +89,7 @@ def to_c_sizes(values: Sequence[Any]) -> list[Any]:
 
 
 def untold(operation: Operation) -> str:
-    """Return the name of an attribute that is a symbolic real number, which C drivers do not support; empty if none."""
+    """Return the name of a symbolic real attribute, which C drivers do not support; empty if none."""
     for name, value in operation.attributes.items():
         each = value if isinstance(value, tuple) else (value,)
         if any(isinstance(number, SymbolicNumber) and not isinstance(size_hint(number), int) for number in each):
@@ -123,7 +120,7 @@ _OPTION_KINDS: dict[type, AttributeCode] = {
 def attribute(
     holder: Holder, name: str, kind: AttributeKind, value: AttributeValue, sizes: NumberedSizes | None = None
 ) -> int:
-    """Allocate an attribute of an operation, with size indices for a model with dynamic shapes."""
+    """Allocate an attribute."""
     if sizes is None:
         return _written(holder, name, _KINDS[kind], value)
     numbers = value if isinstance(value, tuple) else (value,)
@@ -138,16 +135,12 @@ def attribute(
 
 
 def option(holder: Holder, name: str, value: OptionValue) -> int:
-    """Allocate an option; the type of the value determines its kind."""
+    """Allocate an option of the value's kind."""
     return _written(holder, name, _OPTION_KINDS[type(value)], value)
 
 
 def read_option(address: int) -> tuple[str, OptionValue]:
-    """Return name and default of an option that a driver describes.
-
-    Raises:
-        DriverError: its kind is not allowed for options.
-    """
+    """Return name and default of an option."""
     option_attribute = read("Attribute", address)
     name, value = read_text(option_attribute.name), option_attribute.value
     readers: dict[int, Any] = {
@@ -166,7 +159,7 @@ def read_option(address: int) -> tuple[str, OptionValue]:
 
 
 def read_texts(address: int | None, count: int) -> tuple[str, ...]:
-    """Return the strings in an array of pointers."""
+    """Return an array of strings."""
     pointers = read_pointers(address, count)
     return tuple(read_text(ctypes.c_char_p(pointer).value) for pointer in pointers)
 
@@ -187,16 +180,7 @@ def _written(holder: Holder, name: str, kind: AttributeCode, value: Any, places:
 
 
 def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> int:
-    """Return the address of a model in C, valid as long as `holder`. Only packed and unaligned constants are copied.
-
-    Args:
-        model: the model.
-        holder: owner of the result.
-        sizes: numbered symbolic sizes; None with static shapes.
-
-    Raises:
-        InvalidModelError: the byte count of a tensor exceeds 63 bits.
-    """
+    """Return the address of a model in C. Only packed and unaligned constants are copied."""
     operands = [_operand(holder, operand, sizes) for operand in model.operands]
     operations = [_operation(holder, operation, sizes) for operation in model.operations]
     return holder.make(
@@ -214,13 +198,13 @@ def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> i
 
 
 def contents(array: Array) -> int | None:
-    """Return the address of the first element; None for an empty array."""
+    """Return the address of the first element; None if empty."""
     address: int = array.__array_interface__["data"][0]
     return address if array.nbytes else None
 
 
 def aligned(array: Array) -> Array:
-    """Return a contiguous, aligned array, copied only if necessary."""
+    """Return a contiguous, aligned array."""
     # ascontiguousarray would give a scalar an axis
     return array if array.flags.c_contiguous and array.flags.aligned else array.copy(order="C")
 
@@ -244,7 +228,6 @@ def _operand(holder: Holder, operand: Operand, sizes: NumberedSizes | None) -> i
 
 
 def _told_bytes(operand: Operand) -> int:
-    """Return the byte count after checking that it fits C's 64 bits."""
     nbytes = operand.type.nbytes
     if nbytes >> 63:
         raise InvalidModelError(
@@ -285,18 +268,12 @@ def _operation(holder: Holder, operation: Operation, sizes: NumberedSizes | None
 
 
 WORD = 8
-"""Word size in bytes; everything in a block is word-aligned."""
+"""Bytes per word; everything is word-aligned."""
 _LISTS = (AttributeCode.KIND_INTS, AttributeCode.KIND_FLOATS, AttributeCode.KIND_STRINGS)
 
 
 class StructTemplate:
-    """Relocatable copy of a holder's structures.
-
-    Args:
-        holder: owner of the originals. Copies still point to its constants and texts, so users of copies keep it
-            alive.
-        root: address of the main structure.
-    """
+    """Relocatable copy of a holder's structures. Copies refer to the holder's constants and texts, so keep it alive."""
 
     def __init__(self, holder: Holder, root: int) -> None:
         things = [each for each in holder.kept if isinstance(each, (ctypes.Structure, ctypes.Array))]
@@ -307,7 +284,7 @@ class StructTemplate:
             count += -(-ctypes.sizeof(thing) // WORD)
         self._words: Array = np.zeros(count, np.int64)
         self._moves: Array = np.zeros(count, np.int64)
-        """1 for words that point into the block."""
+        """1 for pointers into the block."""
         every = self._words.view(np.uint8)
         for thing in things:
             place = self._starts[ctypes.addressof(thing)] * WORD
@@ -318,18 +295,17 @@ class StructTemplate:
                     self._words[place // WORD + word] = start * WORD
                     self._moves[place // WORD + word] = 1
         self.root = self._starts[root] * WORD
-        """Offset of the main structure in bytes."""
+        """Byte offset of the main structure."""
 
     def __len__(self) -> int:
         return len(self._words)
 
     def word_of(self, address: int, member: str = "", structure: str = "") -> int:
-        """Return the word index of a structure or array, or of a member, by its original address."""
+        """Return the word index for an original address."""
         offset = getattr(CLASSES[structure], member).offset if member else 0
         return self._starts[address] + int(offset) // WORD
 
     def with_words(self, places: Array, values: Sequence[int]) -> StructTemplate:
-        """Return a template with other values in some words."""
         other = StructTemplate.__new__(StructTemplate)
         words = self._words.copy()
         words[places] = values
@@ -343,22 +319,20 @@ class StructTemplate:
 
 
 class JoinedBlocks:
-    """Concatenated blocks, copied in one piece."""
+    """Concatenated templates."""
 
     def __init__(self, blocks: Sequence[StructTemplate]) -> None:
         self.starts = tuple(accumulate(map(len, blocks), initial=0))
-        """First word of each block, then the end."""
         placed = list(zip(self.starts, blocks, strict=False))
         self._moves: Array = np.concatenate([_NONE, *(block._moves for block in blocks)])
         moved = (block._words + block._moves * (start * WORD) for start, block in placed)
         self._words: Array = np.concatenate([_NONE, *moved])
 
     def words(self) -> Array:
-        """Return a copy, to be changed and then relocated."""
         return self._words.copy()
 
     def relocate(self, words: Array) -> int:
-        """Make the copy's pointers point into the copy; return its address."""
+        """Make pointers of a copy point into it."""
         return _relocate(words, self._moves)
 
 
@@ -372,7 +346,6 @@ def _relocate(words: Array, moves: Array) -> int:
 
 
 def _pointers(thing: Any) -> Iterable[int]:
-    """Yield the words of an object that may hold pointers."""
     if isinstance(thing, ctypes.Array):
         return range(len(thing)) if thing._type_ is ctypes.c_void_p else ()
     return _members(thing)
@@ -386,12 +359,11 @@ def _members(structure: Any) -> Iterator[int]:
 
 
 _MOST_JOINED = 16
-"""Cached combinations of models specialized together."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Word of an operand's byte count, as product of a factor and symbolic sizes."""
+    """Byte count of an operand: a factor times symbolic sizes."""
 
     place: int
     factor: int
@@ -399,7 +371,7 @@ class _Bytes:
 
 
 class _Template:
-    """C model of a model with dynamic shapes, and the words that depend on sizes."""
+    """Template of one model, and its words that depend on sizes."""
 
     def __init__(self, of: SpecializableModel) -> None:
         traced = of.model
@@ -428,7 +400,7 @@ class _Template:
                     into = reals if kinds[name] in _REAL else integers
                     into += self._of_attribute(place, value)
         self.integers: Sequence[tuple[int, int]] = integers
-        """(word, number of the symbolic value) pairs."""
+        """(word, number of the symbolic value)."""
         self.reals: Sequence[tuple[int, int]] = reals
 
     def _of_attribute(self, address: int, value: AttributeValue) -> Iterator[tuple[int, int]]:
@@ -445,21 +417,17 @@ class ModelTemplates:
 
     def __init__(self, of: SpecializationGroup) -> None:
         self._templates = {model.group_index: _Template(model) for model in of.models if not _has_packed_sizes(model)}
-        """By group index; models with packed dynamic tensors are absent."""
+        """Without models that have packed dynamic tensors."""
         self._joined: Cache[tuple[int, ...], _Joined] = Cache("models in C that are filled at once", _MOST_JOINED)
 
     def build(self, model: SpecializedModel, holder: Holder) -> int | None:
-        """Return the address of a specialized model; None if it must be built with `models.build`.
-
-        Raises:
-            InvalidModelError: a number exceeds 64 bits.
-        """
+        """Return the address of a specialized model; None if it has no template."""
         place = model.of.group_index
         if place not in self._templates:
             return None
         filled: _SpecializedStructs = model.replay.prepared(self, self._specialize)
         start = filled.starts.pop(place, None)
-        if start is None:  # the model was added later, or occurs twice
+        if start is None:  # added later, or used twice
             filled = self._filled_at((place,), model.replay)
             start = filled.starts.pop(place)
         template = self._templates[place]
@@ -480,16 +448,16 @@ class ModelTemplates:
 
 
 class _SpecializedStructs(NamedTuple):
-    """Specialized models in one piece of memory."""
+    """Specialized models in one block."""
 
     words: Array
     address: int
     starts: dict[int, int]
-    """First word of each model that is not in use yet, by group index."""
+    """Words of unused models."""
 
 
 class _Joined:
-    """Templates of models that are specialized together."""
+    """Templates that are specialized together."""
 
     def __init__(self, templates: Mapping[int, _Template]) -> None:
         self._blocks = JoinedBlocks([template.block for template in templates.values()])
@@ -502,11 +470,7 @@ class _Joined:
         self._products = _Products((start, product) for start, template in moved for product in template.bytes)
 
     def write_sizes(self, values: Sequence[Any]) -> _SpecializedStructs:
-        """Write the values of a replay into a new copy.
-
-        Raises:
-            OverflowError: a value does not fit.
-        """
+        """Write the values of a replay into a copy."""
         words = self._blocks.words()
         self._integers.write(words, values)
         self._reals.write(words.view(np.float64), values)
@@ -515,7 +479,7 @@ class _Joined:
 
 
 class _Numbers:
-    """Words that receive symbolic values."""
+    """Words with symbolic values."""
 
     def __init__(self, standing: Iterable[tuple[int, int]]) -> None:
         numbers = list(standing)
@@ -527,30 +491,23 @@ class _Numbers:
 
 
 class _Products:
-    """Words that receive products of symbolic values."""
+    """Words with products of symbolic values."""
 
     def __init__(self, standing: Iterable[tuple[int, _Bytes]]) -> None:
         different = dict[tuple[int, tuple[int, ...]], list[int]]()
         for start, product in standing:
             different.setdefault((product.factor, product.numbers), []).append(start + product.place)
         self._different = tuple(different)
-        """Distinct (factor, numbers); few, because a model has few forms of tensors."""
         self._words = np.array([word for words in different.values() for word in words], np.intp)
         self._of = np.repeat(np.arange(len(different)), list(map(len, different.values())))
-        """Index of the product per word."""
 
     def write(self, words: Array, values: Sequence[Any]) -> None:
-        """Write the products.
-
-        Raises:
-            OverflowError: one does not fit.
-        """
         products = [factor * prod(map(values.__getitem__, numbers)) for factor, numbers in self._different]
         words[self._words] = np.array(products, np.int64)[self._of]
 
 
 def _has_packed_sizes(of: SpecializableModel) -> bool:
-    """Return whether packed tensors have dynamic shapes or shape-derived contents; their byte count is no product."""
+    """Return whether byte counts are no plain products, because packed tensors have dynamic shapes or contents."""
     packed = (operand.type for operand in of.model.operands if operand.type.dtype in PACKED)
     return any(is_symbolic(type_.dimensions) for type_ in packed) or any(
         of.model.operands[index].type.dtype in PACKED for index in of.given
@@ -558,7 +515,7 @@ def _has_packed_sizes(of: SpecializableModel) -> bool:
 
 
 def _of_list(start: int, values: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Yield (word, number) for the symbolic values in a list of 8-byte numbers that begins at word `start`."""
+    """Yield (word, number) of symbolic values in a list."""
     return ((start + place, value.number) for place, value in enumerate(values) if isinstance(value, SymbolicNumber))
 
 

@@ -1,4 +1,4 @@
-"""Programs and executions of C drivers, their computation requests, device memory and streams."""
+"""Programs, executions, memory and streams of C drivers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ from nnadapter.process.resources import Cache, ObjectPool, memoize, new_lock
 
 
 class NativeEvent(Event):
-    """Event of a C driver. `is_done` and `synchronize` need functions that older drivers lack."""
+    """Event of a C driver. Older drivers lack `is_done` and `synchronize`."""
 
     def __init__(self, functions: Functions, device: int) -> None:
         self._functions = functions
         self.handle: int | None = functions.create_handle("create_event", device)
-        """None after `close`."""
 
     @property
     def is_done(self) -> bool:
@@ -58,7 +57,6 @@ class NativeStream(Stream):
     def __init__(self, functions: Functions, device: int) -> None:
         self._functions = functions
         self.handle: int | None = functions.create_handle("create_stream", device)
-        """None after `close`."""
 
     def record(self, event: Event) -> None:
         assert isinstance(event, NativeEvent), "events of a device are its own"
@@ -78,7 +76,7 @@ class NativeStream(Stream):
 
 
 def wait_out(stream: NativeStream | None) -> None:
-    """Wait until a stream is done, despite interrupts, because its buffers are freed next. Ignore its failures."""
+    """Wait for a stream, despite interrupts and failures, because its buffers are freed next."""
     while stream is not None:
         try:
             with suppress(*FAILURES):
@@ -89,39 +87,27 @@ def wait_out(stream: NativeStream | None) -> None:
 
 
 class DeviceMemory(Memory):
-    """Memory of a C driver's device; also a context manager.
-
-    Raises:
-        OutOfMemoryError: the device is full.
-        DriverError: the driver failed otherwise.
-    """
+    """Memory of a C driver's device; a context manager."""
 
     def __init__(self, functions: Functions, device: int, nbytes: int) -> None:
         self._functions = functions
         self.nbytes = nbytes
         self.handle: int | None = functions.create_handle("allocate", device, nbytes)
-        """None after `free`."""
 
     def copy_in(self, array: Array, offset: int = 0, stream: NativeStream | None = None) -> None:
-        """Copy a contiguous array to the device.
-
-        With a stream, call its `synchronize` before changing or releasing the array.
-        """
+        """Copy a contiguous array to the device. With a stream, keep the array unchanged until `synchronize`."""
         self._check("copied in", array, offset)
         self._copy("copy_in", array, offset, stream)
 
     def copy_out(self, array: Array, offset: int = 0, stream: NativeStream | None = None) -> None:
-        """Copy from the device into a contiguous, writable array.
-
-        With a stream, call its `synchronize` before reading or releasing the array.
-        """
+        """Copy into a contiguous, writable array. With a stream, it is valid after `synchronize`."""
         if not array.flags.writeable:
             raise InvalidInputError("the array to copy to is read-only; give one that can be written to")
         self._check("copied out", array, offset)
         self._copy("copy_out", array, offset, stream)
 
     def copy_from(self, source: DeviceMemory, nbytes: int | None = None, stream: NativeStream | None = None) -> None:
-        """Copy the first `nbytes` (by default all) of memory of this or another device of the driver."""
+        """Copy the first `nbytes`, by default all, from memory of this driver."""
         count = source.nbytes if nbytes is None else nbytes
         if not 0 <= count <= min(self.nbytes, source.nbytes):
             raise InvalidInputError(f"{count} bytes are to be copied from {source.nbytes} to {self.nbytes} bytes")
@@ -158,11 +144,7 @@ class DeviceMemory(Memory):
 
 
 def statistics_of(functions: Functions, device: int) -> MemoryStatistics:
-    """Return the memory usage of a device.
-
-    Raises:
-        NNAdapterError: the driver failed.
-    """
+    """Return the memory usage of a device."""
     statistics = make("MemoryStatistics")
     functions.call("statistics", device, ctypes.addressof(statistics))
     return MemoryStatistics(
@@ -181,7 +163,7 @@ class NativeSignature(NamedTuple):
 
 
 def seal(driver: str, border: NativeSignature, parts: Sequence[bytes]) -> bytes:
-    """Wrap a driver's serialized program with its signature."""
+    """Wrap a serialized program with its signature."""
     header = {
         "driver": driver,
         "inputs": [_plain(type_) for type_ in border.inputs],
@@ -194,7 +176,7 @@ def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -
     """Return the signature and the driver's own bytes.
 
     Raises:
-        IncompatibleProgramError: the bytes are damaged, of another kind or version, or of another driver.
+        IncompatibleProgramError: damaged, or of another kind, version or driver.
     """
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
@@ -209,7 +191,7 @@ def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -
 
 
 def written_by(driver: str, blob: memoryview) -> memoryview | None:
-    """Return the driver's own bytes, unread and unchecked; None if another driver wrote them."""
+    """Return the driver's own bytes, unchecked; None if another driver wrote them."""
     header = _ENVELOPE.header_of(blob)
     if header is None:
         return None
@@ -232,11 +214,10 @@ def _type(plain: list[object]) -> OperandType:
 
 
 _UNLIMITED = make("Control", deadline_seconds=UNLIMITED.deadline_seconds)
-"""Shared, because drivers only read it."""
 
 
 def build_control(control: Control, holder: Holder) -> int:
-    """Return the address of an NNAdapterControl that lives as long as `holder`."""
+    """Return the address of an NNAdapterControl."""
     if control is UNLIMITED:
         return ctypes.addressof(_UNLIMITED)
     cancelled, progress = control.cancelled, control.progress
@@ -252,41 +233,30 @@ def build_control(control: Control, holder: Holder) -> int:
 
 
 class Request:
-    """NNAdapterComputeRequest template without addresses, shared by calls with equal sizes."""
+    """Template of an NNAdapterComputeRequest for one signature."""
 
     def __init__(self, border: NativeSignature) -> None:
         every = (*border.inputs, *border.outputs)
         pattern = _pattern(*(tuple([(type_.dtype, type_.rank) for type_ in types]) for types in border))
         self.sizes = [type_.nbytes for type_ in border.inputs]
-        """Bytes per input."""
         self.output_sizes = [type_.nbytes for type_ in border.outputs]
-        """Bytes per output."""
         self.types = border
         self.rooms = [(type_.dimensions, type_.dtype.array_type) for type_ in border.outputs]
-        """Dimensions and data types of output arrays."""
         self.is_packed = any(type_.dtype in PACKED for type_ in every)
         """Some data type is packed in C only."""
         self.may_lie_on_device = not self.is_packed and all(type_.size for type_ in every)
-        """True if every tensor is nonempty and has the same bytes in C."""
+        """True if all tensors are nonempty and unpacked."""
         sizes = [size for type_ in every for size in type_.dimensions]
         self.block = pattern.block.with_words(pattern.sizes, [*sizes, *self.sizes, *self.output_sizes])
         self.data, self.memory = pattern.data, pattern.memory
 
 
 class NativeCall:
-    """One NNAdapterComputeRequest, for one computation at a time.
-
-    Args:
-        request: the template.
-        stream: handle; None for a synchronous call.
-        control: deadline and cancellation.
-        sizes: values of the model's symbolic sizes as C array; None with static shapes.
-    """
+    """NNAdapterComputeRequest, for one computation at a time."""
 
     def __init__(self, request: Request, stream: int | None, control: Control, sizes: Any = None) -> None:
         self._request, self._holder = request, Holder()
         words, self.request = request.block.copied()
-        """Address of the request."""
         self._words = words.view(np.uint64)
         compute_request = CLASSES["ComputeRequest"].from_address(self.request)
         compute_request.stream, compute_request.control = stream, build_control(control, self._holder)
@@ -296,7 +266,7 @@ class NativeCall:
         self._made: Sequence[Array] = ()
 
     def take(self, inputs: Sequence[Array], outputs: Sequence[Array] = ()) -> None:
-        """Bind host arrays; outputs go to `outputs` if suitable, otherwise to new arrays."""
+        """Bind host arrays; use new outputs unless `outputs` fit."""
         request = self._request
         if request.is_packed:
             self._input_arrays, self._made = _packed(request.types, inputs)
@@ -311,12 +281,10 @@ class NativeCall:
         self._words[request.memory] = 0
 
     def _fit(self, outputs: Sequence[Array]) -> bool:
-        """Return whether the driver can write into the arrays."""
         is_plain = all(array.flags.c_contiguous and array.flags.aligned for array in outputs)
         return is_plain and [array.nbytes for array in outputs] == self._request.output_sizes
 
     def place(self, inputs: Sequence[DeviceMemory], outputs: Sequence[DeviceMemory]) -> None:
-        """Bind device memory."""
         request = self._request
         if any(memory.nbytes < size for memory, size in zip(inputs, request.sizes, strict=True)):
             raise self._other_sizes(inputs)
@@ -324,14 +292,14 @@ class NativeCall:
         self._words[request.memory] = [memory.handle or 0 for memory in (*inputs, *outputs)]
 
     def _other_sizes(self, inputs: Sequence[Array | DeviceMemory]) -> ExecutionError:
-        """Return the error for inputs that the driver would overrun; only plans from forged files cause it."""
+        """Return the error for inputs that the driver would overrun, as in forged files."""
         input_sizes = [buffer.nbytes for buffer in inputs]
         return ExecutionError(
             f"inputs have {input_sizes} bytes, and the program was compiled for {self._request.sizes}"
         )
 
     def results(self) -> Sequence[Array]:
-        """Return the written arrays and release all arrays."""
+        """Return the outputs and release all arrays."""
         output_arrays, self._input_arrays, self._made = self._made, (), ()
         if not self._request.is_packed:
             return output_arrays
@@ -342,29 +310,26 @@ class NativeCall:
 
 
 def _packed(types: NativeSignature, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-    """Return input and output arrays for packed data types."""
     pairs = zip(types.inputs, inputs, strict=True)
     packed_inputs = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
     return packed_inputs, [_allocate(type_) for type_ in types.outputs]
 
 
 class CallSignature:
-    """Signature of a run: types, values of symbolic sizes, and cached requests."""
+    """Types, sizes and cached requests of a run."""
 
     def __init__(self, border: NativeSignature, sizes: Any = None) -> None:
-        """Store types and a C array of sizes, None with static shapes."""
         self.border, self.told = border, sizes
         self.calls: dict[object, NativeCall] = {}
         """By slot; a slot runs one computation at a time."""
 
     @cached_property
     def request(self) -> Request:
-        """Shared template; only for concrete types."""
         return Request(self.border)
 
 
 class ExecutionSlot:
-    """Resources of one computation at a time: a stream, if the driver has streams."""
+    """Stream for one computation at a time."""
 
     def __init__(self, stream: NativeStream | None) -> None:
         self.stream = stream
@@ -375,16 +340,15 @@ class ExecutionSlot:
 
 
 _Kind = tuple[DataType, int]
-"""Data type and rank of a tensor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pattern:
-    """Request template for data types and ranks, and the words of the remaining members, tensor by tensor."""
+    """Request template for data types and ranks, with the remaining words per tensor."""
 
     block: StructTemplate
     sizes: Array
-    """Words of all dimensions, then of all byte counts."""
+    """All dimensions, then all byte counts."""
     data: Array
     memory: Array
 
@@ -427,18 +391,17 @@ def _allocate(type_: OperandType) -> Array:
 
 
 _Type = tuple[Any, ...]
-"""Fields of an `OperandType`; a dimension is (index among the sizes, OPEN) or (OPEN, size)."""
+"""Fields of an `OperandType`; dimensions are (size index, OPEN) or (OPEN, size)."""
 
 
 class _DynamicSignature:
-    """Signature with dynamic shapes, and a cache of specializations."""
+    """Signature with dynamic shapes."""
 
     def __init__(self, inputs: Sequence[_Type], outputs: Sequence[_Type]) -> None:
         self._types = inputs, outputs
         self._sized: Cache[tuple[int, ...], CallSignature] = Cache("drivers.native.open_borders", 8)
 
     def at(self, sizes: NumberedSizes, numbers: Sequence[int]) -> CallSignature:
-        """Return the signature for concrete sizes."""
         return self._sized.get_or_make(
             tuple(numbers), lambda: CallSignature(self._specialize(numbers), sizes.c_array(numbers))
         )
@@ -449,13 +412,13 @@ class _DynamicSignature:
 
 
 class RunSignature:
-    """Signature of a program whose runs pass sizes."""
+    """Signature of a program that gets sizes per run."""
 
     def __init__(self, sizes: NumberedSizes, border: _DynamicSignature) -> None:
         self._sizes, self._border = sizes, border
 
     def numbers(self, sizes: Sequence[Any]) -> list[int]:
-        """Return the model's sizes out of those of a run; see `Execution.specialize`."""
+        """Select the model's sizes from those of a run."""
         return self._sizes.of(sizes)
 
     def at(self, numbers: Sequence[int]) -> CallSignature:
@@ -463,7 +426,7 @@ class RunSignature:
 
 
 class DynamicSignatures:
-    """Cache of a context's dynamic signatures."""
+    """Signatures of a context."""
 
     def __init__(self) -> None:
         self._kept: Cache[tuple[Any, ...], _DynamicSignature] = Cache("drivers.native.open_borders", 256)
@@ -492,16 +455,9 @@ def _type_at(type_: _Type, numbers: Sequence[int]) -> OperandType:
 
 
 class NativeExecution(Execution):
-    """Execution of a C driver: reads the caller's arrays directly, and uses a stream if the driver has streams.
+    """Execution of a C driver. Reads the caller's arrays directly.
 
-    Args:
-        functions: of the driver.
-        device: handle.
-        handle: of the execution.
-        sized: signature; symbolic with dynamic shapes.
-        holder: owner of the memory that the driver reads from.
-        by_run: signature with dynamic shapes; None with static shapes.
-        seats: slots shared by the context's executions, because a stream may be a thread.
+    Executions of a context share slots (`seats`), because a stream may be a thread.
     """
 
     def __init__(
@@ -519,21 +475,13 @@ class NativeExecution(Execution):
         self._fixed = sized
         self._seats = seats
         self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
-        """By handle of the caller's stream, the last request, which the driver may still read, and its signature if it
-        is reusable.
-        """
+        """Last request per stream, which the driver may still read. The signature is None if it is not reusable."""
         self._last: tuple[Sequence[int], CallSignature | None] = (), None
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self.computed(self._fixed, inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """Run with a deadline and cancellation.
-
-        Raises:
-            CancelledError: the driver stopped because of the cancellation.
-            ExecutionError: the deadline passed, or the computation failed.
-        """
         return self.computed(self._fixed, inputs, control)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
@@ -542,7 +490,7 @@ class NativeExecution(Execution):
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """Return None for empty tensors, or data types that are packed in C only."""
+        """Return None for empty or packed tensors."""
         return self.computed_on_device(self._fixed, inputs, control)
 
     def enqueue(
@@ -563,7 +511,6 @@ class NativeExecution(Execution):
     def computed(
         self, sized: CallSignature, inputs: Sequence[Array], control: Control = UNLIMITED, outputs: Sequence[Array] = ()
     ) -> Sequence[Array]:
-        """Compute on host arrays, into `outputs` if suitable."""
         user = object()
         try:
             seat = self._seats.acquire(user)
@@ -583,7 +530,6 @@ class NativeExecution(Execution):
     def computed_on_device(
         self, sized: CallSignature, inputs: Sequence[DeviceTensor], control: Control
     ) -> Sequence[DeviceTensor] | None:
-        """Compute on device memory; None if unsupported."""
         input_memories = _placed(sized, inputs)
         if input_memories is None:
             return None
@@ -598,7 +544,6 @@ class NativeExecution(Execution):
     def enqueued(
         self, sized: CallSignature, inputs: Sequence[DeviceTensor], stream: Stream, control: Control
     ) -> Sequence[DeviceTensor] | None:
-        """Enqueue on a stream; None if unsupported."""
         assert isinstance(stream, NativeStream), "streams of a device are its own"
         input_memories = _placed(sized, inputs)
         if input_memories is None:
@@ -615,7 +560,7 @@ class NativeExecution(Execution):
         *,
         is_awaited: bool,
     ) -> list[DeviceTensor]:
-        """Compute into new device memory. On failure it is freed, but only after the stream has stopped using it."""
+        """Compute into new memory. On failure, free it only after the stream is done."""
         output_memories: list[DeviceMemory] = []
         try:
             for nbytes in sized.request.output_sizes:
@@ -635,7 +580,6 @@ class NativeExecution(Execution):
         self._functions.plain("destroy_execution", self._handle)
 
     def _enqueued(self, stream: NativeStream, sized: CallSignature, control: Control) -> NativeCall:
-        """Return the request for a stream, reusing the last one if it fits."""
         last, call = self._calls.get(stream.handle, (None, None))
         if call is None or last is not sized or control is not UNLIMITED:
             call = NativeCall(sized.request, stream.handle, control, sized.told)
@@ -647,7 +591,7 @@ class NativeExecution(Execution):
 
 
 class _SizedExecution(Execution):
-    """Execution specialized for one set of sizes; a view of the dynamic one."""
+    """Specialized view of an execution."""
 
     def __init__(self, whole: NativeExecution, sized: CallSignature) -> None:
         self._whole, self._sized = whole, sized
@@ -670,7 +614,7 @@ class _SizedExecution(Execution):
 
 
 def _seated(seat: ExecutionSlot, sized: CallSignature, control: Control) -> NativeCall:
-    """Return the slot's request for these sizes, cached unless it has a control."""
+    """Return the slot's cached request, or a new one for a control."""
     stream = None if seat.stream is None else seat.stream.handle
     if control is not UNLIMITED:
         return NativeCall(sized.request, stream, control, sized.told)
@@ -681,7 +625,7 @@ def _seated(seat: ExecutionSlot, sized: CallSignature, control: Control) -> Nati
 
 
 def _placed(sized: CallSignature, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
-    """Return the device memory of inputs; None if the driver cannot compute with it."""
+    """Return the inputs' memory; None if unsupported."""
     memories = [tensor.memory for tensor in inputs if isinstance(tensor.memory, DeviceMemory)]
     return memories if len(memories) == len(inputs) and sized.request.may_lie_on_device else None
 
@@ -692,7 +636,7 @@ def _tensors(sized: CallSignature, memories: Sequence[DeviceMemory]) -> list[Dev
 
 
 class NativeProgram(Program):
-    """Program of a C driver. Owns the memory that the driver may read: model, constants, serialized bytes."""
+    """Program of a C driver. Owns the model, constants and bytes that the driver may read."""
 
     def __init__(
         self,
@@ -715,12 +659,7 @@ class NativeProgram(Program):
         return NativeExecution(self._functions, self._device, handle, *around)
 
     def bound(self, request: int) -> int | None:
-        """Clone the program for an NNAdapterCompileRequest; return the new handle or None.
-
-        Raises:
-            CompilationError: the driver failed.
-            DriverError: it returned this program itself.
-        """
+        """Clone the program; return a handle or None."""
         with self._lock:
             handle = self._functions.create_handle_or_none(
                 "clone_with_constants", self._handle, request, failure=CompilationError, misuse=CompilationError

@@ -1,7 +1,7 @@
 """Parameters of LoRA adapters in run options, as feeds.
 
-Run options do not expose their adapters. But ONNX Runtime adds adapter parameters to the feed of a run, so a model
-that returns its inputs reveals them.
+Run options hide their adapters. ONNX Runtime feeds the parameters to a run, so a model that returns its inputs reveals
+them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ADVICE = "activate adapters that were made for this model"
 
 
 def has_adapters(options: onnxruntime.RunOptions) -> bool:
-    """Return whether run options activate adapters with parameters; False if the options stop the run."""
+    """Return whether run options activate adapters with parameters."""
     try:
         if options.terminate:
             return False
@@ -48,12 +48,8 @@ def has_adapters(options: onnxruntime.RunOptions) -> bool:
 def adapter_parameters(options: onnxruntime.RunOptions, inputs: Iterable[NodeArg]) -> dict[str, Array]:
     """Return the parameters of active adapters by input name.
 
-    Args:
-        options: run options for which `has_adapters` is true.
-        inputs: all inputs and overridable initializers of the model.
-
     Raises:
-        InvalidInputError: a parameter matches no input, or differs in data type.
+        InvalidInputError: a parameter fits no input.
     """
     element_types = {type_name(dtype): element for dtype, element in ELEMENT_TYPE_OF_DTYPE.items() if dtype != "string"}
     session = _session(
@@ -69,7 +65,7 @@ def adapter_parameters(options: onnxruntime.RunOptions, inputs: Iterable[NodeArg
 
 
 def warn_of_adapters(options: onnxruntime.RunOptions) -> None:
-    """Warn that runs on bound values ignore adapters, as in ONNX Runtime."""
+    """Warn that runs on bound values ignore adapters."""
     if has_adapters(options):
         warnings.warn(
             "the run options activate adapters, which have no effect on run_with_iobinding; use run or "
@@ -93,7 +89,7 @@ def _session(model: bytes) -> onnxruntime.InferenceSession:
 
 
 def _model_of(types: Mapping[str, int]) -> bytes:
-    """Return a model that returns its inputs, which default to empty tensors."""
+    """Return a model that returns its inputs, by default empty."""
     from onnx import helper
 
     returned = {f"{name}{_RETURNED}": type_ for name, type_ in types.items()}

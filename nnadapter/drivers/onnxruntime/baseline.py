@@ -15,7 +15,7 @@ from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 from nnadapter.process.real_onnxruntime import onnxruntime
 
 Run = Callable[[Mapping[str, Any]], Sequence[Any]]
-"""Feed -> all outputs, in the model's order."""
+"""Feeds -> all outputs."""
 
 
 def version() -> str:
@@ -24,11 +24,7 @@ def version() -> str:
 
 
 def opened(model: str | os.PathLike[str] | bytes) -> Run:
-    """Load a model on the CPU with default settings.
-
-    Raises:
-        CompilationError: loading failed. The returned function raises ExecutionError.
-    """
+    """Load a model on the CPU; return a function that raises ExecutionError."""
     with _translated("load", CompilationError):
         session = onnxruntime.InferenceSession(model, providers=[CPU_PROVIDER])
     return partial(_run, run_of(session), [output.name for output in session.get_outputs()])

@@ -1,7 +1,4 @@
-"""Operators that ONNX Runtime adds to the ONNX domain, or supports below the opset that introduced them.
-
-Optimized models contain some: SimplifiedLayerNormalization, LayerNormalization below opset 17.
-"""
+"""Operators that ONNX Runtime adds to the ONNX domain, such as SimplifiedLayerNormalization."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ _PLAIN_PROVIDERS = frozenset((CPU_PROVIDER, "AzureExecutionProvider"))
 def has_operator(op_type: str, opset: int) -> bool:
     """Return whether ONNX Runtime has a current kernel for an op of ONNX's domain.
 
-    Builds that cannot list operators: True. With other providers than the CPU, the operator schema suffices, because
-    listing kernels crashes in onnxruntime-gpu 1.31.
+    With other providers than the CPU, a schema suffices: listing kernels crashes in onnxruntime-gpu 1.31.
     """
     if not hasattr(native, "get_all_opkernel_def"):
         return True
@@ -44,7 +40,7 @@ def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
 
 @memoize(1)
 def _kernels() -> Mapping[str, Sequence[tuple[int, int]]]:
-    """Return (first, last) opset of every kernel by op type."""
+    """Return (first, last) opsets of kernels."""
     ranges_by_type: dict[str, list[tuple[int, int]]] = {}
     for kernel in native.get_all_opkernel_def():
         if not kernel.domain and kernel.provider == CPU_PROVIDER:

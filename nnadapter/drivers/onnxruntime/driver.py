@@ -1,4 +1,4 @@
-"""Device `cpu`: ONNX Runtime on the CPU, verdicts, and the decision on thread pools.
+"""Device `cpu`: ONNX Runtime on the CPU.
 
 Source of `_PACKED`: ONNX Runtime's `contrib_ops/cpu/bert/multihead_attention.cc`; observed with 1.32.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class _Packed(NamedTuple):
-    """Form with several operands packed in one input of a given rank. It loads, but every run fails."""
+    """Operands packed in one input of a given rank: the model loads, but runs fail."""
 
     position: int
     rank: int
@@ -59,7 +59,7 @@ _PACKED: Mapping[tuple[str, str], tuple[_Packed, ...]] = {
 
 
 def kernel_verdicts(model: onnx.ModelProto) -> Mapping[int, Verdict]:
-    """Return refusals by position for nodes of `_PACKED` forms."""
+    """Return refusals of `_PACKED` forms by position."""
     concerned = {
         position: forms
         for position, node in enumerate(model.graph.node)
@@ -92,24 +92,23 @@ def _kernel_verdict(node: onnx.NodeProto, forms: tuple[_Packed, ...], ranks: Map
 
 
 _ENOUGH = 150_000
-"""Work, in output elements, above which a thread pool pays off."""
+"""Work, in output elements, at which a thread pool pays off."""
 _PRODUCTS = 32
-"""Multiply-adds in the time of one element of an elementwise function."""
+"""Multiply-adds per element of an elementwise function."""
 _DYNAMIC_SIZE_GUESS = 128
-"""Assumed size of a dynamic dimension."""
 _WITHOUT_WEIGHTS = frozenset({"Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
-"""Ops that multiply matrices even if none is constant."""
+"""Ops that multiply matrices without constants."""
 _GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Resize", "Tile", "Upsample"})
-"""Ops with outputs much larger than their inputs."""
+"""Ops with large outputs."""
 _NO_WORK = frozenset({"Constant", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"})
 
 
 def threads_gain(model: onnx.ModelProto) -> bool:
-    """Return whether a model is faster with a thread pool, which sleeps between runs, than in the caller's thread.
+    """Return whether a thread pool, which sleeps between runs, makes a model faster.
 
-    Waking a pool costs more than short segments gain. Estimate: each node's output has the size of the largest model
-    input or output, and a weight is a matrix multiplied with it. Nodes with subgraphs, of other domains, and models
-    without tensor inputs or outputs always get a pool.
+    Waking a pool costs more than short segments gain. The estimate takes the largest input or output of the model for
+    each node's output, and multiplies it by weights. Subgraphs, other domains and models without tensors always get a
+    pool.
     """
     weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     border = [value for value in (*model.graph.input, *model.graph.output) if value.name not in weights]
@@ -132,7 +131,7 @@ def _elements(value: onnx.ValueInfoProto) -> float:
 
 
 def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]]) -> float:
-    """Estimate the elements of a node's output, plus its multiply-adds converted to elements."""
+    """Estimate a node's work in elements."""
     if node.op_type in _NO_WORK:
         return 0.0
     if (
@@ -149,14 +148,13 @@ def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]
 
 
 _OLDEST_JUDGED_OPSET = 7
-"""Older models are not judged, because ONNX Runtime treats them specially."""
+"""ONNX Runtime treats older models specially."""
 _KNOWN_OPSET = 23
-"""Opset that every supported ONNX Runtime knows."""
+"""Known to every supported ONNX Runtime."""
 _OF_TYPES = "Type Error: "
-"""Prefix of ONNX Runtime's type errors, which have various classes."""
+"""Prefix of type errors, which have various classes."""
 _UNKNOWN_OPERATOR = "is not a registered function/op"
 _LOADED_PARTS = 64
-"""Capacity of the cache of loaded parts."""
 _PROFILE = Profile(
     peak_flops=64e9,
     bandwidth=16e9,
@@ -166,7 +164,7 @@ _PROFILE = Profile(
     operation_seconds=1e-6,
     host_memory=True,
 )
-"""Conservative assumption; `nnadapter calibrate cpu` measures this machine."""
+"""Conservative assumption."""
 _CAPABILITY = Capability(
     form=ModelForm.ONNX,
     threading=Threading.REENTRANT,
@@ -178,7 +176,7 @@ _CAPABILITY = Capability(
 
 
 class CpuContext(Context):
-    """Context that compiles ONNX subgraphs to sessions. Threads spin only if the segment is the entire plan."""
+    """Context that compiles ONNX subgraphs to sessions."""
 
     def __init__(
         self, session_options: onnxruntime.SessionOptions | None = None, trace: Trace = SILENT, lane: str = "cpu"
@@ -194,9 +192,9 @@ class CpuContext(Context):
         return CpuContext(self._session_options, trace, lane)
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """Accept all nodes, except unknown operators and forms that fail at run time. Initializers may be missing.
+        """Accept all nodes, except unknown operators and forms that fail at run time.
 
-        With session options, unknown operators are accepted, since the options may register libraries.
+        Session options may register operators, so with them no operator is unknown.
         """
         lacking = kernel_verdicts(model)
         if self._session_options is not None:
@@ -218,7 +216,6 @@ class CpuContext(Context):
         return self._compiled(model, spins=True)
 
     def close(self) -> None:
-        """Release unused arena memory."""
         if self._has_compiled:
             shrink_arena()
 
@@ -245,7 +242,7 @@ class CpuContext(Context):
         except Exception as error:
             raise self._failed(model, error) from error
         finally:
-            del permit  # a stored error would keep this frame and the permit alive
+            del permit  # an error's frame would keep the permit
 
     def _failed(self, model: onnx.ModelProto, error: Exception) -> Exception:
         nodes = [node.name or node.op_type for node in model.graph.node]
@@ -261,10 +258,7 @@ class CpuContext(Context):
 def refused_nodes(
     model: onnx.ModelProto, session_options: onnxruntime.SessionOptions | None = None
 ) -> dict[int, Unsupported]:
-    """Return positions and reasons of valid nodes that ONNX Runtime does not load.
-
-    Empty if no single node is at fault, or the model is invalid.
-    """
+    """Return refusals by position of valid nodes that ONNX Runtime does not load."""
     from nnadapter.drivers.refused_nodes import find_culprits
 
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
@@ -285,20 +279,18 @@ def refuse_invalid_nodes(
     contexts: Sequence[Context],
     session_options: onnxruntime.SessionOptions | None = None,
 ) -> None:
-    """Raise for a node that is invalid, or of an unknown operator, for all input shapes.
-
-    Nodes with equal op, attributes and types are tried once. Weights are not read.
+    """Raise for a node that is invalid or has an unknown operator.
 
     Args:
-        model: the model.
+        model: the model; its weights are not read.
         suspects: positions of nodes to try.
         types: known types of values.
-        is_external: whether the node at a position may belong to a third-party operator.
-        contexts: contexts of other ONNX devices, including the last resort, which may know more operators or opsets.
-        session_options: the caller's; may register operators.
+        is_external: whether a node may belong to a third party.
+        contexts: other ONNX devices, which may know more operators.
+        session_options: the caller's.
 
     Raises:
-        InvalidModelError: no device supports a node; caused by ONNX Runtime's error.
+        InvalidModelError: no device supports a node.
     """
     from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 
@@ -341,7 +333,7 @@ def refuse_invalid_nodes(
 
 
 def _with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with size 1 for unknown input dimensions, because devices may refuse dynamic shapes."""
+    """Return a copy with size 1 for unknown dimensions, since devices may refuse dynamic shapes."""
     from nnadapter.onnx.construction import copied
 
     sized = copied(model)
@@ -413,7 +405,7 @@ _DOMAINS = frozenset(
         "org.pytorch.aten",
     )
 )
-"""Domains of operators in ONNX Runtime's wheels, besides ONNX's."""
+"""Operator domains of ONNX Runtime."""
 
 
 def _verdict(node: onnx.NodeProto, judge: Callable[[str, str], Verdict]) -> Verdict:

@@ -1,10 +1,7 @@
 """Failures of ONNX Runtime: translated errors, retries with fewer optimizations, and defective optimizers.
 
-`ConstantFolding` inlines the taken branch of an `If` with constant condition. With a nested `If`, this may crash the
-process (observed with 1.32). Preparation keeps such an `If` only if its branch is inconsistent.
-
-`FLAWS` lists optimizers that compute wrong results or crash, with a check of the graph. A search for required op names
-in the serialized model comes first, so most models cost one scan. Source: ONNX Runtime's core/optimizer; each form was
+`ConstantFolding` may crash on an `If` with constant condition that contains another `If`. `FLAWS` lists optimizers
+that crash or compute wrong results, with checks of the graph; a search for op names keeps the check cheap. All were
 observed with 1.32.
 """
 
@@ -53,7 +50,7 @@ if TYPE_CHECKING:
 
 
 TERMINATED = "Exiting due to terminate flag being set to true"
-"""ONNX Runtime's message for a terminated run; clients search for it."""
+"""Message of a terminated run; clients search for it."""
 _Translations = tuple[tuple[tuple[type[Exception], ...], type[NNAdapterError]], ...]
 
 
@@ -74,13 +71,7 @@ def _translations() -> _Translations:
 
 @contextmanager
 def translated(problem: str, advice: str, default: type[NNAdapterError] | None = None) -> Iterator[None]:
-    """Translate ONNX Runtime's exceptions: problem, its own message, advice.
-
-    Args:
-        problem: start of the message.
-        advice: next step.
-        default: class for all errors; by cause if None.
-    """
+    """Translate ONNX Runtime's exceptions of the block into `default`, or by cause."""
     try:
         yield
     except Exception as error:
@@ -91,7 +82,7 @@ def translated(problem: str, advice: str, default: type[NNAdapterError] | None =
 
 
 def translation(error: Exception, problem: str, advice: str, default: type[NNAdapterError] | None = None) -> Exception:
-    """Return the translated error; `error` itself if it is ours already, or unknown."""
+    """Return the translated error; unknown ones unchanged."""
     if isinstance(error, NNAdapterError):
         return error
     if "terminate flag" in str(error):
@@ -112,17 +103,14 @@ _OF_INPUTS = re.compile(
     "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign"
     "|Split|SplitToSequence|Squeeze|STFT|TensorScatter) "
 )
-"""Messages about indices, lengths, counts and sizes in inputs. Operators inside If are excluded: the branch may be at
-fault.
-"""
+"""Messages about inputs. Operators inside If may fail for another reason."""
 
 
 _POSITION = re.compile(r"\S*\.(?:cc|h):\d+ (?:[\w:*&<>~, ]+\([^()]*\)|\w+) ")
-"""Source position and function in messages."""
 
 
 def brief(error: BaseException) -> str:
-    """Return ONNX Runtime's message on one line, without source positions."""
+    """Return ONNX Runtime's message on one line."""
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     if "[ONNXRuntimeError]" in text:
         # Provider errors are nested; the innermost has the cause.
@@ -135,21 +123,15 @@ FEWER_OPTIMIZATIONS = "fewer optimizations"
 """Start of notes about a lower optimization level."""
 DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
 EXTENDED = "extended optimizations"
-"""Marker among disabled optimizers: everything above ORT_ENABLE_BASIC, including unnamed ones."""
+"""Marker for all optimizers above ORT_ENABLE_BASIC, some unnamed."""
 _MOST_ATTEMPTS = 3
-"""Limit on repeated runs per program, since inputs may be at fault instead."""
+"""Limit of repeated runs, since inputs may be at fault."""
 
 
 def disabled_optimizers(
     options: onnxruntime.SessionOptions | None, wrong: Iterable[str], caller_disabled: Iterable[str] = ()
 ) -> list[str]:
-    """Return the optimizers to disable, including the caller's, which the session argument would override.
-
-    Args:
-        options: the caller's session options.
-        wrong: defective optimizers.
-        caller_disabled: the caller's `disabled_optimizers`.
-    """
+    """Return the optimizers to disable, including the caller's, which a session argument would override."""
     names = dict.fromkeys(wrong)
     if not names:
         return list(caller_disabled)
@@ -163,13 +145,10 @@ def disabled_optimizers(
 def with_fewer_optimizations(
     options: onnxruntime.SessionOptions, attempt: Callable[[], _Result], problem: str, error: Exception
 ) -> tuple[_Result, str]:
-    """Retry at the highest lower optimization level that works; return the result and a note, which is also a warning.
+    """Retry at the highest lower optimization level that works.
 
-    Args:
-        options: session options, whose level is changed temporarily.
-        attempt: loads and perhaps runs the model.
-        problem: what failed, for the note.
-        error: the original error, raised again if the unoptimized model fails too.
+    Returns:
+        The result, and a note that is also a warning. If the unoptimized model fails, `error` is raised.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -212,13 +191,13 @@ def unoptimized() -> onnxruntime.SessionOptions:
 
 
 class UnoptimizedRuns:
-    """Counter of repeated runs of one program."""
+    """Counter of repeated runs."""
 
     def __init__(self) -> None:
         self._attempts = 0
 
     def allows(self, error: Exception) -> bool:
-        """Return whether to repeat a failed run, and count the attempt."""
+        """Return whether to repeat a failed run; count the attempt."""
         if self._attempts >= _MOST_ATTEMPTS or not _may_come_of_optimizers(error):
             return False
         self._attempts += 1
@@ -226,7 +205,6 @@ class UnoptimizedRuns:
 
 
 def _may_come_of_optimizers(error: Exception) -> bool:
-    """Return whether optimizers may have caused an error."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     kinds = (native.InvalidArgument, native.Fail, native.RuntimeException, native.NotImplemented)
@@ -235,7 +213,7 @@ def _may_come_of_optimizers(error: Exception) -> bool:
 
 @contextmanager
 def without_extended(options: onnxruntime.SessionOptions, disabled: Iterable[str]) -> Iterator[None]:
-    """Lower the optimization level temporarily if EXTENDED is disabled."""
+    """Lower the optimization level in the block if EXTENDED is disabled."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     level, basic = options.graph_optimization_level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -253,7 +231,7 @@ def _at_level(options: onnxruntime.SessionOptions, level: Any) -> Iterator[None]
 
 
 def wrong_optimizers(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return optimizers that may crash while loading a model.
+    """Return optimizers that may crash on a model.
 
     Source: ONNX Runtime 1.31, core/optimizer/constant_folding.cc.
     """
@@ -275,26 +253,24 @@ def _holds_choice(node: onnx.NodeProto) -> bool:
 
 
 _UNCHANGED = frozenset(("Identity", "Dropout", "Cast", "Expand", "Transpose", "Slice"))
-"""Operators that ONNX Runtime removes before fusions if they have no effect."""
+"""Operators that are removed before fusions if they have no effect."""
 _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
-"""Neutral operands."""
 _INTEGERS = (UINT8, INT8, UINT16, INT16)
-"""Data types supported by ReluQuantRewrite."""
 _LONGEST_CHAIN = 100
 _MATRIX_RANK = 2
 _MOVED_BATCH = (b"permB", *(b"perm@" + bytes((first,)) for first in range(1, 6)))
-"""Encodings of an attribute `perm` that moves the batch dimension: packed, or unpacked with a nonzero first number."""
+"""Encodings of a `perm` that moves the batch dimension."""
 
 
 class Flaw(NamedTuple):
-    """Graph pattern that some optimizers compute wrongly or crash on."""
+    """Graph pattern that breaks some optimizers."""
 
     optimizers: tuple[str, ...]
     words: tuple[bytes, ...]
-    """Words that all such models contain."""
+    """Words of all such models."""
     occurs_in: Callable[[WireGraph], bool]
     any_word: tuple[bytes, ...] = ()
-    """Words of which such models contain at least one."""
+    """Words of which at least one occurs."""
 
 
 class _Norm(NamedTuple):
@@ -308,7 +284,7 @@ class _Norm(NamedTuple):
 
 
 def _layer_norm(graph: WireGraph) -> bool:
-    """Return whether a norm of a difference differs from layer norm in exponent or operand order."""
+    """Return whether a norm of a difference has another exponent or operand order than layer norm."""
     for norm in _norms(graph):
         base, exponent = (_producer(graph, name) for name in norm.power.inputs)
         if all(node is None or node.op_type != "Sub" for node in (base, exponent)):
@@ -323,7 +299,7 @@ def _layer_norm(graph: WireGraph) -> bool:
 
 
 def _rms_norm(graph: WireGraph) -> bool:
-    """Return whether an RMS norm changes the shape: mean without keepdims, or constants of a higher rank."""
+    """Return whether an RMS norm lacks keepdims, or has constants of a higher rank."""
     for norm in _norms(graph):
         exponent = _constant(graph, norm.power.inputs[1])
         is_square = exponent is None or not exponent.has_static_type or exponent.number == 2
@@ -343,7 +319,6 @@ def _has_another_shape(graph: WireGraph, norm: _Norm) -> bool:
 
 
 def _is_reversed(graph: WireGraph, node: WireNode) -> bool:
-    """Return whether a Sub is not `x - mean` with keepdims."""
     first, second = (_producer(graph, name) for name in node.inputs)
     if second is None or second.op_type != "ReduceMean":
         return first is not None and first.op_type == "ReduceMean"
@@ -370,7 +345,7 @@ def _norms(graph: WireGraph) -> Iterator[_Norm]:
 
 
 def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
-    """Yield (numerator, operand) of divisions, and (factor, divisor) of products with a reciprocal."""
+    """Yield operands of divisions and of products with reciprocals."""
     for node in graph.nodes:
         if len(node.inputs) != 2:
             continue
@@ -384,7 +359,7 @@ def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
 
 
 def _reciprocal(graph: WireGraph) -> bool:
-    """Return whether there is `1 / x * w` with integers, or with a 1 of higher rank than x."""
+    """Return whether `1 / x * w` has integers, or a 1 of higher rank than x."""
     for node in graph.nodes:
         numerator = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
         if numerator is None or (numerator.has_static_type and numerator.number != 1):
@@ -399,7 +374,7 @@ def _reciprocal(graph: WireGraph) -> bool:
 
 
 def _nearly_neutral(graph: WireGraph) -> bool:
-    """Return whether a float64 operand has an effect that float32 would lose."""
+    """Return whether a float64 operand is neutral in float32 only."""
     for node in graph.nodes:
         neutral = _NEUTRAL.get(node.op_type)
         for name in node.inputs if neutral is not None else ():
@@ -418,13 +393,13 @@ def _in_float32(number: float) -> float:
 
 
 def _expand_to_nothing(graph: WireGraph) -> bool:
-    """Return whether an Expand has a constant shape that contains 0."""
+    """Return whether an Expand has a constant shape with a 0."""
     targets = (_constant(graph, node.inputs[1]) for node in graph.nodes if node.op_type == "Expand")
     return any(target is not None and 0 in (target.values or ()) for target in targets)
 
 
 def _quantized_relu(graph: WireGraph) -> bool:
-    """Return whether a quantized Relu has a zero point that is not a constant 8- or 16-bit integer."""
+    """Return whether a quantized Relu has an unusual zero point."""
     for node in graph.nodes:
         if node.op_type != "QuantizeLinear" or len(node.inputs) < 3:
             continue
@@ -436,7 +411,6 @@ def _quantized_relu(graph: WireGraph) -> bool:
 
 
 def _requantized(graph: WireGraph) -> bool:
-    """Return whether consecutive QDQ pairs differ in parameters."""
     return any(_parameters(graph, first) != _parameters(graph, second) for first, second in _requantizations(graph))
 
 
@@ -446,7 +420,7 @@ def _requantized_along(graph: WireGraph) -> bool:
 
 
 def _requantizations(graph: WireGraph) -> Iterator[tuple[WireNode, WireNode]]:
-    """Yield the QuantizeLinear nodes of two consecutive QDQ pairs."""
+    """Yield consecutive QDQ pairs."""
     for second in graph.nodes:
         between = _producer(graph, second.inputs[0]) if second.op_type == "QuantizeLinear" else None
         first = _producer(graph, between.inputs[0]) if between and between.op_type == "DequantizeLinear" else None
@@ -455,22 +429,20 @@ def _requantizations(graph: WireGraph) -> Iterator[tuple[WireNode, WireNode]]:
 
 
 def _parameters(graph: WireGraph, node: WireNode) -> tuple[object, ...]:
-    """Return scale, zero point and layout."""
     return (*(_constant(graph, name) for name in node.inputs[1:]), _layout(graph, node))
 
 
 def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
-    """Return axis and block size; empty for a single scale."""
+    """Return axis and block size; empty for one scale."""
     scale = _constant(graph, node.inputs[1])
     is_single = scale is not None and not scale.shape
     return () if is_single else (graph.integer(node, "axis", 1), graph.integer(node, "block_size", 0))
 
 
 def _half_batch(graph: WireGraph) -> bool:
-    """Return whether there are a float16 product of constants and a Transpose that moves the first dimension.
+    """Return whether a float16 product of constants may be fused with a Transpose that moves the first dimension.
 
-    If fused, `FuseFp16InitializerToFp32NodeTransformer` crashes. Other optimizers may bring them together, so any such
-    Transpose counts.
+    `FuseFp16InitializerToFp32NodeTransformer` crashes on it. Optimizers move nodes, so every such Transpose counts.
     """
     permutations = (graph.integers(node, "perm") for node in graph.nodes if node.op_type == "Transpose")
     return any(len(permutation) > _MATRIX_RANK and permutation[0] != 0 for permutation in permutations) and any(
@@ -479,7 +451,7 @@ def _half_batch(graph: WireGraph) -> bool:
 
 
 def _is_half(graph: WireGraph, name: str) -> bool:
-    """Return whether a value derives from constants, one of them float16."""
+    """Return whether a value derives from float16 constants."""
     pending, visited, has_half = [name], set[str](), False
     while pending:
         name = pending.pop()
@@ -511,7 +483,7 @@ FLAWS = {
 
 
 def wrong_fusions(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
-    """Return the optimizers that compute a model (path or contents) wrongly; none if it is no serialized model."""
+    """Return the optimizers that break a model (path or contents)."""
     try:
         with mapped(source) as contents:
             return _wrong_fusions(contents)
@@ -541,7 +513,7 @@ def _constant(graph: WireGraph, name: str) -> WireConstant | None:
 
 
 def _root(graph: WireGraph, name: str) -> str:
-    """Return the value that remains after removal of operators without effect."""
+    """Skip operators without effect."""
     for _ in range(_LONGEST_CHAIN):
         node = graph.producers.get(name)
         if node is None or not node.inputs:
@@ -557,7 +529,7 @@ def _root(graph: WireGraph, name: str) -> str:
 
 
 def _other_operand(graph: WireGraph, node: WireNode) -> str | None:
-    """Return the operand that an operator passes on, if the other one is neutral."""
+    """Return the operand that an operator passes on."""
     neutral = _NEUTRAL.get(node.op_type)
     if neutral is None or len(node.inputs) != 2:
         return None

@@ -1,10 +1,7 @@
-"""CPU segments as programs: one session each, thread pool permits and memory estimates.
+"""CPU segments as programs: sessions, thread pool permits and memory estimates.
 
-The number of thread pools per process is limited. Programs compiled for timing only do not count, so that measured and
-later times agree.
-
-ONNX Runtime does not report the memory of a session; the estimate was fitted to malloc statistics (ONNX Runtime 1.31,
-models of 30 to 460 nodes, 1 to 70 MB of weights). Memory of runs comes from a shared arena.
+Permits limit the thread pools of the process. Programs that are only timed do not count, so that measured times hold
+later. Memory estimates were fitted to malloc statistics of ONNX Runtime 1.31; runs use a shared arena.
 """
 
 from __future__ import annotations
@@ -33,47 +30,47 @@ if TYPE_CHECKING:
 
 
 _MOST_THREADS = 256
-"""Limit on threads in all pools; each pool has one per processor."""
+"""Limit on threads in all pools."""
 _FEWEST_POOLS = 8
-"""Number of pools allowed regardless of threads."""
+"""Pools allowed in any case."""
 _uncounted: ContextVar[int] = ContextVar("uncounted", default=0)
-"""Number of permits to ignore in the current context."""
+"""Permits to ignore."""
 
 
 class _Pools:
-    """Target of the permits' weak references."""
+    """Target of weak references."""
 
 
 _POOLS = _Pools()
 
 
 class PoolPermit(weakref.ref[_Pools]):
-    """Permission for a thread pool, valid while referenced; sessions without one run in the caller's thread.
+    """Permission for a thread pool, valid while referenced.
 
-    Counting weak references needs no release: an interrupt cannot lose a permit, and no finalizer takes a lock.
+    Counted weak references need no release: an interrupt loses none, and no finalizer takes a lock.
     """
 
 
 def pool_permit() -> PoolPermit | None:
-    """Return a permit, or None at the limit."""
+    """Return a permit; None at the limit."""
     permit = PoolPermit(_POOLS)
     return permit if pools_held() <= most_pools() + _uncounted.get() else None
 
 
 def most_pools() -> int:
-    """Return the maximum number of permits."""
+    """Return the limit of permits."""
     return max(_FEWEST_POOLS, _MOST_THREADS // usable())
 
 
 def pools_held() -> int:
-    """Return the number of permits in use."""
+    """Return the number of permits."""
     return weakref.getweakrefcount(_POOLS)
 
 
 @contextmanager
 def not_counting(pools: int) -> Iterator[None]:
-    """Ignore `pools` of the existing permits, held by programs that are only timed, for compilations in the block."""
-    token = _uncounted.set(max(pools, 0))  # some may be gone since they were counted
+    """Ignore `pools` permits, of programs that are only timed, in the block."""
+    token = _uncounted.set(max(pools, 0))  # some may be gone
     try:
         yield
     finally:
@@ -81,14 +78,13 @@ def not_counting(pools: int) -> Iterator[None]:
 
 
 _PYTHON_COPIES = 1
-"""The Python session keeps the serialized model for use with other providers."""
+"""kept by the Python session"""
 _BYTES_PER_NODE = 7 << 10
-"""Kernel, definition and schedule."""
 _BYTES_PER_SESSION = 96 << 10
 
 
 def session_bytes(model: Loadable, nodes: int) -> int:
-    """Estimate the bytes of a session without its runs. Weights count once, in the kernels' layout."""
+    """Estimate the bytes of a session without its runs."""
     return _BYTES_PER_SESSION + _PYTHON_COPIES * len(model.contents) + model.nbytes + _BYTES_PER_NODE * nodes
 
 
@@ -108,9 +104,8 @@ class CpuProgram(Program):
         notes: Sequence[str] = (),
     ) -> None:
         self.wants_pool = wants_pool
-        """True if it gains from a thread pool, with or without a permit."""
+        """True even without a permit."""
         self.notes = list(notes)
-        """Notes about a lower optimization level."""
         self._reopen, self._unoptimized_runs = reopen, UnoptimizedRuns()
         self._session = session
         self._held_bytes, self._weights = session_bytes(model, nodes), model.weights
@@ -120,7 +115,7 @@ class CpuProgram(Program):
             register_after_fork(self)
 
     def after_fork(self) -> None:
-        """Keep the session in a forked child: its destructor would wait for threads that exist only in the parent."""
+        """Keep the session in a forked child: its destructor would wait for missing threads."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
 
     @property
@@ -137,7 +132,7 @@ class CpuProgram(Program):
     def _repeat(
         self, names: Sequence[str], feeds: Mapping[str, Any], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, list[Array]] | None:
-        """Repeat a failed run with fewer optimizations; on success, use them from then on."""
+        """Repeat a failed run with fewer optimizations, and keep them."""
         if not self._unoptimized_runs.allows(error):
             return None
         results: list[Array] = []
@@ -169,15 +164,12 @@ def load_program(
     """Return the program of a model in a supported opset.
 
     Args:
-        model: the model; with session options, self-contained.
-        session_options: ONNX Runtime's.
-        spins: threads may spin, because the segment is the entire plan.
-        single_threaded: result of `threads_gain`, negated; ignored if it spins.
+        model: the model.
+        session_options: the caller's.
+        spins: threads may spin.
+        single_threaded: threads do not help.
         border: expected numbers of inputs and outputs.
         without: see `open_session`.
-
-    Raises:
-        CompilationError: ONNX Runtime does not load the model.
     """
     wants_pool = spins or not single_threaded
     permit = pool_permit() if wants_pool else None
@@ -206,4 +198,4 @@ def load_program(
             device="cpu",
         ) from error
     finally:
-        del permit  # a stored error would keep this frame and the permit alive
+        del permit  # an error's frame would keep the permit

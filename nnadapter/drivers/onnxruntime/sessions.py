@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions: options, threads, the shared arena, executions, and profiles as trace events."""
+"""ONNX Runtime sessions: options, shared arena, executions and profiles."""
 
 from __future__ import annotations
 
@@ -38,41 +38,31 @@ if TYPE_CHECKING:
 
 
 _CLOCKS = (time.time_ns, time.monotonic_ns)
-"""Candidates for ONNX Runtime's clock, which depends on the platform; their values differ by decades."""
+"""Candidates for ONNX Runtime's clock, decades apart."""
 _READINGS = 20
-"""Number of reading pairs for comparing clocks."""
 _LEFT_OUT = frozenset(("thread_scheduling_stats",))
-"""Long facts of little use."""
 _AROUND_NODES = 2
-"""Events per run in addition to its nodes."""
+"""Events per run besides nodes."""
 _numbers = count()
 
 
 class SessionProfile:
-    """Profile of one session, from `begin` to `end`.
-
-    Args:
-        recorder: receives the events.
-        lane: lane of the session's device.
-        nodes: number of nodes; may be set later.
-    """
+    """Profile of one session, from `begin` to `end`."""
 
     def __init__(self, recorder: Recorder, lane: str, nodes: int = 0) -> None:
         self.prefix = str(Path(recorder.folder()) / str(next(_numbers)))
-        """File prefix."""
         self._recorder, self._lane, self.nodes = recorder, lane, nodes
         self._sessions: list[onnxruntime.InferenceSession] = []
         self._files: list[str] = []
         self._start = 0
 
     def begin(self, session: onnxruntime.InferenceSession) -> None:
-        """Attach the session created with `prefix`."""
         self._start = _by_our_clock(int(session.get_profiling_start_time_ns()))
         self._sessions.append(session)
         self._recorder.add_source(self._read)
 
     def ran(self) -> None:
-        """Count a run; end the profile if the recorder has no space, so that lost events are counted."""
+        """Count a run; end the profile if the recorder is full."""
         if not self._recorder.reserve_events(self.nodes + _AROUND_NODES):
             self.end()
 
@@ -103,41 +93,41 @@ def profile_of(trace: Trace, lane: str, nodes: int = 0) -> SessionProfile | None
 
 
 def _by_our_clock(started: int) -> int:
-    """Convert a time of ONNX Runtime's clock to the trace's clock."""
+    """Convert a time of ONNX Runtime's clock to the trace's."""
     clock = min(_CLOCKS, key=lambda read_clock: abs(read_clock() - started))
     readings = []
     for _ in range(_READINGS):
         start_ns, theirs, end_ns = time.perf_counter_ns(), clock(), time.perf_counter_ns()
         readings.append((end_ns - start_ns, (start_ns + end_ns) // 2 - theirs))
-    return started + min(readings)[1]  # the pair with the shortest gap is the most accurate
+    return started + min(readings)[1]  # the shortest gap is the most accurate
 
 
 def _entries(file: Path) -> list[Mapping[str, Any]]:
     try:
         entries: list[Mapping[str, Any]] = json.loads(file.read_bytes())
-    except (OSError, ValueError):  # disk full, for example; keep the rest of the trace
+    except (OSError, ValueError):  # disk full, for example
         return []
     return entries
 
 
 _NUMBERS = "fiub"
-"""Kinds of arrays that can be passed by address."""
+"""Array kinds that can be passed by address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """Model in a form that the installed ONNX Runtime loads."""
+    """Model that the installed ONNX Runtime loads."""
 
     contents: bytes
     weights: Mapping[str, Array] = field(default_factory=dict)
-    """Weights missing from `contents`; the session reads them as long as it lives."""
+    """Weights missing from `contents`, read as long as the session lives."""
 
     @property
     def nbytes(self) -> int:
         return len(self.contents) + sum(array.nbytes for array in self.weights.values())
 
     def add_to(self, options: onnxruntime.SessionOptions) -> None:
-        """Register the weights for the next session created with these options."""
+        """Add the weights to the next session."""
         if self.weights:
             from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -150,7 +140,7 @@ def loadable_of(model: onnx.ModelProto, *, by_address: bool) -> Loadable:
 
     Args:
         model: the model.
-        by_address: pass large weights separately. Not with a caller's session options, which would keep them forever.
+        by_address: pass large weights separately; a caller's session options would keep them forever.
 
     Raises:
         InvalidModelError: no supported opset can express a node.
@@ -173,7 +163,6 @@ def loadable_of(model: onnx.ModelProto, *, by_address: bool) -> Loadable:
 
 
 USES_SHARED_ARENA = "session.use_env_allocators"
-"""Session option entry for the environment's shared allocator."""
 _SHRINKS = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 _DOUBLING = 0
 _FIRST_BYTES = 1 << 20
@@ -181,12 +170,12 @@ SMALLEST_MODEL = bytes.fromhex(
     "080a3a3e0a100a017812017922084964656e746974791208736d616c6c6573745a0f0a0178120a0a08080112040a020801"
     "620f0a0179120a0a08080112040a02080142040a001011"
 )
-"""y = Identity(x) for one float, opset 17; serialized, because onnx may not be installed at run time."""
+"""y = Identity(x), opset 17; serialized, because onnx may not be installed."""
 
 
 @memoize(1)
 def register_arena() -> None:
-    """Create the shared arena, once per process."""
+    """Create the shared arena."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     memory = onnxruntime.OrtMemoryInfo(
@@ -201,11 +190,7 @@ def register_arena() -> None:
 
 
 def shrink_arena() -> None:
-    """Release unused memory of the shared arena.
-
-    ONNX Runtime does so after a run that requests it. The run here is tiny and writes into our memory, so it does not
-    itself occupy the arena.
-    """
+    """Release unused memory of the shared arena, through a tiny run that requests it and writes into our memory."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     session = _smallest_session()
@@ -229,7 +214,7 @@ def _smallest_session() -> Any:
 
 
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
-"""The caller's run options for the current run of this thread."""
+"""The caller's, for the run of this thread."""
 options_lock = new_lock()
 """Guards temporary changes of session options."""
 _RUN_FIELDS = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches", "terminate")
@@ -242,9 +227,9 @@ _RUN_ENTRIES = (
     "qnn.rpc_control_latency",
     "qnn.lora_config",
 )
-"""Known entries, since ONNX Runtime cannot list them. Source: onnxruntime_run_options_config_keys.h."""
+"""ONNX Runtime cannot list them. Source: onnxruntime_run_options_config_keys.h."""
 _FOLDER = "session.model_external_initializers_file_folder_path"
-"""Folder of external data for models in memory; by default the current folder."""
+"""Folder of external data for models in memory."""
 _OF_WHOLE_MODELS = {
     "ep.context_enable": "",
     "ep.context_file_path": "",
@@ -263,9 +248,7 @@ _OF_WHOLE_MODELS = {
     "session.save_model_format": "",
     "session.strict_shape_type_inference": "",
 }
-"""Entries that concern the entire model, not a CPU segment, and their defaults. Source:
-onnxruntime_session_options_config_keys.h.
-"""
+"""Entries for entire models, with defaults. Source: onnxruntime_session_options_config_keys.h."""
 _ignored: WeakKeyDictionary[onnxruntime.SessionOptions, Mapping[str, str]] = WeakKeyDictionary()
 _CONFIG_FROM_MODEL = "ORT_LOAD_CONFIG_FROM_MODEL"
 _AFFINITIES = "session.intra_op_thread_affinities"
@@ -280,10 +263,7 @@ def new_session_options() -> onnxruntime.SessionOptions:
 
 
 def without_files(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
-    """Prevent sessions from opening files named by a model. Not for a caller's options, since it cannot be undone.
-
-    External weights are read in advance. A model that still names files comes from a forged compiled file.
-    """
+    """Prevent sessions from opening files that a (forged) model names. Irreversible, so not for a caller's options."""
     options.add_session_config_entry(_FOLDER, os.devnull)
     return options
 
@@ -296,11 +276,7 @@ def new_run_options() -> onnxruntime.RunOptions:
 
 
 def copied_run_options(options: onnxruntime.RunOptions) -> onnxruntime.RunOptions:
-    """Copy run options, without active adapters.
-
-    All entries of `nnadapter.ort.RunOptions` are copied; of other run options only known ones, because ONNX Runtime
-    cannot list them.
-    """
+    """Copy run options, without adapters and unknown entries."""
     copied = new_run_options()
     for name in _RUN_FIELDS:
         setattr(copied, name, getattr(options, name))
@@ -328,11 +304,11 @@ def _run_entry(options: onnxruntime.RunOptions, key: str) -> str | None:
 Repeat = Callable[
     [Sequence[str], Mapping[str, Any], Exception], "tuple[onnxruntime.InferenceSession, list[Array]] | None"
 ]
-"""Repeats a failed run with fewer optimizations: new session and results, or None if that fails, too."""
+"""Repeats a failed run with fewer optimizations; None if that fails."""
 
 
 class SessionExecution(Execution):
-    """Stateless execution of a session."""
+    """Execution of a session."""
 
     def __init__(self, session: onnxruntime.InferenceSession, where: str, repeat: Repeat | None = None) -> None:
         self._repeat = repeat
@@ -346,11 +322,10 @@ class SessionExecution(Execution):
         self._run_into: RunInto | None = run_into_of(session)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Array]:
-        """Run the session. Sequences and optionals are ONNX Runtime's Python objects."""
+        """Accept also sequences and optionals, as ONNX Runtime's Python objects."""
         return self.run(self.output_names, dict(zip(self.input_names, inputs, strict=True)))
 
     def compute_into(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> Sequence[Array]:
-        """Run into `outputs` if all types are supported."""
         if self._run_into is None:
             return self.compute(inputs)
         try:
@@ -364,7 +339,6 @@ class SessionExecution(Execution):
         return outputs
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
-        """Run with feeds by name."""
         try:
             results: list[Array] = self._run(names, feeds, run_options.get())
         except Exception as error:  # raised if the repetition fails  # noqa: BLE001
@@ -372,7 +346,6 @@ class SessionExecution(Execution):
         return results
 
     def _repeated(self, names: Sequence[str], feeds: Mapping[str, Any], error: Exception) -> list[Array]:
-        """Repeat a failed run with fewer optimizations, or raise its error."""
         repeated = self._repeat(names, feeds, error) if self._repeat is not None else None
         if repeated is None:
             with translated(self._failure, "check the inputs"):
@@ -388,7 +361,7 @@ def session_execution(
     profile: SessionProfile | None,
     repeat: Repeat | None = None,
 ) -> SessionExecution:
-    """Return the execution of a session, counting runs if it has a profile."""
+    """Return the execution of a session."""
     if profile is None:
         return SessionExecution(session, where, repeat)
     return _ProfiledExecution(session, where, profile)
@@ -400,7 +373,7 @@ class _ProfiledExecution(SessionExecution):
     def __init__(self, session: onnxruntime.InferenceSession, where: str, profile: SessionProfile) -> None:
         super().__init__(session, where)
         self._profile = profile
-        self._run_into = None  # so that every run uses `run`
+        self._run_into = None  # every run uses `run`
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
         try:
@@ -426,17 +399,17 @@ def open_session(
     """Return a session with defective optimizers disabled.
 
     Args:
-        model: the model; the caller keeps its weights alive.
-        session_options: the caller's; quiet defaults if None.
+        model: the model; the caller keeps its weights.
+        session_options: the caller's; None for quiet defaults.
         has_pool: there is a permit for a thread pool.
-        spins: threads may spin while waiting.
-        shares_arena: allocate from the shared arena, unless the options configure arenas.
-        providers: execution providers; empty for those in `session_options`, without fallback to others.
+        spins: threads may spin.
+        shares_arena: use the shared arena, unless the options configure arenas.
+        providers: execution providers; empty for those of the options, without fallback.
         without: further optimizers to disable.
-        profile: receives the session's events, replacing profiling by the options.
-        notes: receives a note about a lower optimization level; if None, lower levels are not tried.
-        accept: raises if a session with fewer optimizations is not good enough.
-        failed: error of the fully optimized session, if any.
+        profile: receives events, instead of the options' profile.
+        notes: receives a note about a lower optimization level; None forbids it.
+        accept: raises if a session with fewer optimizations is no good.
+        failed: error of the fully optimized session.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -448,8 +421,8 @@ def open_session(
         model.add_to(options)
     else:
         options = session_options
-    # SessionOptions cannot be copied, so the caller's are changed temporarily under a lock. Entries cannot be removed:
-    # spinning stays off unless the caller had set it.
+    # SessionOptions cannot be copied, so the caller's change temporarily. Entries cannot be removed: spinning stays
+    # off.
     with options_lock:
         for key in () if spins else _SPINNING:
             if not _has_entry(options, key):
@@ -460,7 +433,7 @@ def open_session(
         threads = options.intra_op_num_threads
         options.intra_op_num_threads = threads or (0 if has_pool else 1)
         written = options.optimized_model_filepath
-        options.optimized_model_filepath = ""  # intended for the entire model, not a segment
+        options.optimized_model_filepath = ""  # for the entire model, not a segment
 
         def attempt() -> onnxruntime.InferenceSession:
             with without_extended(options, wrong):
@@ -490,7 +463,6 @@ def _optimized(
     failed: Exception | None,
     notes: list[str] | None,
 ) -> onnxruntime.InferenceSession:
-    """Return a session with all optimizations, or with fewer if that fails."""
     summary = "ONNX Runtime failed to run a CPU segment"
     if failed is None:
         try:
@@ -507,7 +479,7 @@ def _optimized(
 
 @contextmanager
 def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | None) -> Iterator[None]:
-    """Set the profile of sessions created in the block, or disable profiling; restore the options afterwards."""
+    """Set or disable the profile of sessions created in the block."""
     saved_settings = options.enable_profiling, options.profile_file_prefix
     options.enable_profiling = profile is not None
     if profile is not None:
@@ -520,9 +492,9 @@ def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | Non
 
 @contextmanager
 def _options_as_given() -> Iterator[None]:
-    """Make sessions in the block ignore options stored in the model; needs `options_lock`.
+    """Ignore options stored in models, in the block; needs `options_lock`.
 
-    ONNX Runtime reads the variable for every session, and would reject other arguments.
+    ONNX Runtime reads the variable for every session.
     """
     if os.environ.get(_CONFIG_FROM_MODEL) != "1":
         yield
@@ -535,13 +507,13 @@ def _options_as_given() -> Iterator[None]:
 
 
 def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
-    """Return the folder of external data for models in memory, if the options set it."""
+    """Return the folder of external data, if set."""
     key = "session.model_external_initializers_file_folder_path"
     return None if options is None else session_entry(options, key) or None
 
 
 def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
-    """Return the entries that concern the entire model, and remember to hide them from segments."""
+    """Return the entries for entire models, and hide them from segments."""
     raw_entries = {key: session_entry(options, key) for key in _OF_WHOLE_MODELS}
     entries = {key: value for key, value in raw_entries.items() if value is not None and value not in ("", "0")}
     _ignored[options] = entries
@@ -550,7 +522,7 @@ def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str
 
 @contextmanager
 def _without_ignored(options: onnxruntime.SessionOptions) -> Iterator[None]:
-    """Hide `whole_model_entries` from sessions created in the block; needs `options_lock`."""
+    """Hide `whole_model_entries` in the block; needs `options_lock`."""
     entries = _ignored.get(options, {})
     for key in entries:
         options.add_session_config_entry(key, _OF_WHOLE_MODELS[key])
@@ -562,7 +534,7 @@ def _without_ignored(options: onnxruntime.SessionOptions) -> Iterator[None]:
 
 
 def check_session_options(options: onnxruntime.SessionOptions) -> None:
-    """Check that session options work for some model.
+    """Check session options with a tiny model.
 
     Raises:
         InvalidOptionError: ONNX Runtime rejects them.
@@ -576,7 +548,7 @@ def check_session_options(options: onnxruntime.SessionOptions) -> None:
     )
     with options_lock, profiling(options, None), _options_as_given(), _without_ignored(options):
         saved_settings = options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads
-        if not _has_entry(options, _AFFINITIES):  # affinities must match the number of threads
+        if not _has_entry(options, _AFFINITIES):  # must match the number of threads
             options.intra_op_num_threads = options.inter_op_num_threads = 1  # creating threads is slow
         options.optimized_model_filepath = ""
         try:
@@ -589,7 +561,7 @@ def check_session_options(options: onnxruntime.SessionOptions) -> None:
 
 
 def session_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
-    """Return a configuration entry; None if absent."""
+    """Return a session option entry, or None."""
     try:
         return str(options.get_session_config_entry(key))
     except RuntimeError:

@@ -1,7 +1,7 @@
 """ONNX Runtime values of types that its Python interface lacks (bfloat16, float8, 4 and 2 bits), and one-node models.
 
-Such values are copied through the memory of an OrtValue. Types below a byte are packed there, first element in the
-lowest bits (ONNX IR specification, "Packed data types"); numpy uses a byte each.
+Such values are copied by memory. Types below a byte are packed, first element in the lowest bits (ONNX IR
+specification, "Packed data types"); numpy uses a byte each.
 """
 
 from __future__ import annotations
@@ -31,14 +31,7 @@ _INPUTS, _OUTPUT = (b"a", b"b"), b"c"
 
 
 def model_of_one(op_type: bytes, inputs: int, element_type: int, shape: Sequence[int] | None = None) -> bytes:
-    """Serialize a model with one node from `a`, and `b` if `inputs` is 2, to `c`.
-
-    Args:
-        op_type: of the node.
-        inputs: number of inputs.
-        element_type: data type of all values.
-        shape: of all values; None for dynamic.
-    """
+    """Serialize a one-node model from `a`, and `b` if `inputs` is 2, to `c`."""
     tensor = [(1, element_type)]
     if shape is not None:
         tensor.append((2, _message(*((1, _message((1, size))) for size in shape))))  # type: ignore[arg-type]
@@ -51,7 +44,7 @@ def model_of_one(op_type: bytes, inputs: int, element_type: int, shape: Sequence
 
 
 def _message(*fields: tuple[int, int | bytes]) -> bytes:
-    """Encode a protobuf message from (field number, value) pairs."""
+    """Encode (field number, value) pairs."""
     return b"".join(
         varint_bytes(number << 3) + varint_bytes(value)
         if isinstance(value, int)
@@ -63,7 +56,7 @@ def _message(*fields: tuple[int, int | bytes]) -> bytes:
 Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
 """Output names, feeds, run options -> results."""
 RunInto = Callable[[Iterable[tuple[str, Any]], Iterable[tuple[str, Any]], Any], None]
-"""Feeds, output arrays by name, run options."""
+"""Feeds, output arrays, run options."""
 RunInPlace = Callable[[Iterable[tuple[str, Any]], Sequence[str], Any], list[Any]]
 """OrtValues by input name, output names, run options -> OrtValues."""
 
@@ -74,17 +67,14 @@ _PLAIN = frozenset(
         *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     )
 )
-"""Tensor types supported by the Python interface."""
+"""Types that the Python interface supports."""
 _PACKED_BYTES = "tensor(float4e2m1)"
 _GIVEN_AS_BYTES = MappingProxyType({"tensor(float8e4m3fn)": "float8_e4m3fn", _PACKED_BYTES: "float4_e2m1fn"})
-"""Tensor types that the interface returns as uint8 -> data type names."""
+"""Types that it returns as uint8."""
 
 
 def run_of(session: onnxruntime.InferenceSession) -> Run:
-    """Return a session's run(names, feeds, options) for numpy arrays of every data type.
-
-    If the interface supports all types, it is the native function without Python checks, which ours replace.
-    """
+    """Return a session's run(names, feeds, options) for all data types, without ONNX Runtime's Python checks."""
     if goes_by_memory(session):
         return run_by_memory(session)
     run: Run = inner_run(session)
@@ -103,7 +93,7 @@ def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
 
 
 def gives_foreign_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether the interface would read beyond an output, because it ignores that two elements share a byte."""
+    """Return whether the interface reads beyond an output, since it ignores packing."""
     return any(value.type == _PACKED_BYTES for value in session.get_outputs()) and goes_by_memory(session)
 
 
@@ -128,7 +118,7 @@ def run_into_of(session: onnxruntime.InferenceSession) -> RunInto | None:
 
 
 def run_in_place_of(session: onnxruntime.InferenceSession, place: str) -> RunInPlace:
-    """Return a run on OrtValues that leaves outputs in new memory of device 0 of the kind `place`. Thread-safe."""
+    """Return a run on OrtValues with outputs in new memory of a kind of device. Thread-safe."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -150,7 +140,7 @@ def run_in_place_of(session: onnxruntime.InferenceSession, place: str) -> RunInP
 def declared(result: Any, type_: str) -> Any:
     """Return a result in its declared data type.
 
-    The interface returns float8e4m3fn as uint8, and for float4e2m1 the packed bytes followed by foreign memory.
+    The interface returns float8e4m3fn as uint8, and float4e2m1 as packed bytes followed by foreign memory.
     """
     name = _GIVEN_AS_BYTES.get(type_)
     if name is None or not isinstance(result, np.ndarray) or result.dtype != np.uint8:
@@ -169,23 +159,23 @@ def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
 
 
 def is_foreign(array: Any) -> bool:
-    """Return whether the interface does not support the type of an array."""
+    """Return whether the interface does not support an array."""
     return isinstance(array, np.ndarray) and array.dtype != object and is_foreign_type(array.dtype)
 
 
 def is_foreign_type(dtype: np.dtype[Any]) -> bool:
-    """Return whether the interface does not support a numeric data type."""
+    """Return whether the interface does not support a data type."""
     return f"tensor({_words(dtype.name)})" not in _PLAIN
 
 
 def inner_run(session: onnxruntime.InferenceSession) -> Any:
-    """Return a session's run(names, feeds, options) without Python checks, which is faster for small models."""
+    """Return a session's run without Python checks."""
     inner = getattr(session, "_sess", None)
     return inner.run if inner is not None else session.run
 
 
 def output_binder(binding: onnxruntime.IOBinding) -> Callable[[str], object]:
-    """Return a function that binds an output to new host memory, without the Python layer if possible."""
+    """Return a function that binds an output to new host memory."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     inner = getattr(binding, "_iobinding", None)
@@ -199,15 +189,12 @@ def _bound_to(bind: Callable[[str, Any], object], device: Any, name: str) -> Non
 
 
 def results_of(binding: onnxruntime.IOBinding) -> list[onnxruntime.OrtValue]:
-    """Return the outputs of a binding's last run, independent of the binding.
-
-    Up to ONNX Runtime 1.27, `get_outputs` refers to storage that the next run replaces.
-    """
+    """Return a binding's outputs, independent of later runs (needed up to ONNX Runtime 1.27)."""
     return _held_by_themselves(binding._iobinding.get_outputs())
 
 
 def _held_by_themselves(values: Any) -> list[onnxruntime.OrtValue]:
-    """Copy the handles of a native vector; indexed access, because iterating over it is slow."""
+    """Copy the handles of a vector; indexing is faster than iteration."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -226,12 +213,7 @@ def native_value(array: Array) -> Any:
 
 
 def ort_value_of(result: Any, type_: str = "") -> Any:
-    """Return a result as an OrtValue, sharing memory for plain numbers; unsupported kinds are returned unchanged.
-
-    Args:
-        result: array, sparse tensor or list.
-        type_: ONNX Runtime's type name, for an empty list.
-    """
+    """Return a result as an OrtValue, shared if possible; `type_` is for empty lists."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     if isinstance(result, np.ndarray):
@@ -245,7 +227,7 @@ def ort_value_of(result: Any, type_: str = "") -> Any:
 
 
 def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
-    """Build a sequence by running a model; there is no other way."""
+    """Build a sequence by running a model."""
     from onnx import helper
 
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -281,7 +263,7 @@ def _handed_over(array: Array) -> onnxruntime.OrtValue:
 
 
 def array_of(value: onnxruntime.OrtValue) -> Array:
-    """Return the contents of an OrtValue in host memory."""
+    """Return an OrtValue as array."""
     name = DTYPE_OF_ELEMENT_TYPE[value.element_type()]
     if f"tensor({_words(name)})" in _PLAIN:
         return np.asarray(value.numpy())
@@ -296,7 +278,6 @@ def _words(name: str) -> str:
 
 
 def _packed(array: Array) -> Array:
-    """Return the bytes in ONNX's layout."""
     raw_bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     each = _elements_in_a_byte(array.dtype.name)
     if each == 1:
@@ -308,7 +289,6 @@ def _packed(array: Array) -> Array:
 
 
 def _unpacked(contents: Array, name: str, shape: tuple[int, ...]) -> Array:
-    """Invert `_packed`."""
     dtype, each = np.dtype(name), _elements_in_a_byte(name)
     if each == 1:
         return contents.view(dtype).reshape(shape).copy()
