@@ -1,4 +1,4 @@
-"""Conversion of ONNX to the adapter IR: registry, one file per op family, and graph conversion."""
+"""Conversion of ONNX to the adapter IR."""
 
 from __future__ import annotations
 

@@ -20,11 +20,7 @@ _EXCHANGED = (0, 2, 1, 3)
 
 
 def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: int) -> int:
-    """Return `[B, S, heads * depth]` as `[B, heads, S, depth]`.
-
-    Raises:
-        Refusal: the last axis is not divisible.
-    """
+    """Return `[B, S, heads * depth]` as `[B, heads, S, depth]`, or raise Refusal."""
     dimensions = context.dimensions(name)
     if heads < 1 or len(dimensions) != 3 or dimensions[2] % heads:
         raise Refusal(
@@ -36,26 +32,23 @@ def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: in
 
 
 def join_heads(context: ConversionContext, operand: int, outputs: Sequence[str]) -> None:
-    """Add `[B, heads, S, depth]` as `[B, S, heads * depth]`, named in `outputs`."""
+    """Add `[B, heads, S, depth]` as `[B, S, heads * depth]`."""
     batch, heads, steps, depth = context.type_of(operand).dimensions
     (exchanged,) = context.add("TRANSPOSE", (operand,), {"perm": _EXCHANGED})
     context.add("RESHAPE", (exchanged,), {"shape": (batch, steps, heads * depth)}, outputs)
 
 
 _STAGES = ("product", "capped", "masked", "softmax")
-"""Meanings of `qk_matmul_output_mode`."""
 
 
 @converter("Attention", 23, 24, 25)
 def convert_attention(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Attention (23, 24, 25) to ATTENTION.
 
-    1. Inputs of rank 3 are split into heads, and the output is merged.
-    2. Past keys and values are concatenated with new ones, unless the cache is empty.
-    3. Since version 24, a short mask is padded to hide the keys beyond it.
+    1. Inputs of rank 3 are split into heads; past keys and values are concatenated unless empty.
+    2. Since version 24, a short mask is padded to hide further keys.
 
-    `softmax_precision` is ignored; devices choose one precision. Refused: past keys without values or with
-    `nonpad_kv_seqlen`.
+    `softmax_precision` is ignored. Refused: past keys without values or with `nonpad_kv_seqlen`.
     """
     packed = len(context.dimensions(node.input(0))) == 3
     query, key, value = _inputs(context, node, packed=packed)
@@ -73,7 +66,6 @@ def convert_attention(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list[int]:
-    """Return query, key and value, split into heads."""
     heads = [node.integer(name, 0) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
     if packed:
         return [split_heads(context, node, node.input(position), heads[position]) for position in range(3)]
@@ -83,7 +75,7 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list
 
 
 def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) -> tuple[int, int, int]:
-    """Return all keys and values, and the number of past ones."""
+    """Return keys, values, and the number of past ones."""
     past = node.input(4), node.input(5)
     if any(past) and (not all(past) or node.input(6)):
         raise Refusal(
@@ -104,7 +96,6 @@ def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) ->
 
 
 def _mask(context: ConversionContext, node: OnnxNode, keys: int) -> int:
-    """Return the mask, padded to the number of keys since version 24."""
     name = node.input(3)
     if not name:
         return ABSENT
@@ -169,7 +160,7 @@ def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None
 
 
 def _looked_up(context: ConversionContext, node: OnnxNode, position: int) -> int:
-    """Return cache rows for `position_ids`; without them, the cache has one row per position."""
+    """Return table rows by `position_ids`, or the table."""
     cache = context.operand(node.input(position))
     if not node.input(3):
         return cache
@@ -208,12 +199,10 @@ def convert_causal_convolution(context: ConversionContext, node: OnnxNode) -> No
 
 @exporter("ATTENTION")
 def export_attention(write: NodeWriter) -> Sequence[str]:
-    """Export ATTENTION as Attention (24), or 25 for windows.
+    """Export ATTENTION as Attention (24, or 25 with windows).
 
-    Causality with `offset`, and windows, become a mask: ONNX expresses an offset only by past keys, and windows only
-    since
-    25. With `lengths`, windows are attributes, since they depend on data. Refused: NaN for queries without keys, if
-        masked.
+    Offsets and windows become a mask if possible: ONNX expresses offsets by past keys only. Refused: NaN for queries
+    without keys, if masked.
     """
     of = write.operation
     query, key, value, mask, lengths = write.inputs
@@ -242,13 +231,12 @@ def export_attention(write: NodeWriter) -> Sequence[str]:
 
 
 def _sizes(write: NodeWriter) -> tuple[int, int]:
-    """Return the numbers of queries and keys."""
     keys: int = write.operation.key.type.dimensions[2]
     return write.type.dimensions[2], keys
 
 
 def _spread(write: NodeWriter, mask: str) -> str:
-    """Write the mask at full size, since ONNX hides keys beyond a short mask."""
+    """Expand the mask, since ONNX hides keys beyond a short one."""
     if not mask:
         return mask
     wanted, dimensions = _sizes(write), write.operation.mask.type.dimensions
@@ -258,10 +246,7 @@ def _spread(write: NodeWriter, mask: str) -> str:
 
 
 def _with_band(write: NodeWriter, mask: str) -> str:
-    """Write the mask combined with causality and windows, by distance of query and key.
-
-    The band is computed, since a constant would be as large as all scores.
-    """
+    """Combine the mask with causality and windows; computed, since a constant would be as large as all scores."""
     of = write.operation
     queries, keys = write.known(_sizes(write))
     places = write.node("Unsqueeze", _places(write, of.offset, queries), write.integers(1))
@@ -279,7 +264,7 @@ def _with_band(write: NodeWriter, mask: str) -> str:
 
 
 def _places(write: NodeWriter, first: int, count: int) -> str:
-    """Write `count` consecutive integers."""
+    """Write consecutive integers."""
     return write.node("Range", *(write.number(limit, DataType.INT64) for limit in (first, first + count, 1)))
 
 
@@ -310,7 +295,7 @@ def export_rotary_embedding(write: NodeWriter) -> str:
 
 
 def _rows(write: NodeWriter, position: int) -> str:
-    """Write cosines or sines expanded to the batch, since ONNX does not broadcast them."""
+    """Expand tables to the batch, since ONNX does not broadcast them."""
     type_ = write.types[position]
     assert type_ is not None, "both are required"
     batch, _, steps, _ = write.type.dimensions

@@ -1,7 +1,6 @@
 """Conversion context: facts about the ONNX graph, and the IR model under construction.
 
-Results of operations on constants, such as dequantized weights, are known before the run. The operations stay in the
-model, so that each device can choose between integers and reals.
+Operations on constants, such as dequantization, stay in the model, so that devices choose between integers and reals.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason, Value
 
 _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})
-"""Operations whose result has exactly the elements of their input. Operations that grow data are left to the run."""
+"""Operations that only move elements; those that grow data are left to the run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,21 +44,12 @@ class KnownContents:
     """Lazily computed contents of a value."""
 
     contents: Callable[[], Array]
-    """Read-only, in the value's data type."""
     source: Dequantized | None = None
-    """Integers it was dequantized from, in the value's shape."""
+    """Integers they were dequantized from, in the same shape."""
 
 
 def passed_on(type_: str, attributes: Attributes, known: KnownContents) -> KnownContents | None:
-    """Return the known contents of an operation's result.
-
-    Returns None if the operation computes anything, or depends on symbolic sizes.
-
-    Args:
-        type_: operation type.
-        attributes: all that affect the result.
-        known: contents of its only input.
-    """
+    """Return the known contents of an operation's result; None if it computes or depends on symbolic sizes."""
     if type_ not in _KEEPING or any(map(is_symbolic, attributes.values())):
         return None
     exact = tuple(sorted(attributes.items()))
@@ -88,12 +78,12 @@ _PLAIN = frozenset((int,))
 
 
 class GraphValues:
-    """Values of one graph, queried by converters while its nodes are converted in order.
+    """Values of one graph, as converters query them.
 
     Args:
-        values: facts about each value, by name.
-        constants: contents of initializers, by name.
-        sizes: symbolic contents of shape-derived values, by name; may grow.
+        values: facts by name.
+        constants: contents of initializers.
+        sizes: symbolic contents of shape-derived values; may grow.
     """
 
     def __init__(
@@ -110,11 +100,7 @@ class GraphValues:
         self._node = OnnxNode("", "", "", 0, (), ())
 
     def constant(self, name: str) -> Array:
-        """Return the contents of an ONNX value.
-
-        Raises:
-            Refusal: not known before the run.
-        """
+        """Return the contents of an ONNX value, or raise Refusal if not known before the run."""
         array = self._constants.get(name)
         if array is not None:
             return array
@@ -135,7 +121,7 @@ class GraphValues:
         return f"input {inputs.index(name)}" if name in inputs else "a value inside"
 
     def hold(self, name: str, contents: Array | SymbolicArray) -> None:
-        """Record the contents of a value inside the current node that the graph does not name."""
+        """Record the contents of an unnamed value inside the current node."""
         if isinstance(contents, SymbolicArray):
             # `sizes` is a mutable dict whenever sizes are symbolic
             cast("dict[str, SymbolicArray]", self._sizes)[name] = contents
@@ -145,15 +131,10 @@ class GraphValues:
         self._held[name] = contents
 
     def is_constant(self, name: str) -> bool:
-        """Return whether the contents of an ONNX value are known."""
         return name in self._constants or name in self._sizes or name in self._computed
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Return the integers of an ONNX value, symbolic if shape-derived; None if it has another kind of data.
-
-        Raises:
-            Refusal: not known before the run.
-        """
+        """Return integers, symbolic if shape-derived, or None for other data. Raises as `constant`."""
         size_array = self._sizes.get(name)
         if size_array is not None:
             return tuple(size_array.items.flat) if size_array.dtype.kind in "iu" else None
@@ -161,11 +142,7 @@ class GraphValues:
         return tuple(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else None
 
     def real(self, name: str) -> float | None:
-        """Return the single real number of an ONNX value, symbolic if shape-derived; None if it has anything else.
-
-        Raises:
-            Refusal: not known before the run.
-        """
+        """Return a single real, symbolic if shape-derived, or None for other data. Raises as `constant`."""
         size_array = self._sizes.get(name)
         if size_array is None or size_array.dtype.kind != "f":
             array = self.constant(name)
@@ -173,37 +150,21 @@ class GraphValues:
         return size_array.items.reshape(-1)[0] if size_array.items.size == 1 else None
 
     def optional_constant(self, node: OnnxNode, position: int) -> Array | None:
-        """Return the contents of an input, or None if it is absent.
-
-        Raises:
-            Refusal: present but not known before the run.
-        """
+        """Return the contents of an input, or None if absent. Raises as `constant`."""
         name = node.input(position)
         return self.constant(name) if name else None
 
     def dequantized(self, name: str) -> Dequantized | None:
-        """Return the integer constant that a value was dequantized from, or None."""
+        """Return the integers that a value was dequantized from, or None."""
         known_value = self._computed.get(name)
         return None if known_value is None else known_value.source
 
     def know(self, name: str, contents: Callable[[], Array], source: Dequantized | None = None) -> None:
-        """Record contents of an output that the current node computes from constants.
-
-        Later nodes that require a constant can then read it. Operations that only move elements propagate it.
-
-        Args:
-            name: of the output.
-            contents: called lazily.
-            source: integers it was dequantized from.
-        """
+        """Record lazily computed contents of an output, so that later nodes can use it as a constant."""
         self._computed[name] = KnownContents(contents, source)
 
     def declared(self, name: str) -> OperandType:
-        """Return the type that the graph states for an ONNX value, with symbolic sizes.
-
-        Raises:
-            Refusal: not a dense tensor of known shape.
-        """
+        """Return the type that the graph states, with symbolic sizes, or raise Refusal."""
         declared_type = self._types.get(name)
         if declared_type is None:
             if not name:
@@ -212,7 +173,7 @@ class GraphValues:
         return declared_type
 
     def forget_type(self, name: str) -> None:
-        """Drop the cached type of a value after its sizes were found."""
+        """Drop a cached type after its sizes were found."""
         self._types.pop(name, None)
 
     def _read_type(self, name: str) -> OperandType:
@@ -274,25 +235,23 @@ class QuantizedNode:
     """Node on reals with quantized values."""
 
     operands: Mapping[str, int] = field(default_factory=dict)
-    """Value name -> operand to read instead."""
     result: QuantizedType | None = None
-    """Type of the result."""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    """Extra attributes of the operation that produces the result, such as a fused activation."""
+    """Extra attributes of the result's operation, such as a fused activation."""
 
 
 _NOTHING = QuantizedNode()
 
 
 class ConversionContext(GraphValues):
-    """Builder that adds operations node by node; a refused node leaves the model unchanged.
+    """Builder of the IR model; a refused node leaves it unchanged. See `GraphValues`.
 
     Args:
-        values: facts about each value, by name.
-        constants: contents of initializers, by name.
-        sizes: symbolic contents of shape-derived values, by name; may grow.
-        typed_names: values of certain type, in addition to constants and results of operations.
-        takes_sizes: make shape-derived values model inputs when operations read them, without guards.
+        values: facts by name.
+        constants: contents of initializers.
+        sizes: symbolic contents of shape-derived values; may grow.
+        typed_names: other values of certain type.
+        takes_sizes: make shape-derived values model inputs, without guards.
     """
 
     def __init__(
@@ -308,7 +267,7 @@ class ConversionContext(GraphValues):
         self._typed_names = typed_names
         self._takes_sizes = takes_sizes
         self.guessed = False
-        """A converter used the type of a value that is neither symbolic nor produced by an operation."""
+        """The type of a value was used that no operation produced."""
         self.builder = ModelBuilder()
         self._operands: dict[str, int] = {}
         self._computed_operands: dict[str, int] = {}
@@ -318,17 +277,15 @@ class ConversionContext(GraphValues):
 
     @property
     def operand_of(self) -> Mapping[str, int]:
-        """ONNX value name -> operand."""
         return self._operands
 
     def begin(self, node: OnnxNode) -> Mark:
-        """Make `node` the origin of following operations. Return the mark for `undo`."""
+        """Make `node` the origin of operations, and return the mark for `undo`."""
         self._node = node
         self._made = 0
         return self.mark()
 
     def mark(self) -> Mark:
-        """Return a mark of the current state for `undo`."""
         return Mark(self.builder.mark(), len(self._operands), self.guessed)
 
     def undo(self, mark: Mark) -> None:
@@ -344,11 +301,7 @@ class ConversionContext(GraphValues):
             self._operands.popitem()
 
     def operand(self, name: str) -> int:
-        """Return the operand of an ONNX value; adds a constant or model input if no operation produced it.
-
-        Raises:
-            Refusal: there is no such value, or it has no operand type.
-        """
+        """Return the operand of an ONNX value, added as a constant or model input if necessary, or raise Refusal."""
         if name in self._quantized.operands:
             return self._quantized.operands[name]
         if name in self._computed:
@@ -367,7 +320,7 @@ class ConversionContext(GraphValues):
 
     @contextmanager
     def quantized(self, meaning: QuantizedNode) -> Iterator[None]:
-        """Make converters of real-valued ops read quantized operands and quantize their result within the block."""
+        """Make converters of real-valued ops read and produce quantized operands within the block."""
         self._quantized = meaning
         try:
             yield
@@ -375,15 +328,11 @@ class ConversionContext(GraphValues):
             self._quantized = _NOTHING
 
     def optional_operand(self, name: str) -> int:
-        """Return the operand of an ONNX value, or `ABSENT` if the name is empty."""
+        """Return the operand of an ONNX value, `ABSENT` if the name is empty."""
         return self.operand(name) if name else ABSENT
 
     def type_of(self, value: int | str) -> OperandType:
-        """Return the type of an operand, or the type that the graph states for an ONNX value.
-
-        Raises:
-            Refusal: not a dense tensor of known shape.
-        """
+        """Return the type of an operand or ONNX value, or raise Refusal."""
         if isinstance(value, str):
             operand = self._quantized.operands.get(value, self._operands.get(value))
             if operand is None:
@@ -393,7 +342,6 @@ class ConversionContext(GraphValues):
         return self.builder.type_of(value)
 
     def dimensions(self, name: str) -> tuple[int, ...]:
-        """Return the dimensions of an ONNX value."""
         return self.type_of(name).dimensions
 
     def add(
@@ -406,15 +354,15 @@ class ConversionContext(GraphValues):
         *,
         makes_result: bool = False,
     ) -> tuple[int, ...]:
-        """Add an operation of the current node. Return its output operands.
+        """Add an operation of the current node, and return its outputs.
 
         Args:
-            type_: operation type in the IR schema.
+            type_: operation type.
             inputs: operands by role.
-            attributes: by name; missing ones take their defaults.
-            outputs: ONNX value names of its outputs; empty for intermediate results.
-            quantized: type of each quantized output, None for others.
-            makes_result: following operations that produce the node's outputs only move this result.
+            attributes: missing ones take their defaults.
+            outputs: ONNX names; empty for intermediate results.
+            quantized: types of quantized outputs.
+            makes_result: following operations only move this result.
 
         Raises:
             Refusal: the operation does not accept these operands or attributes.
@@ -444,20 +392,18 @@ class ConversionContext(GraphValues):
             self._computed[name] = known
 
     def add_constant(self, array: Array, quantization: Quantization | None = None) -> int:
-        """Add a constant that belongs to the current node."""
         self._made += 1
         return self.builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantization)
 
     def is_fixed(self, name: str) -> bool:
-        """Return whether the value is constant at all sizes that the model is converted for."""
+        """Return whether the value is constant at all sizes."""
         return self.is_constant(name) and not (self._takes_sizes and self._is_traced(name))
 
     def value_of(self, operand: int) -> Array | None:
-        """Return the contents of a constant operand, or None."""
         return self.builder.value_of(operand)
 
     def _refusal(self, type_: str, inputs: Sequence[int], error: InvalidModelError) -> Refusal:
-        """Translate the error; an undefined data type is unsupported, not an invalid node."""
+        """An undefined data type is unsupported, not an invalid node."""
         try:
             roles = schema_of(type_).inputs
         except InvalidModelError:  # external operation that is missing or broken
@@ -480,20 +426,12 @@ class ConversionContext(GraphValues):
 
 
 def constant_integers(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int, ...] | None:
-    """Return the integers of a constant input, or None if it is absent.
-
-    Raises:
-        Refusal: it is not constant, or not of integers.
-    """
+    """Return the integers of a constant input, or None if absent, or raise Refusal."""
     return required_integers(context, node, position) if node.input(position) else None
 
 
 def required_integers(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int, ...]:
-    """Return the integers of a required constant input.
-
-    Raises:
-        Refusal: it is absent, not constant, or not of integers.
-    """
+    """Return the integers of a constant input, or raise Refusal."""
     name = node.input(position)
     integers = context.integers(name)
     if integers is None:
@@ -503,11 +441,7 @@ def required_integers(context: ConversionContext, node: OnnxNode, position: int)
 
 
 def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
-    """Return an axis counted from the front.
-
-    Raises:
-        Refusal: out of range.
-    """
+    """Return an axis counted from the front, or raise Refusal."""
     if not -rank <= axis < rank:
         raise Refusal(
             Reason.INVALID_NODE, f"axis of {node.op_type} is {axis}; expected -{rank} to {rank - 1} for rank {rank}"
@@ -516,11 +450,7 @@ def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
 
 
 def normalize_axes(node: OnnxNode, axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Return axes counted from the front, in their order.
-
-    Raises:
-        Refusal: out of range, or duplicated.
-    """
+    """Return distinct axes counted from the front, or raise Refusal."""
     normalized = tuple(normalize_axis(node, axis, rank) for axis in axes)
     if len(set(normalized)) != len(normalized):
         raise Refusal(Reason.INVALID_NODE, f"axes of {node.op_type} are {list(normalized)}; expected none twice")

@@ -1,10 +1,7 @@
 """Conversion of an ONNX graph or single nodes, with a verdict for every node.
 
-The graph is converted once to one adapter IR model, from which segments are extracted later (`ir.extract`). Outputs of
-a refused node become model inputs (holes), so that the other nodes still fit into the same model.
-
-onnx's schemas check names and types of attributes but not their values. Converters do, and refuse violations of the
-specification as invalid, regardless of device support.
+Outputs of refused nodes become model inputs (holes), so that all other nodes are in one model, from which segments are
+extracted later (`ir.extract`). onnx's schemas do not check values of attributes; converters do.
 """
 
 from __future__ import annotations
@@ -31,27 +28,25 @@ from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Value, Ve
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conversion:
-    """Adapter IR model of a graph, with the outcome of each node."""
+    """IR model of a graph, with the outcome of each node."""
 
     model: Model
-    """All convertible nodes. Outputs of other nodes are model inputs."""
+    """Convertible nodes only."""
     verdicts: tuple[Verdict, ...]
-    """Verdict per node."""
     operations: tuple[tuple[int, ...], ...]
-    """Positions in `model.operations` per node. Empty if it was refused, or if another node of its atom has them."""
+    """Per node, positions in `model.operations`, unless refused or held by another node of its atom."""
     operand_of: Mapping[str, int]
-    """ONNX value name -> operand, for values of converted nodes."""
+    """ONNX value name -> operand."""
     groups: tuple[tuple[int, ...], ...] = ()
-    """Nodes converted as one. One of them has all operations."""
+    """Nodes converted as one."""
     tables: frozenset[int] = frozenset()
-    """Operations on shape-derived values that belong to no node."""
+    """Operations on shape-derived values, for no node."""
     source: tuple[SymbolicModel, Sequence[Any]] | None = None
-    """Symbolic model and replayed numbers from which `model` was specialized."""
+    """Symbolic model and numbers behind `model`."""
     one_by_one: Callable[[], PerNodeConversions] | None = None
-    """Convert the nodes of atoms individually; None if no atom has several nodes."""
+    """Convert nodes of atoms individually, if an atom has several."""
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
-        """Return some operations as a model of their own, see `ir.model.submodel`."""
         if self.source is None:
             return submodel(self.model, operations, inputs, outputs)
         traced, known = self.source
@@ -60,7 +55,7 @@ class Conversion:
 
     @cached_property
     def flops(self) -> tuple[int | None, ...]:
-        """Floating-point operations per node; 0 if counted at another node of its atom, None if refused."""
+        """Per node; 0 if counted at another node of its atom, None if refused."""
         return tuple(
             _flops(self.model, made) if verdict else None
             for made, verdict in zip(self.operations, self.verdicts, strict=True)
@@ -68,7 +63,6 @@ class Conversion:
 
     @cached_property
     def per_node(self) -> PerNodeConversions:
-        """Individual conversions of the nodes of atoms, regardless of the atoms' outcome. Lazy."""
         return PerNodeConversions(nodes=(), conversion=self) if self.one_by_one is None else self.one_by_one()
 
 
@@ -77,13 +71,12 @@ class PerNodeConversions:
     """Individually converted nodes of atoms."""
 
     nodes: tuple[int, ...]
-    """Positions in the graph."""
     conversion: Conversion
-    """Conversion of one node per distinct kind."""
+    """One node per distinct kind."""
     like: tuple[int, ...] = ()
-    """Per node, the position in `conversion` of its kind."""
+    """Per node, its kind's position in `conversion`."""
     copies: tuple[int, ...] = ()
-    """Graph positions of duplicated nodes, which groups may own exclusively."""
+    """Duplicated nodes, for exclusive use by groups."""
 
 
 def convert_graph(
@@ -97,25 +90,20 @@ def convert_graph(
 ) -> Conversion:
     """Convert as many nodes as possible.
 
-    1. Nodes are converted in order by the converter of their exact schema version. A group is converted as one at its
-       last node, or node by node if that is refused.
-    2. A node is refused, with a reason, if it violates its schema, has no converter, has a value that is not a dense
-       tensor of known shape, or if its converter or the IR schema refuses it. A refused node adds nothing to the model.
-    3. A node is refused if its operations' result types differ from the graph's.
-    4. Model inputs are values that no converted node produces, in order of first use.
-    5. Unused outputs after a node's first count as absent.
-    6. A refused node becomes a CUSTOM call if a device has a kernel for it. `calls` can force this for other nodes.
-       Nodes
-       without converter also become calls if a device declares their domain.
-    7. Model outputs are the graph's outputs, inputs of refused nodes, and `captured`, if they have an operand.
+    1. Converters of the exact schema version run in order; groups run at their last node, or node by node if refused.
+    2. A node is refused, and adds nothing, if it violates its schema, has no converter, has a value that is not a dense
+       tensor of known shape, yields other types than the graph's, or if its converter or the IR schema refuses it.
+    3. A refused node becomes a CUSTOM call if a device has a kernel. `calls` can force calls, and devices can declare
+       domains whose nodes without converter become calls.
+    4. Unused outputs after the first count as absent.
 
     Args:
-        nodes: in topological order; nodes with only constant inputs are already folded.
+        nodes: in topological order, folded.
         values: facts about each value.
-        constants: contents of initializers, read-only.
-        outputs: names of graph outputs.
-        captured: names of outer values that subgraphs read.
-        groups: disjoint groups of nodes.
+        constants: contents of initializers.
+        outputs: of the graph.
+        captured: outer values that subgraphs read, additional outputs.
+        groups: disjoint.
         calls: available kernels, or None.
     """
     wanted = dict.fromkeys((*outputs, *captured))
@@ -126,15 +114,7 @@ def convert_graph(
 
 
 class GrowingConversion:
-    """Conversion that grows node by node.
-
-    Args:
-        context: conversion context.
-        nodes: in topological order.
-        wanted: values read outside of the nodes.
-        groups: see `convert_graph`.
-        calls: see `convert_graph`.
-    """
+    """Conversion that grows node by node, see `convert_graph`; `wanted` values are read outside."""
 
     def __init__(
         self,
@@ -158,7 +138,7 @@ class GrowingConversion:
         self._tables: set[int] = set()
 
     def add(self, position: int) -> None:
-        """Convert one node, or leave a hole. Nodes are added in order."""
+        """Convert the next node, or leave a hole."""
         if position in self._waiting:
             return
         group = self._group_at.get(position)
@@ -169,7 +149,7 @@ class GrowingConversion:
                 self._add_node(member)
 
     def add_table(self, node: OnnxNode) -> bool:
-        """Convert an extra node that computes a shape-derived value. Return whether it succeeded."""
+        """Convert a node for a shape-derived value. Return whether it succeeded."""
         before = self.context.builder.mark()[1]
         verdict = _convert(self.context, node, None)
         self._tables.update(range(before, self.context.builder.mark()[1]))
@@ -205,7 +185,6 @@ class GrowingConversion:
         return True
 
     def finish(self) -> Conversion:
-        """Return the conversion. Call it after the last node."""
         operand_of = dict(self.context.operand_of)
         outputs = [operand_of[name] for name in {**self._wanted, **self._left} if name in operand_of]
         return Conversion(
@@ -229,7 +208,7 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
 
 
 def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
-    """Drop names of unused optional outputs, such as Dropout's mask, that older exporters write."""
+    """Drop unused optional outputs, which older exporters name."""
     if len(node.outputs) == 1 or all(name in read for name in node.outputs[1:]):
         return node
     kept = tuple(name if name in read else "" for name in node.outputs[1:])
@@ -282,10 +261,7 @@ def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter) -> None:
-    """Refuse a node with unknown output types.
-
-    An invalid node is refused as invalid instead, since that may be the cause.
-    """
+    """Refuse unknown output types; as invalid if the node is, which may be the cause."""
     try:
         for name in filter(None, node.outputs):
             context.declared(name)
@@ -349,13 +325,7 @@ def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
 def contradiction(
     node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array] = MappingProxyType({})
 ) -> Unsupported | None:
-    """Return the fault of a node, or None.
-
-    Args:
-        node: the node.
-        values: facts about its inputs and outputs.
-        constants: known contents.
-    """
+    """Return the fault of a node, or None."""
     if node.contradiction:
         return Unsupported(Reason.INVALID_NODE, node.contradiction)
     convert = lookup(node.domain, node.op_type, node.since_version) if node.since_version else None
@@ -373,13 +343,7 @@ def contradiction(
 def output_types(
     node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> Mapping[str, OperandType] | None:
-    """Return a node's output types by name, or None if it has no converter or is refused.
-
-    Args:
-        node: the node.
-        values: facts about its inputs.
-        constants: known contents.
-    """
+    """Return a node's output types by name, or None without conversion."""
     convert = lookup(node.domain, node.op_type, node.since_version)
     if convert is None:
         return None
@@ -394,7 +358,7 @@ def output_types(
 
 
 _TELLING = 64
-"""Largest constant (in elements) whose contents may influence a conversion: axes, sizes, exponents; never weights."""
+"""Largest constant, in elements, that may influence a conversion; weights never do."""
 
 
 def convert_per_node(
@@ -404,15 +368,7 @@ def convert_per_node(
     constants: Mapping[str, Array],
     read: Collection[str],
 ) -> PerNodeConversions:
-    """Convert nodes individually. Nodes that differ only in names and weights are converted once.
-
-    Args:
-        members: positions of the nodes.
-        nodes: all nodes of the graph.
-        values: facts about each value.
-        constants: known contents.
-        read: values with consumers.
-    """
+    """Convert nodes individually; those that differ only in names and weights once."""
     first: dict[Hashable, int] = {}
     like = []
     for member in members:
@@ -428,7 +384,6 @@ def convert_per_node(
 def _kind(
     node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array], read: Collection[str]
 ) -> Iterator[Hashable]:
-    """Yield everything that determines a node's operations and their cost."""
     yield node.domain, node.op_type, node.since_version
     for name, attribute in sorted(node.attributes.items()):
         yield name, _hashable(attribute)

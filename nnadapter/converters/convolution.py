@@ -1,6 +1,6 @@
 """Converters of convolutions, and window attributes shared with pooling.
 
-A sequence `[N, C, L]` is treated as a picture of height 1.
+Sequences `[N, C, L]` are pictures of height 1.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Window over spatial axes; every tuple has one value per axis."""
+    """Window, with a value per spatial axis."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     auto_pad: str
     pads: tuple[int, ...]
-    """All begins, then all ends; zeros if `auto_pad` is set."""
+    """Begins, then ends; zeros with `auto_pad`."""
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Extent of a dilated window."""
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
 
     def attributes(self, pads: Sequence[int]) -> dict[str, AttributeValue]:
-        """Return the attributes of an operation on pictures or volumes."""
+        """Return attributes of an operation on pictures or volumes."""
         return {
             "strides": as_picture(self.strides, 1),
             "dilations": as_picture(self.dilations, 1),
@@ -42,15 +41,7 @@ class Windows:
 
 
 def read_windows(node: OnnxNode, kernel: tuple[int, ...]) -> Windows:
-    """Read and check strides, dilations, auto_pad and pads.
-
-    Args:
-        node: the node.
-        kernel: window size.
-
-    Raises:
-        Refusal: wrong list length, or unknown auto_pad.
-    """
+    """Read windows of size `kernel`, or raise Refusal."""
     rank = len(kernel)
     auto_pad = node.text("auto_pad", "NOTSET") or "NOTSET"
     if auto_pad not in AUTO_PADS:
@@ -88,7 +79,7 @@ def _positive(node: OnnxNode, name: str, values: tuple[int, ...]) -> tuple[int, 
 
 
 def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return pads for ceil(size / stride) windows. Source: ONNX Conv-11, auto_pad SAME_UPPER and SAME_LOWER."""
+    """Return pads for ceil(size / stride) windows. Source: ONNX Conv-11, SAME_UPPER and SAME_LOWER."""
     totals = [
         symbolic_max(0, (-(-size // stride) - 1) * stride + extent - size)
         for size, stride, extent in zip(sizes, windows.strides, windows.extents, strict=True)
@@ -97,23 +88,19 @@ def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def split_pads(totals: Sequence[int], *, more_at_end: bool) -> tuple[int, ...]:
-    """Split total padding into begins and ends; `more_at_end` places an odd element."""
+    """Split padding; `more_at_end` places an odd element."""
     smaller = tuple(total // 2 for total in totals)
     larger = tuple(total - total // 2 for total in totals)
     return smaller + larger if more_at_end else larger + smaller
 
 
 def resolve_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return explicit pads: all begins, then all ends."""
+    """Return explicit pads."""
     return same_pads(windows, sizes) if windows.auto_pad.startswith("SAME") else windows.pads
 
 
 def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
-    """Return one to three spatial sizes of the first input.
-
-    Raises:
-        Refusal: another rank.
-    """
+    """Return one to three spatial sizes, or raise Refusal."""
     dimensions = context.dimensions(node.input(0))
     if not 3 <= len(dimensions) <= 5:
         raise Refusal(
@@ -135,7 +122,7 @@ def picture_pads(pads: Sequence[int]) -> tuple[int, ...]:
 
 
 def operation_type(family: str, sizes: Sequence[int], suffix: str = "") -> str:
-    """Return the operation of a family, such as `CONV_2D` for sequences and pictures, or `CONV_3D` for volumes."""
+    """Return the operation of a family, such as `CONV_2D` for sequences and pictures."""
     return f"{family}_{max(2, len(sizes))}D{suffix}"
 
 
@@ -146,7 +133,7 @@ def add_on_picture(
     inputs: Sequence[int],
     attributes: dict[str, AttributeValue],
 ) -> None:
-    """Add an operation on pictures or volumes; sequences `[N, C, L]` are reshaped to pictures and back."""
+    """Add an operation on pictures or volumes, with sequences reshaped."""
     dimensions = context.type_of(inputs[0]).dimensions
     outputs = len(schema_of(type_).outputs)
     if len(dimensions) > 3:
@@ -197,11 +184,7 @@ def _output_padding(node: OnnxNode, rank: int) -> tuple[int, ...]:
 
 
 def kernel_of(context: ConversionContext, node: OnnxNode, rank: int, position: int = 1) -> tuple[int, ...]:
-    """Return the spatial sizes of the filter at `position`.
-
-    Raises:
-        Refusal: another number of them, or the node contradicts them.
-    """
+    """Return a filter's spatial sizes, or raise Refusal."""
     dimensions = context.dimensions(node.input(position))
     if len(dimensions) != rank + 2:
         raise Refusal(
@@ -236,7 +219,7 @@ def _filter(context: ConversionContext, name: str) -> int:
 
 
 def _wanted_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return output sizes from `output_shape` or `auto_pad`, or None if pads decide."""
+    """Return sizes by `output_shape` or `auto_pad`, or None if pads decide."""
     named = node.integers("output_shape")
     if named:
         if len(named) not in (len(sizes), len(sizes) + 2):
@@ -253,7 +236,6 @@ def _wanted_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> t
 def _fit(
     windows: Windows, sizes: tuple[int, ...], extra: tuple[int, ...], wanted: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return pads and output padding for these output sizes."""
     totals = [
         stride * (size - 1) + more + extent - target
         for size, stride, more, extent, target in zip(

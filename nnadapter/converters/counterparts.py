@@ -1,13 +1,13 @@
-"""Ops that correspond to one IR operation with the same inputs, as a table for both directions.
+"""Ops with one IR counterpart on the same inputs, as a table for both directions.
 
 Each line has an op, converted schema versions, an arrow and operations:
 
     <->  converted and exported
-    ->   converted only; a family's file exports the operation, or ONNX lacks the op
+    ->   converted only
     <-   exported only
 
-Attributes follow a semicolon, as `name` or `onnx_name=ir_name`. Defaults are the operation's, or follow a colon. `@`
-marks an axis, which may be negative. For export, `[name]` is an int64 list input, `#name` an int64 scalar input, `~1`
+Attributes follow a semicolon, as `name` or `onnx_name=ir_name`, with defaults of the operation, or after a colon. `@`
+marks an axis, which may be negative. On export, `[name]` is an int64 list input, `#name` an int64 scalar input, `~1`
 casts input 1 to an ONNX index type, and `!1` to int64.
 """
 
@@ -144,16 +144,15 @@ Trilu <- TRILU; #k upper
 Where 9 16 <-> WHERE
 Xor 7 <-> XOR
 """
-"""Versions on one line differ only in data types, or in attributes that default to the older meaning."""
+"""Versions on one line differ in data types, or in attributes that default to the older meaning."""
 
 
 class _Mapped(NamedTuple):
-    """Attribute of op and operation, or instruction for an input."""
+    """Attribute, or instruction for an input."""
 
     mark: str
-    """`@`, `[`, `#`, `~`, `!`, or empty."""
     name: str
-    """ONNX attribute, or input position for `~` and `!`."""
+    """ONNX attribute, or input position."""
     attribute: Attribute
     default: str
 
@@ -208,7 +207,6 @@ _WRITTEN: Mapping[str, Callable[[NodeWriter, Any], str]] = {
     "~": lambda write, name: write.index(name),
     "!": lambda write, name: write.cast(name, DataType.INT64),
 }
-"""Mark -> writer of an input."""
 
 
 def _exporter(op_type: str, type_: str, attributes: Sequence[_Mapped]) -> Callable[[NodeWriter], Sequence[str]]:

@@ -1,4 +1,4 @@
-"""Conversion of nodes to CUSTOM: calls of custom kernels, or ONNX ops that a device takes unconverted."""
+"""Conversion of nodes to CUSTOM: kernel calls, or ONNX ops that a device takes unconverted."""
 
 from __future__ import annotations
 
@@ -22,49 +22,41 @@ Answer = Callable[
     [OnnxNode, int, Mapping[str, object], Sequence[OperandType | None], tuple[OperandType, ...] | None],
     tuple[OperandType, ...] | Unsupported,
 ]
-"""Lookup: (node, op version, attributes, input types, output types or None if unknown) -> output types if a device can
-run
-the node, or the reason why none can.
-"""
+"""(node, op version, attributes, input types, output types if known) -> output types, or the reason for a refusal."""
 
 
 @dataclass(frozen=True, eq=False)
 class KernelCalls:
-    """Nodes of one model that custom kernels may compute or that devices may take unconverted."""
+    """Nodes that custom kernels compute or devices take unconverted."""
 
     answer: Answer
     ops: frozenset[tuple[str, str]] = frozenset()
-    """(domain, op type) of ops with a kernel on a device of the session."""
+    """(domain, op type) with a kernel."""
     domains: frozenset[str] = frozenset()
-    """Domains whose unconverted nodes a device of the session takes."""
+    """Domains that a device takes unconverted."""
     opsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Domain -> version; ONNX's own domain is empty."""
     forced: frozenset[str] = frozenset()
-    """Names of nodes to convert to calls although they have a converter."""
+    """Nodes to convert to calls despite a converter."""
 
     def concerns(self, node: OnnxNode) -> bool:
-        """Return whether a kernel or a declared domain covers the node."""
+        """Return whether a kernel or domain covers the node."""
         return self.has_kernel(node) or node.domain in self.domains
 
     def has_kernel(self, node: OnnxNode) -> bool:
         return (node.domain, node.op_type) in self.ops
 
     def version_of(self, node: OnnxNode) -> int:
-        """Return the op's schema version, or the version of its domain."""
+        """Return the version of the op's schema, or of its domain."""
         return node.since_version or self.opsets.get(node.domain, 1)
 
 
 def attributes_of(node: OnnxNode) -> dict[str, object]:
-    """Return a node's attributes, including the schema's defaults."""
+    """Return attributes with the schema's defaults."""
     return {**schema_defaults(node.domain, node.op_type, node.since_version), **node.attributes}
 
 
 def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls) -> None:
-    """Convert a node to one CUSTOM operation.
-
-    Raises:
-        Refusal: no kernel fits, an output type is unknown, or a value has no operand type.
-    """
+    """Convert a node to CUSTOM, or raise Refusal."""
     operands = [context.operand(name) if name else None for name in node.inputs]
     types = [None if operand is None else _with_static_sizes(context.type_of(operand)) for operand in operands]
     attributes = attributes_of(node)
@@ -94,7 +86,7 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
 
 
 def _with_static_sizes(type_: OperandType) -> OperandType:
-    """Return the type with plain sizes: the kernel's answer holds for these sizes only."""
+    """A kernel's answer holds for concrete sizes only."""
     return OperandType(type_.dtype, tuple(int(size) for size in type_.dimensions), type_.layout, type_.quantization)
 
 
@@ -107,7 +99,7 @@ def _declared(context: ConversionContext, node: OnnxNode) -> tuple[OperandType, 
 
 @exporter(CUSTOM)
 def export_custom(write: NodeWriter) -> Sequence[str]:
-    """CUSTOM: its op, in its domain and version, with the node's own inputs and attributes."""
+    """Export CUSTOM as its op, in its domain and version."""
     call = CustomCall.of(write.operation.attributes)
     names = [name or "" for name in call.spread(write.inputs)]
     return write.of_version(call.domain, call.op_type, call.since_version, names, len(call.outputs), call.attributes)

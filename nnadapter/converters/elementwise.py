@@ -1,4 +1,4 @@
-"""Converters of elementwise ops: arithmetic, comparisons, functions, activations, casts and bits."""
+"""Converters of elementwise ops."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 @converter("HardSwish", 14, 22)
 def convert_hard_swish(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert HardSwish (14, 22) to HARD_SWISH: x * max(0, min(1, x / 6 + 0.5))."""
+    """Convert HardSwish (14, 22) to HARD_SWISH."""
     context.add("HARD_SWISH", (context.operand(node.input(0)),), {"alpha": 1 / 6, "beta": 0.5}, node.outputs)
 
 
 @converter("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)
 def convert_cast(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Cast (6 to 28) to CAST.
+    """Convert Cast (6 to 28) to CAST. Refused: `saturate` 0 for float8.
 
-    `saturate` 0 is refused for float8 targets, since CAST saturates. `round_mode` only affects float8e8m0, which the IR
-    lacks.
+    `round_mode` only affects float8e8m0, which the IR lacks.
     """
     target = data_type_name(node.integer("to"))
     if target not in DataType.__members__.values():
@@ -47,14 +46,14 @@ def check_saturation(node: OnnxNode, target: str) -> None:
 
 @converter("Clip", 6)
 def convert_clip_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Clip (6), with bounds in attributes, to CLIP."""
+    """Convert Clip (6), with attributes, to CLIP."""
     attributes = {"min": node.number("min", float("-inf")), "max": node.number("max", float("inf"))}
     context.add("CLIP", (context.operand(node.input(0)),), attributes, node.outputs)
 
 
 @converter("Clip", 11, 12, 13)
 def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Clip (11, 12, 13), with bounds in inputs, to CLIP if they are constant, otherwise to MAX and MIN."""
+    """Convert Clip (11, 12, 13) to CLIP, or with run-time bounds to MAX and MIN."""
     bounds = [context.is_fixed(name) for name in node.inputs[1:3] if name]
     limits = [context.optional_constant(node, position) for position in (1, 2)] if all(bounds) else []
     if limits and all(map(_is_exact, limits)):
@@ -72,7 +71,7 @@ def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _is_exact(limit: Array | None) -> bool:
-    """Return whether float64, the type of attributes, represents a scalar bound exactly."""
+    """Return whether float64 represents a scalar bound exactly."""
     if limit is None:
         return True
     return limit.size == 1 and (limit.dtype.kind not in "iu" or abs(int(limit.reshape(-1)[0])) <= 2**53)
@@ -103,7 +102,7 @@ def _copy_with_mask(context: ConversionContext, node: OnnxNode, filled_with: int
 
 @converter("Mod", 10, 13, 28)
 def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Mod (10, 13, 28) to MOD; floored remainders of reals, since version 28, are composed."""
+    """Convert Mod (10, 13, 28) to MOD; floored remainders of reals (28) are composed."""
     fmod = bool(node.integer("fmod", 0))
     floored = not fmod and context.type_of(node.input(0)).dtype.is_floating
     if floored and node.since_version < 28:
@@ -119,7 +118,7 @@ def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y: int) -> None:
-    """Adjust the truncated remainder: add y if the signs differ."""
+    """Add y to the truncated remainder if signs differ."""
     (remainder,) = context.add("MOD", (x, y), {"fmod": True})
     zero = context.add_constant(np.zeros((), np.dtype(context.type_of(x).dtype)))
     signs = (context.add("LESS", (operand, zero))[0] for operand in (remainder, y))
@@ -167,7 +166,7 @@ _VARIADIC: Mapping[str, tuple[Converter, tuple[int, ...]]] = {
     "Min": (partial(_extreme, "MIN"), (8, 12, 13)),
     "Sum": (_sum, (8, 13)),
 }
-"""Since version 8 these broadcast; version 6 requires equal shapes."""
+"""Version 6 requires equal shapes."""
 
 
 def _of_one_shape(convert: Converter) -> Converter:
@@ -190,7 +189,7 @@ for _op_type, (_convert, _versions) in _VARIADIC.items():
 
 @converter("CastLike", 15, 19, 21, 23, 24, 25)
 def convert_cast_like(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert CastLike (15 to 25) to CAST, with the limits of `convert_cast`."""
+    """Convert CastLike (15 to 25) to CAST, see `convert_cast`."""
     target = context.type_of(node.input(1)).dtype.value
     check_saturation(node, target)
     context.add("CAST", (context.operand(node.input(0)),), {"to": target}, node.outputs)
@@ -198,7 +197,7 @@ def convert_cast_like(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("BitShift", 11, 28)
 def convert_bit_shift(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert BitShift (11, 28) to BIT_SHIFT; version 28 adds signed integers and defines oversized shifts."""
+    """Convert BitShift (11, 28) to BIT_SHIFT."""
     direction = node.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
         raise Refusal(
@@ -218,7 +217,7 @@ def convert_bit_cast(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def clip(write: NodeWriter, x: str, low: float, high: float) -> str:
-    """Write Clip (13), with integer bounds limited to the type's range."""
+    """Write Clip (13); integer bounds stay in range."""
     dtype = write.dtype_of(x) or DataType.FLOAT32
     bounds = [_bound(write, limit, dtype) if np.isfinite(limit) else "" for limit in (low, high)]
     return write.node("Clip", x, *bounds)
@@ -237,12 +236,12 @@ def _scaled(write: NodeWriter, x: str, factor: float) -> str:
 
 
 def swish(write: NodeWriter, x: str, alpha: float = 1.0) -> str:
-    """Write x * sigmoid(alpha * x); ONNX Runtime has no kernel for Swish (24)."""
+    """Write x * sigmoid(alpha * x): ONNX Runtime has no kernel for Swish (24)."""
     return write.node("Mul", x, write.node("Sigmoid", _scaled(write, x, alpha)))
 
 
 def hard_swish(write: NodeWriter, x: str, alpha: float, beta: float) -> str:
-    """Write HardSwish (14) for ONNX's parameters, otherwise HardSigmoid times x."""
+    """Write HardSwish (14) for ONNX's parameters, otherwise HardSigmoid and Mul."""
     if (np.float32(alpha), beta) == (np.float32(1 / 6), 0.5):
         return write.node("HardSwish", x)
     return write.node("Mul", x, write.node("HardSigmoid", x, alpha=alpha, beta=beta))
@@ -260,31 +259,30 @@ FUSED: Mapping[str, Callable[..., str]] = {
     "gelu_tanh": lambda write, x: write.node("Gelu", x, approximate="tanh"),
     "swish": swish,
 }
-"""`fuse_code` -> writer, called with `fuse_parameters`."""
 
 
 @exporter("CEIL", "FLOOR", "ROUND")
 def export_rounding(write: NodeWriter) -> str:
-    """Export CEIL, FLOOR and ROUND as Ceil (13), Floor (13) and Round (22); integers are copied."""
+    """Export CEIL, FLOOR and ROUND as Ceil (13), Floor (13), Round (22), or for integers as copies."""
     op_type = write.operation.type.capitalize() if write.type.dtype.is_floating else "Identity"
     return write.node(op_type, write.inputs[0])
 
 
 @exporter("CLIP")
 def export_clip(write: NodeWriter) -> str:
-    """Export CLIP as Clip (13); infinite bounds are omitted."""
+    """Export CLIP as Clip (13)."""
     return clip(write, write.inputs[0], write.operation.attributes["min"], write.operation.attributes["max"])  # type: ignore[arg-type]
 
 
 @exporter("SWISH")
 def export_swish(write: NodeWriter) -> str:
-    """Export SWISH, see `swish`."""
+    """Export SWISH as Sigmoid and Mul."""
     return swish(write, write.inputs[0], write.operation.alpha)
 
 
 @exporter("HARD_SWISH")
 def export_hard_swish(write: NodeWriter) -> str:
-    """Export HARD_SWISH, see `hard_swish`."""
+    """Export HARD_SWISH as HardSwish (14)."""
     return hard_swish(write, write.inputs[0], write.operation.alpha, write.operation.beta)
 
 
@@ -302,9 +300,9 @@ def export_square(write: NodeWriter) -> str:
 
 @exporter("CELU")
 def export_celu(write: NodeWriter) -> str:
-    """Export CELU as alpha * Elu(x / alpha), since Celu (24) supports fewer data types.
+    """Export CELU as alpha * Elu(x / alpha); Celu (24) has fewer data types.
 
-    Negative alpha is composed from Exp, since Elu would take the other branch. Source: ONNX Celu-28.
+    Elu would take the wrong branch for negative alpha (Celu, version 28), so that is composed.
     """
     x, dtype = write.inputs[0], write.type.dtype
     alpha = write.number(write.operation.alpha, dtype)
@@ -318,14 +316,14 @@ def export_celu(write: NodeWriter) -> str:
 
 @exporter("SWIGLU")
 def export_swiglu(write: NodeWriter) -> str:
-    """Export SWIGLU as gate * sigmoid(alpha * gate) * value; ONNX Runtime has no kernel for SwiGLU (28)."""
+    """Export SWIGLU as Sigmoid and Mul: ONNX Runtime has no kernel for SwiGLU (28)."""
     gate, value = write.inputs
     return write.node("Mul", swish(write, gate, write.operation.alpha), value)
 
 
 @exporter("SUM")
 def export_sum(write: NodeWriter) -> str:
-    """Export SUM as Sum (13), or for integers as Add."""
+    """Export SUM as Sum (13), for integers as Add."""
     if write.type.dtype.is_floating:
         return write.node("Sum", *write.inputs)
     total, *rest = write.inputs
@@ -351,7 +349,6 @@ def export_mod(write: NodeWriter) -> str:
 
 
 def _rounds_up(write: NodeWriter, remainder: str, y: str) -> str:
-    """Write whether truncation rounded the quotient up."""
     zero = write.number(0, write.type.dtype)
     signs = [write.node("Less", name, zero) for name in (remainder, y)]
     return write.node("And", write.node("Xor", *signs), write.node("Not", write.node("Equal", remainder, zero)))
@@ -359,7 +356,7 @@ def _rounds_up(write: NodeWriter, remainder: str, y: str) -> str:
 
 @exporter("FLOOR_DIV")
 def export_floor_div(write: NodeWriter) -> str:
-    """Export FLOOR_DIV as Div, minus one if truncation rounded up."""
+    """Export FLOOR_DIV as Div, corrected if rounded up."""
     x, y = write.inputs
     dtype, quotient = write.type.dtype, write.node("Div", x, y)
     if dtype.is_floating:
@@ -373,7 +370,7 @@ def export_floor_div(write: NodeWriter) -> str:
 
 @exporter("BIT_SHIFT")
 def export_bit_shift(write: NodeWriter) -> str:
-    """Export BIT_SHIFT as BitShift (11), or for signed integers as BitShift (28)."""
+    """Export BIT_SHIFT as BitShift (11), for signed integers (28)."""
     signed = not write.type.dtype.value.startswith("u")
     direction = write.operation.direction.upper()
     return write.node("BitShift", *write.inputs, opset=28 if signed else 0, direction=direction)

@@ -1,11 +1,10 @@
-"""Export of an adapter IR model to ONNX.
+"""Export of an IR model to ONNX.
 
-1. Operand names are kept, and made unique. Nodes are named for their origin.
-2. Quantized operations follow `quantization`. Fused activations become separate nodes. Channels-last pictures are
-   transposed around operations on pictures.
-3. Outputs that are inputs, constants or repeated are copied, since nodes must produce ONNX outputs.
-4. Dynamic dimensions become named dimensions of inputs; attributes that depend on them are refused.
-5. Weights are references (`nnadapter.onnx.references`); keep the IR model alive.
+1. Operand names are kept; nodes are named for their origin.
+2. Fused activations become nodes; channels-last pictures are transposed around operations.
+3. Outputs that no node produces, or that repeat, are copied.
+4. Dynamic dimensions are named; attributes that depend on them are refused.
+5. Weights are references; keep the IR model alive.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ _TO_CHANNELS_FIRST, _TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Export:
-    """Exported model, with the outcome of each operation."""
+    """Exported model, with each operation's outcome."""
 
     model: onnx.ModelProto
     """Results of refused operations are inputs."""
     nodes: tuple[range, ...]
-    """Node positions per operation; empty if refused."""
+    """Per operation."""
     refusals: Mapping[int, Unsupported]
-    """Operation position -> refusal."""
+    """Keyed by operation."""
 
 
 def to_onnx(model: Model) -> onnx.ModelProto:
-    """Export a model to ONNX, see the module.
+    """Export a model to ONNX.
 
     Raises:
         InvalidModelError: an operation cannot be expressed in ONNX.
@@ -66,13 +65,11 @@ def to_onnx(model: Model) -> onnx.ModelProto:
 
 
 def export_model(model: Model) -> Export:
-    """Export a model to ONNX, with holes for inexpressible operations."""
+    """Export a model to ONNX, with holes for refused operations."""
     return _ModelExport(model).run()
 
 
 class _ModelExport:
-    """Export in progress."""
-
     def __init__(self, model: Model) -> None:
         self._model = model
         self._graph = GraphWriter()
@@ -111,7 +108,6 @@ class _ModelExport:
         return Export(model=made, nodes=tuple(nodes), refusals=refusals)
 
     def _weights(self, read: set[str]) -> dict[str, Array]:
-        """Return the model's constants that are used."""
         pairs = zip(self._names, self._model.operands, strict=True)
         return {name: operand.value for name, operand in pairs if operand.value is not None and name in read}
 
@@ -123,7 +119,6 @@ class _ModelExport:
         return Value(name, operand.type.dtype.value, sizes, int(operand.type.dtype.array_type.itemsize))
 
     def _outputs(self) -> list[Value]:
-        """Return the outputs, each produced by a node and unique."""
         outputs, given = [], set()
         made = {index for operation in self._model.operations for index in operation.outputs} - set(self._holes)
         for index in self._model.outputs:
@@ -148,7 +143,6 @@ class _ModelExport:
         self._name(first, [*results], wanted, operation)
 
     def _written(self, write: NodeWriter, channels_last: bool) -> list[str]:
-        """Write the nodes of one operation and return its result names."""
         if channels_last:
             write = _with_channels_first(write)
         real = on_reals(write)
@@ -167,7 +161,6 @@ class _ModelExport:
         return results
 
     def _name(self, first: int, results: list[str], wanted: Sequence[str], operation: Operation) -> None:
-        """Rename results to their operands, and nodes to their origin."""
         nodes = self._graph.nodes
         own = {name for node in nodes[first:] for name in node.outputs}
         renamed: dict[str, str] = {}
@@ -199,7 +192,6 @@ def _channels_last(operation: Operation, write: NodeWriter) -> bool:
 
 
 def _with_channels_first(write: NodeWriter) -> NodeWriter:
-    """Return a writer with the picture transposed to channels first."""
     first = write.type
     dimensions = tuple(first.dimensions[axis] for axis in _TO_CHANNELS_FIRST)
     if first.quantization is not None and first.quantization.axis is not None:
@@ -210,7 +202,6 @@ def _with_channels_first(write: NodeWriter) -> NodeWriter:
 
 
 def _with_reals(write: NodeWriter) -> NodeWriter:
-    """Return a writer with quantized operands as reals."""
     pairs = zip(write.inputs, write.types, strict=True)
     names = [name if type_ is None else dequantized(write, name, type_) for name, type_ in pairs]
     types = [None if type_ is None else OperandType(DataType.FLOAT32, type_.dimensions) for type_ in write.types]

@@ -29,7 +29,7 @@ def convert_gather(context: ConversionContext, node: OnnxNode) -> None:
 def convert_one_hot(context: ConversionContext, node: OnnxNode) -> None:
     """Convert OneHot (9, 11, 28), with constant depth, to ONE_HOT.
 
-    Negative indices count from the end in every version, as in ONNX Runtime; ONNX only defines that since 11.
+    Negative indices count from the end, as in ONNX Runtime; ONNX defines that since 11 only.
     """
     rank = len(context.dimensions(node.input(0)))
     attributes: dict[str, AttributeValue] = {
@@ -41,7 +41,6 @@ def convert_one_hot(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _depth(context: ConversionContext, node: OnnxNode) -> int:
-    """Return the single number in `depth`, of any data type."""
     name = node.input(1)
     values = context.integers(name)
     if values is None:
@@ -54,7 +53,7 @@ def _depth(context: ConversionContext, node: OnnxNode) -> int:
 
 @converter("Slice", 1)
 def convert_slice_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Slice (1), with attributes, to SLICE."""
+    """Convert Slice (1) to SLICE."""
     starts, ends = node.integers("starts"), node.integers("ends")
     if starts is None or ends is None:
         raise Refusal(Reason.INVALID_NODE, "attributes 'starts' and 'ends' of Slice must both be there")
@@ -99,10 +98,9 @@ def _slice(
 
 
 def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]:
-    """Return a Python slice's start and end with ONNX's meaning. Source: ONNX Slice-13.
+    """Return a Python slice with ONNX's meaning. Source: ONNX Slice-13.
 
-    Negative values count from the end. Values out of range are clamped; a backward slice to the first element ends at
-    `-(size + 1)`.
+    Bounds are clamped; a backward slice to the first element ends at `-(size + 1)`.
     """
     start, end = (value + size if value < 0 else value for value in (start, end))
     if step > 0:
@@ -115,7 +113,7 @@ def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]
 
 @converter("Pad", 2)
 def convert_pad_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Pad (2), with attributes, to PAD."""
+    """Convert Pad (2) to PAD."""
     _pad(context, node, node.integers("pads") or (), node.number("value", 0.0))
 
 
@@ -130,7 +128,6 @@ def convert_pad(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _spread_pads(node: OnnxNode, pads: Sequence[int], axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return pads of all axes, all begins and then all ends."""
     if len(pads) != 2 * len(axes):
         raise Refusal(Reason.INVALID_NODE, f"Pad has pads {list(pads)} for axes {list(axes)}; expected two per axis")
     complete = [0] * (2 * rank)
@@ -158,7 +155,7 @@ def _pad(context: ConversionContext, node: OnnxNode, pads: tuple[int, ...], valu
 
 @converter("CenterCropPad", 18)
 def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert CenterCropPad (18), with a constant shape, to PAD; negative pads crop, an odd element is at the end."""
+    """Convert CenterCropPad (18), with a constant shape, to PAD, which crops by negative pads."""
     dimensions = context.dimensions(node.input(0))
     rank, axes_attribute = len(dimensions), node.integers("axes")
     axes = normalize_axes(node, range(rank) if axes_attribute is None else axes_attribute, rank)
@@ -177,7 +174,7 @@ def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
 
 @exporter("SLICE")
 def export_slice(write: NodeWriter) -> str:
-    """Export SLICE as Slice (13); without axes, copy."""
+    """Export SLICE as Slice (13), without axes as a copy."""
     of = write.operation
     if not of.axes:
         return write.node("Identity", write.inputs[0])

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def convert_gemm(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Gemm (7, 9, 11, 13) to FULLY_CONNECTED or MAT_MUL.
 
-    FULLY_CONNECTED requires reals, A as is, B transposed, alpha 1, and no C or a bias; B is never copied. MAT_MUL is
-    followed by MUL for alpha and ADD for beta * C.
+    FULLY_CONNECTED requires reals, only B transposed, alpha 1, and no C or a bias, so that B is never copied.
     """
     if _is_fully_connected(context, node):
         inputs = [context.operand(node.input(0)), context.operand(node.input(1))]
@@ -47,7 +46,6 @@ def _adds(node: OnnxNode) -> bool:
 
 
 def _is_bias(context: ConversionContext, node: OnnxNode) -> bool:
-    """Return whether C is the same for every row."""
     dimensions, units = context.dimensions(node.input(2)), _units(context, node)
     if context.is_constant(node.input(2)):
         return dimensions[:-1] in ((), (1,))
@@ -55,7 +53,6 @@ def _is_bias(context: ConversionContext, node: OnnxNode) -> bool:
 
 
 def _units(context: ConversionContext, node: OnnxNode) -> int:
-    """Return the rows of the weight [units, K]."""
     return context.dimensions(node.input(1))[0]
 
 
@@ -100,7 +97,7 @@ def _factor(context: ConversionContext, node: OnnxNode, name: str, value: float)
 
 @converter("Trilu", 14)
 def convert_trilu(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Trilu (14) to TRILU, or for a run-time diagonal to WHERE."""
+    """Convert Trilu (14) to TRILU, with a run-time diagonal to WHERE."""
     upper, diagonal = bool(node.integer("upper", 1)), node.input(1)
     if diagonal and not context.is_constant(diagonal):
         _select_triangle(context, node, "LESS" if upper else "GREATER")
@@ -113,7 +110,7 @@ def convert_trilu(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) -> None:
-    """Compare each element's distance from the main diagonal with the given one."""
+    """Compare distances from the main diagonal with the diagonal."""
     source, diagonal = (context.operand(node.input(position)) for position in range(2))
     type_, number = context.type_of(source), context.type_of(diagonal)
     if type_.rank < 2 or number.size != 1 or number.rank > 1:
@@ -135,7 +132,7 @@ def convert_einsum(context: ConversionContext, node: OnnxNode) -> None:
 
 @exporter("FULLY_CONNECTED")
 def export_fully_connected(write: NodeWriter) -> str:
-    """Export FULLY_CONNECTED as Gemm (13) for matrices, otherwise MatMul and Add."""
+    """Export FULLY_CONNECTED as Gemm (13), or above rank 2 as MatMul and Add."""
     x, weight, bias = write.inputs
     if write.type.rank == 2:
         return write.node("Gemm", x, weight, bias, transB=1)
@@ -145,9 +142,9 @@ def export_fully_connected(write: NodeWriter) -> str:
 
 @exporter("MAT_MUL")
 def export_mat_mul(write: NodeWriter) -> str:
-    """Export MAT_MUL as MatMul (13), with Transpose.
+    """Export MAT_MUL as MatMul (13).
 
-    A transposed matrix times a vector becomes vector times matrix, since ONNX Runtime 1.32 computes the former wrongly.
+    A transposed matrix times a vector is swapped: ONNX Runtime 1.32 computes it wrongly.
     """
     x, y = write.inputs
     x_rank, y_rank = (type_.rank if type_ else 0 for type_ in write.types)
@@ -160,7 +157,7 @@ def export_mat_mul(write: NodeWriter) -> str:
 
 @exporter("EINSUM")
 def export_einsum(write: NodeWriter) -> str:
-    """Export EINSUM as Einsum (12); "->" works around onnx 1.23, which fails for an empty equation."""
+    """Export EINSUM as Einsum (12); onnx 1.23 fails for an empty equation."""
     return write.node("Einsum", *write.inputs, equation=write.operation.equation or "->")
 
 

@@ -1,8 +1,7 @@
-"""Converters of ONNX Runtime's own ops, by their bodies; MatMulNBits has its own.
+"""Converters of ONNX Runtime's own ops by their bodies; MatMulNBits has its own.
 
-Bodies are converted node by node at their newest supported opset, so that ops such as Attention and Gelu stay one
-operation. Dequantize-op-quantize groups in bodies are fused as in models. Bodies see symbolic sizes as dynamic, so they
-record no guards.
+Bodies use the newest opset they support, so that ops such as Attention and Gelu stay one operation. Their quantized
+groups are fused. Symbolic sizes are dynamic to them, so no guards arise.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _GROUP_INDICES = 4
 
 @converter("MatMulNBits", 1, domain=MICROSOFT)
 def convert_mat_mul_n_bits(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert com.microsoft MatMulNBits (1), of 2, 4 or 8 bits, to MAT_MUL_N_BITS.
+    """Convert com.microsoft MatMulNBits (1) to MAT_MUL_N_BITS.
 
-    `accuracy_level` is ignored; the IR computes with reals. Refused: reordered (`g_idx`) or prepacked weights.
+    `accuracy_level` is ignored. Refused: `g_idx`, prepacked weights.
     """
     if node.input(_GROUP_INDICES):
         raise Refusal(
@@ -56,7 +55,6 @@ def convert_mat_mul_n_bits(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _as_matrix(context: ConversionContext, node: OnnxNode, position: int, shape: tuple[int, int]) -> int:
-    """Return scales or zero points as [N, ...]."""
     type_ = context.type_of(node.input(position))
     if type_.size != prod(shape):
         raise Refusal(
@@ -67,7 +65,7 @@ def _as_matrix(context: ConversionContext, node: OnnxNode, position: int, shape:
 
 
 def convert_body(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert a node by its body; the operations have the node as origin."""
+    """Convert a node by its body; operations have the node as origin."""
     inputs = [_value(context, name) if name else None for name in node.inputs]
     known = _Contents(context, node)
     body = body_of(node, inputs, known, integers=known.integers)
@@ -88,13 +86,12 @@ def convert_body(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _called(inner: OnnxNode, names: Mapping[str, str]) -> OnnxNode:
-    """Return a body node renamed to graph names."""
     read, made = (tuple(names[name] if name else "" for name in part) for part in (inner.inputs, inner.outputs))
     return replace(inner, inputs=read, outputs=made)
 
 
 def _convert_group(context: ConversionContext, nodes: Sequence[OnnxNode], group: Group) -> bool:
-    """Convert nodes to one quantized operation. Return whether that succeeded."""
+    """Convert nodes to one quantized operation, or return False."""
     mark = context.mark()
     sources = {name: nodes[source] for name, source in group.sources.items()}
     try:
@@ -118,7 +115,7 @@ def _value(context: ConversionContext, name: str) -> Value:
 
 
 class _Contents(Mapping[int, Array]):
-    """Lazily read contents of constant inputs, by position."""
+    """Lazily read constant inputs by position."""
 
     def __init__(self, context: ConversionContext, node: OnnxNode) -> None:
         self._context = context
@@ -136,12 +133,11 @@ class _Contents(Mapping[int, Array]):
         return len(self._names)
 
     def integers(self, position: int) -> tuple[int, ...] | None:
-        """Return shape-derived integers, possibly symbolic."""
         return self._context.integers(self._names[position]) if position in self._names else None
 
 
 def _names(body: Body, node: OnnxNode) -> dict[str, str]:
-    """Map body names to graph names; inner ones get a prefix that models do not use."""
+    """Map body names to graph names; inner ones get a prefix unused in models."""
     prefix = next(filter(None, node.outputs))
     inner = (*body.constants, *(name for body_node in body.nodes for name in body_node.outputs if name))
     names = {name: f"{prefix}%{name}" for name in inner}
@@ -151,7 +147,7 @@ def _names(body: Body, node: OnnxNode) -> dict[str, str]:
 
 
 def register_bodies() -> None:
-    """Register `convert_body` for all ops with a body and no converter of their own."""
+    """Register `convert_body` for ops with a body and no converter."""
     for domain, op_type, version in function_ops():
         if not is_builtin(domain, op_type, version):
             converter(op_type, version, domain=domain)(convert_body)

@@ -1,6 +1,6 @@
 """Converters of ops that move, join, split, pad or generate elements.
 
-Generated tensors reach a converter only if preparation could not fold them: too large, or EyeLike of unknown data.
+Preparation folds most generated tensors; too large ones, and EyeLike of unknown data, are converted.
 """
 
 from __future__ import annotations
@@ -31,16 +31,7 @@ def convert_reshape(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def resolve_shape(dimensions: Sequence[int], shape: Sequence[int], *, allowzero: bool) -> tuple[int, ...]:
-    """Resolve the shape of a Reshape: 0 copies the input's dimension, -1 is inferred.
-
-    Args:
-        dimensions: of the input.
-        shape: as stated.
-        allowzero: 0 is literal.
-
-    Raises:
-        Refusal: a copied dimension is missing, several -1, or the number of elements differs.
-    """
+    """Resolve a Reshape: 0 copies a dimension unless `allowzero`, -1 is inferred. Raises Refusal."""
     resolved = [
         dimensions[axis] if size == 0 and not allowzero and axis < len(dimensions) else size
         for axis, size in enumerate(shape)
@@ -72,7 +63,7 @@ def convert_flatten(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Squeeze", 1, 11)
 def convert_squeeze_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Squeeze (1, 11), with axes in an attribute, to RESHAPE."""
+    """Convert Squeeze (1, 11) to RESHAPE."""
     _squeeze(context, node, node.integers("axes"))
 
 
@@ -83,7 +74,6 @@ def convert_squeeze(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _squeeze(context: ConversionContext, node: OnnxNode, axes: Iterable[int] | None) -> None:
-    """Drop axes; by default all of size 1."""
     dimensions = context.dimensions(node.input(0))
     if axes is None:
         gone = tuple(axis for axis, size in enumerate(dimensions) if size == 1)
@@ -99,7 +89,7 @@ def _squeeze(context: ConversionContext, node: OnnxNode, axes: Iterable[int] | N
 
 @converter("Unsqueeze", 1, 11)
 def convert_unsqueeze_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Unsqueeze (1, 11), with axes in an attribute, to RESHAPE."""
+    """Convert Unsqueeze (1, 11) to RESHAPE."""
     axes = node.integers("axes")
     if axes is None:
         raise Refusal(Reason.INVALID_NODE, "attribute 'axes' of Unsqueeze is missing; expected a list of integers")
@@ -147,7 +137,7 @@ def convert_tile(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("SpaceToDepth", 1, 13, 28)
 def convert_space_to_depth(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert SpaceToDepth (1, 13, 28) to SPACE_TO_DEPTH; mode CRD (28) also transposes."""
+    """Convert SpaceToDepth (1, 13, 28) to SPACE_TO_DEPTH, in mode CRD also TRANSPOSE."""
     mode, block = node.text("mode", "DCR"), node.integer("blocksize")
     if mode == "DCR":
         context.add("SPACE_TO_DEPTH", (context.operand(node.input(0)),), {"block_size": block}, node.outputs)
@@ -163,32 +153,32 @@ def convert_space_to_depth(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Concat", 4, 11, 13)
 def convert_concat(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Concat (4, 11, 13) to CONCAT, without empty inputs such as an empty cache."""
+    """Convert Concat (4, 11, 13) to CONCAT, without empty inputs."""
     axis = normalize_axis(node, node.integer("axis"), len(context.dimensions(node.input(0))))
     parts = parts_with_elements(context, node.inputs, axis) or node.inputs
     context.add("CONCAT", tuple(map(context.operand, parts)), {"axis": axis}, node.outputs)
 
 
 def parts_with_elements(context: ConversionContext, names: Sequence[str], axis: int) -> list[str]:
-    """Return the inputs that are not empty along the axis."""
+    """Return inputs that are not empty along the axis."""
     return [name for name in names if context.dimensions(name)[axis] != 0]
 
 
 @converter("Split", 2, 11)
 def convert_split_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Split (2, 11), with sizes in an attribute, to SPLIT."""
+    """Convert Split (2, 11) to SPLIT."""
     _split(context, node, node.integers("split"))
 
 
 @converter("Split", 13)
 def convert_split(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Split (13), with optional constant sizes, to SPLIT."""
+    """Convert Split (13), with constant sizes, to SPLIT."""
     _split(context, node, constant_integers(context, node, 1))
 
 
 @converter("Split", 18)
 def convert_split_with_count(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Split (18), by sizes or `num_outputs`, to SPLIT; the last part may be smaller."""
+    """Convert Split (18), with constant sizes or `num_outputs`, to SPLIT."""
     sizes = constant_integers(context, node, 1)
     count = node.integer("num_outputs", len(node.outputs))
     if count < 1:
@@ -206,7 +196,6 @@ def _split_size(context: ConversionContext, node: OnnxNode) -> int:
 
 
 def _split(context: ConversionContext, node: OnnxNode, sizes: tuple[int, ...] | None) -> None:
-    """Split into these sizes, or into equal parts."""
     count, size = len(node.outputs), _split_size(context, node)
     if sizes is None:
         if size % count:
@@ -228,7 +217,7 @@ _READERS: Mapping[str, Callable[[OnnxNode], Array]] = {
 
 @converter("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
 def convert_constant(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Constant (1 to 25) to a constant operand; strings and sparse tensors are refused."""
+    """Convert Constant (1 to 25) to a constant; strings and sparse tensors are refused."""
     if len(node.attributes) != 1:
         raise Refusal(Reason.INVALID_NODE, f"Constant has attributes {list(node.attributes)}; expected exactly one")
     ((name, value),) = node.attributes.items()
@@ -241,11 +230,7 @@ def convert_constant(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def add_result(context: ConversionContext, node: OnnxNode, value: Array) -> None:
-    """Make a constant the first output of the node.
-
-    Raises:
-        Refusal: unsupported data type.
-    """
+    """Make a constant the node's first output, or raise Refusal."""
     context.add("ASSIGN", (_constant(context, node, value),), outputs=node.outputs[:1])
 
 
@@ -257,7 +242,7 @@ def _constant(context: ConversionContext, node: OnnxNode, value: Array) -> int:
 
 @converter("Shape", 1, 13, 15, 19, 21, 23, 24, 25)
 def convert_shape(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Shape (1 to 25), of a value of known shape, to a constant."""
+    """Convert Shape (1 to 25) to a constant."""
     dimensions = context.dimensions(node.input(0))
     ends = node.integer("end", len(dimensions))
     taken = dimensions[node.integer("start", 0) : ends]
@@ -266,7 +251,7 @@ def convert_shape(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Size", 1, 13, 19, 21, 23, 24, 25)
 def convert_size(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Size (1 to 25), of a value of known shape, to a constant."""
+    """Convert Size (1 to 25) to a constant."""
     add_result(context, node, np.array(int(prod(context.dimensions(node.input(0)))), np.int64))
 
 
@@ -296,7 +281,7 @@ def convert_eye_like(context: ConversionContext, node: OnnxNode) -> None:
 def convert_range(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Range (11, 27), with known bounds, to RANGE.
 
-    `stash_type` (27) is irrelevant, since RANGE computes each element from its index.
+    `stash_type` (27) is irrelevant: each element follows from its index.
     """
     delta = _single(context, node, 2)
     if delta == 0:
@@ -315,7 +300,6 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _integer(context: ConversionContext, node: OnnxNode, position: int) -> int:
-    """Return a single integer, symbolic if shape-derived."""
     values = required_integers(context, node, position)
     if len(values) != 1:
         raise Refusal(Reason.INVALID_NODE, f"input {position} of Range has {len(values)} elements; expected one")
@@ -323,7 +307,6 @@ def _integer(context: ConversionContext, node: OnnxNode, position: int) -> int:
 
 
 def _operand_of_one(context: ConversionContext, name: str) -> int:
-    """Return a single number as a scalar operand."""
     operand = context.operand(name)
     if not context.type_of(operand).dimensions:
         return operand
@@ -339,7 +322,7 @@ def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:
 
 @exporter("RANGE")
 def export_range(write: NodeWriter) -> str:
-    """Export RANGE as start + index * delta, since Range (11) accumulates."""
+    """Export RANGE as start + index * delta: Range (11) accumulates."""
     start, delta = write.inputs
     limits = [write.number(limit, DataType.INT64) for limit in (0, write.operation.count, 1)]
     index = write.cast(write.node("Range", *limits), write.type.dtype)
@@ -348,7 +331,7 @@ def export_range(write: NodeWriter) -> str:
 
 @exporter("RESHAPE")
 def export_reshape(write: NodeWriter) -> str:
-    """Export RESHAPE as Reshape (21), with literal zeros."""
+    """Export RESHAPE as Reshape (21)."""
     shape = write.operation.shape
     return write.node("Reshape", write.inputs[0], write.integers(*shape), allowzero=1 if 0 in shape else None)
 

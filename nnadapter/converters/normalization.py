@@ -1,4 +1,4 @@
-"""Converters of normalizations, and of Softmax variants over a matrix."""
+"""Converters of normalizations and Softmax."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _EPSILON = 1e-5
 
 @converter("BatchNormalization", 7, 9, 14, 15)
 def convert_batch_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert BatchNormalization (7, 9, 14, 15), at inference, to BATCH_NORMALIZATION.
+    """Convert BatchNormalization (7, 9, 14, 15) to BATCH_NORMALIZATION.
 
-    Refused: `training_mode`, further outputs, `spatial` 0 (version 7).
+    Refused: `training_mode`, further outputs, `spatial` 0 (7).
     """
     _refuse_unless(node, "spatial", 1)
     _refuse_unless(node, "training_mode", 0)
@@ -55,9 +55,9 @@ def _epsilon(node: OnnxNode) -> dict[str, AttributeValue]:
 
 @converter("LayerNormalization", 17)
 def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert LayerNormalization (17) to LAYER_NORMALIZATION, or to its steps if Mean or InvStdDev is used.
+    """Convert LayerNormalization (17) to LAYER_NORMALIZATION, with further outputs to its steps.
 
-    `stash_type` is ignored; devices are at least as precise. Refused: statistics in another data type than the input's.
+    `stash_type` is ignored. Refused: statistics of another data type than the input.
     """
     rank = len(context.dimensions(node.input(0)))
     axis = normalize_axis(node, node.integer("axis", -1), rank)
@@ -70,7 +70,6 @@ def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> N
 
 
 def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[int, ...]) -> None:
-    """Compute mean, deviation and result in separate operations."""
     dtype = context.type_of(node.input(0)).dtype
     if dtype is not DataType.FLOAT32 or node.integer("stash_type", 1) != 1:
         raise Refusal(
@@ -95,7 +94,7 @@ def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[
 
 @converter("GroupNormalization", 18)
 def convert_group_normalization_per_group(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GroupNormalization (18), with parameters per group, to INSTANCE_NORMALIZATION."""
+    """Convert GroupNormalization (18) to INSTANCE_NORMALIZATION."""
     scale, bias = context.operand(node.input(1)), context.operand(node.input(2))
     grouped = _normalize_groups(context, node, scale, bias)
     context.add("RESHAPE", (grouped,), {"shape": context.dimensions(node.input(0))}, node.outputs)
@@ -103,7 +102,7 @@ def convert_group_normalization_per_group(context: ConversionContext, node: Onnx
 
 @converter("GroupNormalization", 21)
 def convert_group_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GroupNormalization (21), with parameters per channel, to INSTANCE_NORMALIZATION, MUL and ADD."""
+    """Convert GroupNormalization (21) to INSTANCE_NORMALIZATION, MUL and ADD."""
     dimensions = context.dimensions(node.input(0))
     groups, data_type = _groups(context, node), np.dtype(context.type_of(node.input(0)).dtype)
     ones, zeros = (context.add_constant(make(groups, data_type)) for make in (np.ones, np.zeros))
@@ -125,7 +124,6 @@ def _groups(context: ConversionContext, node: OnnxNode) -> int:
 
 
 def _normalize_groups(context: ConversionContext, node: OnnxNode, scale: int, bias: int) -> int:
-    """Return `[N, groups, elements]`, normalized per group."""
     groups, input_type = _groups(context, node), context.type_of(node.input(0))
     batch = input_type.dimensions[0]
     shape = (batch, groups, input_type.size // (batch * groups) if batch else 0)
@@ -145,7 +143,7 @@ def _per_channel(context: ConversionContext, name: str, rank: int) -> int:
 
 @converter("MeanVarianceNormalization", 9, 13)
 def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MeanVarianceNormalization (9, 13) to MEAN_VARIANCE_NORMALIZATION, which adds 1e-9 to deviations."""
+    """Convert MeanVarianceNormalization (9, 13) to MEAN_VARIANCE_NORMALIZATION."""
     axes_attribute = node.integers("axes")
     axes = normalize_axes(
         node, (0, 2, 3) if axes_attribute is None else axes_attribute, len(context.dimensions(node.input(0)))
@@ -155,9 +153,9 @@ def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNo
 
 
 def _over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
-    """Convert versions 1 and 11, which flatten all axes from `axis` (default 1) on.
+    """Convert versions 1 and 11, over all axes from `axis` (default 1) on.
 
-    With at most one of them above size 1, that is the axis; otherwise the tensor is reshaped to a matrix and back.
+    A single axis above size 1 suffices; otherwise reshape to a matrix.
     """
     dimensions = context.dimensions(node.input(0))
     rank, axis = len(dimensions), node.integer("axis", 1)
@@ -178,14 +176,14 @@ for _op_type, _type in (("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), (
 
 
 _ONNX_EPSILON = 1e-9
-"""Epsilon of MeanVarianceNormalization-13, not an attribute."""
+"""Of MeanVarianceNormalization-13, on deviations."""
 
 
 @exporter("RMS_NORMALIZATION")
 def export_rms_normalization(write: NodeWriter) -> str:
     """Export RMS_NORMALIZATION as RMSNormalization (23).
 
-    It is computed in float32 if the scale's type differs, since ONNX's function body is wrong then.
+    ONNX's function body is wrong if the scale has another type; then float32 is used.
     """
     of, dtype, inputs = write.operation, write.result.type.dtype, write.inputs
     if dtype is not write.type.dtype:
@@ -195,7 +193,7 @@ def export_rms_normalization(write: NodeWriter) -> str:
 
 @exporter("MEAN_VARIANCE_NORMALIZATION")
 def export_mean_variance_normalization(write: NodeWriter) -> str:
-    """Export MEAN_VARIANCE_NORMALIZATION as MeanVarianceNormalization (13), or composed for another epsilon or type."""
+    """Export MEAN_VARIANCE_NORMALIZATION as MeanVarianceNormalization (13), or composed."""
     of, x = write.operation, write.inputs[0]
     if of.epsilon == _ONNX_EPSILON and write.type.dtype is DataType.FLOAT32:
         return write.node("MeanVarianceNormalization", x, axes=of.axes)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
 def convert_max_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MaxPool (1 to 22) to MAX_POOL_2D or MAX_POOL_3D, or if Indices is used to their variants with indices."""
+    """Convert MaxPool (1 to 22) to MAX_POOL_2D or MAX_POOL_3D, or their variants with indices."""
     sizes, attributes, suffix = spatial_sizes(context, node), _attributes(context, node), ""
     if node.output(1):
         suffix, order = "_WITH_INDICES", node.integer("storage_order", 0)
@@ -69,7 +69,7 @@ def _attributes(context: ConversionContext, node: OnnxNode) -> dict[str, Attribu
 
 
 def _refuse_disputed_pads(node: OnnxNode, windows: Windows) -> None:
-    """Refuse windows on which ONNX and ONNX Runtime disagree: dilated SAME, and SAME_UPPER averages with gaps."""
+    """Refuse windows on which ONNX and ONNX Runtime disagree."""
     pairs = zip(windows.strides, windows.extents, strict=True)
     apart = windows.auto_pad == "SAME_UPPER" and any(stride > extent for stride, extent in pairs)
     dilated = any(dilation != 1 for dilation in windows.dilations)
@@ -82,7 +82,7 @@ def _refuse_disputed_pads(node: OnnxNode, windows: Windows) -> None:
 
 
 def _rounds_up(node: OnnxNode, windows: Windows) -> bool:
-    """Return `ceil_mode`; with `auto_pad`, rounding makes no difference."""
+    """Rounding makes no difference with `auto_pad`."""
     return windows.auto_pad == "NOTSET" and bool(node.integer("ceil_mode", 0))
 
 
@@ -100,7 +100,7 @@ def convert_global_max_pool(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("GlobalLpPool", 2, 22)
 def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert GlobalLpPool (2, 22) to LP_POOL_2D, with all spatial axes merged."""
+    """Convert GlobalLpPool (2, 22) to LP_POOL_2D over merged axes."""
     dimensions = context.dimensions(node.input(0))
     if len(dimensions) < 3:
         raise Refusal(Reason.UNSUPPORTED_RANK, f"input of GlobalLpPool has rank {len(dimensions)}; expected 3 or more")
@@ -121,9 +121,9 @@ def _reduce_spatial_axes(context: ConversionContext, node: OnnxNode, type_: str)
 
 @converter("MaxUnpool", 9, 11, 22)
 def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MaxUnpool (9, 11, 22) to MAX_UNPOOL_2D, with leading spatial axes merged, since indices are linear.
+    """Convert MaxUnpool (9, 11, 22) to MAX_UNPOOL_2D, on merged axes, since indices are linear.
 
-    Another `output_shape` than the pool's is refused: ONNX indexes the smaller image, ONNX Runtime the larger one.
+    Refused: another `output_shape` than the pool's. ONNX indexes the smaller image, ONNX Runtime the larger.
     """
     sizes = spatial_sizes(context, node)
     kernel = node.integers("kernel_shape")
@@ -198,7 +198,7 @@ def export_max_pool_with_indices(write: NodeWriter) -> Sequence[str]:
 
 @exporter("MAX_UNPOOL_2D")
 def export_max_unpool(write: NodeWriter) -> str:
-    """Export MAX_UNPOOL_2D as MaxUnpool (22), by stride-1 windows that yield output_shape."""
+    """Export MAX_UNPOOL_2D as MaxUnpool (22), with windows that yield output_shape."""
     sizes, wanted = write.type.dimensions[2:], write.operation.output_shape
     grown = [wide - size for size, wide in zip(sizes, wanted, strict=True)]
     kernel = [max(0, more) + 1 for more in grown]

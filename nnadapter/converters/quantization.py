@@ -1,7 +1,6 @@
 """Converters of quantization ops, and helpers for quantized operands.
 
-QuantizeLinear and DequantizeLinear with constant, unblocked parameters become QUANTIZE and DEQUANTIZE, otherwise their
-defining arithmetic in float32.
+Constant, unblocked parameters yield QUANTIZE and DEQUANTIZE; others, their arithmetic in float32.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def cast(context: ConversionContext, operand: int, dtype: DataType) -> int:
-    """Return the operand in another data type; constants stay constant."""
+    """Cast an operand; constants stay constant."""
     if context.type_of(operand).dtype is dtype:
         return operand
     value = context.value_of(operand)
@@ -37,7 +36,7 @@ def cast(context: ConversionContext, operand: int, dtype: DataType) -> int:
 
 
 def reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
-    """Return the operand in another shape; constants stay constant."""
+    """Reshape an operand; constants stay constant."""
     if context.type_of(operand).dimensions == shape:
         return operand
     value = context.value_of(operand)
@@ -50,16 +49,13 @@ _INTEGERS: Mapping[str, DataType] = {data_type.value: data_type for data_type in
 
 
 def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int | None) -> Quantization:
-    """Return the quantization of constant scales and zero points.
+    """Return the quantization of constant scales and zero points, or raise Refusal.
 
     Args:
         node: named in refusals.
         scale: one, or one per index of `axis`.
-        zero_point: one, or as many as scales; None for 0.
-        axis: nonnegative, used only for several scales; None requires a single one.
-
-    Raises:
-        Refusal: a scale is not positive and finite, or the counts differ.
+        zero_point: None for 0.
+        axis: nonnegative; None requires a single scale.
     """
     scales = scale.reshape(-1).astype(np.float32)
     points = np.zeros(scales.size, np.int64) if zero_point is None else zero_point.reshape(-1).astype(np.int64)
@@ -89,11 +85,7 @@ def integer_type(name: str) -> DataType | None:
 
 
 def as_quantized(context: ConversionContext, name: str, quantization: Quantization) -> int:
-    """Return an integer ONNX value as an operand with this quantization: a constant, or a STORAGE_CAST.
-
-    Raises:
-        Refusal: not integers, or the number of scales does not match the axis.
-    """
+    """Return an integer value with this quantization, or raise Refusal."""
     type_ = context.type_of(name)
     if type_.dtype not in INTEGER:
         raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{name!r} is {type_}; expected integers")
@@ -115,7 +107,7 @@ def _check_axis(name: str, quantization: Quantization, dimensions: Sequence[int]
 
 
 def add_storage_cast(context: ConversionContext, operand: int, quantization: Quantization) -> int:
-    """Return the same integers as `operand` with this quantization."""
+    """Return the same integers with this quantization."""
     type_ = context.type_of(operand)
     if type_.quantization == quantization:
         return operand
@@ -124,7 +116,7 @@ def add_storage_cast(context: ConversionContext, operand: int, quantization: Qua
 
 
 def bias_quantization(x: Quantization, filter_: Quantization) -> Quantization:
-    """Return the quantization of an int32 bias for products of these two."""
+    """Return the int32 bias quantization for these factors."""
     scales = tuple(x.scale[0] * scale for scale in filter_.scale)
     return Quantization(scale=scales, zero_point=(0,) * len(scales), axis=None if len(scales) == 1 else 0)
 
@@ -137,18 +129,15 @@ def add_quantized_product(
     result: QuantizedType | None,
     outputs: Sequence[str] = (),
 ) -> int:
-    """Add CONV_2D, FULLY_CONNECTED or MAT_MUL on quantized operands.
+    """Add CONV_2D, FULLY_CONNECTED or MAT_MUL on quantized operands, or raise Refusal.
 
     Args:
         context: conversion context.
         type_: the operation.
-        operands: quantized input and weight, and optionally an int32 bias, reinterpreted with the scale of the sums.
+        operands: input, weight, and optionally an int32 bias, reinterpreted with the scale of the sums.
         attributes: as without quantization.
-        result: type of the result; None for int32 sums.
-        outputs: ONNX value names of the result.
-
-    Raises:
-        Refusal: the operation does not accept these operands.
+        result: None for int32 sums.
+        outputs: ONNX names.
     """
     x, filter_, *bias = operands
     if bias:
@@ -173,10 +162,7 @@ def add_quantized_convolution(
     result: QuantizedType | None,
     outputs: Sequence[str] = (),
 ) -> int:
-    """Add CONV_2D on quantized operands; sequences [N, C, L] are reshaped to pictures and back.
-
-    See `add_quantized_product`; `attributes` are those of `converters.convolution.Windows.attributes`, and `group`.
-    """
+    """Add CONV_2D on quantized operands, with sequences reshaped. See `add_quantized_product`."""
     x, filter_, *bias = operands
     dimensions = context.type_of(x).dimensions
     if len(dimensions) == 4:
@@ -190,7 +176,7 @@ def add_quantized_convolution(
 
 
 def _reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
-    """Return the operand in another shape, with its quantization; axis 0 must keep its meaning."""
+    """Reshape with quantization; axis 0 must keep its meaning."""
     type_, value = context.type_of(operand), context.value_of(operand)
     if value is not None:
         return context.add_constant(value.reshape(shape), type_.quantization)
@@ -203,16 +189,16 @@ _REAL = DataType.FLOAT32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Linear:
-    """QuantizeLinear or DequantizeLinear node, with its scales and zero points."""
+    """QuantizeLinear or DequantizeLinear node with its parameters."""
 
     context: ConversionContext
     node: OnnxNode
     dtype: DataType
-    """Type of the integers."""
+    """Of the integers."""
 
     @property
     def axis(self) -> int:
-        """Nonnegative axis of the scales; 0 for a single scale."""
+        """Nonnegative; 0 for a single scale."""
         if not (self.block or self._has_many_scales):
             return 0  # the value may be internal to a group, with unknown shape
         rank = len(self.context.dimensions(self.node.input(0)))
@@ -230,7 +216,7 @@ class _Linear:
 
     @property
     def block(self) -> int:
-        """Elements per scale along the axis; 0 without blocks."""
+        """Elements per scale; 0 without blocks."""
         block = self.node.integer("block_size", 0)
         if block < 0:
             raise Refusal(
@@ -240,7 +226,7 @@ class _Linear:
 
     @property
     def is_constant(self) -> bool:
-        """Whether QUANTIZE or DEQUANTIZE can express it: constant positive scales, constant zero points, no blocks."""
+        """Whether QUANTIZE or DEQUANTIZE can express it."""
         names = [name for name in self.node.inputs[1:3] if name]
         if self.block or not all(map(self.context.is_constant, names)):
             return False
@@ -248,13 +234,12 @@ class _Linear:
         return scale.size > 0 and bool((np.isfinite(scale) & (scale > 0)).all())
 
     def result(self) -> QuantizedType:
-        """Return the quantized type."""
         scale, zero_point = (self.context.optional_constant(self.node, position) for position in (1, 2))
         assert scale is not None
         return QuantizedType(self.dtype, parameters(self.node, scale, zero_point, self.axis))
 
     def spread(self, name: str, dtype: DataType) -> int:
-        """Return scales or zero points cast to `dtype` and broadcastable to the value."""
+        """Return parameters broadcastable to the value."""
         context = self.context
         operand = cast(context, context.operand(name), dtype)
         dimensions, rank = context.type_of(operand).dimensions, len(context.dimensions(self.node.input(0)))
@@ -269,7 +254,7 @@ class _Linear:
         return reshaped(context, operand, (*dimensions, *[1] * (rank - 1 - self.axis)))
 
     def _in_blocks(self, operand: int) -> int:
-        """Repeat each element for its block, cutting the last block."""
+        """Repeat elements per block, cutting the last one."""
         context, axis, block = self.context, self.axis, self.block
         wanted = context.dimensions(self.node.input(0))
         size = context.type_of(operand).dimensions
@@ -290,10 +275,10 @@ class _Linear:
 
 
 def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType | None:
-    """Return the quantized result type of QuantizeLinear or input type of DequantizeLinear; None if not constant.
+    """Return the quantized type of a QuantizeLinear or DequantizeLinear node, or None if not constant.
 
     Raises:
-        Refusal: not integers, or scales and zero points do not match.
+        Refusal: not integers, or mismatched parameters.
     """
     quantizes = node.op_type == "QuantizeLinear"
     integer_dtype = (
@@ -305,7 +290,7 @@ def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType 
 
 @converter("QuantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def convert_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert QuantizeLinear (10 to 28) to QUANTIZE or float32 arithmetic; floating-point results are refused."""
+    """Convert QuantizeLinear (10 to 28), to integers only, to QUANTIZE or arithmetic."""
     linear = _Linear(context=context, node=node, dtype=_result_type(context, node))
     _check_precision(context, node)
     x = context.operand(node.input(0))
@@ -320,7 +305,7 @@ def convert_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _result_type(context: ConversionContext, node: OnnxNode) -> DataType:
-    """Return the zero point's data type, otherwise `output_dtype`, otherwise uint8."""
+    """Zero point's type, `output_dtype`, or uint8."""
     code = node.integer("output_dtype", 0)
     named = data_type_name(code) if code else "uint8"
     type_name = context.type_of(node.input(2)).dtype.value if node.input(2) else named
@@ -337,7 +322,7 @@ def _integer_type(node: OnnxNode, name: str) -> DataType:
 
 
 def _check_precision(context: ConversionContext, node: OnnxNode) -> None:
-    """Refuse another `precision` than float32, in which the division is done."""
+    """Refuse another `precision` than float32."""
     code = node.integer("precision", 0)
     if code and data_type_name(code) != _REAL.value:
         raise Refusal(
@@ -354,15 +339,9 @@ def add_quantizing(
     dtype: DataType,
     outputs: tuple[str, ...] = (),
 ) -> int:
-    """Add round(x / scale), half to even, plus zero point, saturated. Source: ONNX QuantizeLinear.
+    """Add QuantizeLinear's definition on float32 operands: rounding half to even, saturated.
 
-    Args:
-        context: conversion context.
-        x: float32.
-        scale: float32, broadcastable to `x`.
-        zero_point: float32, likewise; None for 0.
-        dtype: of the result.
-        outputs: ONNX value names of the result.
+    `scale` and `zero_point` (default 0) broadcast to `x`.
     """
     (quotient,) = context.add("DIV", (x, scale))
     return add_rounding(context, quotient, zero_point, dtype, outputs)
@@ -371,7 +350,7 @@ def add_quantizing(
 def add_rounding(
     context: ConversionContext, x: int, zero_point: int | None, dtype: DataType, outputs: tuple[str, ...] = ()
 ) -> int:
-    """Round float32 half to even, add a float32 zero point, and saturate to integers."""
+    """Round float32 half to even, add a zero point, and saturate."""
     (rounded,) = context.add("ROUND", (x,))
     if zero_point is not None:
         (rounded,) = context.add("ADD", (rounded, zero_point))
@@ -382,7 +361,7 @@ def add_rounding(
 
 @converter("DequantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DequantizeLinear (10 to 28) to DEQUANTIZE or float32 arithmetic; floating-point inputs are refused."""
+    """Convert DequantizeLinear (10 to 28), of integers only, to DEQUANTIZE or arithmetic."""
     dtype = _integer_type(node, context.type_of(node.input(0)).dtype.value)
     code = node.integer("output_dtype", 0)
     wanted = DataType(data_type_name(code)) if code else context.type_of(node.input(1)).dtype
@@ -409,7 +388,6 @@ def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> Non
 
 
 def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
-    """Return DEQUANTIZE's result for a constant."""
     shape = [1] * x.ndim
     if quantization.axis is not None:
         shape[quantization.axis] = -1
@@ -422,10 +400,7 @@ def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
 
 @converter("DynamicQuantizeLinear", 11)
 def convert_dynamic_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DynamicQuantizeLinear (11) to its defining arithmetic: 255 steps over the range including 0.
-
-    The scale of zeros is 1, as in ONNX Runtime.
-    """
+    """Convert DynamicQuantizeLinear (11) to arithmetic; the scale of zeros is 1, as in ONNX Runtime."""
     x = context.operand(node.input(0))
     zero, one, steps = (_number(context, value) for value in (0, 1, 255))
     (low,) = context.add("MIN", (_extreme(context, "REDUCE_MIN", x), zero))
@@ -455,7 +430,7 @@ def _extreme(context: ConversionContext, type_: str, operand: int) -> int:
 
 
 _ZERO_ONLY = frozenset({DataType.INT32})
-"""Integer types for which ONNX only allows zero point 0."""
+"""Types for which ONNX requires zero point 0."""
 
 
 _LINEAR = frozenset(
@@ -468,11 +443,11 @@ _LINEAR = frozenset(
         DataType.UINT16,
     }
 )
-"""Integer types of QuantizeLinear's results and DequantizeLinear's inputs."""
+"""Types of QuantizeLinear and DequantizeLinear."""
 
 
 def on_reals(write: NodeWriter) -> bool:
-    """Return whether the operation computes with its operands' real values."""
+    """Return whether the operation computes with real values."""
     result, first, kind = write.result.type, write.type, write.operation.type
     if first.quantization is None or result.quantization is None:
         return False
@@ -483,13 +458,13 @@ def on_reals(write: NodeWriter) -> bool:
 
 
 def sums(write: NodeWriter) -> bool:
-    """Return whether the operation yields integer sums of quantized products."""
+    """Return whether the operation yields integer sums of products."""
     quantized = write.type.quantization is not None and write.result.type.quantization is None
     return quantized and write.operation.type in PRODUCTS
 
 
 def dequantized(write: NodeWriter, name: str, type_: OperandType) -> str:
-    """Write a quantized value as float32 reals; other values are unchanged."""
+    """Write a quantized value as float32; others are unchanged."""
     quantization = type_.quantization
     if quantization is None or type_.dtype.is_floating:
         return name
@@ -532,25 +507,24 @@ def _vector(values: object, quantization: Quantization, dtype: np.dtype[np.gener
 
 
 def _spread(write: NodeWriter, values: np.ndarray, quantization: Quantization, rank: int) -> str:
-    """Write scales or zero points, broadcastable along their axis."""
     axes = [] if quantization.axis is None else [-1 if dim == quantization.axis else 1 for dim in range(rank)]
     return write.constant(values.reshape(axes))
 
 
 @exporter("QUANTIZE")
 def export_quantize(write: NodeWriter) -> str:
-    """Export QUANTIZE as QuantizeLinear (24), or as its arithmetic for integer types that ONNX lacks."""
+    """Export QUANTIZE as QuantizeLinear (24), or arithmetic for other types."""
     return quantized(write, write.inputs[0], write.result.type)
 
 
 @exporter("DEQUANTIZE")
 def export_dequantize(write: NodeWriter) -> str:
-    """Export DEQUANTIZE as DequantizeLinear (24) to float32, and a cast."""
+    """Export DEQUANTIZE as DequantizeLinear (24) and Cast."""
     return write.cast(dequantized(write, write.inputs[0], write.type), DataType(write.operation.to))
 
 
 def export_sums(write: NodeWriter) -> str:
-    """Export a quantized product with int32 result as ConvInteger (10) or MatMulInteger (10), plus bias."""
+    """Export integer sums as ConvInteger (10) or MatMulInteger (10), plus bias."""
     of = write.operation
     x_type, y_type = write.types[:2]
     assert x_type is not None and y_type is not None, "both are required"

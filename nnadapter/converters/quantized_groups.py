@@ -1,4 +1,4 @@
-"""Fusion of DequantizeLinear, a real-valued op and QuantizeLinear into one quantized operation."""
+"""Fusion of dequantization, a real-valued op and quantization into one operation."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ GROUPED = _types(
     " HardSigmoid HardSwish LeakyRelu Elu Selu Gelu Softplus Softsign Mish Swish Erf Exp Log Sqrt Reciprocal Sin Cos"
     " Abs Neg Reshape Transpose Squeeze Unsqueeze Flatten Expand Tile Slice Gather DepthToSpace SpaceToDepth"
 )
-"""Ops that can be fused."""
 
 ACTIVATED = frozenset({"Conv", "Gemm", "MatMul"})
-"""Fusible ops that an activation may follow."""
+"""Fusible before an activation."""
 ACTIVATIONS = frozenset({"Relu", "Clip"})
-"""Activations that can be fused before QuantizeLinear."""
+"""Fusible before QuantizeLinear."""
 
 _BIASED = frozenset({"Conv", "Gemm"})
 _BIAS_TOLERANCE = 1e-5
@@ -41,22 +40,18 @@ def convert_quantized_group(
     target: OnnxNode,
     activation: OnnxNode | None = None,
 ) -> None:
-    """Convert a group to one operation on quantized operands, with the result of `target`.
+    """Convert a group to one operation on quantized operands, or raise Refusal.
 
-    1. The op's own converter runs on quantized operands and must produce one operation, possibly with movement around
-       it.
-    2. Products are summed exactly and rounded once. Other ops give bitwise the results of separate nodes.
-    3. Biases of Conv and Gemm must be int32 with the scale of the sums.
+    1. The op's own converter must produce one operation, possibly with movement.
+    2. Products are summed exactly and rounded once; other ops are bitwise as separate nodes.
+    3. Biases must be int32 with the scale of the sums.
 
     Args:
-        context: conversion context, positioned at the group.
+        context: positioned at the group.
         node: the real-valued op.
-        sources: value name -> DequantizeLinear, for every non-constant input.
+        sources: value name -> DequantizeLinear, of non-constant inputs.
         target: the QuantizeLinear.
-        activation: Relu or Clip between `node` and `target`.
-
-    Raises:
-        Refusal: non-constant parameters, or unsupported operands.
+        activation: Relu or Clip before it.
     """
     convert = lookup(node.domain, node.op_type, node.since_version)
     if convert is None or node.op_type not in GROUPED:
@@ -74,7 +69,6 @@ def convert_quantized_group(
 
 
 def _fused(context: ConversionContext, activation: OnnxNode | None) -> Mapping[str, AttributeValue]:
-    """Return attributes that fuse the activation."""
     if activation is None:
         return {}
     if activation.op_type == "Relu":
@@ -87,7 +81,7 @@ def _fused(context: ConversionContext, activation: OnnxNode | None) -> Mapping[s
 
 
 def _bound(context: ConversionContext, clip: OnnxNode, position: int, name: str, default: float) -> float:
-    """Return a bound of Clip: an attribute until version 6, a constant input since 11."""
+    """An attribute until version 6, an input since 11."""
     bound = context.optional_constant(clip, position)
     if bound is None:
         return clip.number(name, default)
@@ -97,7 +91,7 @@ def _bound(context: ConversionContext, clip: OnnxNode, position: int, name: str,
 
 
 def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, int]) -> OnnxNode:
-    """Return the Gemm with its constant weight transposed to [units, depth]."""
+    """Transpose the Gemm's constant weight to [units, depth]."""
     weight = operands.get(node.input(1))
     value = None if weight is None else context.value_of(weight)
     if weight is None or value is None or value.ndim != 2 or node.integer("transB", 0):
@@ -125,14 +119,14 @@ def _operand(context: ConversionContext, source: OnnxNode) -> int:
 
 
 def _moved_operands(context: ConversionContext, node: OnnxNode, operands: Collection[str]) -> dict[str, int]:
-    """Return constants moved after dequantization, such as by Identity, as integers."""
+    """Return moved dequantized constants as integers."""
     others = [name for name in dict.fromkeys(node.inputs) if name not in operands]
     known = [(name, context.dequantized(name)) for name in others]
     return {name: context.add_constant(it.integers, it.quantization) for name, it in known if it is not None}
 
 
 def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int]) -> int:
-    """Return the bias with exactly the scale of the sums."""
+    """Return the bias with the exact scale of the sums."""
     x, filter_, bias = (context.type_of(operands[name]) if name in operands else None for name in node.inputs[:3])
     quantizations = [None if type_ is None else type_.quantization for type_ in (x, filter_, bias)]
     first, second, own_quantization = quantizations
@@ -160,39 +154,32 @@ def _is_close(scale: float, wanted: float) -> bool:
 
 _SOURCE, _TARGET = "DequantizeLinear", "QuantizeLinear"
 _DOMAINS = frozenset({"", MICROSOFT})
-"""Domains of both ops; ONNX Runtime's supports 16 bits before opset 21."""
+"""ONNX Runtime's ops support 16 bits before opset 21."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Fusible group, by node positions."""
+    """Fusible nodes, by position."""
 
     node: int
     """Real-valued op."""
     sources: Mapping[str, int]
-    """Input value name -> DequantizeLinear."""
+    """Value name -> DequantizeLinear."""
     target: int
     """QuantizeLinear, the last node."""
     activation: int | None
-    """Activation before `target`, or None."""
 
     @property
     def members(self) -> tuple[int, ...]:
-        """All nodes, ascending."""
         between = () if self.activation is None else (self.activation,)
         return tuple(sorted({self.node, self.target, *self.sources.values(), *between}))
 
 
 def find_groups(nodes: Sequence[OnnxNode], wanted: Collection[str], apart: Collection[str] = ()) -> tuple[Group, ...]:
-    """Return the fusible groups of a graph, ordered by last node.
+    """Return the fusible groups of a graph, by last node.
 
-    1. A group ends in a QuantizeLinear that is the only consumer of a fusible op, or of an activation after one.
-    2. The op has at least one dequantized input; others may be constants.
-
-    Args:
-        nodes: in topological order.
-        wanted: values with other consumers.
-        apart: values that groups may not contain.
+    A group ends in a QuantizeLinear, the only consumer of a fusible op or of an activation after it. At least one input
+    of the op is dequantized. `wanted` values have other consumers, `apart` values are excluded.
     """
     targets = [position for position, node in enumerate(nodes) if _is(node, _TARGET)]
     if not targets:
@@ -203,7 +190,7 @@ def find_groups(nodes: Sequence[OnnxNode], wanted: Collection[str], apart: Colle
 
 
 def shared_sources(groups: Sequence[Group], nodes: Sequence[OnnxNode], wanted: Collection[str]) -> dict[int, list[int]]:
-    """Return DequantizeLinear positions with other consumers -> groups that need their own copy."""
+    """Return shared DequantizeLinear -> groups that need a copy."""
     readers: dict[str, set[int]] = {}
     for position, node in enumerate(nodes):
         for name in node.inputs:
@@ -237,7 +224,6 @@ class _Index:
                 self.readers[name] = self.readers.get(name, 0) + 1
 
     def group(self, target: int) -> Group | None:
-        """Return the group that ends at `target`, or None."""
         node, activation = self._maker(self.nodes[target].input(0)), None
         if node is not None and self.nodes[node].op_type in ACTIVATIONS:
             before = self._maker(self.nodes[node].input(0))
@@ -249,7 +235,7 @@ class _Index:
         return Group(node=node, sources=sources, target=target, activation=activation) if sources else None
 
     def _maker(self, name: str) -> int | None:
-        """Return the producer of a value with a single consumer, or None."""
+        """Return the producer of a value with one consumer, or None."""
         if name in self.outside or self.readers.get(name) != 1 or name not in self.producers:
             return None
         node = self.producers[name]

@@ -1,7 +1,6 @@
 """Converters of integer convolutions and matrix products.
 
-Zero points of quantized operands are constant. MatMulInteger and ConvInteger often have a dynamic one for x; it is
-subtracted afterwards, since sum((x - z) * w) = sum(x * w) - z * sum(w).
+A run-time zero point of x is subtracted afterwards: sum((x - z) * w) = sum(x * w) - z * sum(w).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataT
 def _quantization(
     context: ConversionContext, node: OnnxNode, names: tuple[str, str, str], axis: int | None = None
 ) -> Quantization:
-    """Return the quantization for (value, scale, zero point) names; an empty scale is 1, an empty zero point 0."""
+    """An empty scale is 1, an empty zero point 0."""
     value, scale, zero_point = names
     _integers_of(context, node, value)
     return parameters(
@@ -50,7 +49,6 @@ def _quantization(
 
 
 def _result(context: ConversionContext, node: OnnxNode, position: int) -> QuantizedType:
-    """Return the result type from scale and zero point at `position` and after."""
     scale, zero_point = context.constant(node.input(position)), context.optional_constant(node, position + 1)
     integer_dtype = integer_type("uint8" if zero_point is None else zero_point.dtype.name)
     if integer_dtype is None:
@@ -68,7 +66,7 @@ def _windows(context: ConversionContext, node: OnnxNode, filter_: int) -> dict[s
 
 @converter("QLinearConv", 10)
 def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert QLinearConv (10), of rank 3 or 4, to CONV_2D; filters may have per-channel scales."""
+    """Convert QLinearConv (10), of rank 3 or 4, to CONV_2D."""
     attributes = _windows(context, node, 3)
     x_name, x_scale, x_zero, w_name, w_scale, w_zero = (node.input(position) for position in range(6))
     x = as_quantized(context, x_name, _quantization(context, node, (x_name, x_scale, x_zero)))
@@ -79,7 +77,7 @@ def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("ConvInteger", 10)
 def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert ConvInteger (10), of rank 3 or 4, to CONV_2D; the filter's zero point must be constant."""
+    """Convert ConvInteger (10), of rank 3 or 4, to CONV_2D. Refused: run-time zero point of the filter."""
     attributes = _windows(context, node, 1)
     x_name, w_name, x_zero, w_zero = (node.input(position) for position in range(4))
     w = as_quantized(context, w_name, _quantization(context, node, (w_name, "", w_zero), 0))
@@ -100,7 +98,7 @@ def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_point: str, weights: int) -> None:
-    """Add `sums` minus a run-time zero point times weight sums."""
+    """Subtract a run-time zero point times weight sums."""
     if any(size != 1 for size in context.dimensions(zero_point)):
         raise Refusal(
             Reason.NOT_CONSTANT,
@@ -114,11 +112,9 @@ def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_
 
 @converter("MatMulInteger", 10)
 def convert_mat_mul_integer(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MatMulInteger (10) to MAT_MUL.
+    """Convert MatMulInteger (10) to MAT_MUL on quantized operands or on int32 differences.
 
-    1. On quantized operands, if zero points are constant and that of A is scalar.
-    2. Otherwise corrected for the zero point of A, if B is constant too.
-    3. Otherwise on int32 differences.
+    A run-time zero point of A is corrected afterwards if B is constant.
     """
     a_name, b_name, a_zero, b_zero = (node.input(position) for position in range(4))
     points = {name: _is_known(context, name) for name in (a_zero, b_zero)}
@@ -141,7 +137,7 @@ def _is_one(context: ConversionContext, name: str) -> bool:
 
 
 def _runs_along_columns(context: ConversionContext, b_name: str, name: str) -> bool:
-    """Return whether the parameter is scalar, or per column of a matrix."""
+    """Return whether it is scalar, or per column of a matrix."""
     if _is_one(context, name):
         return True
     return len(context.dimensions(name)) == 1 and len(context.dimensions(b_name)) > 1
@@ -168,7 +164,6 @@ def _add_known(
     *,
     named: bool = True,
 ) -> int:
-    """Add MAT_MUL of two values, each with names of scale and zero point."""
     columns = len(context.dimensions(second[0])) - 1
     x = as_quantized(context, first[0], _quantization(context, node, first))
     y = as_quantized(context, second[0], _quantization(context, node, second, columns))
@@ -179,7 +174,7 @@ def _add_known(
 def _add_int32_product(
     context: ConversionContext, a_name: str, a_zero: str, b_name: str, b_zero: str, outputs: tuple[str, ...] = ()
 ) -> int:
-    """Add the product of int32 differences; zero points of A may be per row, of B per column."""
+    """Multiply int32 differences."""
     a = _difference(context, a_name, a_zero, per_row=True)
     b = _difference(context, b_name, b_zero, per_row=False)
     return context.add("MAT_MUL", (a, b), outputs=outputs)[0]
@@ -193,7 +188,7 @@ def _difference(context: ConversionContext, name: str, zero_point: str, *, per_r
 
 
 def _spread(context: ConversionContext, name: str, dtype: DataType, *, per_row: bool) -> int:
-    """Return a scale or zero point, broadcastable to its matrix."""
+    """Make parameters broadcastable to their matrix."""
     operand = cast(context, context.operand(name), dtype)
     dimensions = context.type_of(operand).dimensions
     if all(size == 1 for size in dimensions):
@@ -203,12 +198,7 @@ def _spread(context: ConversionContext, name: str, dtype: DataType, *, per_row: 
 
 @converter("QLinearMatMul", 10, 21)
 def convert_qlinear_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert QLinearMatMul (10, 21), on integers, to MAT_MUL.
-
-    1. On quantized operands, if all parameters are constant, scalar for A and the result, and scalar or per column for
-       B.
-    2. Otherwise int32 sums, rescaled in float32, rounded half to even, and saturated.
-    """
+    """Convert QLinearMatMul (10, 21) to MAT_MUL on quantized operands, or with int32 sums rescaled in float32."""
     names = [node.input(position) for position in range(8)]
     a_name, a_scale, a_zero, b_name, b_scale, b_zero, y_scale, y_zero = names
     dtype = _integers_of(context, node, y_zero) if y_zero else DataType.UINT8

@@ -29,7 +29,7 @@ _FUNCTIONS: Mapping[str, tuple[str, float, float]] = MappingProxyType(
         "thresholdedrelu": ("thresholded_relu", 1.0, 0.0),
     }
 )
-"""Lowercase ONNX name (ONNX Runtime ignores case) -> IR name, default alpha, default beta."""
+"""Lowercase name, since ONNX Runtime ignores case -> IR name, default alpha, default beta."""
 
 
 _HAS_ALPHA = frozenset({"affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu"})
@@ -44,7 +44,7 @@ _DEFAULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 _STATES = (5, 6)
-"""Positions of initial states; layout 1 swaps their first two axes."""
+"""Layout 1 swaps the first two axes of initial states."""
 
 
 @converter("LSTM", 7, 14, 22)
@@ -66,7 +66,7 @@ def convert_rnn(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _add(context: ConversionContext, node: OnnxNode, extra_attributes: Mapping[str, AttributeValue]) -> None:
-    """Add the layer; with layout 1, sequences and states are transposed."""
+    """Add the layer, transposed for layout 1."""
     layout = node.integer("layout", 0)
     if layout not in (0, 1):
         raise Refusal(Reason.INVALID_NODE, f"attribute 'layout' of {node.op_type} is {layout}; expected 0 or 1")
@@ -84,7 +84,7 @@ def _add(context: ConversionContext, node: OnnxNode, extra_attributes: Mapping[s
 
 
 def _check_hidden_size(context: ConversionContext, node: OnnxNode) -> None:
-    """Check `hidden_size`, which ONNX Runtime requires although the weights imply it."""
+    """ONNX Runtime requires `hidden_size`, although weights imply it."""
     units = context.dimensions(node.input(2))[-1:]
     hidden_size = node.integer("hidden_size") if "hidden_size" in node.attributes else "missing"
     if units != (hidden_size,):
@@ -122,9 +122,9 @@ def _attributes(node: OnnxNode) -> dict[str, AttributeValue]:
 
 
 def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
-    """Return function names, with alpha and beta for each.
+    """Return function names, alphas and betas.
 
-    The attributes list values only for functions with that parameter; others get defaults.
+    Attributes only list values for functions with that parameter.
     """
     wanted = FUNCTIONS_PER_DIRECTION[node.op_type] * directions
     activations = node.attributes.get("activations", _DEFAULTS[node.op_type] * directions)
@@ -168,11 +168,10 @@ _NAMES: Mapping[str, str] = {
     "tanh": "Tanh",
     "thresholded_relu": "ThresholdedRelu",
 }
-"""IR name -> ONNX name."""
 
 
 _LENGTHS = 4
-"""Position of the sequence lengths, in ONNX and the IR."""
+"""Position in ONNX and the IR."""
 
 
 @exporter("LSTM", "GRU", "RNN")
@@ -198,6 +197,5 @@ def export_recurrent(write: NodeWriter) -> Sequence[str]:
 
 
 def _written_values(names: Sequence[str], parameter: str, values: Sequence[float]) -> list[float] | None:
-    """Return values of functions with that parameter, as ONNX lists them."""
     wanted = [value for name, value in zip(names, values, strict=False) if parameter in PARAMETERS[name]]
     return wanted or None

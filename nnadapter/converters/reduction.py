@@ -19,24 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reduction:
-    """Operand, axes and outputs of a reduction."""
+    """Reduction of an operand."""
 
     context: ConversionContext
     input: int
     axes: tuple[int, ...]
-    """Ascending; empty for no reduction."""
+    """Ascending."""
     keepdims: bool
     outputs: tuple[str, ...]
 
     def reduce(self, type_: str, operand: int, outputs: tuple[str, ...] = ()) -> int:
-        """Reduce `operand` over the axes, or return it if there are none."""
         if self.axes:
             attributes: dict[str, AttributeValue] = {"axes": self.axes, "keepdims": self.keepdims}
             return self.context.add(type_, (operand,), attributes, outputs)[0]
         return self.context.add("ASSIGN", (operand,), outputs=outputs)[0] if outputs else operand
 
     def kept(self, type_: str, operand: int) -> int:
-        """Reduce `operand`, keeping the axes with size 1."""
         return self.context.add(type_, (operand,), {"axes": self.axes, "keepdims": True})[0]
 
     def step(self, type_: str, *operands: int, outputs: tuple[str, ...] = ()) -> int:
@@ -72,7 +70,7 @@ def _log_sum(reduction: _Reduction) -> None:
 
 
 def _log_sum_exp(reduction: _Reduction) -> None:
-    """Subtract the maximum, limited to finite values, so that nothing overflows and inf - inf does not occur."""
+    """Subtract the finite maximum, so that nothing overflows and inf - inf does not occur."""
     if not reduction.axes:
         reduction.step("ASSIGN", reduction.input, outputs=reduction.outputs)
         return
@@ -115,16 +113,16 @@ _RULES: Mapping[str, tuple[_Rule, tuple[int, ...], tuple[int, ...]]] = {
         (18,),
     ),
 }
-"""Op -> rule, versions with axes as an attribute, versions with axes as an input."""
+"""Op -> rule, versions with axes as an attribute, as an input."""
 
 
 def _with_attribute(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None:
-    """Convert a reduction with axes in an attribute; empty means all."""
+    """Empty axes mean all."""
     _convert(rule, context, node, node.integers("axes") or None)
 
 
 def _with_input(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None:
-    """Convert a reduction with axes in an input; empty means all, or none with `noop_with_empty_axes`."""
+    """Empty axes mean all, or none with `noop_with_empty_axes`."""
     axes = constant_integers(context, node, 1) or None
     _convert(rule, context, node, () if axes is None and node.integer("noop_with_empty_axes", 0) else axes)
 
@@ -165,7 +163,7 @@ def _axis(context: ConversionContext, node: OnnxNode, default: int) -> int:
 
 @converter("TopK", 1)
 def convert_top_k_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert TopK (1), with k in an attribute, to TOP_K."""
+    """Convert TopK (1) to TOP_K."""
     _add_top_k(context, node, node.integer("k"))
 
 

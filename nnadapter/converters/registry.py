@@ -1,6 +1,6 @@
-"""Registries of converters and exporters, and reasons for ops without a converter.
+"""Registries of converters and exporters.
 
-Converters are registered by exact (domain, op type, since_version). There is no fallback to the nearest version.
+Converters are registered for exact schema versions; there is no fallback to the nearest one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter
 
 __all__ = ["ConversionContext", "Converter", "Exporter", "OnnxNode", "Reason", "Refusal", "converter", "exporter"]
-"""Names for modules that define converters."""
+"""For modules that define converters."""
 
 _CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, and the adapter IR holds dense tensors alone"
 _STRINGS = Reason.UNSUPPORTED_TYPE, "works on strings, and the adapter IR holds numbers and booleans alone"
@@ -39,9 +39,8 @@ _UNKNOWN_SIZE = Reason.DATA_DEPENDENT_SHAPE, "makes as many elements as the cont
 _FILE = Reason.UNSUPPORTED_OPERATION, "reads compressed pictures, which takes a library of its own"
 
 ANOTHER_GRAPH = Reason.CONTROL_FLOW, "runs another graph, which the adapter IR cannot hold"
-"""Reason for other ops with subgraph attributes, such as BeamSearch of com.microsoft."""
+"""For other ops with subgraphs, such as BeamSearch of com.microsoft."""
 NO_CONVERTER = Reason.UNSUPPORTED_OPERATION, "has no converter"
-"""Reason for all other ops."""
 
 UNCONVERTED: Mapping[str, tuple[Reason, str]] = MappingProxyType(
     {
@@ -58,28 +57,28 @@ UNCONVERTED: Mapping[str, tuple[Reason, str]] = MappingProxyType(
         for op_type in names.split()
     }
 )
-"""Op type -> reason code and predicate that follows the op's name."""
+"""Op type -> reason, and predicate of the sentence."""
 
 
 Converter = Callable[[ConversionContext, OnnxNode], None]
-"""Function that adds a node's operations to the context, or raises Refusal."""
+"""Adds a node's operations, or raises Refusal."""
 
 _CONVERTERS: dict[tuple[str, str, int], Converter] = {}
 _PLACES: dict[tuple[str, str, int], Mapping[str, Any]] = {}
-"""Globals of the registering module; a new dict whenever the module is executed again."""
+"""Globals of the registering module, a new dict on each execution."""
 _VERSIONS: dict[tuple[str, str], tuple[int, ...]] = {}
 
 _FURTHER = {"": "nnadapter.converters.microsoft", MICROSOFT: "nnadapter.converters.microsoft"}
-"""Domain -> module that converts its ops that onnx lacks; imported on first use."""
+"""Domain -> module for ops that onnx lacks, imported lazily."""
 
 
 def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[[Converter], Converter]:
-    """Return a decorator that registers a function for exactly these schema versions of an op.
+    """Return a decorator that registers a converter for exact schema versions.
 
-    A module whose import was interrupted may be imported again and replaces its registrations.
+    After an interrupted import, a module may register again.
 
     Raises:
-        ValueError: a version already has a converter, or no version is passed.
+        ValueError: a version has a converter, or none is passed.
     """
     if not since_versions:
         raise ValueError(f"converter of {domain or ONNX_DOMAIN}::{op_type} names no since_version")
@@ -100,7 +99,7 @@ def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[
 
 
 def lookup(domain: str, op_type: str, since_version: int) -> Converter | None:
-    """Return the converter of exactly that schema version, or None."""
+    """Return the converter of an exact schema version, or None."""
     key = domain, op_type, since_version
     if key not in _CONVERTERS and is_further(*key):
         _import_further(domain)
@@ -114,24 +113,24 @@ def _import_further(domain: str) -> None:
 
 
 def has_converter(domain: str, op_type: str, since_version: int) -> bool:
-    """Return whether exactly that schema version has a converter."""
+    """Return whether an exact schema version has a converter."""
     return lookup(domain, op_type, since_version) is not None
 
 
 def is_builtin(domain: str, op_type: str, since_version: int) -> bool:
-    """Return whether a built-in module imported so far registered that schema version."""
+    """Return whether an imported built-in module converts that version."""
     return (domain, op_type, since_version) in _CONVERTERS
 
 
 def converted() -> Mapping[tuple[str, str], tuple[int, ...]]:
-    """Return a read-only view of (domain, op type) -> converted schema versions."""
+    """Return (domain, op type) -> converted versions."""
     for domain in _FURTHER:
         _import_further(domain)
     return MappingProxyType(_VERSIONS)
 
 
 def problems_of_packages() -> list[str]:
-    """Return one sentence per external operation or converter that is unusable."""
+    """Return a sentence per unusable external operation or converter."""
     problems = [
         problem
         for group in (OPERATIONS, EXTERNAL_CONVERTERS)
@@ -152,16 +151,16 @@ def _hidden() -> list[str]:
 
 
 Exporter = Callable[["NodeWriter"], "str | Sequence[str]"]
-"""Function that writes an operation's nodes and returns the names of its results, or raises Refusal."""
+"""Writes an operation's nodes and returns result names, or raises Refusal."""
 
 _EXPORTERS: dict[str, Exporter] = {}
 
 
 def exporter(*types: str) -> Callable[[Exporter], Exporter]:
-    """Return a decorator that registers the exporter of operations of these types.
+    """Return a decorator that registers an exporter.
 
     Raises:
-        ValueError: another module already exports one of them.
+        ValueError: another module exports one of the types.
     """
 
     def register(function: Exporter) -> Exporter:
@@ -176,5 +175,5 @@ def exporter(*types: str) -> Callable[[Exporter], Exporter]:
 
 
 def exporters() -> Mapping[str, Exporter]:
-    """Return a read-only view of operation type -> exporter."""
+    """Return operation type -> exporter."""
     return MappingProxyType(_EXPORTERS)

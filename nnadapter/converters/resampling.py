@@ -1,4 +1,4 @@
-"""Converters of resizing, sampling grids, regions of interest and deformable convolutions."""
+"""Converters of resizing, sampling grids, regions and deformable convolutions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @converter("Upsample", 7)
 def convert_upsample_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Upsample (7), with scales in an attribute, to RESIZE_NEAREST or RESIZE_LINEAR."""
+    """Convert Upsample (7) to RESIZE_NEAREST or RESIZE_LINEAR."""
     _resize_by_old_rule(context, node, node.numbers("scales") or ())
 
 
@@ -42,10 +42,9 @@ def convert_resize_by_scales(context: ConversionContext, node: OnnxNode) -> None
 
 
 def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tuple[float, ...]) -> None:
-    """Divide coordinates by the scale; nearest rounds down when growing and up when shrinking.
+    """Scale coordinates; nearest rounds down when growing, up when shrinking.
 
-    ONNX's text does not define the rounding; this matches its test data and ONNX Runtime. Mixed axes need two
-    operations.
+    This matches ONNX's test data and ONNX Runtime; its text leaves it open. Mixed axes need two operations.
     """
     dimensions = context.dimensions(node.input(0))
     _check_scales(node, scales, len(dimensions))
@@ -71,7 +70,7 @@ def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tupl
 
 @converter("Resize", 11, 13, 18, 19)
 def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert Resize (11, 13, 18, 19) by constant scales or sizes to RESIZE_NEAREST or RESIZE_LINEAR.
+    """Convert Resize (11, 13, 18, 19), by constants, to RESIZE_NEAREST or RESIZE_LINEAR.
 
     Refused: cubic interpolation, regions of interest, antialiasing when shrinking.
     """
@@ -86,11 +85,7 @@ def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def resized(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
-    """Return the result shape of a Resize (11 or later), even one that cannot be converted.
-
-    Raises:
-        Refusal: it does not follow from constants and sizes.
-    """
+    """Return the shape of any Resize (11 or later), or raise Refusal."""
     return _resolve(context, node, context.dimensions(node.input(0)))[0]
 
 
@@ -114,7 +109,6 @@ def _add_resize(
 def _resolve(
     context: ConversionContext, node: OnnxNode, dimensions: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return sizes and scales of all axes."""
     named = node.integers("axes")
     axes = normalize_axes(node, range(len(dimensions)) if named is None else named, len(dimensions))
     constant_scales = context.optional_constant(node, 2)
@@ -132,7 +126,7 @@ def _resolve(
 def _resolve_sizes(
     node: OnnxNode, dimensions: tuple[int, ...], axes: tuple[int, ...], sizes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return sizes and scales of all axes. Source: ONNX Resize-18, `keep_aspect_ratio_policy`."""
+    """Source: ONNX Resize-18, `keep_aspect_ratio_policy`."""
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     ratios = tuple(_ratio(size, dimensions[axis]) for axis, size in zip(axes, sizes, strict=True))
     choose = {"not_larger": min, "not_smaller": max}.get(policy)
@@ -147,12 +141,12 @@ def _resolve_sizes(
 
 
 def _scales_of(dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the scales; 1 if no size changes, since ONNX Runtime then copies the input, unlike ONNX."""
+    """ONNX Runtime copies the input if no size changes, unlike ONNX."""
     return (1.0,) * len(scales) if sizes == dimensions else scales
 
 
 def _ratio(size: int, dimension: int) -> float:
-    """Return the float32 scale for a size; 1 for an empty dimension."""
+    """Float32; 1 for an empty dimension."""
     return apply_function(quotient_of_sizes, size, dimension) if dimension else 1.0
 
 
@@ -163,7 +157,7 @@ def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Numb
 
 
 def _sizes(dimensions: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
-    """Return floor(input dimension * scale) in float32. Source: ONNX Resize-11."""
+    """Source: ONNX Resize-11, in float32."""
     return tuple(apply_function(scaled_size, size, scale) for size, scale in zip(dimensions, scales, strict=True))
 
 
@@ -193,7 +187,7 @@ def _check_choice(node: OnnxNode, name: str, value: str, choices: Sequence[str])
 
 
 _MODES: Mapping[str, str] = MappingProxyType({"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"})
-"""Modes of GridSample-16 -> names since version 20."""
+"""Names since version 20."""
 
 
 @converter("GridSample", 16)
@@ -224,9 +218,9 @@ def _grid_sample(context: ConversionContext, node: OnnxNode, mode: str) -> None:
 
 @converter("AffineGrid", 20)
 def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert AffineGrid (20), with a constant size [N, C, ...], to AFFINE_GRID.
+    """Convert AffineGrid (20), with a constant size, to AFFINE_GRID.
 
-    A size of 1 with aligned corners is refused: PyTorch samples its center, ONNX Runtime its end.
+    Refused: size 1 with aligned corners. PyTorch samples its center, ONNX Runtime its end.
     """
     size = required_integers(context, node, 1)
     batch = context.dimensions(node.input(0))[:1]
@@ -248,7 +242,7 @@ def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("RoiAlign", 10, 16, 22)
 def convert_roi_align(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert RoiAlign (10, 16, 22) to ROI_ALIGN; version 10 always means `output_half_pixel`."""
+    """Convert RoiAlign (10, 16, 22) to ROI_ALIGN; version 10 means `output_half_pixel`."""
     mode = node.text("coordinate_transformation_mode", "half_pixel" if node.since_version > 10 else "output_half_pixel")
     if mode not in ("half_pixel", "output_half_pixel"):
         raise Refusal(
@@ -293,11 +287,11 @@ def convert_deform_conv(context: ConversionContext, node: OnnxNode) -> None:
 
 
 _RATIO_TOLERANCE = 1e-6
-"""Tolerance between scales and the quotients of sizes they come from."""
+"""For quotients of sizes."""
 
 
 _PRECISIONS = (np.float32, np.float64)
-"""Types in which ONNX engines multiply sizes by scales; the floor may differ."""
+"""ONNX engines compute in either, and the floor may differ."""
 
 
 @exporter("RESIZE_NEAREST")
@@ -313,9 +307,9 @@ def export_resize_linear(write: NodeWriter) -> str:
 
 
 def _resize(write: NodeWriter, **attributes: object) -> str:
-    """Write scales if they reproduce the sizes, since they define sampling positions; otherwise sizes.
+    """Write scales, which define positions, if they yield the sizes; otherwise sizes.
 
-    Refused: sizes that follow from neither scales nor an aspect-ratio policy.
+    Refused: sizes that need both.
     """
     of, dimensions = write.operation, write.known(write.type.dimensions)
     scales = np.asarray(write.known(of.scales), np.float32)
@@ -332,7 +326,6 @@ def _resize(write: NodeWriter, **attributes: object) -> str:
 
 
 def _aspect_ratio(dimensions: Sequence[int], shape: Sequence[int], scales: Array) -> dict[str, Any]:
-    """Return the attributes with which sizes imply these scales."""
     ratios = np.asarray(shape, np.float32) / np.maximum(np.asarray(dimensions, np.float32), 1)
     if np.allclose(ratios, scales, rtol=_RATIO_TOLERANCE):
         return {}
@@ -350,7 +343,7 @@ def _aspect_ratio(dimensions: Sequence[int], shape: Sequence[int], scales: Array
 
 @exporter("AFFINE_GRID")
 def export_affine_grid(write: NodeWriter) -> str:
-    """Export AFFINE_GRID as AffineGrid (20); the number of channels is arbitrary."""
+    """Export AFFINE_GRID as AffineGrid (20)."""
     size = write.integers(write.type.dimensions[0], 1, *write.operation.output_shape)
     return write.node("AffineGrid", write.inputs[0], size, align_corners=write.operation.align_corners)
 

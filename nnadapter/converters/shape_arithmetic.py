@@ -1,6 +1,6 @@
-"""Symbolic evaluation of shape arithmetic: Shape nodes, and nodes that compute with their results.
+"""Symbolic evaluation of nodes that compute with shapes.
 
-Preparation evaluates them for one set of input shapes; symbolic numbers generalize the results to other shapes.
+Preparation evaluates them for one set of input shapes; this generalizes the results.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
 
 MOST_ELEMENTS = 1024
-"""Larger arrays are tables, not shapes; they are used as constants."""
+"""Larger arrays are tables."""
 _INTEGERS = ("int64", "int32")
 _SMALL_POWERS = range(1, 5)
 _ZERO, _FALSE = np.array(0, object), np.array(False, object)
 
 Inputs = Sequence[SymbolicArray | None]
 Rule = Callable[[OnnxNode, Inputs, Array], Array | None]
-"""(node, inputs, expected result) -> elements, or None if not computable."""
+"""(node, inputs, expected) -> elements, or None."""
 
 
 def shape_of(node: OnnxNode, dimensions: Sequence[int]) -> SymbolicArray:
@@ -55,13 +55,8 @@ def shape_of(node: OnnxNode, dimensions: Sequence[int]) -> SymbolicArray:
 def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray | None:
     """Evaluate a node on arrays of sizes.
 
-    Returns None if no input is symbolic, there is no rule, or the rule disagrees with `expected`, which ONNX Runtime
-    computed. Inputs that decide the form of the result are guarded.
-
-    Args:
-        node: of ONNX's own domain.
-        inputs: None if absent.
-        expected: result for the size hints.
+    Returns None without symbolic inputs or a rule, or if the rule contradicts `expected`, ONNX Runtime's result at the
+    size hints. Inputs that decide the result's form are guarded.
     """
     rule = _RULES.get(node.op_type) if not plain_domain(node.domain) else None
     if (
@@ -80,7 +75,7 @@ def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray |
 
 
 def _form(items: Array, expected: Array) -> Array:
-    """Reshape to the expected shape; numpy returns a bare scalar for one element."""
+    """Reshape to the expected shape: numpy returns a bare scalar for one element."""
     return np.asarray(items, object).reshape(expected.shape)
 
 
@@ -97,7 +92,7 @@ def _present(inputs: Inputs, position: int) -> SymbolicArray:
 
 
 def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Return the elements unchanged, with the other inputs guarded."""
+    """Other inputs are guarded."""
     if _is_table(inputs):
         return None
     _settle(inputs[1:])
@@ -105,7 +100,7 @@ def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _is_table(inputs: Inputs) -> bool:
-    """Return whether sizes index into or reshape a constant table; no rule handles that."""
+    """Return whether sizes index or reshape a constant table."""
     sized = any(array is not None and array.is_traced for array in inputs[1:])
     return sized and not _present(inputs, 0).is_traced
 
@@ -152,8 +147,6 @@ def _cast(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _by_element(count: int, functions: Mapping[str, Callable[[Any, Any], Any]]) -> Rule:
-    """Return a rule that applies a function per data type to `count` (1 or 2) inputs."""
-
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
         function = functions.get(_present(inputs, 0).dtype.name)
         if function is None or len(inputs) != count:
@@ -168,7 +161,7 @@ def _chosen(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
 
 
 def _pairwise(function: Callable[[Any, Any], bool]) -> Rule:
-    """Return a rule that compares elementwise; guards arise when the result is read."""
+    """Guards arise when the result is read."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
         return _each(function, _present(inputs, 0).items, _present(inputs, 1).items)
@@ -190,14 +183,14 @@ def _magnitude(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _remainder(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Compute the remainder with the divisor's sign. Source: ONNX Mod-13."""
+    """Source: ONNX Mod-13; the sign is the divisor's."""
     if expected.dtype.name not in _INTEGERS or node.integer("fmod", 0):
         return None
     return _each(operator.mod, _present(inputs, 0).items, _present(inputs, 1).items)
 
 
 def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Compute small integer powers of integers as products; other powers are rounded differently."""
+    """Only small integer powers of integers are exact."""
     base, exponents = _present(inputs, 0), _present(inputs, 1).plain()
     if base.dtype.kind != "i" or exponents.size != 1 or float(exponents.reshape(-1)[0]) not in _SMALL_POWERS:
         return None
@@ -206,7 +199,7 @@ def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Clip integers; the upper bound wins a conflict. Source: ONNX Clip-11."""
+    """The upper bound wins a conflict. Source: ONNX Clip-11."""
     if len(node.inputs) < 2 or expected.dtype.name not in _INTEGERS:  # attributes before version 11
         return None
     bounds = zip((max, min), inputs[1:], strict=False)
@@ -215,7 +208,7 @@ def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
-    """Return a rule that reduces all integers to one; the order matters for reals."""
+    """Integers only, since order matters for reals."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
         _settle(inputs[1:])
@@ -227,7 +220,7 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
 
 
 def _root(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Compute square roots; float64 roots rounded to float32 are correctly rounded."""
+    """Float64 roots rounded to float32 are correctly rounded."""
     source = _present(inputs, 0).items
     roots = _each(root_of, source, source)
     return _each(to_float32, roots, roots) if expected.dtype == np.float32 else roots
@@ -241,7 +234,7 @@ def _spread(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _each(function: Callable[[Any, Any], Any], first: Array, second: Array) -> Array:
-    """Apply a binary function elementwise; a unary one ignores its second argument."""
+    """Unary functions ignore the second argument."""
     first, second = np.broadcast_arrays(first, second)
     made = [apply_function(function, one, other) for one, other in zip(first.flat, second.flat, strict=True)]
     return _objects(made).reshape(first.shape)
@@ -302,4 +295,3 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "Round": _on_floats(rounded_of),
     }
 )
-"""Ops in shape arithmetic of exported models."""

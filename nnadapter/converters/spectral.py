@@ -1,6 +1,6 @@
 """Converters of Fourier transforms, window functions and mel filters.
 
-Preparation folds constant windows and mel filters; tables too large to be folded are built here.
+Preparation folds small constant tables; large ones are built here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @converter("DFT", 17)
 def convert_dft_of_axis_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DFT (17), with axis as an attribute, to DFT. Refused: dynamic length."""
+    """Convert DFT (17) to DFT. Refused: run-time length."""
     _add_transform(context, node, node.integer("axis", 1))
 
 
 @converter("DFT", 20)
 def convert_dft(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert DFT (20), with axis as an input, to DFT. Refused: dynamic length or axis."""
+    """Convert DFT (20) to DFT. Refused: run-time length or axis."""
     axis = constant_integers(context, node, 2)
     _add_transform(context, node, -2 if axis is None else _single(node, 2, axis))
 
@@ -51,9 +51,9 @@ def _add_transform(context: ConversionContext, node: OnnxNode, axis: int) -> Non
 
 @converter("STFT", 17)
 def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert STFT (17) to STFT. Refused: dynamic frame step or length.
+    """Convert STFT (17) to STFT. Refused: run-time frame step or length.
 
-    A signal without its last axis is real, as ONNX Runtime and onnxscript treat it.
+    A signal without its last axis is real, as in ONNX Runtime.
     """
     signal, dimensions, window = context.operand(node.input(0)), context.dimensions(node.input(0)), node.input(2)
     if len(dimensions) == 2:
@@ -85,7 +85,7 @@ _WINDOWS: Mapping[str, tuple[float, ...]] = {
     "HammingWindow": (25 / 46, -21 / 46),
     "HannWindow": (0.5, -0.5),
 }
-"""Weights of cos(0), cos(t), cos(2t) over a period. Source: ONNX BlackmanWindow, HammingWindow, HannWindow-17."""
+"""Weights of cos(0), cos(t), cos(2t). Source: ONNX BlackmanWindow, HammingWindow, HannWindow-17."""
 
 
 def _window(weights: tuple[float, ...]) -> Converter:
@@ -106,11 +106,10 @@ for _op_type, _weights in _WINDOWS.items():
 
 @converter("MelWeightMatrix", 17)
 def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert MelWeightMatrix (17), with constant inputs, to a constant: one triangle per mel bin.
+    """Convert MelWeightMatrix (17), with constant inputs, to a constant.
 
-    Triangle edges are evenly spaced on the mel scale and rounded down to spectrogram bins. A triangle rises from its
-    left
-    edge to 1 at its center and falls to its right edge; if left edge and center coincide, it starts at 1.
+    Each bin is a triangle between edges evenly spaced on the mel scale, rounded down to spectrogram bins; if left edge
+    and center coincide, it starts at 1.
     """
     bins, length, rate, lowest, highest = (_number(context, node, position) for position in range(5))
     if bins < 1 or length < 1 or rate <= 0 or not -700 < lowest <= highest:
@@ -123,7 +122,7 @@ def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> Non
 
 
 def _check_size(node: OnnxNode, size: float) -> None:
-    """Refuse large tables: a tiny model may request any size."""
+    """A tiny model may request any size."""
     if size > limits.TABLE_ELEMENTS:
         raise Refusal(
             Reason.MEMORY_LIMIT,

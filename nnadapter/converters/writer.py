@@ -1,4 +1,4 @@
-"""Writers of ONNX graphs and nodes, used by exporters."""
+"""Writers of ONNX graphs and nodes for exporters."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ from partition.graph import Reason
 _Number = TypeVar("_Number", int, float)
 _Value = TypeVar("_Value")
 OLDEST_OPSET = 24
-"""Opset of exported models, unless an op needs a newer one. ONNX Runtime supports all of it, but lacks kernels for some
-newer versions (QuantizeLinear-28).
-"""
+"""Default opset of exports, fully supported by ONNX Runtime; it lacks some newer versions (QuantizeLinear-28)."""
 
 
 @dataclass(eq=False)
 class GraphWriter:
-    """Graph under construction, with used names."""
+    """Graph under construction."""
 
     nodes: list[WrittenNode] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     opsets: dict[str, int] = field(default_factory=lambda: {"": OLDEST_OPSET})
     dtypes: dict[str, DataType] = field(default_factory=dict)
-    """Known types of values."""
     _taken: set[str] = field(default_factory=set)
     _taken_nodes: set[str] = field(default_factory=set)
     _numbers: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
@@ -39,11 +36,11 @@ class GraphWriter:
     _count: int = 0
 
     def unique(self, name: str) -> str:
-        """Return an unused value name derived from `name`, and reserve it."""
+        """Return and reserve an unused value name."""
         return self._unique(name or "value", self._taken)
 
     def unique_node(self, name: str) -> str:
-        """Return an unused node name derived from `name`, and reserve it."""
+        """Return and reserve an unused node name."""
         return self._unique(name or "node", self._taken_nodes)
 
     def _unique(self, name: str, taken: set[str]) -> str:
@@ -55,7 +52,7 @@ class GraphWriter:
         return candidate
 
     def constant(self, name: str, value: Array) -> str:
-        """Return the name of a small constant; equal contents share one."""
+        """Return the name of a shared small constant."""
         key = (value.dtype.name, value.shape, value.tobytes())
         known = self._numbers.get(key)
         if known is None:
@@ -70,8 +67,8 @@ class NodeWriter:
 
     Args:
         graph: enclosing graph.
-        operation: named access, as in `write.operation.strides`.
-        inputs: one value name per role, empty if absent.
+        operation: as in `write.operation.strides`.
+        inputs: names by role, empty if absent.
         types: of the inputs.
     """
 
@@ -86,35 +83,27 @@ class NodeWriter:
         self.operation = operation
         self.inputs = tuple(inputs)
         self.types = tuple(types)
-        """Channels-last images appear as `[N, C, H, W]` here, as does the result."""
+        """Channels-last images are `[N, C, H, W]` here."""
 
     def reading(self, inputs: Sequence[str], types: Sequence[OperandType | None]) -> NodeWriter:
-        """Return a writer of the same operation on other values."""
+        """Return a writer on other values."""
         return NodeWriter(self._graph, self.operation, inputs, types)
 
     @property
     def type(self) -> OperandType:
-        """Type of the first input."""
         first = self.types[0]
         assert first is not None, "no operation has an optional first input"
         return first
 
     @property
     def result(self) -> Operand:
-        """First output operand."""
         return self.operation.output
 
     def node(self, op_type: str, *inputs: str, opset: int = 0, **attributes: object) -> str:
-        """Write a node with one output and return its name.
-
-        Args:
-            op_type: the op.
-            inputs: empty if absent.
-            opset: minimum opset.
-            attributes: None for unstated ones.
+        """Write a node with one output, and return its name. `opset` is the least one; None attributes are omitted.
 
         Raises:
-            Refusal: ONNX's op does not support a data type.
+            Refusal: ONNX's op lacks a data type.
         """
         return self.nodes(op_type, inputs, 1, opset=opset, **attributes)[0]  # type: ignore[arg-type]
 
@@ -128,7 +117,7 @@ class NodeWriter:
         opset: int = 0,
         **attributes: object,
     ) -> tuple[str, ...]:
-        """Write a node with `count` outputs, some of them absent, and return their names. See `node`."""
+        """Write a node with `count` outputs, and return their names. See `node`."""
         stated = {name: _plain(name, value) for name, value in attributes.items() if value is not None}
         node = self._node("", op_type, inputs, count, stated)
         node = replace(node, outputs=tuple("" if at in absent else name for at, name in enumerate(node.outputs)))
@@ -145,11 +134,7 @@ class NodeWriter:
         count: int,
         attributes: Mapping[str, object],
     ) -> tuple[str, ...]:
-        """Write a node of one exact schema version and return its output names.
-
-        Raises:
-            Refusal: the version is older than exported opsets.
-        """
+        """Write a node of an exact schema version, or raise Refusal if exports cannot contain it."""
         stated = {name: _plain(name, value) for name, value in attributes.items()}
         node = self._node(domain, op_type, inputs, count, stated)
         opset = version if domain else opset_of_version(op_type, version, OLDEST_OPSET)
@@ -171,7 +156,7 @@ class NodeWriter:
         return WrittenNode(op_type=op_type, inputs=tuple(read), outputs=made, attributes=attributes, domain=domain)
 
     def _declare(self, node: WrittenNode, opset: int) -> None:
-        """Check data types against the schema; record opset and result types."""
+        """Check data types against the schema, and record types and opset."""
         types = types_of(node.op_type, opset)
         known = [self._graph.dtypes.get(name) for name in node.inputs]
         places = [*types.inputs, *[types.inputs[-1]] * (len(known) - len(types.inputs) if types.variadic else 0)]
@@ -190,11 +175,10 @@ class NodeWriter:
                 self._graph.dtypes[name] = dtype
 
     def dtype_of(self, name: str) -> DataType | None:
-        """Return the type of a value, if known."""
         return self._graph.dtypes.get(name)
 
     def declared(self, name: str, dtype: DataType) -> str:
-        """Record a type that no schema determines."""
+        """Record a type that schemas do not determine."""
         self._graph.dtypes[name] = dtype
         return name
 
@@ -202,42 +186,31 @@ class NodeWriter:
         return self._graph.constant(f"{self.result.name}/constant", value)
 
     def number(self, value: float, dtype: DataType) -> str:
-        """Return a scalar constant."""
         return self.constant(np.asarray(value, dtype.array_type))
 
     def integers(self, *values: int) -> str:
-        """Return a constant int64 vector.
-
-        Raises:
-            Refusal: dynamic sizes.
-        """
+        """Return a constant int64 vector, or raise Refusal for symbolic sizes."""
         return self.constant(np.array(self.known(values), np.int64))
 
     def known(self, sizes: tuple[_Number, ...]) -> tuple[_Number, ...]:
-        """Return static sizes.
-
-        Raises:
-            Refusal: dynamic sizes.
-        """
+        """Return static sizes, or raise Refusal."""
         return _plain("sizes", sizes)
 
     def index(self, name: str) -> str:
-        """Return indices as int32 or int64."""
+        """Cast indices to an ONNX index type."""
         return name if self.dtype_of(name) in (DataType.INT32, DataType.INT64) else self.cast(name, DataType.INT64)
 
     def swapped(self, name: str, rank: int) -> str:
-        """Return a value with its last two axes swapped."""
+        """Swap the last two axes."""
         return self.node("Transpose", name, perm=[*range(rank - 2), rank - 1, rank - 2])
 
     def cast(self, name: str, dtype: DataType) -> str:
-        """Return a value in another data type."""
         if self.dtype_of(name) is dtype:
             return name
         return self.node("Cast", name, to=dtype)
 
 
 def _plain(name: str, value: _Value) -> _Value:
-    """Return a static attribute; refuse a symbolic one."""
     if is_symbolic(value):
         raise Refusal(
             Reason.DYNAMIC_SHAPE,

@@ -1,10 +1,7 @@
-"""Op bodies: ops that onnx has no schema for, described as functions of ONNX ops.
+"""Op bodies: ops without a schema in onnx, described as functions of ONNX ops.
 
-One description serves all purposes. ONNX's inference over the body yields types and shapes, dynamic ones included.
-Converters convert the body at the newest opset; devices that take ONNX get it at the model's opset; FLOPs and reports
-follow from its operations. ONNX Runtime still gets the original node.
-
-A body is written for one node: it depends on attributes, present inputs, their ranks, data types and static sizes.
+A body is written for one node. Inference over it yields types and shapes, converters convert it at the newest opset,
+and devices that take ONNX get it at the model's opset. ONNX Runtime still gets the original node.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from partition.graph import ELEMENT_TYPE_OF_DTYPE, Reason, Value
 
 
 def invalid_node(node: OnnxNode, problem: str) -> Refusal:
-    """Return the refusal of an invalid node; the sentence starts with its op type."""
+    """Return the refusal of an invalid node, as "OP_TYPE problem"."""
     return Refusal(Reason.INVALID_NODE, f"{node.op_type} {problem}")
 
 
@@ -38,9 +35,9 @@ class NodeInputs:
 
     Args:
         node: the node.
-        values: input types, None if absent; sizes that are not numbers are dynamic.
+        values: None if absent; sizes that are not numbers are dynamic.
         constants: known contents.
-        integers: position -> contents of a shape-derived input, possibly symbolic; None for other inputs.
+        integers: position -> contents of a shape-derived input, possibly symbolic, or None.
     """
 
     def __init__(
@@ -53,10 +50,10 @@ class NodeInputs:
         self._node, self._values, self._contents, self._integers = node, values, constants, integers
 
     def value(self, position: int) -> Value:
-        """Return the facts about a required input.
+        """Return a required input.
 
         Raises:
-            Refusal: it is absent, or its rank or data type is unknown.
+            Refusal: absent, or of unknown rank or type.
         """
         value = self._values[position] if position < len(self._values) else None
         if value is None:
@@ -66,11 +63,11 @@ class NodeInputs:
         return value
 
     def shape(self, position: int) -> tuple[int | None, ...]:
-        """Return the dimensions of a required input, None for dynamic ones."""
+        """Return the dimensions, None if dynamic."""
         return tuple(size if type(size) is int else None for size in self.value(position).shape or ())
 
     def size(self, position: int, axis: int) -> int | None:
-        """Return one dimension: a number, a symbolic size, or None if unknown."""
+        """Return a dimension: a number, a symbolic size, or None."""
         shape = self.value(position).shape or ()
         if not -len(shape) <= axis < len(shape):
             raise invalid_node(self._node, f"has an input {position} of rank {len(shape)}, and reads its axis {axis}")
@@ -78,36 +75,27 @@ class NodeInputs:
         return None if size is None or isinstance(size, str) else size
 
     def width(self, position: int, axis: int = -1) -> int | None:
-        """Return one dimension if it is static, otherwise None."""
+        """Return a static dimension, or None."""
         size = self.size(position, axis)
         return size if type(size) is int else None
 
     def integers(self, position: int) -> tuple[int, ...]:
-        """Return integer contents, symbolic if shape-derived.
-
-        Raises:
-            Refusal: known only at run time.
-        """
+        """Return integer contents, possibly symbolic, or raise Refusal."""
         items = self._integers(position)
         return tuple(self.contents(position).reshape(-1).tolist()) if items is None else items
 
     def rank(self, position: int) -> int:
-        """Return the rank of a required input."""
         return len(self.shape(position))
 
     def dtype(self, position: int | None = None) -> str:
-        """Return the data type of a required input; without a position, of the first real-valued one."""
+        """Return a data type, by default of the first real-valued input."""
         if position is not None:
             return str(self.value(position).dtype)
         names = (str(value.dtype) for value in self._values if value is not None)
         return next((name for name in names if "float" in name), None) or self.dtype(0)
 
     def contents(self, position: int) -> Array:
-        """Return the contents of an input.
-
-        Raises:
-            Refusal: known only at run time.
-        """
+        """Return known contents, or raise Refusal."""
         if position not in self._contents:
             raise Refusal(
                 Reason.NOT_CONSTANT,
@@ -117,34 +105,31 @@ class NodeInputs:
         return self._contents[position]
 
     def knows(self, position: int) -> bool:
-        """Return whether the contents of an input are known."""
         return position in self._contents
 
 
 NEWEST_OPSET = 24
-"""Default opset of bodies."""
 OLDEST_OPSET = 13
-"""Softmax and many other ops differ before this opset; bodies without them may use older ones."""
+"""Softmax and other ops differ before this opset."""
 _SMALL_ELEMENTS = 1024
-"""Largest constants (in elements) passed to inference with contents."""
+"""Largest constants, in elements, with contents in inference."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """Computation of one node as a graph of ONNX nodes."""
+    """Computation of one node as ONNX nodes."""
 
     inputs: tuple[str, ...]
-    """Inner name per node input, empty if absent."""
+    """Inner names, empty if absent."""
     outputs: tuple[str, ...]
-    """Inner name per node output, empty if unused."""
+    """Inner names, empty if unused."""
     nodes: tuple[OnnxNode, ...]
-    """ONNX nodes in topological order."""
     constants: Mapping[str, Array | SymbolicArray]
-    """Other values that the nodes read, by name; symbolic if they contain a size."""
+    """Other inputs of the nodes, symbolic if they contain a size."""
     opset: int
 
     def function(self, node: OnnxNode) -> onnx.FunctionProto:
-        """Return the body as an ONNX function, with constants as nodes."""
+        """Return an ONNX function, with constants as nodes."""
         constants = [
             helper.make_node("Constant", [], [name], value=initializer_of(name, array))
             for name, array in self.plain_constants().items()
@@ -156,7 +141,7 @@ class Body:
         )
 
     def types(self, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> Iterator[onnx.ValueInfoProto]:
-        """Yield inferred types of the used outputs, under inner names; see `known_types`."""
+        """Yield inferred types of used outputs, under inner names."""
         symbols = {size for value in inputs if value is not None for size in value.shape or ()}
         types = self.known_types(inputs, constants)
         return (_without_new_symbols(types[name], symbols) for name in self.outputs if name and name in types)
@@ -164,12 +149,7 @@ class Body:
     def known_types(
         self, inputs: Sequence[Value | None], constants: Mapping[int, Array]
     ) -> dict[str, onnx.ValueInfoProto]:
-        """Return inferred types of inner values by name; large constants are not followed.
-
-        Args:
-            inputs: facts about the node's inputs, None if absent.
-            constants: known contents by position.
-        """
+        """Infer types of inner values by name; large constants are not followed."""
         graph = onnx.GraphProto(name="body")
         input_arrays = {name: array for position, array in constants.items() if (name := self.inputs[position])}
         for name, array in (input_arrays | self.plain_constants()).items():
@@ -186,7 +166,6 @@ class Body:
         return dict(infer(model))
 
     def plain_constants(self) -> dict[str, Array]:
-        """Return the constants as arrays."""
         return {
             name: constant.plain() if isinstance(constant, SymbolicArray) else constant
             for name, constant in self.constants.items()
@@ -204,7 +183,7 @@ def _named(value: Value, name: str) -> Value:
 
 
 def _without_new_symbols(info: onnx.ValueInfoProto, symbols: set[Any]) -> onnx.ValueInfoProto:
-    """Clear symbols invented by inference: the next body may reuse the names for other sizes."""
+    """Clear symbols invented by inference: other bodies may reuse the names."""
     for dimension in info.type.tensor_type.shape.dim:
         if dimension.dim_param and dimension.dim_param not in symbols:
             dimension.Clear()
@@ -218,16 +197,7 @@ def _objects(items: Sequence[Any]) -> Array:
 
 
 class BodyBuilder:
-    """Writer of the body of one node.
-
-    Args:
-        node: the node.
-        inputs: facts about its inputs, None if absent; sizes that are not numbers are dynamic.
-        constants: known contents by position.
-        opset: operator set to write in.
-        integers: position -> contents of a shape-derived input, possibly symbolic; None for other inputs.
-        oldest: oldest operator set that the body supports.
-    """
+    """Writer of the body of one node. `oldest` is the oldest opset it supports; see `NodeInputs`, `body_of`."""
 
     def __init__(
         self,
@@ -251,24 +221,22 @@ class BodyBuilder:
         return self._names[position] if position < len(self._names) else ""
 
     def wants(self, position: int) -> bool:
-        """Return whether the node's output at a position is used."""
         return bool(self.node.output(position))
 
     def constant_of(self, name: str) -> Array | None:
-        """Return the contents of a body constant, None for other names."""
+        """Return the contents of a body constant, or None."""
         contents = self._constants.get(name)
         return contents.plain() if isinstance(contents, SymbolicArray) else contents
 
     def invalid(self, problem: str) -> Refusal:
-        """Return the refusal of an invalid node; the sentence starts with its op type."""
+        """See `invalid_node`."""
         return invalid_node(self.node, problem)
 
     def unsupported(self, attribute: str, problem: str) -> Refusal:
-        """Return the refusal of a node because of an attribute."""
         return Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"attribute {attribute!r} of {self.node.op_type} {problem}")
 
     def constant(self, contents: Any, dtype: str = "int64") -> str:
-        """Add a constant of a data type and return its name. Integers may be symbolic."""
+        """Add a constant, possibly with symbolic integers, and return its name."""
         name = f"constant{len(self._constants)}"
         if isinstance(contents, SymbolicNumber):
             self._constants[name] = SymbolicArray(_objects((contents,)).reshape(()), np.dtype(dtype))
@@ -282,11 +250,10 @@ class BodyBuilder:
         return name
 
     def add(self, op_type: str, *inputs: str, **attributes: object) -> str:
-        """Add a node with one output and return its name; trailing absent inputs are dropped."""
+        """Add a node with one output and return its name."""
         return self.add_several(op_type, inputs, 1, **attributes)[0]
 
     def add_several(self, op_type: str, inputs: Sequence[str], outputs: int, **attributes: object) -> tuple[str, ...]:
-        """Add a node with several outputs and return their names."""
         version = since_version("", op_type, self.opset)
         assert version is not None, f"opset {self.opset} has no {op_type}"
         read = list(inputs)
@@ -302,7 +269,6 @@ class BodyBuilder:
         return output_names
 
     def cast(self, x: str, dtype: str) -> str:
-        """Add a Cast."""
         return self.add("Cast", x, to=ELEMENT_TYPE_OF_DTYPE[dtype])
 
     def unsqueeze(self, x: str, *axes: int) -> str:
@@ -313,7 +279,7 @@ class BodyBuilder:
         return self.add("Reshape", x, self.constant(sizes))
 
     def finish(self, outputs: Sequence[str]) -> Body:
-        """Return the body; an output that no inner node produces is copied by Identity."""
+        """Return the body; copies outputs that no inner node produces."""
         output_names = [name if self.wants(position) else "" for position, name in enumerate(outputs)]
         defined_names: set[str] = set(self._names) | self._constants.keys()
         for position, name in enumerate(output_names):
@@ -324,11 +290,7 @@ class BodyBuilder:
 
 
 def channels_first(body: BodyBuilder, x: str, rank: int) -> str:
-    """Transpose [N, ..., C] to [N, C, ...].
-
-    Raises:
-        Refusal: the rank is below 3.
-    """
+    """Transpose [N, ..., C] to [N, C, ...], or raise Refusal."""
     if rank < 3:
         raise body.invalid(f"has an input of rank {rank}; expected [N, ..., C] of rank 3 or more")
     return body.add("Transpose", x, perm=(0, rank - 1, *range(1, rank - 1)))
@@ -340,23 +302,23 @@ def channels_last(body: BodyBuilder, x: str, rank: int) -> str:
 
 
 def sliced(body: BodyBuilder, x: str, axis: int, begin: int, end: int | str) -> str:
-    """Slice a value along one axis; `end` may be the name of a one-element vector."""
+    """Slice along one axis; `end` may name a one-element vector."""
     stop = end if isinstance(end, str) else body.constant((end,))
     return body.add("Slice", x, body.constant((begin,)), stop, body.constant((axis,)))
 
 
 def parts_along(body: BodyBuilder, x: str, axis: int, sizes: Sequence[int]) -> tuple[str, ...]:
-    """Split a value into parts of these sizes."""
+    """Split a value into these sizes."""
     return body.add_several("Split", (x, body.constant(tuple(sizes))), len(sizes), axis=axis)
 
 
 def length_of(body: BodyBuilder, x: str, axis: int) -> str:
-    """Return one dimension of a value as a one-element vector."""
+    """Return one dimension as a one-element vector."""
     return body.add("Gather", body.add("Shape", x), body.constant((axis,)))
 
 
 def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
-    """Return the integers from 0 below a dimension of a value; a constant if it is static."""
+    """Return the range over a dimension; constant if static."""
     if type(size) is int:
         return body.constant(np.arange(size))
     scalar = body.add("Squeeze", length_of(body, x, axis)) if size is None else body.constant(size)
@@ -364,13 +326,10 @@ def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
 
 
 BodyRule = Callable[[BodyBuilder], Sequence[str]]
-"""Rule that adds a node's body and returns its output names (empty if unused).
-
-It raises Refusal for nodes that are invalid or cannot be expressed in ONNX ops.
-"""
+"""Rule that adds the nodes of a body and returns its outputs, empty if unused, or raises Refusal."""
 
 _RULES: dict[tuple[str, str], tuple[BodyRule, int]] = {}
-"""(domain, op type) -> body rule and newest supported opset."""
+"""(domain, op type) -> rule and newest supported opset."""
 
 
 def function_op(
@@ -383,10 +342,7 @@ def function_op(
     domain: str = MICROSOFT,
     newest: int = NEWEST_OPSET,
 ) -> Callable[[BodyRule], BodyRule]:
-    """Return a decorator that registers an op's body rule and schema, see `add_schema`.
-
-    Bodies default to opset `newest`, or to the newest of the installed onnx.
-    """
+    """Return a decorator that registers an op's body rule and schema; `newest` is the default opset of bodies."""
 
     def register(rule: BodyRule) -> BodyRule:
         add_schema(op_type, inputs, outputs, attributes, required=required, domain=domain)
@@ -402,7 +358,7 @@ def has_body(domain: str, op_type: str) -> bool:
 
 
 def function_ops() -> Iterator[tuple[str, str, int]]:
-    """Yield domain, op type and schema version of every op with a body."""
+    """Yield domain, op type and schema version of ops with a body."""
     further_schema(MICROSOFT, "")
     return ((domain, op_type, 1) for domain, op_type in _RULES)
 
@@ -414,17 +370,17 @@ def body_of(
     opset: int | None = None,
     integers: Callable[[int], tuple[int, ...] | None] = lambda position: None,
 ) -> Body | None:
-    """Return the body of a node, or None if its op has none. Missing attributes take the schema's defaults.
+    """Return the body of a node, or None if its op has none.
 
     Args:
-        node: the node.
-        inputs: facts about its inputs, None if absent.
+        node: missing attributes take the schema's defaults.
+        inputs: None if absent.
         constants: known contents by position.
-        opset: operator set to write in; None for the newest supported.
-        integers: see `BodyBuilder`.
+        opset: to write in; None for the newest supported.
+        integers: see `NodeInputs`.
 
     Raises:
-        Refusal: the node is invalid or cannot be expressed in ONNX ops, or too little is known of its inputs.
+        Refusal: invalid, not expressible in ONNX ops, or too little is known.
     """
     schema = further_schema(node.domain, node.op_type)
     if schema is None or not has_body(node.domain, node.op_type):

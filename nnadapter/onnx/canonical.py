@@ -1,4 +1,4 @@
-"""Canonical form of an ONNX model, and serialized models with large constants stored separately."""
+"""Canonical form of an ONNX model, and serialized models with separate large constants."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 _LEAST_BYTES = 1 << 10
-"""Smallest constants to separate. Contents of smaller ones, such as shapes, may influence compilation."""
+"""Smallest separate constants: contents of smaller ones, such as shapes, may influence compilation."""
 _BY_ADDRESS = frozenset(
     ("float16", "float32", "float64", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 )
-"""Data types that ONNX Runtime's Python interface accepts by address."""
+"""Data types that ONNX Runtime accepts by address."""
 _NAME = 8 << 3 | BYTES
 """Tag of TensorProto.name."""
 _OF_PLACES = (13 << 3 | BYTES, 14 << 3 | NUMBER)
 """Tags of TensorProto.external_data and data_location."""
 LOCATION = "compiled"
-"""Placeholder location; never opened."""
+"""Placeholder, never opened."""
 
 
 class SeparateTensor(NamedTuple):
@@ -43,7 +43,7 @@ class SeparateTensor(NamedTuple):
 
 
 def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
-    """Return a model's bytes without large constants, and these. Modifies `model`."""
+    """Take large constants out of `model`. Return its bytes and the constants."""
     from onnx import TensorProto
 
     from nnadapter.onnx.references import array_of, with_contents, without_contents
@@ -63,7 +63,7 @@ def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
 
 
 def joined(contents: bytes, tensors: Sequence[SeparateTensor]) -> onnx.ModelProto:
-    """Reassemble a model from the results of `separated`."""
+    """Reassemble the results of `separated`."""
     import onnx
 
     model = onnx.ModelProto()
@@ -78,7 +78,7 @@ def joined(contents: bytes, tensors: Sequence[SeparateTensor]) -> onnx.ModelProt
 
 
 def joined_bytes(contents: bytes, tensors: Mapping[str, Array]) -> bytes:
-    """Reassemble a model's bytes from the results of `separated`; does not need onnx."""
+    """Reassemble a model's bytes from the results of `separated`, without onnx."""
     within = partial(rewritten, contents)
     initializer = partial(_filled, contents, tensors)
     model_bytes = within(0, len(contents), GRAPH, lambda start, end: within(start, end, INITIALIZER, initializer))
@@ -86,7 +86,7 @@ def joined_bytes(contents: bytes, tensors: Mapping[str, Array]) -> bytes:
 
 
 def _filled(contents: bytes, tensors: Mapping[str, Array], start: int, end: int) -> bytes | None:
-    """Return a constant with its contents; None if it already has them."""
+    """Return a constant with its contents, or None if it has them."""
     rows = list(fields(contents, start, end))
     name = next((contents[begin:stop].decode(errors="replace") for tag, _, begin, stop in rows if tag == _NAME), "")
     if name not in tensors:
@@ -116,7 +116,7 @@ _CANONICAL_FIELDS = {
         )
     ),
 }  # fmt: skip
-"""Fields whose effect is known. A model with any other field has no canonical form."""
+"""Fields with known effects; other fields prevent a canonical form."""
 _STRING = 8
 """Source: onnx.proto, `TensorProto.DataType`."""
 _ELSEWHERE = frozenset({"EPContext"})
@@ -128,7 +128,7 @@ def canonical(model: onnx.ModelProto) -> Canonical:
 
     Raises:
         NotCanonicalError: a field or op has unknown effects.
-        ModelFileError: referenced weights cannot be read; raised only when contents are read.
+        ModelFileError: referenced weights cannot be read; raised on access to contents.
     """
     _check(model, "model")
     opsets = sorted((opset.domain, opset.version) for opset in model.opset_import)
@@ -145,7 +145,7 @@ def canonical(model: onnx.ModelProto) -> Canonical:
 
 
 class _Scope:
-    """Numbering of a graph's values."""
+    """Numbers of a graph's values; -1 for absent ones."""
 
     def __init__(self, graph: onnx.GraphProto, around: _Scope | None) -> None:
         node_outputs = (name for node in graph.node for name in node.output)
@@ -156,7 +156,6 @@ class _Scope:
         self.numbers: dict[str, int] = {}
 
     def number(self, name: str) -> int:
-        """Return the number of a value, -1 for an absent one."""
         if not name:
             return -1
         if self._around is not None and name not in self._own:
@@ -168,7 +167,7 @@ class _Scope:
 
 
 class _Writer:
-    """Writer of graphs as plain data; collects shapes and constants on the way."""
+    """Writer of graphs as plain data, with shapes and constants."""
 
     def __init__(self) -> None:
         self.shapes: list[Any] = []
@@ -231,7 +230,6 @@ class _Writer:
 
 
 def _in_order(rows: Sequence[Any], scope: _Scope) -> Iterator[Any]:
-    """Yield rows with numbered names, by number."""
     return iter(sorted((row for row in rows if row.name in scope.numbers), key=lambda row: scope.numbers[row.name]))
 
 

@@ -1,4 +1,4 @@
-"""Construction of ONNX models: small models, modified copies, extracted parts, and type constraints of nodes."""
+"""Construction of ONNX models: small models, modified copies, parts, and type constraints of nodes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from nnadapter.process.resources import memoize
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, GraphError, Value
 
 _IR_VERSION = 8
-"""IR version of new models; every supported ONNX Runtime accepts it."""
+"""Known to every supported ONNX Runtime."""
 _Message = TypeVar("_Message", bound=Message)
 NodeText = tuple[str, Sequence[str], Sequence[str], Mapping[str, Any]]
-"""Op type, inputs, outputs and attributes of an ONNX node."""
+"""Op type, inputs, outputs, attributes."""
 
 
 def parse(text: str) -> onnx.ModelProto:
@@ -73,7 +73,7 @@ def model_of(
     ir_version: int | None = None,
     functions: Iterable[onnx.FunctionProto] = (),
 ) -> onnx.ModelProto:
-    """Return a new model with the imports of `like`, and by default its IR version."""
+    """Return a new model with the imports of `like`."""
     model = onnx.ModelProto(
         ir_version=ir_version or like.ir_version, opset_import=like.opset_import, functions=functions
     )
@@ -86,14 +86,14 @@ def model_of(
 
 
 def copied(message: _Message) -> _Message:
-    """Return a copy of `message`."""
+    """Return a copy."""
     copy: _Message = type(message)()
     copy.CopyFrom(message)
     return copy
 
 
 def without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    """Return a value without its shape. Declared shapes are often symbolic and hide inferable sizes."""
+    """Return a value without its shape: declared shapes are often symbolic and hide inferable sizes."""
     copy = copied(value)
     if copy.type.HasField("tensor_type"):
         copy.type.tensor_type.ClearField("shape")
@@ -101,7 +101,7 @@ def without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 
 
 def without_inner_shapes(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a node without declared shapes in its subgraphs, at any depth."""
+    """Return a node without declared shapes in its subgraphs."""
     copy = copied(node)
     for graph in (graph for attribute in copy.attribute for graph in graphs_of(attribute)):
         for values in (graph.input, graph.output):
@@ -124,7 +124,7 @@ def with_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> onnx.
 
 
 def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """Return a model with these initializers turned into inputs, so that it is small."""
+    """Return a light model with these initializers as inputs."""
     if not names:
         return model
     input_names = {value.name for value in model.graph.input}
@@ -142,7 +142,7 @@ def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.Mode
 
 
 def with_constants(model: onnx.ModelProto, constants: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
-    """Return a model with the inputs named as `constants` replaced by these."""
+    """Return a model with inputs replaced by constants of the same name."""
     names = {tensor.name for tensor in constants}
     bound_model = model_of(
         model,
@@ -162,7 +162,7 @@ def tensor_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
 
 
 def array_info(name: str, array: object) -> onnx.ValueInfoProto:
-    """Return the name and type of `array`; objects that are not arrays get no type."""
+    """Return the name and type of `array`; other objects get no type."""
     if not isinstance(array, np.ndarray):
         return onnx.ValueInfoProto(name=name)
     is_text = array.dtype.kind in "OUS"
@@ -172,12 +172,12 @@ def array_info(name: str, array: object) -> onnx.ValueInfoProto:
 
 
 def untyped(names: Iterable[str]) -> list[onnx.ValueInfoProto]:
-    """Return infos with names only; absent names are skipped."""
+    """Return infos with names only, skipping absent ones."""
     return [onnx.ValueInfoProto(name=name) for name in names if name]
 
 
 def tensor_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
-    """Return `array` as an initializer; a large one becomes a reference, and the caller must keep the array alive."""
+    """Return `array` as an initializer; a large one is a reference, so keep the array alive."""
     if array.nbytes < REFERRED_BYTES or array.dtype.hasobject:
         return initializer_of(name, array)
     element = helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -186,27 +186,25 @@ def tensor_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
 
 
 def initializer_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
-    """Return `array` as an initializer with inline contents."""
+    """Return `array` as an inline initializer."""
     tensor: onnx.TensorProto = numpy_helper.from_array(array, name)
     return tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxIndex:
-    """Model indexed by name, so that extracting a part costs no more than the part."""
+    """Model indexed by name."""
 
     model: ModelProto
     initializers: Mapping[str, TensorProto] = field(repr=False)
-    """Dense initializers; of equal names the last one, as in ONNX Runtime."""
+    """Dense initializers; the last of equal names, as in ONNX Runtime."""
     sparse_initializers: Mapping[str, onnx.SparseTensorProto] = field(repr=False)
     types: Mapping[str, TypeProto] = field(repr=False)
-    """Declared types, with nested containers."""
     functions: Mapping[FunctionKey, FunctionProto] = field(repr=False)
-    """Model-local functions by domain, name and overload."""
 
     @classmethod
     def of(cls, model: ModelProto) -> OnnxIndex:
-        """Return the index of `model`, which must not change afterwards."""
+        """Return the index of `model`, which must not change."""
         graph = model.graph
         types = {info.name: info.type for group in (graph.value_info, graph.output, graph.input) for info in group}
         types.update((tensor.name, dense_type(tensor)) for tensor in graph.initializer)
@@ -230,19 +228,17 @@ def extract(
 ) -> ModelProto:
     """Extract a part of a model.
 
-    1. `nodes` are copied in order, with the initializers in `constants`.
-    2. Inputs and outputs get the types in `graph.values`, otherwise the model's; unknown outputs get none. Containers
-       keep the nesting that the model declares.
-    3. All operator sets are imported; only needed functions are copied.
-    4. The IR version is at least 4, since constants are not inputs of the part. Metadata is omitted.
+    1. Inputs and outputs get the types in `graph.values`, otherwise the model's. Containers keep their nesting.
+    2. All operator sets are imported; only needed functions are copied.
+    3. The IR version is at least 4, since constants are not inputs. Metadata is omitted.
 
     Args:
         index: the model.
         graph: its graph, from `read_graph`.
         nodes: positions, ascending.
-        inputs: inputs of the part, in order.
+        inputs: in order.
         constants: names of initializers.
-        outputs: outputs of the part, in order.
+        outputs: in order.
 
     Raises:
         GraphError: a constant has no initializer.
@@ -281,19 +277,18 @@ def _typed(index: OnnxIndex, value: Value) -> ValueInfoProto:
 _NODE_IR_VERSION = 10
 """First IR version with 4-bit types."""
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
-"""Attributes with the data type of a result."""
+"""Attributes with a result's type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WrittenNode:
-    """Node to be written into a model."""
+    """Node to be written."""
 
     op_type: str
     inputs: tuple[str, ...]
-    """Absent inputs are empty strings."""
+    """Empty if absent."""
     outputs: tuple[str, ...]
     attributes: Mapping[str, object] = field(default_factory=dict)
-    """Numbers, strings, lists of these, data types and arrays."""
     domain: str = ""
     name: str = ""
 
@@ -303,15 +298,14 @@ class Types:
     """Type constraints of an op's schema."""
 
     inputs: tuple[tuple[str, frozenset[str]], ...]
-    """Per input: type parameter or fixed type, and allowed types."""
+    """Type parameter or fixed type, and allowed types."""
     outputs: tuple[tuple[str, frozenset[str]], ...]
     variadic: bool
-    """The last input is variadic."""
 
 
 @memoize(1024)
 def types_of(op_type: str, opset: int) -> Types:
-    """Return the type constraints of an ONNX op in an opset."""
+    """Return the type constraints of an ONNX op."""
     schema = onnx.defs.get_schema(op_type, opset)
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     parameters = {
@@ -330,7 +324,7 @@ def types_of(op_type: str, opset: int) -> Types:
 
 @memoize(1024)
 def first_opset(op_type: str, at_least: int) -> int:
-    """Return the oldest opset, from `at_least` on, that has an ONNX op."""
+    """Return the oldest opset, from `at_least` on, with an ONNX op."""
     newest = onnx.defs.onnx_opset_version()
     opsets = (opset for opset in range(at_least, newest + 1) if since_version("", op_type, opset) is not None)
     return next(opsets, newest + 1)
@@ -338,7 +332,7 @@ def first_opset(op_type: str, at_least: int) -> int:
 
 @memoize(1024)
 def opset_of_version(op_type: str, version: int, at_least: int) -> int | None:
-    """Return the oldest opset, from `at_least` on, with this schema version of an ONNX op, or None."""
+    """Return the oldest opset, from `at_least` on, with this version of an ONNX op, or None."""
     newest = onnx.defs.onnx_opset_version()
     return next((opset for opset in range(at_least, newest + 1) if since_version("", op_type, opset) == version), None)
 
@@ -352,7 +346,7 @@ def type_text(dtype: DataType) -> str:
 def result_types(
     node: WrittenNode, types: Types, input_dtypes: Sequence[DataType | None]
 ) -> list[tuple[str, DataType | None, frozenset[str]]]:
-    """Return name, data type (None if the schema leaves it open) and allowed types of each result."""
+    """Return name, type (None if open) and allowed types of each result."""
     bound: dict[str, DataType | None] = {}
     for (parameter, _), dtype in zip(types.inputs, input_dtypes, strict=False):
         if dtype is not None:
@@ -379,17 +373,7 @@ def written_model(
     constants: Mapping[str, Array],
     opsets: Mapping[str, int],
 ) -> onnx.ModelProto:
-    """Return a model of these nodes, with large weights as references (`nnadapter.onnx.references`).
-
-    Args:
-        nodes: in topological order.
-        inputs: of the graph.
-        outputs: of the graph.
-        values: intermediate values.
-        weights: by name; the caller keeps them alive.
-        constants: by name; stored inline.
-        opsets: by domain.
-    """
+    """Return a model of these nodes, in topological order. Large weights are references; keep their arrays alive."""
     like = onnx.ModelProto(ir_version=_NODE_IR_VERSION)
     like.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in opsets.items())
     tensors = [tensor_of(name, value) for name, value in weights.items()]

@@ -43,27 +43,26 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 @dataclass(slots=True)
 class Overrides:
-    """Overrides of a model, mirrored from ONNX Runtime's `SessionOptions`, which cannot be read back."""
+    """Mirror of overrides in ONNX Runtime's `SessionOptions`, which cannot be read back."""
 
     initializers: dict[str, Any] = field(default_factory=dict)
     """Name -> value with `numpy()`."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Name of an input dimension (dim_param) -> size."""
+    """dim_param -> size."""
     sizes_by_denotation: dict[str, int] = field(default_factory=dict)
-    """Denotation of an input dimension -> size."""
+    """Denotation -> size."""
     files: dict[str, memoryview] = field(default_factory=dict)
-    """External data file name, as in the model -> contents."""
+    """External data file name -> contents."""
 
     def __bool__(self) -> bool:
-        """Return whether there are overrides."""
         return bool(self.initializers or self.sizes or self.sizes_by_denotation or self.files)
 
 
 def override(model: onnx.ModelProto, overrides: Overrides) -> None:
-    """Apply overrides to a model in place. Unknown names are ignored, as in ONNX Runtime.
+    """Apply overrides in place. Unknown names are ignored, as in ONNX Runtime.
 
     Raises:
-        InvalidOptionError: a replacement differs from its initializer in data type or shape.
+        InvalidOptionError: a replacement has another data type or shape.
     """
     for initializer in _initializers(model.graph):
         value = overrides.initializers.get(initializer.name)
@@ -80,7 +79,6 @@ def override(model: onnx.ModelProto, overrides: Overrides) -> None:
 
 
 def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield initializers of the graph and its subgraphs."""
     yield from graph.initializer
     for node in with_nested(graph.node):
         for inner in chain.from_iterable(map(graphs_of, node.attribute)):
@@ -127,10 +125,10 @@ def refer_to_files(
     """Make large external initializers refer to their files, and read small ones.
 
     Args:
-        model: changed in place. References to the file at `path` itself stay.
-        path: the model's path. If None, files are searched in the working directory, as in ONNX Runtime.
+        model: changed in place; references to the file at `path` itself stay.
+        path: if None, files are searched in the working directory, as in ONNX Runtime.
         label: the model's name in messages.
-        in_memory: contents of files, by their names in the model.
+        in_memory: file name in the model -> contents.
 
     Raises:
         ModelFileError: a file is missing, too short, or outside of the model's folder.
@@ -145,14 +143,13 @@ def refer_to_files(
 
 
 class _Files:
-    """External data files of one model, each resolved once."""
+    """External data files of one model."""
 
     def __init__(self, path: str | None, label: str, in_memory: Mapping[str, memoryview]) -> None:
         self._path, self._what, self._in_memory = path, label, in_memory
         self._known: dict[str, tuple[Path, os.stat_result]] = {}
 
     def take(self, tensor: TensorProto, *, may_refer: bool) -> None:
-        """Make a tensor refer to its file, or read its contents."""
         place = {entry.key: entry.value for entry in tensor.external_data}
         location = place.get("location", "")
         try:
@@ -177,7 +174,7 @@ class _Files:
             ) from error
 
     def _resolve(self, location: str) -> tuple[Path, os.stat_result]:
-        """Return the resolved path of a file and its status; it must be a regular file in the model's folder."""
+        """Return path and status of a regular file in the model's folder."""
         model = Path(self._path or "model")
         path = (model.parent / location).resolve()
         folders = (model.parent.resolve(), model.resolve().parent)
@@ -191,7 +188,7 @@ class _Files:
 
 
 def _bounds(place: Mapping[str, str], size: int, expected: int) -> tuple[int, int]:
-    """Return offset and length of the contents in their file."""
+    """Return offset and length."""
     for name in place.keys() & {"offset", "length"}:
         if not (place[name].isascii() and place[name].isdigit()):
             raise ValueError(f"its {name} is {place[name]!r}, expected a number")
@@ -220,7 +217,7 @@ def _put(tensor: TensorProto, contents: bytes) -> None:
 
 
 def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]:
-    """Yield tensors in node attributes, in subgraphs and in sparse tensors."""
+    """Yield tensors in attributes, subgraphs and sparse tensors."""
     sparse = [*part.sparse_initializer] if isinstance(part, onnx.GraphProto) else []
     for attribute in chain.from_iterable(map(attrgetter("attribute"), part.node)):
         yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
@@ -236,12 +233,7 @@ def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]
 
 
 def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
-    """Return a serialized model whose large initializers refer to their file; None if it has none.
-
-    Args:
-        file: open, at its start.
-        path: absolute path of the file.
-    """
+    """Return a serialized model whose large initializers refer to its file; None if it has none."""
     status = os.fstat(file.fileno())
     if status.st_size < REFERRED_BYTES:
         return None
@@ -254,7 +246,7 @@ def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
 
 @dataclass(slots=True)
 class _Writer:
-    """Rewriter of messages that replaces large raw data by references to the file."""
+    """Rewriter that replaces large raw data by references."""
 
     contents: Contents
     path: Path
@@ -285,7 +277,6 @@ class _Writer:
 
 
 _BEGINNING = 8
-"""Bytes that identify a file format."""
 
 
 def load_model(
@@ -295,16 +286,16 @@ def load_model(
     folder: str | None = None,
     overrides: Overrides | None = None,
 ) -> onnx.ModelProto:
-    """Return the model in `source`, with large weights as references to files (`references`).
+    """Load a model, with large weights as references (`references`).
 
     Args:
         source: path, contents, or model.
         external_data: resolve external data files.
-        folder: folder of external data if `source` is not a path; by default the working directory.
+        folder: folder of external data if `source` is no path; by default the working directory.
         overrides: replacements for initializers, dynamic dimensions and files.
 
     Raises:
-        ModelFileError: a model or external data file is missing or cannot be read.
+        ModelFileError: a file is missing or cannot be read.
         InvalidModelError: not an ONNX model, truncated, empty, or beyond `nnadapter.limits`.
     """
     import onnx
@@ -331,11 +322,7 @@ def load_model(
 
 
 def contents_of(model: onnx.ModelProto) -> bytes:
-    """Return a model as bytes, weights included.
-
-    Raises:
-        InvalidModelError: it exceeds protobuf's 2 GiB.
-    """
+    """Return a model as bytes with weights, or raise InvalidModelError beyond 2 GiB."""
     from google.protobuf.message import EncodeError
 
     try:
@@ -421,7 +408,7 @@ def _parse(contents: bytes, label: str) -> onnx.ModelProto:
 
 
 def _unreadable(contents: bytes, size: int, label: str) -> InvalidModelError:
-    """Return the error for contents that protobuf cannot parse; the first eight bytes suffice."""
+    """Return the error for contents that protobuf cannot parse; eight bytes suffice."""
     if contents[4:8] == b"ORTM":
         return InvalidModelError(
             f"{label} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"
@@ -432,7 +419,7 @@ def _unreadable(contents: bytes, size: int, label: str) -> InvalidModelError:
 
 
 def _is_text(model: onnx.ModelProto) -> bool:
-    """Return whether all names are valid UTF-8; protobuf does not check this for proto2 messages."""
+    """Return whether all names are UTF-8, which protobuf does not check in proto2."""
     graphs, nodes = [model.graph], []
     names: list[object] = []
     try:
@@ -457,39 +444,32 @@ def _is_text(model: onnx.ModelProto) -> bool:
 
 
 _HOLDING_GRAPHS = (5, 10)
-"""Attribute types with subgraphs. Source: onnx.AttributeProto.GRAPH, GRAPHS."""
 
 
 class BegunModel:
-    """Model whose weights are being prefetched by threads until finished or stopped."""
+    """Loaded model, with weights being prefetched."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Load the model and start prefetching. Raises the same errors as `load_model`."""
+        """Load the model and start prefetching. Raises as `load_model`."""
         self._model = load_model(path)
         self._reading = ReadingAhead(self._model.graph.initializer)
 
     def finish(self) -> tuple[onnx.ModelProto, list[Array]]:
-        """Return the model and its weight arrays. References resolve to these arrays while they are alive."""
+        """Return the model and its weights; references resolve to these arrays while alive."""
         return self._model, self._reading.finish()
 
     def stop(self) -> None:
-        """Stop prefetching."""
         self._reading.stop()
 
 
 LARGEST_MESSAGE = (1 << 31) - (1 << 20)
-"""Largest file in bytes: protobuf's 2 GiB limit, less a margin for other fields."""
+"""Largest file: protobuf's 2 GiB less a margin."""
 _ALIGNMENT = 4096
-"""Page alignment of weights in data files, so that readers can map them."""
+"""Page size, so that readers can map weights."""
 
 
 def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: int = LARGEST_MESSAGE) -> None:
-    """Write a model to `path`, with referenced weights inline, or in `path.data` if they would make the file too large.
-
-    Args:
-        model: may refer to weights (`nnadapter.onnx.references`).
-        path: written atomically.
-        largest: maximum bytes of a file with inline weights.
+    """Write a model to `path` atomically, with weights inline, or in `path.data` if larger than `largest` bytes.
 
     Raises:
         ModelFileError: a file cannot be written, or a weight file cannot be read.
@@ -509,7 +489,7 @@ def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: in
 
 
 def _with_data_beside(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """Write referenced weights to `path` and return a copy of the model that points there."""
+    """Write weights to `path` and return a model that refers to it."""
     saved_model = copied(model)
     referred = [tensor for tensor in saved_model.graph.initializer if is_reference(tensor)]
     sources = [copied(tensor) for tensor in referred]

@@ -1,4 +1,4 @@
-"""ONNX messages read as graphs: nodes, values, shape-derived values, and a limit on nested function calls."""
+"""ONNX messages as graphs: nodes, values, shape-derived values, and a limit on nested calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BROADCASTING_OPSET = 7
 
 
 def graphs_of(attribute: AttributeProto) -> tuple[GraphProto, ...]:
-    """Return the graphs in an attribute; most attributes have none."""
+    """Return the graphs in an attribute."""
     return (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
 
 
@@ -49,7 +49,7 @@ def holds_graph(node: NodeProto) -> bool:
 
 
 def opsets_of(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
-    """Return the version of every imported operator set, by domain; ONNX's own domain is the empty string."""
+    """Return version by imported domain."""
     return {plain_domain(entry.domain): entry.version for entry in imports}
 
 
@@ -59,7 +59,7 @@ def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def captured_names(node: NodeProto) -> dict[str, None]:
-    """Return outer names that the node's subgraphs read, at any depth, in order of first use."""
+    """Return outer names that subgraphs read at any depth, in order of first use."""
     outer_names: dict[str, None] = {}
     for graph in _subgraphs(node):
         inner = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
@@ -74,7 +74,7 @@ def captured_names(node: NodeProto) -> dict[str, None]:
 
 
 def with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield every node, followed by nodes of its subgraphs at any depth."""
+    """Yield nodes, each followed by nodes of its subgraphs at any depth."""
     for node in nodes:
         yield node
         for graph in _subgraphs(node):
@@ -82,7 +82,7 @@ def with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def key_of(proto: NodeProto | FunctionProto) -> FunctionKey:
-    """Return the key of a function, or of the function that a node would call."""
+    """Return the key of a function, or of a node's callee."""
     name = proto.op_type if isinstance(proto, NodeProto) else proto.name
     return plain_domain(proto.domain), name, proto.overload
 
@@ -90,7 +90,7 @@ def key_of(proto: NodeProto | FunctionProto) -> FunctionKey:
 def needed_functions(
     nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, FunctionProto]
 ) -> dict[FunctionKey, FunctionProto]:
-    """Return the functions that the nodes call, directly or indirectly."""
+    """Return the functions that nodes call, directly or indirectly."""
     callees: dict[FunctionKey, FunctionProto] = {}
     waiting = list(nodes) if functions else []
     while waiting:
@@ -104,22 +104,16 @@ def needed_functions(
 
 _OPERAND_TYPES = frozenset(map(str, DataType))
 _UNTYPED = "?"
-"""Element type of a container that does not state it."""
+"""Unstated element type."""
 
 
 def value_of(info: ValueInfoProto) -> Value:
-    """Return the value that `info` describes; negative dimensions count as unknown.
-
-    Source: ONNX IR specification, "Types" and "Static tensor shapes".
-    """
+    """Return the value that `info` describes. Source: ONNX IR specification, "Static tensor shapes"."""
     return value_of_type(info.name, info.type)
 
 
 def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
-    """Return the values that `infos` describe, by name; the last of equal names wins.
-
-    Types are cached, since models have few distinct ones.
-    """
+    """Return values by name; the last of equal names wins. Types repeat, so they are cached."""
     values_by_type: dict[bytes, Value] = {}
     values_by_name = {}
     for info in infos:
@@ -133,7 +127,7 @@ def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
 
 
 def constant_value(name: str, array: Array) -> Value:
-    """Return the value that describes a constant."""
+    """Return the value of a constant."""
     if array.dtype == object:
         return Value(name, "string", array.shape)
     dtype = dtype_name(array.dtype)
@@ -141,13 +135,13 @@ def constant_value(name: str, array: Array) -> Value:
 
 
 def operand_type(value: Value) -> OperandType | None:
-    """Return the operand type of a value; None for other kinds of values and unknown shapes."""
+    """Return the operand type of a value; None for other kinds and dynamic shapes."""
     dimensions, dtype = value.static_shape, value.dtype or ""
     return OperandType(DataType(dtype), dimensions) if dimensions is not None and dtype in _OPERAND_TYPES else None
 
 
 def value_of_type(name: str, type_proto: TypeProto) -> Value:
-    """Return the value `name` of this type, see `value_of`."""
+    """Return the value `name` of this type."""
     if type_proto.HasField("tensor_type"):  # the most common case
         tensor = type_proto.tensor_type
         dtype = DTYPE_OF_ELEMENT_TYPE.get(tensor.elem_type)
@@ -168,7 +162,7 @@ def _dimension(dimension: Any) -> int | str | None:
 
 
 def dtype_of(type_proto: TypeProto) -> str | None:
-    """Return the data type, such as `float32`, `sequence(float32)` or `map(int64, float32)`; None if unknown."""
+    """Return the data type, such as `float32` or `map(int64, float32)`; None if unknown."""
     match type_proto.WhichOneof("value"):
         case "tensor_type":
             return DTYPE_OF_ELEMENT_TYPE.get(type_proto.tensor_type.elem_type)
@@ -188,7 +182,7 @@ def dtype_of(type_proto: TypeProto) -> str | None:
 
 
 def type_of(value: Value) -> TypeProto | None:
-    """Return the ONNX type of `value`, or None if its data type is unknown."""
+    """Return the ONNX type of `value`, or None."""
     kind, _, arguments = (value.dtype or "").partition("(")
     if value.dtype is None or _UNTYPED in value.dtype or kind == "opaque":
         return None
@@ -206,7 +200,7 @@ def type_of(value: Value) -> TypeProto | None:
 
 
 def infos_of(values: Iterable[Value]) -> dict[str, ValueInfoProto]:
-    """Return value infos by name; values of unknown type are omitted."""
+    """Return infos by name; values of unknown type are omitted."""
     types = ((value.name, type_of(value)) for value in values)
     return {name: ValueInfoProto(name=name, type=type_) for name, type_ in types if type_ is not None}
 
@@ -224,14 +218,11 @@ def sparse_type(sparse: onnx.SparseTensorProto) -> TypeProto:
 
 
 OLDEST_IR = 4
-"""First IR version that allows initializers that are not graph inputs."""
+"""First IR version with initializers that are not inputs."""
 
 
 def node_names(model: ModelProto) -> tuple[str, ...]:
-    """Return a stable, unique name for every node of the model's graph.
-
-    This is the node's own name if that is unique, otherwise op type and position, with a number appended on collision.
-    """
+    """Return a stable, unique name per node: its own, or op type and position."""
     names = [node.name for node in model.graph.node]
     name_counts = Counter(names)
     existing_names = set(name_counts)
@@ -250,12 +241,7 @@ def _free_name(base: str, existing_names: set[str]) -> str:
 
 
 def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = None) -> tuple[Node, ...]:
-    """Return the nodes of a model's graph, unchecked.
-
-    Args:
-        model: the model.
-        origins: for every node, the names of original nodes that it stands for; by default itself.
-    """
+    """Return the nodes of a model's graph, unchecked. Origins default to the nodes themselves."""
     return tuple(
         node_of(node, name, None if origins is None else origins[index])
         for index, (name, node) in enumerate(zip(node_names(model), model.graph.node, strict=True))
@@ -263,7 +249,7 @@ def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = No
 
 
 def node_of(proto: NodeProto, name: str, origins: tuple[str, ...] | None = None) -> Node:
-    """Return a node with that name; its origin defaults to itself."""
+    """Return a node; its origin defaults to itself."""
     return Node(
         name,
         proto.op_type,
@@ -284,14 +270,13 @@ def read_graph(
 ) -> Graph:
     """Return the graph of a model; node i is node i of `model.graph`.
 
-    Initializers, dense and sparse, are constants. An initializer that is also a graph input is a constant up to IR
-    version 3, and an overridable input since version 4.
+    An initializer that is also an input is a constant until IR version 3, since then an overridable input.
 
     Args:
-        model: the model; tensor contents are not read.
-        values: facts that override the model's value infos.
-        origins: for every node, the names of original nodes that it stands for; by default itself.
-        nodes: the model's nodes as already read, with their origins.
+        model: tensor contents are not read.
+        values: facts that override value infos.
+        origins: names of original nodes, by default the nodes themselves.
+        nodes: as already read, with origins.
 
     Raises:
         GraphError: a value is defined twice or never, or nodes are not in topological order.
@@ -338,11 +323,11 @@ def _values(graph: GraphProto) -> dict[str, Value]:
 
 
 MEASURING = frozenset(("Shape", "Size"))
-"""ONNX ops that depend on their input's shape only."""
+"""ONNX ops on shapes only."""
 
 
 def size_names(model: onnx.ModelProto) -> frozenset[str]:
-    """Return names of values computed from shapes and constants alone; nodes must be in topological order."""
+    """Return names of values computed from shapes and constants; nodes must be in topological order."""
     computable_names = {tensor.name for tensor in model.graph.initializer}
     names: set[str] = set()
     for node in model.graph.node:
@@ -356,7 +341,7 @@ def size_names(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def has_open_inputs(model: onnx.ModelProto) -> bool:
-    """Return whether an input has a dynamic dimension or an unknown rank."""
+    """Return whether an input has a dynamic dimension or unknown rank."""
     tensors = (value.type.tensor_type for value in model.graph.input if value.type.HasField("tensor_type"))
     return any(
         not tensor.HasField("shape") or any(not size.HasField("dim_value") for size in tensor.shape.dim)
@@ -367,8 +352,7 @@ def has_open_inputs(model: onnx.ModelProto) -> bool:
 def check_calls(model: onnx.ModelProto) -> None:
     """Raise InvalidModelError for recursive functions and for calls that expand to too many nodes.
 
-    onnx's inference and ONNX Runtime expand nested calls. Forty functions that each call the next one twice fit into a
-    kilobyte and expand to 2 ** 40 nodes.
+    onnx and ONNX Runtime expand nested calls: forty functions that each call the next one twice yield 2 ** 40 nodes.
     """
     if not model.functions:
         return
@@ -387,7 +371,7 @@ def check_calls(model: onnx.ModelProto) -> None:
 
 
 def check_calls_in(source: str | os.PathLike[str] | bytes) -> None:
-    """Apply `check_calls` to a path or contents; anything that cannot be parsed passes."""
+    """Apply `check_calls` to a path or contents; unparsable ones pass."""
     model = onnx.ModelProto()
     with suppress(DecodeError, UnicodeDecodeError):
         model.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
@@ -395,7 +379,7 @@ def check_calls_in(source: str | os.PathLike[str] | bytes) -> None:
 
 
 def _sizes(bodies: dict[FunctionKey, list[FunctionKey]]) -> dict[FunctionKey, int]:
-    """Return the number of nodes that a call of each function expands to, callees first."""
+    """Return expanded node counts per function, callees first."""
     sizes: dict[FunctionKey, int] = {}
     for function in bodies:
         path, entered = [function], set[FunctionKey]()

@@ -1,10 +1,10 @@
-"""Shape inference over a weight-free skeleton of a model, with corrections.
+"""Shape inference over a weight-free skeleton of a model.
 
-onnx's inference differs from ONNX Runtime in these shapes:
+Corrections, where onnx differs from ONNX Runtime:
 
-- Pooling windows under `ceil_mode` that would start in the end padding do not count (onnx: only since opset 22).
-- With `auto_pad` SAME_*, dilations of pooling and `output_padding` of ConvTranspose do not enlarge the result.
-- A GatherND with a scalar result gets no rank.
+- Pooling windows under `ceil_mode` that start in the end padding do not count (onnx: since opset 22).
+- With `auto_pad` SAME_*, pooling dilations and ConvTranspose `output_padding` do not enlarge the result.
+- GatherND with a scalar result gets no rank.
 - With a dynamic number of keys, the key dimension of Attention's products is wrong.
 """
 
@@ -38,18 +38,13 @@ from partition.graph import ELEMENT_TYPE_OF_DTYPE, Value
 
 
 class DeclaredTypes:
-    """Types in a model's `value_info` and outputs. Read lazily, since only ops of other domains need them."""
+    """Declared types of values, read lazily, for ops of other domains."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._graph = model.graph
 
     def types(self, names: Sequence[str], values: Mapping[str, Value]) -> dict[str, onnx.ValueInfoProto]:
-        """Return the types of these values; empty unless all shapes are static.
-
-        Args:
-            names: of values.
-            values: facts beyond the model's, such as input shapes.
-        """
+        """Return these types, or none unless all are static."""
         types_by_name = {
             name: self._with_static_sizes(self._by_name[name], values) for name in names if name in self._by_name
         }
@@ -64,7 +59,7 @@ class DeclaredTypes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """First input and axis with each named dimension."""
+        """First (input, axis) per named dimension."""
         places: dict[str, tuple[str, int]] = {}
         for info in self._graph.input:
             for axis, dimension in enumerate(info.type.tensor_type.shape.dim):
@@ -85,12 +80,12 @@ class DeclaredTypes:
 Shape = tuple[int, ...]
 OpenShape = tuple[int | str | None, ...]
 _PRODUCTS = 3
-"""Output of Attention with the products of queries and keys."""
+"""Output position of query-key products."""
 _Rule = Callable[[OnnxNode, Sequence[Shape]], Shape | None]
 
 
 def has_rule(node: OnnxNode) -> bool:
-    """Return whether onnx's inference may be wrong about a node's results."""
+    """Return whether onnx may infer a node's results wrongly."""
     if (node.op_type not in _RULES and node.op_type != "Attention") or node.domain:
         return False
     if not node.since_version or node.contradiction:
@@ -108,13 +103,7 @@ def has_rule(node: OnnxNode) -> bool:
 def true_shapes(
     node: OnnxNode, inputs: Sequence[OpenShape | None], inferred: Mapping[str, OpenShape | None]
 ) -> Mapping[str, OpenShape]:
-    """Return corrected shapes of results, by name, for a node with `has_rule`; empty if there is no correction.
-
-    Args:
-        node: the node.
-        inputs: known input shapes.
-        inferred: result shapes according to onnx.
-    """
+    """Return corrected result shapes by name for a node with `has_rule`; `inferred` are onnx's."""
     if node.op_type == "Attention":
         products = _attended(node, inputs, inferred.get(node.output(_PRODUCTS)))
         return {node.output(_PRODUCTS): products} if products else {}
@@ -124,7 +113,7 @@ def true_shapes(
 
 
 def _attended(node: OnnxNode, inputs: Sequence[OpenShape | None], products: OpenShape | None) -> OpenShape | None:
-    """Return the products' shape with the key dimension unknown if the number of new or past keys is dynamic."""
+    """Return the products' shape without the key dimension if it is dynamic."""
     key, past = inputs[1], inputs[4] if node.input(4) else (0, 0, 0)
     counts = (shape and shape[-2] for shape in (key, past))
     return (*products[:-1], None) if products and not all(isinstance(count, int) for count in counts) else None
@@ -142,7 +131,7 @@ def _pooled(node: OnnxNode, inputs: Sequence[Shape]) -> Shape | None:
 
 
 def _windows(node: OnnxNode, size: int, kernel: int, stride: int, dilation: int, begin: int, end: int) -> int:
-    """Return the number of windows along an axis. Source: onnxruntime, PoolAttributes::ComputeSizePadDilations."""
+    """Return the number of windows. Source: onnxruntime, PoolAttributes::ComputeSizePadDilations."""
     auto_pad = node.text("auto_pad", "NOTSET")
     if auto_pad != "NOTSET":
         total = (-(-size // stride) - 1) * stride + kernel - size if auto_pad.startswith("SAME") else 0
@@ -187,14 +176,14 @@ _RULES: Mapping[str, _Rule] = {
 
 
 _DEFAULTS = {"STFT": ("onesided", 1)}
-"""Ops whose default in onnx's inference differs from their schema: attribute and schema default."""
+"""Ops whose inference uses another default than the schema's."""
 _UNUSUAL = LIKE_INPUT | _DEFAULTS.keys()
 _FAILURE = "(op_type:"
-"""Prefix of onnx's messages about a node."""
+"""Prefix of messages about a node."""
 _UNKNOWN = ("No Op registered", "No Schema registered", "expected to have type but instead is null")
-"""onnx's messages about unknown ops, and about consumers of their untyped results."""
+"""Messages about unknown ops and their consumers."""
 SMALL_ELEMENTS = 1024
-"""Largest constants (in elements) passed to inference with contents: shapes, axes, sizes."""
+"""Largest constants, in elements, with contents in inference."""
 Types = Mapping[str, onnx.ValueInfoProto]
 
 
@@ -203,13 +192,11 @@ class InitialFacts:
     """Facts known before inference."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    """Shapes of model inputs; inputs not listed keep the model's."""
+    """Input shapes; by default the model's."""
     constants: Mapping[str, Array]
-    """All known contents."""
     nodes: Sequence[int]
-    """Positions of remaining nodes, ascending."""
     stated: Types = field(default_factory=dict)
-    """Types from rules, for values that nothing else describes."""
+    """Types from rules."""
 
 
 @contextmanager
@@ -223,7 +210,7 @@ def _contradictions_told() -> Iterator[None]:
 
 
 class Inference:
-    """Repeatable inference over one model, for different input shapes and constants."""
+    """Inference over one model, for various input shapes and constants."""
 
     def __init__(self, read: OnnxModel) -> None:
         self._read = read
@@ -239,13 +226,13 @@ class Inference:
 
     @cached_property
     def has_rules(self) -> bool:
-        """Whether a type rule or a schema beyond onnx's applies to some node."""
+        """Whether type rules or schemas beyond onnx's apply."""
         kinds = {(node.domain, node.op_type) for node in self._read.nodes}
         return self.has_further or any(kind in self._rules for kind in kinds)
 
     @cached_property
     def has_further(self) -> bool:
-        """Whether some node's op has a schema that onnx lacks."""
+        """Whether an op's schema is missing in onnx."""
         kinds = {(node.domain, node.op_type, node.since_version) for node in self._read.nodes}
         return any(is_further(*kind) for kind in kinds)
 
@@ -255,11 +242,7 @@ class Inference:
 
     @_contradictions_told()
     def values(self, facts: InitialFacts) -> dict[str, Value]:
-        """Return facts about all values that the remaining nodes read or produce.
-
-        Raises:
-            InvalidModelError: types conflict.
-        """
+        """Return facts about values of remaining nodes, or raise InvalidModelError."""
         skeleton, types = self._infer_corrected(facts)
         values_by_name = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
@@ -268,11 +251,11 @@ class Inference:
 
     @_contradictions_told()
     def types(self, facts: InitialFacts) -> dict[str, onnx.ValueInfoProto]:
-        """Return the facts of `values` as value infos, without constants that inference received with contents."""
+        """Return the facts of `values` as infos, without constants included with contents."""
         return self._infer_corrected(facts)[1]
 
     def read_by(self, index: int) -> Sequence[str]:
-        """Return names that the node at `index` reads, also in its subgraphs."""
+        """Return names that a node reads, also in subgraphs."""
         return tuple(dict.fromkeys(self._graph.nodes[index].reads))
 
     @_contradictions_told()
@@ -284,16 +267,9 @@ class Inference:
         *,
         states_inside: bool = True,
     ) -> dict[str, onnx.ValueInfoProto]:
-        """Infer result types of the node at `index` from its inputs alone.
+        """Infer result types of a node from its inputs alone, or raise InvalidModelError.
 
-        Args:
-            index: the node's position.
-            types: known types; may be incomplete.
-            constants: known contents.
-            states_inside: trust shapes stated in the node's subgraphs. They may hide inferable shapes.
-
-        Raises:
-            InvalidModelError: types conflict.
+        `states_inside` trusts shapes stated in subgraphs, which may hide inferable ones.
         """
         skeleton = self._empty(with_functions=self._calls_function(index))
         node = self._inferable_one(index)
@@ -314,15 +290,9 @@ class Inference:
     def stated_of_one(
         self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array], *, dynamic_shapes: bool = False
     ) -> dict[str, onnx.ValueInfoProto]:
-        """Return result types of a node whose op onnx lacks; empty if onnx has it.
+        """Return result types of a node whose op onnx lacks, otherwise none.
 
-        Sources, in order: type rule, op body or converter, the model's value infos.
-
-        Args:
-            index: the node's position.
-            values: known values; may be incomplete.
-            constants: known contents.
-            dynamic_shapes: skip type rules, which need static shapes.
+        Sources, in order: type rule (only for static shapes), body or converter, value infos.
         """
         node = self._read.nodes[index]
         rule = None if dynamic_shapes else self._rules.get((node.domain, node.op_type))
@@ -363,7 +333,7 @@ class Inference:
         }
 
     def agrees(self, facts: InitialFacts) -> bool:
-        """Return whether inference finds no conflict with the input shapes."""
+        """Return whether inference finds no conflict."""
         try:
             self._infer_corrected(facts, strict=True)
         except FAILURES as error:
@@ -373,7 +343,7 @@ class Inference:
     def _infer_corrected(
         self, facts: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
-        """Return a skeleton and its inferred types, with wrongly inferred nodes replaced by their corrected results."""
+        """Return a skeleton and inferred types, with wrongly inferred nodes replaced by corrected results."""
         corrected: dict[int, Types] = {}
         while True:
             remaining_nodes = [index for index in facts.nodes if index not in corrected] if corrected else facts.nodes
@@ -390,7 +360,7 @@ class Inference:
             corrected.update(fresh)
 
     def _corrections(self, index: int, types: Types, constants: Mapping[str, Array]) -> Types:
-        """Return corrected types of all results of a node; empty if inference is right."""
+        """Return corrected result types, none if inference is right."""
         node = self._read.nodes[index]
         input_infos = [
             array_info(name, constants[name]) if name in constants else types.get(name) for name in node.inputs
@@ -430,7 +400,7 @@ class Inference:
         return skeleton
 
     def _inferable(self, nodes: Sequence[int]) -> Iterable[onnx.NodeProto]:
-        """Return the nodes, with ops that inference lacks or defaults wrongly replaced by equivalents."""
+        """Return the nodes, with ops that inference mishandles replaced."""
         graph_nodes = self._graph.nodes
         protos: Sequence[onnx.NodeProto] = self._model.graph.node
         if len(nodes) == len(graph_nodes) and all(node.op_type not in _UNUSUAL for node in graph_nodes):
@@ -491,7 +461,7 @@ def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto
 
 
 def _contradicts_no_shape(message: str) -> bool:
-    """Return whether strict inference failed only because of unknown ops and their consumers."""
+    """Return whether strict inference failed only for unknown ops and their consumers."""
     failures = message.split(_FAILURE)[1:] or [message]
     return all(any(words in failure for words in _UNKNOWN) for failure in failures)
 

@@ -1,8 +1,8 @@
 """Inlining of functions and If branches.
 
-A model-local function is expanded if an op of its body has a converter, since no device knows it by name. A function op
-of ONNX is expanded if it has no converter and its entire body has, since ONNX Runtime may have a kernel for it. Others
-are expanded when no device takes the op itself (`nnadapter/candidates/atoms.py`).
+A model-local function is expanded if a converter exists for an op of its body, since no device knows it by name. A
+function op of ONNX is expanded only if converters exist for its body but not for itself, since ONNX Runtime may have a
+kernel. Others are expanded if no device takes the op (`nnadapter/candidates/atoms.py`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,7 @@ from partition.graph import Node
 
 @memoize(1024)
 def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
-    """Return the body of an op that is a function for every node, otherwise None.
-
-    Args:
-        op_type: ONNX's name.
-        version: of the schema.
-        domain: empty for ONNX's own.
-    """
+    """Return the body of an op that is a function for every node, or None."""
     if is_further(domain, op_type, version):
         return None
     schema = onnx.defs.get_schema(op_type, version, domain)
@@ -45,16 +39,9 @@ def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto |
 def typed_body(
     node: onnx.NodeProto, version: int, domain: str, opset: int, types: Sequence[onnx.TypeProto]
 ) -> onnx.FunctionProto | None:
-    """Return the body of a function node, also if it depends on types or attributes; None if it is none.
+    """Return the body of a function node for these input types, or None.
 
-    CastLike to an input of known type becomes Cast, so that constants can be folded.
-
-    Args:
-        node: the node.
-        version: of its schema.
-        domain: empty for ONNX's own.
-        opset: imported version of that domain.
-        types: of the node's inputs, empty for absent ones.
+    CastLike to a known type becomes Cast, so that constants can be folded.
     """
     if is_further(domain, node.op_type, version):
         return None
@@ -89,7 +76,7 @@ def _with_casts(body: onnx.FunctionProto, types: Sequence[onnx.TypeProto]) -> on
 
 
 _DEEPEST = 16
-"""Maximum nesting of calls; recursion is not valid ONNX."""
+"""Maximum nesting; recursion is invalid."""
 
 _SAME_SINCE = {
     "Cast": 13,
@@ -108,13 +95,10 @@ _SAME_SINCE = {
     "Transpose": 13,
     "Unsqueeze": 13,
 }
-"""Ops of function bodies -> first version after which later ones, to opset 28, only add data types and attributes with
-neutral defaults.
-"""
+"""Op -> first version after which versions until opset 28 only add data types and neutral attributes."""
 
 Opsets = Mapping[str, int]
 Bodies = Mapping[str, onnx.FunctionProto]
-"""Node name -> function to expand it to."""
 
 
 def expand_functions(
@@ -123,20 +107,10 @@ def expand_functions(
     bodies: Bodies = {},  # noqa: B006
     nodes: Sequence[Node] | None = None,
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Expand functions. Return the model (the same object if nothing is expanded), and the origin of each node.
+    """Expand functions in the main graph. Return the model (the same if nothing is expanded), and origin names.
 
-    1. Only nodes of the main graph and their expansions are considered, not subgraphs.
-    2. A body is used only if its ops mean the same under the model's opset imports.
-    3. Inner values are prefixed with the node's first output, inner nodes with the node's name. Other nodes keep the
-       names
-       of `node_names`.
-    4. Weights are copied only if something is expanded.
-
-    Args:
-        model: the model.
-        operators: which ops have converters.
-        bodies: nodes to expand even if their op has a converter.
-        nodes: of the model's graph, as already read.
+    A body is used only if its ops mean the same under the model's opsets. Inner values are prefixed with the node's
+    first output, inner nodes with its name; other nodes keep the names of `node_names`. `bodies` forces expansion.
     """
     library = _Library.of(model, operators, bodies)
     names = node_names(model) if nodes is None else tuple(node.name for node in nodes)
@@ -164,7 +138,7 @@ def expand_functions(
 
 @dataclass(frozen=True, slots=True)
 class _Library:
-    """Functions that a model's nodes may call."""
+    """Functions that nodes may call."""
 
     model_functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
     opsets: dict[str, int]
@@ -195,7 +169,7 @@ class _Library:
         return self._schema_body(domain, node.op_type)
 
     def leaves(self, nodes: Iterable[Node]) -> bool:
-        """Return whether op types alone show that no node is expanded."""
+        """Return whether op types show that no node is expanded."""
         if self.model_functions or self.needed_names:
             return False
         return all(self._schema_body(*kind) is None for kind in {(node.domain, node.op_type) for node in nodes})
@@ -215,7 +189,7 @@ class _Library:
     def expanded(
         self, node: onnx.NodeProto, name: str, existing_names: set[str], depth: int = _DEEPEST
     ) -> Iterator[onnx.NodeProto]:
-        """Yield the expansion of a node; new names are added to `existing_names`."""
+        """Yield the expansion of a node; adds new names to `existing_names`."""
         body = self.body(node, name) if depth else None
         if body is None:
             yield node
@@ -249,9 +223,9 @@ class _Library:
 def _instance(
     body: onnx.FunctionProto, node: onnx.NodeProto, name: str, existing_names: set[str]
 ) -> list[onnx.NodeProto]:
-    """Return the body's nodes with the names and attributes of one call.
+    """Return the body's nodes with names and attributes of a call.
 
-    An output that is also an input or another output is copied by an Identity.
+    Outputs that are also inputs or other outputs are copied by Identity.
     """
     call = _FunctionCall(
         next(filter(None, node.output), name),
@@ -268,7 +242,6 @@ def _instance(
 
 
 def _free_name(stem: str, existing_names: set[str]) -> str:
-    """Return an unused name and reserve it."""
     name, number = stem, 1
     while name in existing_names:
         number += 1
@@ -287,7 +260,7 @@ class _FunctionCall:
     names: dict[str, str] = field(default_factory=dict)
 
     def take_outputs(self, inside: Iterable[str], outside: Iterable[str]) -> list[onnx.NodeProto]:
-        """Bind the body's outputs to the call's; return Identity nodes for values bound already."""
+        """Bind outputs; return Identity nodes for those bound already."""
         copies = []
         for inner, outer in zip(inside, outside, strict=False):
             if outer and inner in self.names:
@@ -297,7 +270,6 @@ class _FunctionCall:
         return copies
 
     def node(self, inner: onnx.NodeProto) -> onnx.NodeProto:
-        """Return a node of the body with names and attributes of the call."""
         node = copied(inner)
         node.input[:] = map(self._name, inner.input)
         node.output[:] = map(self._name, inner.output)
@@ -311,7 +283,7 @@ class _FunctionCall:
         return self.names[inner] if inner else ""
 
     def _attributes(self, stated: Iterable[onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:
-        """Yield attributes, with references resolved to the call's attributes; unresolved ones are dropped."""
+        """Yield attributes with references resolved; unresolved ones are dropped."""
         for attribute in stated:
             referred = attribute.ref_attr_name
             source = self.attributes.get(referred) if referred else attribute
@@ -334,19 +306,13 @@ class _FunctionCall:
 def inline_branches(
     model: onnx.ModelProto, conditions: Mapping[int, bool]
 ) -> tuple[onnx.ModelProto, Sequence[tuple[str, int]]]:
-    """Replace `If` nodes by one of their branches.
+    """Replace `If` nodes by a branch. Also return, per node, its name and its position, or its `If`'s, in `model`.
 
-    Also returns, per node, its name and the position in `model` of the node that it is or comes from.
+    1. Inner nodes and values are prefixed, as in `If_3/Add_1`; names local to nested graphs stay.
+    2. Branch outputs take the names of the `If` node's outputs; captured or repeated ones are copied by `Identity`.
+    3. Other nodes keep their names, even position-based ones.
 
-    1. Inner nodes and values are prefixed with the `If` node's name, as in `If_3/Add_1`.
-    2. Initializers of the branch become initializers of the model.
-    3. Branch outputs take the names of the `If` node's outputs. Captured or repeated ones are copied by `Identity`.
-    4. Names local to nested graphs stay; captured names are renamed.
-    5. Other nodes keep their names, even position-based ones.
-
-    Args:
-        model: the model; not changed.
-        conditions: `If` position -> value of its condition.
+    `conditions` maps `If` positions to the condition's value.
     """
     copy = with_nodes(model, ())
     names, stands_for = node_names(model), list[int]()
@@ -364,10 +330,9 @@ def inline_branches(
 
 
 def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Move large initializers out of `If` branches, so that all derived models share them.
+    """Move large initializers out of `If` branches, so that derived models share them.
 
-    Returns the same object if there are none. Initializers that a branch outputs stay, since a branch cannot output a
-    captured value; so do those inside loops.
+    Initializers that a branch outputs stay, since it cannot output a captured value; so do those inside loops.
     """
     if not any(map(_large, _branches(model.graph))):
         return model
@@ -390,7 +355,6 @@ def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _every_name(graph: onnx.GraphProto) -> set[str]:
-    """Return names of all values of a graph and its subgraphs."""
     nodes = list(with_nested(graph.node))
     inner = (subgraph for node in nodes for attribute in node.attribute for subgraph in graphs_of(attribute))
     names = {name for node in nodes for name in (*node.input, *node.output)}
@@ -401,7 +365,7 @@ def _every_name(graph: onnx.GraphProto) -> set[str]:
 
 
 def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield branches of `If` nodes, nested ones included."""
+    """Yield branches of `If` nodes, also nested ones."""
     for node in graph.node:
         if node.op_type == "If" and plain_domain(node.domain) == "":
             for attribute in node.attribute:
@@ -411,7 +375,7 @@ def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _large(branch: onnx.GraphProto) -> list[onnx.TensorProto]:
-    """Return large initializers of a branch that it may capture instead."""
+    """Return large initializers that a branch may capture."""
     interface_names = {value.name for value in (*branch.output, *branch.input)}
     return [
         tensor
@@ -427,7 +391,7 @@ def _unused(name: str, existing_names: Collection[str]) -> str:
 
 
 def _free(name: str, existing_names: set[str]) -> str:
-    """Return `name`, with underscores appended until no value name starts with it."""
+    """Return `name`, extended until no value name starts with it."""
     while any(value.startswith(f"{name}/") for value in existing_names):
         name += "_"
     return name
@@ -464,7 +428,7 @@ def _insert(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, branch: onn
 
 
 def _renamed(branch: onnx.GraphProto, name: str) -> dict[str, str]:
-    """Return new names of everything that a branch defines."""
+    """Return new names of a branch's definitions."""
     local_names = [tensor.name for tensor in branch.initializer]
     local_names.extend(sparse.values.name for sparse in branch.sparse_initializer)
     local_names.extend(output for node in branch.node for output in node.output if output)

@@ -1,4 +1,4 @@
-"""Protobuf-free models and nodes, read once and checked against their schemas."""
+"""Nodes and models without protobuf, checked against their schemas."""
 
 from __future__ import annotations
 
@@ -25,57 +25,42 @@ from nnadapter.process.resources import memoize
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, GraphError, Node, Reason, Unsupported, Value
 
 _INTERNAL = "__"
-"""Prefix of attributes that any tool may add; ONNX's checker ignores them."""
+"""Prefix of attributes that ONNX's checker ignores."""
 _UNBOUNDED = 2**31 - 1
-"""Upper bound that a schema states for a variadic input or output."""
+"""Schemas' upper bound for variadic parameters."""
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 _FORMS = 4096
-"""Entries per memo table. Models have many nodes of few distinct forms."""
+"""Memo entries; models have few distinct forms of nodes."""
 _ALL_OR_FEWEST = frozenset({"BatchNormalization"})
-"""Ops with either all outputs or the minimum. The Python schemas do not express this."""
+"""Ops with all outputs or the minimum, which schemas do not express."""
 _ANY_ATTRIBUTES = frozenset({"LayerNormalization"})
-"""Ops that may carry attributes absent from their schemas. onnx and ONNX Runtime accept them; the Python schemas do not
-express this.
-"""
+"""Ops that onnx and ONNX Runtime accept with attributes absent from their schemas."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SchemaRules:
-    """Schema fields that a node is checked against."""
+    """Constraints of a schema."""
 
     operator_name: str
-    """Op type and version, for messages."""
+    """Op type and version."""
     types: dict[str, int]
-    """Attribute name -> type, as in `AttributeProto.AttributeType`."""
+    """Attribute name -> `AttributeProto.AttributeType`."""
     required: tuple[str, ...]
-    """Names of required attributes."""
     inputs: tuple[int, int]
-    """Minimum and maximum count."""
+    """Least and greatest count."""
     outputs: tuple[int, int]
-    """Minimum and maximum count."""
+    """Least and greatest count."""
     any_attributes: bool
-    """Attributes absent from the schema are allowed."""
     all_or_fewest: bool
-    """Counts strictly between the minimum and the maximum are invalid."""
     present: tuple[int, ...]
     """Positions of required inputs."""
 
 
 def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | None = None) -> str:
-    """Return a sentence about how a node violates its schema; empty if it conforms or has no schema.
+    """Return how a node violates its schema, in a sentence; empty if it conforms or has none.
 
-    1. The schema has every attribute, with the same type. No attribute is stated twice and no required one is missing.
-    2. The numbers of inputs and outputs are in the schema's range. Named absent ones count.
-    3. No required input is absent.
-
-    Attribute values are left to the converters.
-
-    Args:
-        proto: the node; subgraphs are not checked.
-        since_version: schema version, 0 if it has none.
-        node: the same node as already read, to save work.
-
-    Source: onnx.checker.check_node, which ONNX Runtime also applies.
+    Names and types of attributes, and numbers of inputs and outputs, are checked; values of attributes are left to
+    converters, and subgraphs are skipped. Source: onnx.checker.check_node, which ONNX Runtime also applies.
     """
     if not since_version:
         return ""
@@ -89,10 +74,7 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
 
 @memoize(_FORMS)
 def may_take_types(op_type: str, since_version: int, domain: str, dtypes: tuple[str | None, ...]) -> bool:
-    """Return whether a schema of onnx allows inputs of these data types; None stands for absent or unknown inputs.
-
-    Only tensor types are compared. Returns False if onnx has no such schema.
-    """
+    """Return whether a schema of onnx allows these tensor inputs; None stands for absent or unknown ones."""
     try:
         schema = onnx.defs.get_schema(op_type, since_version, domain)
     except onnx.defs.SchemaError:
@@ -110,21 +92,20 @@ def may_take_types(op_type: str, since_version: int, domain: str, dtypes: tuple[
 
 
 class _NodeForm(NamedTuple):
-    """Part of a node that is checked; the memo key."""
+    """Checked part of a node."""
 
     stated: tuple[tuple[str, int], ...]
-    """Attribute names and types."""
     inputs: int
     outputs: int
     absent: tuple[int, ...]
-    """Positions of absent inputs."""
+    """Positions."""
 
 
 @memoize(_FORMS)
 def _contradiction(
     op_type: str, since_version: int, domain: str, form: tuple[tuple[tuple[str, int], ...], int, int, tuple[int, ...]]
 ) -> str:
-    """Memoized by form. `form` is a plain tuple of `_NodeForm`'s fields because building and hashing one is cheaper."""
+    """Memoized by form, a plain tuple of `_NodeForm`'s fields, since building and hashing one is cheaper."""
     rules = _rules(op_type, since_version, domain)
     return next(_contradictions(_NodeForm(*form), rules), "") if rules else ""
 
@@ -200,73 +181,69 @@ def _further_rules(schema: FurtherSchema | None) -> _SchemaRules | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxNode:
-    """Node of a model, with attributes as plain Python values."""
+    """Node with attributes as Python values."""
 
     name: str
     op_type: str
     domain: str
-    """Empty for ONNX's own domain."""
+    """Empty for ONNX's."""
     since_version: int
-    """Schema version under the model's opset; 0 if there is no schema."""
+    """0 if there is no schema."""
     inputs: tuple[str, ...]
-    """Absent optional inputs are empty strings."""
+    """Empty if absent."""
     outputs: tuple[str, ...]
-    """Unused outputs are empty strings."""
+    """Empty if unused."""
     attributes: Mapping[str, object] = field(default_factory=dict)
-    """int, float, str, tuples of these, and numpy arrays. Subgraphs remain protobuf messages."""
+    """int, float, str, tuples, numpy arrays; protobuf messages for subgraphs."""
     contradiction: str = ""
-    """Schema violation in one sentence, empty if there is none."""
+    """Schema violation, or empty."""
 
     @property
     def bodies(self) -> tuple[tuple[str, Counter[str]], ...]:
-        """Names of subgraph attributes, with counts of op types, nested subgraphs included."""
+        """Subgraph attributes, with counts of op types at any depth."""
         if not self.attributes:
             return ()
         graphs = ((name, value) for name, value in self.attributes.items() if hasattr(value, "node"))
         return tuple((name, _op_types(graph)) for name, graph in graphs)
 
     def input(self, position: int) -> str:
-        """Return the name of an input, empty if it is absent."""
+        """Return the name of an input, empty if absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
     def output(self, position: int) -> str:
-        """Return the name of an output, empty if it is unused."""
+        """Return the name of an output, empty if unused."""
         return self.outputs[position] if position < len(self.outputs) else ""
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Return an integer attribute; required if there is no default.
-
-        Raises:
-            Refusal: it is missing or not one integer. The other getters raise likewise.
-        """
+        """Return an attribute, or raise Refusal if it has another type or is missing without default."""
         value = self.attributes.get(name, default)
         if type(value) is not int:
             raise self._mismatch(name, value, "one integer")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Return a floating-point attribute; required if there is no default."""
+        """Return a floating-point attribute, see `integer`."""
         value = self.attributes.get(name, default)
         if type(value) is not float:
             raise self._mismatch(name, value, "one floating-point number")
         return value
 
     def text(self, name: str, default: str) -> str:
-        """Return a string attribute."""
+        """Return a string attribute, see `integer`."""
         value = self.attributes.get(name, default)
         if type(value) is not str:
             raise self._mismatch(name, value, "a string")
         return value
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Return an attribute that is a list of integers, or None if absent."""
+        """Return a list attribute, or None; see `integer`."""
         value = self.attributes.get(name)
         if value is not None and not (isinstance(value, tuple) and all(type(item) is int for item in value)):
             raise self._mismatch(name, value, "a list of integers")
         return value
 
     def numbers(self, name: str) -> tuple[float, ...] | None:
-        """Return an attribute that is a list of floating-point numbers, or None if absent."""
+        """Return a list attribute, or None; see `integer`."""
         value = self.attributes.get(name)
         if value is not None and not (isinstance(value, tuple) and all(type(item) is float for item in value)):
             raise self._mismatch(name, value, "a list of floating-point numbers")
@@ -289,9 +266,9 @@ def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node |
 
     Args:
         proto: the node.
-        name: unique name in the partitioned graph.
-        since_version: schema version, 0 if it has none.
-        node: the same node as already read; then only attributes are read.
+        name: unique in the graph.
+        since_version: 0 without schema.
+        node: as already read, without attributes.
     """
     node = node_of(proto, name) if node is None else node
     stated = proto.attribute  # most nodes state none
@@ -309,49 +286,44 @@ def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node |
 
 
 TypeRule = Callable[[OnnxNode, int, Sequence[Value | None]], Sequence[OperandType] | None]
-"""Type rule for an op unknown to onnx: (node, op version, inputs or None if absent) -> output types, or None."""
+"""(node, op version, inputs) -> output types of an op unknown to onnx, or None."""
 TypesByConversion = Callable[[OnnxNode, Mapping[str, Value], Mapping[str, Array]], Mapping[str, OperandType] | None]
-"""Type inference by conversion: (node, known values, constants) -> output types by name, or None."""
+"""(node, values, constants) -> output types by name, or None."""
 Rules = Mapping[tuple[str, str], TypeRule]
-"""Type rules by domain and op type."""
+"""Keyed by domain and op type."""
 NO_RULES: Rules = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operators:
-    """Operator facts that converters and kernels provide to shape inference."""
+    """Operator facts from converters and kernels."""
 
     has_converter: Callable[[str, str, int], bool]
-    """(domain, op type, schema version) -> converter exists."""
+    """Keyed by domain, op type and schema version."""
     contradiction: Callable[[OnnxNode, Mapping[str, Value], Mapping[str, Array]], Unsupported | None]
-    """Return the fault of a node, from known values and constants."""
+    """(node, values, constants) -> fault, or None."""
     output_types: TypesByConversion = lambda node, values, constants: None
-    """Result types of convertible ops unknown to onnx."""
+    """For convertible ops unknown to onnx."""
     rules: Rules = field(default_factory=lambda: NO_RULES)
-    """Result types of other ops unknown to onnx."""
+    """For other ops unknown to onnx."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OnnxModel:
-    """Model as read: graph node i is message node i, and `nodes[i]` adds its attributes."""
+    """Model as read; `nodes[i]`, graph node i and message node i are the same."""
 
     model: onnx.ModelProto
     graph: Graph
-    """Model nodes in model order, one graph node each."""
     nodes: tuple[OnnxNode, ...]
     operators: Operators
 
     @cached_property
     def opsets(self) -> dict[str, int]:
-        """Version per imported domain."""
         return opsets_of(self.model.opset_import)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the model's contents.
-
-        Weights are hashed one by one because protobuf cannot serialize more than 2 GiB at once.
-        """
+        """SHA-256 of the contents. Weights are hashed one by one: protobuf cannot serialize 2 GiB."""
         hasher = sha256()
         graph = self.model.graph
         parts = (graph.node, graph.input, graph.output, graph.sparse_initializer)
@@ -369,16 +341,13 @@ class OnnxModel:
 def read_model(
     model: onnx.ModelProto, operators: Operators, origins: Sequence[str] | None = None, read: tuple[Node, ...] = ()
 ) -> OnnxModel:
-    """Return `model` with its nodes read.
+    """Return `model` with its nodes read, or raise InvalidModelError.
 
     Args:
         model: the model.
-        operators: operator facts beyond onnx's.
-        origins: for each node, the name of the model node that it stands for; by default itself.
-        read: nodes as already read, each standing for itself.
-
-    Raises:
-        InvalidModelError: the graph is invalid, or an attribute cannot be read.
+        operators: facts beyond onnx's.
+        origins: per node, the model node that it stands for; by default itself.
+        read: nodes as already read, each its own origin.
     """
     stood_for = None if origins is None else [(name,) for name in origins]
     try:

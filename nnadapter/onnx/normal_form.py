@@ -1,4 +1,4 @@
-"""Normal form of a model: supported operator sets, sorted nodes, dense constants."""
+"""Normal form of a model: supported opsets, sorted nodes, dense constants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from partition.graph import Node, Reason, Unsupported
 
 
 def check_versions(model: ModelProto) -> None:
-    """Raise InvalidModelError if the installed onnx does not know the model's ONNX opset or IR version."""
+    """Raise InvalidModelError for an ONNX opset or IR version unknown to the installed onnx."""
     newest = onnx.defs.onnx_opset_version()
     for entry in model.opset_import:
         if not plain_domain(entry.domain) and entry.version > newest:
@@ -37,13 +37,9 @@ def check_versions(model: ModelProto) -> None:
 
 
 def with_imports(model: ModelProto, domains: Iterable[str]) -> ModelProto:
-    """Return the model with missing imports of com.microsoft added.
+    """Add missing imports of com.microsoft among `domains`.
 
-    ONNX Runtime's own tools omit them, and ONNX Runtime loads such models, but onnx rejects them.
-
-    Args:
-        model: the model.
-        domains: of its nodes.
+    ONNX Runtime's tools omit them, and it loads such models, but onnx rejects them.
     """
     missing = {MICROSOFT}.intersection(domains) - {entry.domain for entry in model.opset_import}
     if not missing:
@@ -54,17 +50,10 @@ def with_imports(model: ModelProto, domains: Iterable[str]) -> ModelProto:
 
 
 def stamp_down(model: ModelProto, opset_limits: Mapping[str, int], ir_version_limit: int) -> ModelProto | Unsupported:
-    """Lower opset imports and IR version to the limits, if no node changes its meaning.
+    """Lower opsets and IR version to limits, or return a refusal if a node's schema is newer.
 
-    1. If nothing exceeds a limit, returns the same object.
-    2. Every node of an affected domain, including subgraphs and called functions, must have a schema no newer than the
-       limit. The copy imports the limit and omits unused functions.
-    3. Otherwise returns a refusal that names the first offending node.
-
-    Args:
-        model: the model.
-        opset_limits: newest operator set per domain; other domains are unlimited.
-        ir_version_limit: newest IR version.
+    Subgraphs and called functions are included; unused functions are omitted. Returns the same object if nothing
+    exceeds a limit. Domains not listed are unlimited.
     """
     limits = {plain_domain(domain): limit for domain, limit in opset_limits.items()}
     functions = needed_functions(model.graph.node, {key_of(function): function for function in model.functions})
@@ -111,15 +100,7 @@ def _lowered(
 
 
 def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onnx.ModelProto:
-    """Return the model with nodes in topological order; the same object if they already are.
-
-    The sort is stable. Cycles keep their order and are reported elsewhere. Weights are copied only if the order
-    changes.
-
-    Args:
-        model: the model.
-        nodes: of its graph, as already read.
-    """
+    """Sort nodes topologically and stably; returns the same object if already sorted. Cycles are reported elsewhere."""
     nodes = read_nodes(model) if nodes is None else nodes
     if _is_ordered(nodes):
         return model
@@ -132,7 +113,6 @@ def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onn
 
 
 def _is_ordered(nodes: Sequence[Node]) -> bool:
-    """Return whether no node reads a value before it is first produced."""
     read: set[str] = set()
     produced_names: set[str] = set()
     for node in nodes:
@@ -146,7 +126,7 @@ def _is_ordered(nodes: Sequence[Node]) -> bool:
 
 
 def _sorted(dependencies: list[set[int]]) -> list[int]:
-    """Return a topological order, lowest position first; omits cycles and their dependents."""
+    """Return a topological order, lowest position first; omits cycles and dependents."""
     readers: list[list[int]] = [[] for _ in dependencies]
     for position, makers in enumerate(dependencies):
         for maker in makers:
@@ -166,10 +146,9 @@ def _sorted(dependencies: list[set[int]]) -> list[int]:
 
 
 def with_dense(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with sparse constants made dense; the same object if there are none.
+    """Make sparse constants dense; returns the same object if there are none.
 
-    1. Sparse initializers become initializers.
-    2. Constants with a sparse value get a dense one, unless the model outputs the sparse tensor.
+    Constants stay sparse if the model outputs them.
 
     Raises:
         InvalidModelError: malformed sparse tensor, or too large when dense.
@@ -204,10 +183,7 @@ def _makes_sparse(node: NodeProto) -> bool:
 
 
 def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
-    """Return the dense array.
-
-    Source: onnx.proto, `SparseTensorProto`: indices are linear, or have one row of coordinates per value.
-    """
+    """Source: onnx.proto, `SparseTensorProto`: indices are linear, or coordinates."""
     dimensions = tuple(sparse.dims)
     try:
         values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
@@ -224,7 +200,6 @@ def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
 
 
 def _places(name: str, indices: Array, count: int, dimensions: tuple[int, ...]) -> Array:
-    """Return linear indices; COO coordinates are converted."""
     if indices.shape not in ((count,), (count, len(dimensions))):
         raise _wrong(name, f"has {count} values, and indices of the shape {indices.shape} for {dimensions}")
     limits = np.array(dimensions if indices.ndim == 2 else prod(dimensions), np.int64)

@@ -1,4 +1,4 @@
-"""Opsets and IR versions that the installed ONNX Runtime loads, and models lowered to them."""
+"""Opsets and IR versions of the installed ONNX Runtime, and models lowered to them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 CPU_PROVIDER = "CPUExecutionProvider"
 QUIET = 4
-"""Log severity: fatal errors only. Errors are raised, so logging would duplicate them."""
+"""Log severity: fatal errors only, since errors are raised."""
 
 
 @memoize(1)
 def onnxruntime_limits() -> tuple[Mapping[str, int], int]:
-    """Return newest opset by domain and newest IR version that the installed ONNX Runtime loads, found by trial."""
+    """Return newest opset by domain, and newest IR version, found by trial."""
     import onnx
     from onnx import defs
 
@@ -57,11 +57,7 @@ def _loads(opsets: Mapping[str, int], ir_version: int) -> bool:
 
 
 def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return `model` at an opset and IR version that the installed ONNX Runtime loads.
-
-    Raises:
-        InvalidModelError: a node needs a newer opset.
-    """
+    """Return `model` as the installed ONNX Runtime loads it, or raise InvalidModelError."""
     from nnadapter.onnx.normal_form import check_versions, stamp_down
     from nnadapter.process.real_onnxruntime import onnxruntime
 

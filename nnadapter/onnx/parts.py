@@ -1,4 +1,4 @@
-"""Parts of a model as models with typed inputs, and checks of Einsum equations."""
+"""Parts of a model with typed inputs, and checks of Einsum equations."""
 
 from __future__ import annotations
 
@@ -26,15 +26,12 @@ from nnadapter.onnx.references import bytes_of, with_contents
 from partition.graph import Value
 
 _Place = tuple[FunctionKey, str]
-"""Op or function, and its equation attribute."""
+"""Op or function, and attribute."""
 _EINSUM: _Place = (("", "Einsum", ""), "equation")
 
 
 def check_equations(model: onnx.ModelProto) -> None:
-    """Raise InvalidModelError for a malformed Einsum equation, including subgraphs and functions.
-
-    For an equation that is a function attribute, every call and the function's default are checked.
-    """
+    """Raise InvalidModelError for a malformed Einsum equation, also in subgraphs, functions, calls and defaults."""
     nodes_by_function = {key_of(function): [*with_nested(function.node)] for function in model.functions}
     # nodes without attributes have neither equations nor subgraphs
     stating = filter(attrgetter("attribute"), model.graph.node)
@@ -57,7 +54,7 @@ def check_equations(model: onnx.ModelProto) -> None:
 
 
 def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
-    """Apply `check_equations` to a path or contents; anything that cannot be parsed passes."""
+    """Apply `check_equations` to a path or contents; unparsable ones pass."""
     model = onnx.ModelProto()
     with suppress(DecodeError, UnicodeDecodeError):
         model.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
@@ -102,32 +99,30 @@ def _check(attribute: onnx.AttributeProto, label: str) -> None:
 
 
 _SMALL_BYTES = 1 << 12
-"""Largest constants included with contents; larger ones become inputs."""
+"""Largest constants with contents; larger ones become inputs."""
 _DECIDING_ELEMENTS = 64
-"""Reals up to this count may be limits, scales or probabilities; more are weights, which never affect a refusal."""
+"""Most reals that may be limits, scales or probabilities; weights never affect a refusal."""
 _LARGEST_REALS = 1 << 16
 """Bytes above which reals always become inputs."""
 _REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 _Shape = tuple[int | str | None, ...] | None
 _FEW_ELEMENTS = 8
-"""Reals up to this count may be limits or scales; more are per-channel values."""
+"""Most reals that may be limits or scales, not per-channel values."""
 
 
 class SizedCase(NamedTuple):
-    """Key of everything that may decide a node's refusal, including sizes and constants."""
+    """Key of everything that may decide a node's refusal."""
 
     case: object
-    """Op, attributes and types."""
     shapes: tuple[_Shape, ...]
-    """Shapes of inputs and outputs."""
     digests: tuple[bytes | None, ...]
-    """Digests of constant inputs, except weights."""
+    """Constant inputs except weights."""
     few: tuple[bytes | None, ...]
-    """Digests of constant inputs, except per-channel reals."""
+    """Constant inputs except per-channel reals."""
 
     @property
     def rough(self) -> object:
-        """Coarser key: ignores per-channel reals, and reduces sizes above 1 to which of them are equal."""
+        """Coarser key, without per-channel reals, and with sizes above 1 reduced to equality."""
         numbers: dict[int | str | None, str] = {}
         shapes = (
             shape
@@ -138,7 +133,7 @@ class SizedCase(NamedTuple):
 
 
 class Parts:
-    """Extractor of nodes as models; values that they read become typed inputs."""
+    """Extractor of nodes as models with typed inputs."""
 
     def __init__(
         self,
@@ -147,16 +142,13 @@ class Parts:
         embedded_names: Collection[str] = (),
         types: Mapping[str, onnx.ValueInfoProto] | None = None,
     ) -> None:
-        """Infer the types of the model's values, unless they are passed.
+        """Infer the types of values, unless passed; raises InvalidModelError for a malformed Einsum.
 
         Args:
             model: the model.
-            constant_bytes: largest constants included with contents; larger ones become inputs.
-            embedded_names: constants always included with contents.
-            types: types by name; other values count as unknown.
-
-        Raises:
-            InvalidModelError: malformed Einsum equation.
+            constant_bytes: largest constants with contents; larger ones become inputs.
+            embedded_names: constants always with contents.
+            types: other values count as unknown.
         """
         self._model = model
         self._types = _inferred(model) if types is None else dict(types)
@@ -165,7 +157,7 @@ class Parts:
 
     @cached_property
     def constants(self) -> dict[str, onnx.TensorProto]:
-        """Initializers included with contents."""
+        """Initializers with contents."""
         return {
             tensor.name: with_contents(tensor) for tensor in self._model.graph.initializer if self._has_contents(tensor)
         }
@@ -176,7 +168,7 @@ class Parts:
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
-        """Consumers by value name, one entry per use."""
+        """Consumers by value name, once per use."""
         readers_by_name: dict[str, list[onnx.NodeProto]] = {}
         for node in self._model.graph.node:
             for name in _reads(node):
@@ -185,22 +177,20 @@ class Parts:
 
     @cached_property
     def makers(self) -> Mapping[str, onnx.NodeProto]:
-        """Producer by value name."""
         return {name: node for node in self._model.graph.node for name in node.output}
 
     @cached_property
     def weights(self) -> frozenset[str]:
-        """Names of all initializers."""
+        """Names of initializers."""
         return frozenset(tensor.name for tensor in self._model.graph.initializer)
 
     @cached_property
     def op_types(self) -> frozenset[str]:
-        """Op types in the model."""
         return frozenset(node.op_type for node in self._model.graph.node)
 
     @property
     def opset(self) -> int:
-        """Version of ONNX's own domain."""
+        """Opset of ONNX's own domain."""
         return opsets_of(self._model.opset_import).get("", 1)
 
     @cached_property
@@ -208,15 +198,10 @@ class Parts:
         return values_of(self._types.values())
 
     def value(self, name: str) -> Value | None:
-        """Return the type of a value, if known."""
         return self._values.get(name)
 
     def cases(self, positions: Collection[int] | None = None) -> dict[object, list[int]]:
-        """Group nodes with fully typed inputs by the facts that may decide their refusal.
-
-        Args:
-            positions: nodes to group, ascending; all if None.
-        """
+        """Group nodes with typed inputs by facts, except sizes, that may decide a refusal."""
         positions_by_case: dict[object, list[int]] = {}
         for position in range(len(self._model.graph.node)) if positions is None else positions:
             node = self._model.graph.node[position]
@@ -225,17 +210,13 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[SizedCase, list[int]]:
-        """Group nodes also by sizes and constants, except weights.
-
-        Names of dynamic dimensions do not matter, only which of a node's are equal.
-        """
+        """Group nodes also by sizes and constants; for dynamic sizes only equality counts."""
         positions_by_case: dict[SizedCase, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)
         return positions_by_case
 
     def _case(self, node: onnx.NodeProto) -> object:
-        """Return op, attributes and types, without names."""
         return (
             node.domain,
             node.op_type,
@@ -270,7 +251,6 @@ class Parts:
         )
 
     def is_valid(self, position: int) -> bool:
-        """Return whether a node conforms to its schema."""
         node_model = self.part([position])
         del node_model.graph.output[:]
         infers = without_crashes(node_model) is node_model
@@ -301,7 +281,7 @@ def _has_shape(value: onnx.ValueInfoProto) -> bool:
 
 
 def _nameless(shapes: Sequence[_Shape]) -> tuple[_Shape, ...]:
-    """Return shapes with dynamic sizes numbered by first occurrence, from -1 down."""
+    """Number dynamic sizes by first occurrence, from -1 down."""
     numbers: dict[str, int] = {}
     return tuple(
         shape and tuple(numbers.setdefault(size, ~len(numbers)) if isinstance(size, str) else size for size in shape)
@@ -332,7 +312,6 @@ def _digest(tensor: onnx.TensorProto) -> bytes:
 
 
 def _inferred(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    """Infer types of a model's values, without weights."""
     check_equations(model)  # malformed equations hang onnx's inference
     large = {tensor.name for tensor in model.graph.initializer if bytes_of(tensor) > _SMALL_BYTES}
     try:

@@ -1,13 +1,10 @@
-"""onnx's type and shape inference, guarded against memory blow-up and crashes.
+"""onnx's inference, guarded against memory blow-up and crashes.
 
-With data propagation, onnx builds a message per element of every propagated vector, even for millions of floats. Types
-are therefore inferred first without it. If sizes are computed with, inference is repeated with data propagation on a
-model in which no propagating node reads a long vector:
+With data propagation, onnx builds a message per element of every propagated vector. So types are inferred first without
+it, and again with it only if shapes are computed, on a model that propagates no long vectors: Add, Sub and Mul on them
+become Max, which has the same type; other nodes are removed, and their results become inputs.
 
-1. Add, Sub and Mul on such vectors become Max, which has the same type and propagates nothing.
-2. Other nodes are removed, and their results become inputs of the types found first.
-
-Some ops of onnx crash the process if their first input has no type. Such nodes are hidden until that type is known.
+Some ops crash the process if their first input has no type; they are hidden until it is known.
 """
 
 from __future__ import annotations
@@ -40,29 +37,28 @@ _LIKE_FIRST_INPUT = frozenset(
         "ThresholdedRelu",
     ]
 )
-"""Ops of ONNX's own domain, at some opsets at least."""
+"""In ONNX's domain, at some opsets."""
 _OF_MICROSOFT = frozenset(("MoE", "QMoE"))
-"""Ops of com.microsoft without any other description."""
+"""Described nowhere else."""
 LIKE_INPUT = _LIKE_FIRST_INPUT | _OF_MICROSOFT
-"""All op types above; most models have none of them."""
 _HAS_INFERENCE: Mapping[str, float] = {"LayerNormalization": 17, "ThresholdedRelu": 10}
-"""First version with inference in onnx; earlier versions exist only in ONNX Runtime."""
+"""First version with inference."""
 
 
 def is_like_input(domain: str, op_type: str, version: int) -> bool:
-    """Return whether inference lacks an op version whose result type equals its input's."""
+    """Return whether inference lacks an op that keeps its input's type."""
     if plain_domain(domain):
         return domain == MICROSOFT and op_type in _OF_MICROSOFT
     return op_type in _LIKE_FIRST_INPUT and version < _HAS_INFERENCE.get(op_type, inf)
 
 
 def stand_in(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return an Identity node in place of a node whose result type equals its input's."""
+    """Return an Identity for an op that keeps its input's type."""
     return onnx.NodeProto(op_type="Identity", input=node.input[:1], output=node.output[:1])
 
 
 def with_stand_ins(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with such stand-ins; the same object if there are none."""
+    """Replace such nodes; returns the same object if there are none."""
     nodes = model.graph.node
     if all(node.op_type not in LIKE_INPUT for node in nodes):
         return model
@@ -75,14 +71,14 @@ def with_stand_ins(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 FAILURES = (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError)
-"""Errors of onnx for conflicting types."""
+"""Errors for conflicting types."""
 _LONGEST_SHAPE = 64
 """Maximum rank of an array."""
 _MEASURING = frozenset(("Shape", "Size", "Constant"))
 _ALIKE = frozenset(("Add", "Sub", "Mul"))
-"""Propagating ops whose results have the type of a `Max` of their inputs."""
+"""Propagating ops with results typed like `Max`."""
 _ALIKE_SINCE = 13
-"""Opset since which they propagate."""
+"""First opset that propagates."""
 _OF_FIRST = frozenset(("Cast", "Gather", "Slice", "Squeeze", "Unsqueeze"))
 """Ops that propagate their first input."""
 _HANDING_ON = _ALIKE | _OF_FIRST | {"Concat", "Size"}
@@ -97,23 +93,19 @@ _NEEDING_TYPES = MappingProxyType(
         "TreeEnsemble": "ai.onnx.ml",
     }
 )
-"""Op type -> domain of ops whose inference reads the first input's type unchecked.
+"""Op type -> domain of ops that read the first input's type unchecked.
 
 Source: onnx 1.23.2, by inference over every schema in a child process; tests/onnx/test_propagation.py repeats it.
 """
 _ELEMENT_TYPES = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items()}
-"""Schema type name -> element type."""
+"""Keyed by type names in schemas."""
 _WITHHELD = "nnadapter.withheld"
 """Domain without schemas."""
 Types = dict[str, onnx.ValueInfoProto]
 
 
 def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
-    """Return inferred types by name; initializers that are not inputs are omitted.
-
-    Args:
-        model: the model.
-        strict: also fail for unknown ops.
+    """Return inferred types by name, without initializers. `strict` also fails for unknown ops.
 
     Raises:
         FAILURES: types conflict.
@@ -133,7 +125,7 @@ def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
 
 
 def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoProto]:
-    """Return types of untyped outputs whose schema allows a single tensor type."""
+    """Return types of untyped outputs whose schemas allow a single one."""
     infos, opsets = list[onnx.ValueInfoProto](), opsets_of(model.opset_import)
     for node in model.graph.node:
         names = [(position, name) for position, name in enumerate(node.output) if name and name not in types]
@@ -150,11 +142,9 @@ def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoPro
 
 
 def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model on which inference does not crash; the same object if it is safe.
+    """Return a model on which inference does not crash, the same object if safe.
 
-    Nodes with an untyped required input move to a domain unknown to inference. In functions and subgraphs all nodes
-    that
-    need a type do, since their inputs are typed only during inference.
+    Nodes with an untyped required input move to an unknown domain; in functions and subgraphs all such nodes do.
     """
     if not any(map(_needs_type, _visited(model))):
         return model
@@ -179,7 +169,7 @@ def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _visited(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield nodes that inference visits: in the graph, in functions, and in their subgraphs."""
+    """Yield nodes that inference visits."""
     for node in chain(model.graph.node, *(function.node for function in model.functions)):
         if node.op_type in RUNNING_GRAPHS:
             yield from with_nested([node])
@@ -197,15 +187,15 @@ def _types(graph: onnx.GraphProto) -> Types:
 
 @dataclass(slots=True)
 class _Followed:
-    """Values that data propagation can follow."""
+    """Values that data propagation follows."""
 
     names: set[str]
     functions: frozenset[FunctionKey]
     opset: int
     matters: bool = False
-    """A propagated result has a consumer, possibly in a subgraph."""
+    """A propagated result may be read."""
     handing_on: list[int] = field(default_factory=list)
-    """Positions of all propagating nodes."""
+    """Propagating nodes."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> _Followed:
@@ -234,7 +224,7 @@ class _Followed:
             self.names.update(node.output)
 
     def guarded(self, model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
-        """Return the model without propagating nodes that read a long vector."""
+        """Return the model without propagation of long vectors."""
         all_types = {**types, **{tensor.name: tensor_info(tensor) for tensor in model.graph.initializer}}
         free = {size.dim_param for info in model.graph.input for size in info.type.tensor_type.shape.dim}
         instead: dict[int, onnx.NodeProto | None] = {}
@@ -252,14 +242,14 @@ class _Followed:
         return guarded
 
     def _is_long(self, name: str, types: Types, free: set[str], *, strict: bool) -> bool:
-        """Return whether a value is, or unless `strict` may be, a vector too long for a shape."""
+        """Return whether a value is, or unless `strict` may be, too long for a shape."""
         shape = value_of(types[name]).shape if name in types else None
         if shape is None or (len(shape) == 1 and isinstance(shape[0], str) and shape[0] not in free):
             return not strict and name not in self.names
         return len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONGEST_SHAPE
 
     def _alike(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """Return the stand-in of a node, or None to turn its results into inputs."""
+        """Return a stand-in, or None to make results inputs."""
         if node.op_type not in _ALIKE or plain_domain(node.domain):
             return None
         return helper.make_node("Max", node.input, node.output, node.name) if self.opset >= _ALIKE_SINCE else node

@@ -1,17 +1,14 @@
-"""Weights by reference: messages that state where a large initializer's contents are, and prefetching in threads.
+"""Weights by reference, and prefetching in threads.
 
-Messages are copied whenever a part of a model is extracted; referenced weights are not. A reference is an initializer
-with `data_location` EXTERNAL whose `external_data` describes one of three kinds of place:
+A reference is an initializer with `data_location` EXTERNAL, so that copying a message does not copy its weights.
+`external_data` describes one of three places:
 
-- `mapped`: a file of external data, mapped into memory and paged in on access.
-- `read`: the model's own file. Users overwrite it during a session, so contents are copied into memory on first use.
-- `memory`: an array of this process. The creator of the reference keeps it alive (`nnadapter.onnx.preparation`).
+- `mapped`: an external data file, memory-mapped.
+- `read`: the model's own file. Users overwrite it during a session, so contents are copied on first use.
+- `memory`: an array that the reference's creator keeps alive.
 
-Files are identified by path and stamp. Opening a file that changed since the model was loaded is an error. A mapped
-file must not be modified in place; write a new file and rename it. While an array is alive, all lookups share it.
-
-References stay in this process and package, except for drivers that declare
-`Capability.supports_external_initializers`. `inlined` returns a model without references.
+Opening a file that changed since loading is an error. Replace mapped files by renaming, never in place. References stay
+in this process, except for drivers with `Capability.supports_external_initializers`.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.process.resources import memoize
 
 REFERRED_BYTES = 1 << 16
-"""Initializers of at least this size are replaced by references."""
+"""Smallest initializers to replace by references."""
 _KIND = "kind"
 MAPPED, READ, MEMORY = "mapped", "read", "memory"
 _WHOLE_BYTES = frozenset(
@@ -50,25 +47,25 @@ _WHOLE_BYTES = frozenset(
         "BFLOAT16",
     )
 )  # fmt: skip
-"""Data types with the same layout in memory and in files."""
+"""Types with the same layout in memory and files."""
 _BITS = {
     getattr(TensorProto, name): bits
     for bits, names in {2: "INT2 UINT2", 4: "INT4 UINT4 FLOAT4E2M1", 6: "FLOAT6E2M3 FLOAT6E3M2"}.items()
     for name in names.split()
     if hasattr(TensorProto, name)  # newer versions of onnx have more
 }
-"""Bits per element of sub-byte data types."""
+"""Per element, for sub-byte types."""
 _numbers = count(1)
 _living: dict[Hashable, weakref.ref[Array]] = {}
-"""Live arrays by place. The callback that removes an entry is a C-level `pop`, so it needs no lock."""
+"""Live arrays by place. The removal callback is a C-level `pop`, so it needs no lock."""
 
 
 def array_of(tensor: TensorProto) -> Array:
-    """Return the contents of a tensor; read-only if referenced.
+    """Return the contents of a tensor, read-only if referenced.
 
     Raises:
-        ModelFileError: the file cannot be read, or has changed.
-        TypeError, ValueError, KeyError: the contents do not match the tensor's type and dimensions.
+        ModelFileError: the file cannot be read, or changed.
+        TypeError, ValueError, KeyError: contents contradict the tensor.
     """
     if not is_reference(tensor):
         inline: Array = numpy_helper.to_array(tensor)
@@ -78,12 +75,12 @@ def array_of(tensor: TensorProto) -> Array:
 
 
 def is_reference(tensor: TensorProto) -> bool:
-    """Return whether the tensor's contents are outside of the message."""
+    """Return whether the contents are outside of the message."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
 def is_read(tensor: TensorProto) -> bool:
-    """Return whether a tensor's contents are in the model's own file."""
+    """Return whether the contents are in the model's own file."""
     return is_reference(tensor) and any(entry.key == _KIND and entry.value == READ for entry in tensor.external_data)
 
 
@@ -94,7 +91,7 @@ def is_in_memory(tensor: TensorProto) -> bool:
 
 
 def refers_to(tensor: TensorProto, path: Path) -> bool:
-    """Return whether a tensor refers to valid bytes of its length in the current file at `path`."""
+    """Return whether a tensor refers to valid bytes in the current file at `path`."""
     place = {entry.key: entry.value for entry in tensor.external_data}
     if (place.get(_KIND), place.get("location")) != (READ, str(path)):
         return False
@@ -106,7 +103,7 @@ def refers_to(tensor: TensorProto, path: Path) -> bool:
 
 
 def bytes_of(tensor: TensorProto) -> int:
-    """Return the size of a tensor's contents by type and dimensions; for strings, their stored bytes."""
+    """Return the size of the contents; for strings, stored bytes."""
     if tensor.data_type == TensorProto.STRING:
         return sum(map(len, tensor.string_data))
     return int(-(-prod(tensor.dims) * _bits_of(tensor.data_type) // 8))
@@ -114,14 +111,14 @@ def bytes_of(tensor: TensorProto) -> int:
 
 @memoize(64)
 def _bits_of(data_type: int) -> int:
-    """Return bits per element, 0 for unknown data types."""
+    """Return bits per element, 0 if unknown."""
     if data_type not in helper.get_all_tensor_dtypes():
         return 0
     return _BITS.get(data_type) or 8 * helper.tensor_dtype_to_np_dtype(data_type).itemsize
 
 
 def fits(tensor: TensorProto, length: int) -> bool:
-    """Return whether this many file bytes match the tensor and may be referenced."""
+    """Return whether these file bytes match the tensor and may be referenced."""
     return (
         length >= REFERRED_BYTES
         and sys.byteorder == "little"
@@ -131,15 +128,9 @@ def fits(tensor: TensorProto, length: int) -> bool:
 
 
 def refer(tensor: TensorProto, path: Path, stamp: str, offset: int, length: int, *, is_own: bool) -> None:
-    """Make a tensor refer to a place in a file.
+    """Make a tensor refer to a file, with `stamp` from `stamp_of`, and offset and length in bytes.
 
-    Args:
-        tensor: its contents are removed.
-        path: of the file.
-        stamp: of the file, from `stamp_of`.
-        offset: in bytes.
-        length: in bytes.
-        is_own: the file is the model's own, so its contents are read instead of mapped.
+    `is_own` marks the model's own file, which is read instead of mapped.
     """
     aligned = offset % helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize == 0
     kind = MAPPED if aligned and not is_own else READ
@@ -147,12 +138,12 @@ def refer(tensor: TensorProto, path: Path, stamp: str, offset: int, length: int,
 
 
 def without_contents(tensor: TensorProto) -> TensorProto:
-    """Return the name, type and dimensions of a tensor."""
+    """Return name, type and dimensions."""
     return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
 
 
 def referring(tensor: TensorProto, array: Array) -> TensorProto:
-    """Return the initializer `tensor` as a reference to `array`, which the caller must keep alive."""
+    """Return a reference to `array`, which the caller keeps alive."""
     reference = without_contents(tensor)
     _state(reference, MEMORY, {"location": str(next(_numbers)), "length": str(array.nbytes)})
     _keep(_key(reference), array)
@@ -160,11 +151,7 @@ def referring(tensor: TensorProto, array: Array) -> TensorProto:
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with contents inline; the same object if it has no references.
-
-    Raises:
-        ModelFileError: see `array_of`.
-    """
+    """Return the model with inline contents, or raise ModelFileError; the same object without references."""
     if not any(map(is_reference, model.graph.initializer)):
         return model
     inlined_model = onnx.ModelProto()
@@ -175,7 +162,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_contents(tensor: TensorProto) -> TensorProto:
-    """Return the tensor with contents inline, the same object if it already is. Raises the errors of `array_of`."""
+    """Return the tensor with inline contents. Raises as `array_of`."""
     if not is_reference(tensor):
         return tensor
     tensor_copy = TensorProto()
@@ -192,9 +179,9 @@ def _hold(tensor: TensorProto) -> None:
 
 
 def with_references(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Array]]:
-    """Return the model with large initializers as references, and the arrays to keep alive for it.
+    """Replace large initializers by references; also return the arrays to keep alive.
 
-    Unreadable initializers are left as they are. Returns the same object if there is nothing to replace.
+    Unreadable ones stay. Returns the same object if nothing changes.
     """
     arrays: dict[int, Array] = {}
     for position, tensor in enumerate(model.graph.initializer):
@@ -215,7 +202,6 @@ def with_references(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Array
 
 
 def _copy_without(message: Message, copy: Message, left_out: str) -> None:
-    """Copy all fields of a message except one."""
     for field, value in message.ListFields():
         if field.name == left_out:
             continue
@@ -228,12 +214,12 @@ def _copy_without(message: Message, copy: Message, left_out: str) -> None:
 
 
 def identity_of(tensor: TensorProto) -> Hashable:
-    """Return a key for the place, type and dimensions of a referenced tensor."""
+    """Return a key for the place, type and dimensions of a reference."""
     return _key(tensor)
 
 
 def stamp_of(status: os.stat_result) -> str:
-    """Return a stamp that changes whenever the file changes."""
+    """Return a stamp that changes with the file."""
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
@@ -263,7 +249,7 @@ def _mark_contents(place: Mapping[str, str], array: Array) -> Array:
 
 
 def _release_pages(reference: weakref.ref[Array]) -> None:
-    """Drop the pages of a mapped array from this process's memory; the next access maps them again."""
+    """Drop a mapped array's pages from memory; the next access maps them again."""
     array = reference()
     base = None if array is None else array.base
     view = None if base is None else base.base
@@ -277,7 +263,6 @@ def _release_pages(reference: weakref.ref[Array]) -> None:
 
 
 def _placed(place: Mapping[str, str]) -> Array:
-    """Return the bytes at a place, read-only."""
     contents = _PLACES[place[_KIND]](place)
     contents.flags.writeable = False
     return contents
@@ -321,7 +306,7 @@ _PLACES: Mapping[str, Callable[[Mapping[str, str]], Array]] = {
 
 @contextmanager
 def _opened(place: Mapping[str, str]) -> Iterator[Any]:
-    """Open the file of a place; raises if it changed."""
+    """Open the file of a place, or raise if it changed."""
     try:
         file = Path(place["location"]).open("rb", buffering=0)  # noqa: SIM115  closed below
     except OSError as error:
@@ -355,15 +340,15 @@ def _keep(key: Hashable, array: Array) -> Array:
 
 
 _LEAST_BYTES = 1 << 24
-"""Total size below which starting threads takes longer than reading."""
+"""Below this, reading is faster than starting threads."""
 _MOST_THREADS = 4
 
 
 class ReadingAhead:
-    """Prefetcher of tensors in the model's own file. Reads in threads from construction on if it is worthwhile.
+    """Prefetcher of tensors in the model's own file, if large enough.
 
-    While the arrays are alive, `array_of` returns them. Unreadable tensors are skipped; `array_of` reports their
-    errors.
+    While the arrays are alive, `array_of` returns them. It also reports errors of unreadable tensors, which are skipped
+    here.
     """
 
     def __init__(self, tensors: Iterable[TensorProto]) -> None:
@@ -385,7 +370,7 @@ class ReadingAhead:
             raise
 
     def finish(self) -> list[Array]:
-        """Return all arrays, after the last one was read."""
+        """Return all arrays, when complete."""
         try:
             _read_pending(self._left, self._arrays)
         finally:
@@ -395,17 +380,16 @@ class ReadingAhead:
         return self._arrays
 
     def stop(self) -> None:
-        """Stop reading; each thread ends after its current tensor."""
+        """Stop after current tensors."""
         self._left.clear()
 
 
 def read_ahead(tensors: Iterable[TensorProto]) -> list[Array]:
-    """Return contents of the tensors in the model's own file, read as by `ReadingAhead`."""
+    """Read tensors in the model's own file in threads."""
     return ReadingAhead(tensors).finish()
 
 
 def _read_pending(pending_tensors: list[TensorProto], arrays: list[Array]) -> None:
-    """Read tensors until the list, which several threads share, is empty."""
     while pending_tensors:
         try:
             arrays.append(array_of(pending_tensors.pop()))

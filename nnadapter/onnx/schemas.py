@@ -1,4 +1,4 @@
-"""Operator schemas of onnx and of other domains, external converters, and refusals."""
+"""Operator schemas, external converters, and refusals."""
 
 from __future__ import annotations
 
@@ -21,19 +21,16 @@ from partition.graph import Reason, Unsupported
 
 
 class Refusal(Exception):  # noqa: N818  a verdict, not an error
-    """Exception that a converter raises to refuse its node. Callers of converters turn it into a verdict."""
+    """Raised by a converter to refuse its node; callers turn it into a verdict."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
         self.verdict = Unsupported(reason, detail)
-        """Refusal as a verdict."""
 
 
 GROUP = "nnadapter.converters"
-"""Entry point group."""
 ONNX_DOMAIN = "ai.onnx"
 ExternalConverter = Callable[[Any, Any], None]
-"""(context, node) -> None."""
 
 
 def external_name(domain: str, op_type: str, since_version: int) -> str:
@@ -42,7 +39,7 @@ def external_name(domain: str, op_type: str, since_version: int) -> str:
 
 
 def external_versions(domain: str, op_type: str) -> tuple[int, ...]:
-    """Return schema versions of an op with external converters, ascending. ONNX's own domain has none."""
+    """Return versions of an op with external converters, ascending; none in ONNX's domain."""
     if not domain:
         return ()
     keys = filter(None, map(key_of, EXTERNAL_CONVERTERS.all))
@@ -50,21 +47,16 @@ def external_versions(domain: str, op_type: str) -> tuple[int, ...]:
 
 
 def external_version(domain: str, op_type: str, opset: float) -> int | None:
-    """Return the newest schema version, up to `opset`, with an external converter, or None."""
+    """Return the newest version, up to `opset`, with an external converter, or None."""
     return max((version for version in external_versions(domain, op_type) if version <= opset), default=None)
 
 
 def provider_text(
     ops: Iterable[tuple[str, str]], devices_of: Callable[[str], Sequence[str]], named: Iterable[str] = ()
 ) -> str:
-    """Return a clause about the first op that an installed package provides; empty if there is none.
+    """Return a clause about the first op that an installed package provides: package, devices, remedy; otherwise empty.
 
-    It names the package, its devices, and a remedy.
-
-    Args:
-        ops: domain and op type of each.
-        devices_of: distribution -> names of its devices.
-        named: devices that the user named.
+    `devices_of` maps a distribution to its devices; `named` are devices that the user named.
     """
     for domain, op_type in ops:
         versions = external_versions(domain, op_type)
@@ -85,7 +77,7 @@ def provider_text(
 
 
 def key_of(name: str) -> tuple[str, str, int] | None:
-    """Parse an entry point name into (domain, op type, since_version); None if malformed."""
+    """Parse an entry point name, or return None."""
     path, _, version = name.rpartition("-")
     domain, _, op_type = path.rpartition(".")
     if not (domain and op_type and version.isascii() and version.isdecimal() and version[0] != "0"):
@@ -125,11 +117,10 @@ def _checked(value: object, plug_in: PlugIn) -> ExternalConverter:
 
 
 EXTERNAL_CONVERTERS: PlugIns[ExternalConverter] = PlugIns(GROUP, _checked, _problem)
-"""Converters from installed packages."""
 
 
 def value_of_attribute(attribute: onnx.AttributeProto) -> object:
-    """Return an attribute's value: int, float, str, tuples of these, arrays for tensors, graphs as they are."""
+    """Return an attribute's value: int, float, str, tuples, arrays; graphs as they are."""
     read = _READERS.get(attribute.type)
     return read(attribute) if read else onnx.helper.get_attribute_value(attribute)
 
@@ -148,7 +139,7 @@ _READERS: Mapping[int, Callable[[onnx.AttributeProto], object]] = {
 
 MICROSOFT = "com.microsoft"
 _FAMILIES = {"": "nnadapter.onnx.microsoft", MICROSOFT: "nnadapter.onnx.microsoft"}
-"""Domain -> package with its schemas. ONNX Runtime adds ops to ONNX's own domain too."""
+"""Domain -> package with its schemas. ONNX Runtime also extends ONNX's domain."""
 _ATTRIBUTE_TYPES: Mapping[Any, int] = {
     int: onnx.AttributeProto.INT,
     float: onnx.AttributeProto.FLOAT,
@@ -168,15 +159,13 @@ class FurtherSchema:
     op_type: str
     since_version: int
     inputs: tuple[str, ...]
-    """Input names. A trailing `?` marks an optional input, `...` a variadic last one."""
+    """`?` marks an optional input, `...` a variadic last one."""
     outputs: tuple[str, ...]
-    """Output names, same notation."""
+    """As `inputs`."""
     types: Mapping[str, int]
-    """Attribute name -> type, as in `AttributeProto.AttributeType`."""
+    """Attribute name -> `AttributeProto.AttributeType`."""
     defaults: Mapping[str, object]
-    """Attribute defaults."""
     required: tuple[str, ...]
-    """Names of required attributes."""
 
 
 _SCHEMAS: dict[tuple[str, str], FurtherSchema] = {}
@@ -195,9 +184,9 @@ def add_schema(
 
     Args:
         op_type: its name.
-        inputs: space-separated names, see `FurtherSchema.inputs`.
+        inputs: space-separated, see `FurtherSchema.inputs`.
         outputs: likewise.
-        attributes: name -> default, or type if there is no default: int, float, str, or a list of these.
+        attributes: name -> default, or type without default: int, float, str, or a list of these.
         required: required attributes.
         domain: of the op.
     """
@@ -219,7 +208,7 @@ def _is_type(value: object) -> bool:
 
 
 def further_schema(domain: str, op_type: str) -> FurtherSchema | None:
-    """Return the schema of an op that onnx lacks, or None."""
+    """Return a schema that onnx lacks, or None."""
     family = _FAMILIES.get(domain)
     if family is not None:
         import_module(family)
@@ -227,25 +216,25 @@ def further_schema(domain: str, op_type: str) -> FurtherSchema | None:
 
 
 def further_schemas(domain: str) -> Mapping[str, FurtherSchema]:
-    """Return all additional schemas of a domain, by op type."""
+    """Return a domain's additional schemas by op type."""
     further_schema(domain, "")
     return {op_type: schema for (of, op_type), schema in sorted(_SCHEMAS.items()) if of == domain}
 
 
 def bounds_of(names: Sequence[str]) -> tuple[int, int]:
-    """Return minimum and maximum count of inputs or outputs with these names."""
+    """Return least and greatest count of inputs or outputs."""
     present = [position for position, name in enumerate(names) if not name.endswith("?")]
     unbounded = bool(names) and names[-1].endswith("...")
     return (present[-1] + 1 if present else 0), (_UNBOUNDED if unbounded else len(names))
 
 
 _LARGEST_OPSET = (1 << 31) - 1
-"""onnx's upper bound; models may state any 64-bit number."""
+"""onnx's upper bound."""
 
 
 @memoize(4096)
 def since_version(domain: str, op_type: str, opset: int) -> int | None:
-    """Return an op's schema version in `opset`, or None if that opset lacks it."""
+    """Return an op's schema version in `opset`, or None."""
     plain = "" if domain == ONNX_DOMAIN else domain
     if not 0 <= opset <= _LARGEST_OPSET:
         return None
@@ -273,7 +262,7 @@ def _further_version(domain: str, op_type: str, opset: float = inf) -> int | Non
 
 @memoize(4096)
 def is_further(domain: str, op_type: str, since_version: int) -> bool:
-    """Return whether a schema exists that onnx lacks. Version 0 stands for no schema."""
+    """Return whether a schema exists that onnx lacks; 0 is none."""
     if not since_version:
         return False
     try:
@@ -287,14 +276,14 @@ def is_further(domain: str, op_type: str, since_version: int) -> bool:
 
 
 def is_external(domain: str, op_type: str, since_version: int) -> bool:
-    """Return whether an external converter is all that is known of a schema."""
+    """Return whether a schema is known by an external converter alone."""
     is_standard = not (domain and since_version and is_further(domain, op_type, since_version))
     return not is_standard and further_schema(domain, op_type) is None
 
 
 @memoize(4096)
 def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[str, object]:
-    """Return default attributes of a schema version; empty if there is no schema."""
+    """Return default attributes, empty without schema."""
     if not since_version:
         return MappingProxyType({})
     if is_further(domain, op_type, since_version):
@@ -309,7 +298,7 @@ def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[st
 
 @memoize(4096)
 def data_type_name(code: int) -> str:
-    """Return the numpy name of an ONNX element type code, such as the attribute `to` of Cast."""
+    """Return the numpy name of an element type code."""
     try:
         return str(onnx.helper.tensor_dtype_to_np_dtype(code).name)
     except (KeyError, TypeError, ValueError):

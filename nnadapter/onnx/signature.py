@@ -1,4 +1,4 @@
-"""Model signature: inputs and outputs in ONNX Runtime's terms, and checks of feeds."""
+"""Model signature in ONNX Runtime's terms, and checks of feeds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[int, ...]]
 
 _NO_VERSION = (1 << 63) - 1
-"""ONNX Runtime's version number for models without one."""
+"""ONNX Runtime's value for models without version."""
 _TYPE_NAMES = {
     "float32": "float",
     "float64": "double",
     "float8_e4m3fn": "float8e4m3fn",
     "float8_e5m2": "float8e5m2",
 }
-"""ONNX Runtime's type names that differ from numpy's."""
+"""ONNX Runtime's names, if not numpy's."""
 
 
 class FedTensor:
@@ -47,9 +47,9 @@ class NodeArg:
 
     name: str
     shape: list[int | str | None]
-    """Sizes, names of dynamic dimensions, or None for unnamed ones."""
+    """Sizes, names, or None for unnamed dynamic dimensions."""
     type: str
-    """Type such as `tensor(float)`."""
+    """Such as `tensor(float)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +78,27 @@ class Signature:
 
     @cached_property
     def by_name(self) -> Mapping[str, Value]:
-        """All inputs that may be fed, by name."""
         return {value.name: value for value in (*self.inputs, *self.overridable)}
 
     @cached_property
     def _required(self) -> frozenset[str]:
-        """Names of inputs that must be fed; excludes those of optional type."""
+        """Excludes inputs of optional type."""
         return frozenset(value.name for value in self.inputs if not (value.dtype or "").startswith("optional"))
 
     @cached_property
     def _optional(self) -> Sequence[str]:
-        """Names of inputs of optional type; None if not fed."""
+        """None if not fed."""
         return [value.name for value in self.inputs if value.name not in self._required]
 
     @cached_property
     def dtypes(self) -> Mapping[str, np.dtype[Any]]:
-        """Array type of every numeric tensor input."""
+        """Array types of numeric inputs."""
         numeric = {name: value.dtype for name, value in self.by_name.items() if value.dtype != "string"}
         return {name: array_type_of(dtype) for name, dtype in numeric.items() if dtype is not None and "(" not in dtype}
 
     @cached_property
     def _forms(self) -> Mapping[str, tuple[np.dtype[Any], int, Sequence[tuple[int, int]]]]:
-        """Data type, rank and static (axis, size) pairs of arrays with declared rank."""
+        """Data type, rank and static (axis, size) pairs, for arrays of declared rank."""
         return {
             name: (dtype, len(shape), [(axis, size) for axis, size in enumerate(shape) if type(size) is int])
             for name, dtype in self.dtypes.items()
@@ -108,7 +107,7 @@ class Signature:
 
     @cached_property
     def _declared(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]] | None:
-        """Ranks, positions of static sizes, and static sizes of all inputs; None if a rank is not declared."""
+        """Ranks, and positions and values of static sizes; None if a rank is not declared."""
         shapes = [value.shape for value in self.by_name.values()]
         declared_shapes = [shape for shape in shapes if shape is not None]
         if len(declared_shapes) < len(shapes):
@@ -119,7 +118,7 @@ class Signature:
         return list(map(len, declared_shapes)), [place for place, _ in static_sizes], [size for _, size in static_sizes]
 
     def declares(self, shapes: Shapes) -> bool:
-        """Return whether these are valid shapes of all inputs; False also if a rank is not declared."""
+        """Return whether these are valid shapes of all inputs; False if a rank is not declared."""
         fed_shapes: list[Any] = list(map(shapes.get, self.by_name))
         if self._declared is None or None in fed_shapes:
             return False
@@ -134,12 +133,12 @@ class Signature:
         return tuple(value.name for value in self.outputs)
 
     def check_feed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the feed as arrays of declared types and shapes. Sequences and optionals pass unchanged.
+        """Return the feed as arrays of declared types and shapes; sequences and optionals pass.
 
         Raises:
             MissingInputError: a required input is missing.
-            InputTypeError: a data type differs from the declared one.
-            InvalidInputError: an unknown input, or a shape that differs from the declared one.
+            InputTypeError: wrong data type.
+            InvalidInputError: unknown input, or wrong shape.
         """
         if not isinstance(feed, Mapping):
             raise InvalidInputError(f"the feed is a dictionary from input name to array, got {type(feed).__name__}")
@@ -153,7 +152,7 @@ class Signature:
         return dict.fromkeys(self._optional) | checked if self._optional else checked
 
     def _fits(self, name: str, fed_value: Any) -> bool:
-        """Return whether it is an array as declared. Fast path for nearly all feeds."""
+        """Fast path for nearly all feeds."""
         form = self._forms.get(name)
         if form is None or not (type(fed_value) is np.ndarray or isinstance(fed_value, FedTensor)):
             return False
@@ -167,7 +166,7 @@ class Signature:
         return True
 
     def check_outputs(self, names: Sequence[str] | None) -> Sequence[str]:
-        """Return names of outputs to fetch; None or empty means all.
+        """Return names of outputs to fetch, by default all.
 
         Raises:
             InvalidInputError: unknown name.
@@ -200,19 +199,13 @@ class Signature:
 
 
 def plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a plain numpy array in native byte order; subclasses may compute differently."""
+    """Return a plain array in native byte order: subclasses may compute differently."""
     is_plain = type(array) is np.ndarray and array.dtype.isnative
     return array if is_plain else np.asarray(array, array.dtype.newbyteorder("="))
 
 
 def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: frozenset[str]) -> Signature:
-    """Return the signature of `model`.
-
-    Args:
-        model: the model.
-        inputs: input names, constants excluded.
-        defaults: names of inputs that fall back on an initializer.
-    """
+    """Return the signature of `model`. `inputs` excludes constants; `defaults` have an initializer."""
     from nnadapter.onnx.graphs import value_of
 
     inputs_by_name = {value.name: value_of(value) for value in model.graph.input}
@@ -233,12 +226,12 @@ def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: froz
 
 
 def node_arg(value: Value) -> NodeArg:
-    """Return the value in ONNX Runtime's terms."""
+    """Return a value in ONNX Runtime's terms."""
     return NodeArg(value.name, list(value.shape or ()), type_name(value.dtype))
 
 
 def type_name(dtype: str | None) -> str:
-    """Return ONNX Runtime's type name: `tensor(float)`, `seq(tensor(int64))`, `map(string,tensor(float))`."""
+    """Return ONNX Runtime's type name, such as `tensor(float)` or `seq(tensor(int64))`."""
     if dtype is None:
         return ""
     head, _, inner = dtype.partition("(")
@@ -271,10 +264,10 @@ def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] |
 
 
 def texts_of(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Decode an array of bytes (numpy kinds S and V) to strings. Elements of kind V keep trailing zeros.
+    """Decode bytes (numpy kinds S and V) to strings; V keeps trailing zeros.
 
     Raises:
-        InvalidInputError: an element is not UTF-8.
+        InvalidInputError: not UTF-8.
     """
     decoded = np.frompyfunc(_decoded, 1, 1)
     try:
@@ -325,11 +318,7 @@ def _names(declared: Sequence[int | str | None]) -> str:
 
 
 def read_shapes(input_shapes: object) -> list[dict[str, tuple[int, ...]]]:
-    """Return input shapes as a list of sets, from one set or several.
-
-    Raises:
-        InvalidInputError: neither.
-    """
+    """Return input shapes as a list of sets, or raise InvalidInputError."""
     several = [input_shapes] if isinstance(input_shapes, Mapping) else input_shapes
     try:
         return [{name: tuple(map(index, shape)) for name, shape in shapes.items()} for shapes in several]  # type: ignore[attr-defined]
@@ -344,15 +333,10 @@ Number = bool | int | float
 
 
 def filled(value: Value, number: Number, shape: tuple[int, ...] | None) -> Array:
-    """Return an array of an input's data type filled with a number.
-
-    Args:
-        value: the input.
-        number: fill value; booleans only for `bool` inputs.
-        shape: of the array, or None if unknown.
+    """Return an array of an input's type filled with a number; booleans only for `bool`.
 
     Raises:
-        InvalidInputError: not a numeric tensor, dynamic shape, or a number that the type cannot represent.
+        InvalidInputError: not numeric, dynamic shape, or not representable.
     """
     if value.dtype is None or value.dtype == "string" or "(" in value.dtype:
         raise InvalidInputError(

@@ -1,11 +1,10 @@
-"""Bodies of ONNX's own ops for devices without a kernel for them.
+"""Bodies of ONNX's own ops for devices without a kernel.
 
-- DynamicQuantizeLinear, MatMulInteger and ConvInteger in float32, which is exact up to 2^24. Longer sums of products
-  are split, and the partial sums are added in int32.
-- QLinearConv and QLinearMatMul as dequantize, multiply, quantize. ONNX Runtime multiplies integers and rescales the sum
-  once, so results may differ by one step where a real is halfway between two integers.
-- Attention and RotaryEmbedding. ONNX's own function bodies are equivalent, but use casts, maxima and comparisons that
-  few devices support. Sizes: batch B, query heads N, key heads G, queries S, keys T (P of them past), head size H.
+- Integer products in float32, exact up to 2^24; longer sums are split and added in int32.
+- QLinearConv and QLinearMatMul dequantized. ONNX Runtime rescales integer sums, so results may differ by one step where
+  a real is halfway between integers.
+- Attention and RotaryEmbedding, without casts and comparisons in ONNX's function bodies that few devices support.
+  Sizes: batch B, query heads N, key heads G, queries S, keys T (P of them past), head size H.
 """
 
 from __future__ import annotations
@@ -26,21 +25,20 @@ from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason, Value
 
 OLDEST_INTEGER_OPSET = 11
-"""Oldest opset for these bodies: Clip takes bounds as inputs, and Round exists."""
+"""Clip takes inputs, and Round exists."""
 _LARGEST = 255
-"""Largest difference of two 8-bit integers, and their number of steps."""
+"""Largest difference of 8-bit integers."""
 _EXACT = 2**24
 _OLDEST_QUANTIZED = 13
-"""Oldest opset of the DequantizeLinear used here."""
+"""Oldest opset with this DequantizeLinear."""
 _SPLIT_INPUT = 13
-"""First opset in which Split takes sizes as an input."""
+"""First opset with sizes as an input."""
 
 
 def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of DynamicQuantizeLinear: 255 steps over the input range, extended to 0.
+    """Write the body of DynamicQuantizeLinear (ONNX version 11).
 
-    The scale of an input of zeros is 1, as in ONNX Runtime. QuantizeLinear is not used for rounding, since devices
-    implement it differently. Source: ONNX DynamicQuantizeLinear-11.
+    Zeros get scale 1, as in ONNX Runtime. QuantizeLinear is avoided, since devices round differently.
     """
     zero, unit_scale, steps = (body.constant(value, "float32") for value in (0, 1, _LARGEST))
     x = body.input(0)
@@ -64,10 +62,7 @@ def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of MatMulInteger; zero points are scalar, per row of A, or per column of B.
-
-    Source: ONNX MatMulInteger-10.
-    """
+    """Write the body of MatMulInteger (ONNX version 10); zero points may be per row of A and column of B."""
     rank, summed = body.inputs.rank(0), max(body.inputs.rank(1) - 2, 0)
     if _is_quantized(body):
         return [_quantized_product(body)]
@@ -91,10 +86,7 @@ def _is_quantized(body: BodyBuilder) -> bool:
 
 
 def _quantized_product(body: BodyBuilder) -> str:
-    """Multiply without the zero point of A, then subtract it times the column sums of B.
-
-    Both operands are then dequantized with scale 1, which devices multiply in integers.
-    """
+    """Multiply, then subtract A's zero point times column sums of B, so that devices multiply integers."""
     weights = body.inputs.contents(1).astype(np.int16)
     sizes = _parts(body, np.abs(weights))
     unit_scale, point = body.constant(1, "float32"), body.cast(body.input(2), "float32") if body.input(2) else ""
@@ -110,7 +102,7 @@ def _quantized_product(body: BodyBuilder) -> str:
 
 
 def conv_integer_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of ConvInteger; padding has the value of x's zero point. Source: ONNX ConvInteger-10."""
+    """Write the body of ConvInteger (ONNX version 10); padding has x's zero point."""
     along = (-1, *(1,) * (body.inputs.rank(1) - 1))
     pixels = tuple(range(2, len(along)))
     x, filters = _centered(body, 0, along), _centered(body, 1, along)
@@ -127,7 +119,7 @@ def conv_integer_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def _centered(body: BodyBuilder, position: int, along: tuple[int, ...]) -> str:
-    """Return an input minus its zero point; a per-channel zero point is reshaped to `along`."""
+    """Subtract the zero point, reshaped to `along` if per channel."""
     numbers, point = body.cast(body.input(position), "float32"), position + 2
     if not body.input(point) or (body.inputs.knows(point) and not body.inputs.contents(point).any()):
         return numbers
@@ -138,12 +130,10 @@ def _centered(body: BodyBuilder, position: int, along: tuple[int, ...]) -> str:
 
 
 def _is_known(body: BodyBuilder) -> bool:
-    """Return whether the second input and its zero point are constant."""
     return body.inputs.knows(1) and (not body.input(3) or body.inputs.knows(3))
 
 
 def _magnitudes(body: BodyBuilder, along: tuple[int, ...]) -> Array:
-    """Return absolute values of the second input minus its zero point."""
     weights = body.inputs.contents(1).astype(np.int16)
     points = body.inputs.contents(3).astype(np.int16) if body.input(3) else np.zeros((), np.int16)
     magnitudes: Array = np.abs(weights - (points.reshape(along) if points.ndim == 1 and points.size > 1 else points))
@@ -151,7 +141,6 @@ def _magnitudes(body: BodyBuilder, along: tuple[int, ...]) -> Array:
 
 
 def _unknown(body: BodyBuilder, summed: int | None, window: int | None) -> Array:
-    """Return upper bounds of the magnitudes."""
     if summed is None or window is None:
         problem = f"how many products {body.node.op_type} sums is not known, nor what it multiplies by"
         raise Refusal(Reason.NOT_CONSTANT, problem)
@@ -159,7 +148,7 @@ def _unknown(body: BodyBuilder, summed: int | None, window: int | None) -> Array
 
 
 def _parts(body: BodyBuilder, weights: Array) -> list[int]:
-    """Return sizes of parts along the first axis of `weights` whose sums are exact in float32."""
+    """Split the first axis of `weights` so that sums are exact."""
     for count in range(1, len(weights) + 1):
         parts = np.array_split(weights, count)
         if all(part.sum(axis=0, dtype=np.int64).max(initial=0) * _LARGEST <= _EXACT for part in parts):
@@ -183,7 +172,7 @@ def _sum(body: BodyBuilder, parts: Sequence[str]) -> str:
 
 
 def qlinear_conv_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of QLinearConv; filters may have per-channel scales. Source: ONNX QLinearConv-10."""
+    """Write the body of QLinearConv (ONNX version 10); filters may have per-channel scales."""
     x, filters = _dequantized(body, 0), _dequantized(body, 3, axis=0)
     bias = body.input(8)
     if bias:
@@ -193,14 +182,14 @@ def qlinear_conv_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def qlinear_mat_mul_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of QLinearMatMul; scales may be per row of A, per column of B. Source: ONNX QLinearMatMul-21."""
+    """Write the body of QLinearMatMul (ONNX version 21); scales may be per row of A and column of B."""
     first = _dequantized(body, 0, axis=body.inputs.rank(0) - 2)
     second = _dequantized(body, 3, axis=body.inputs.rank(3) - 1)
     return [_quantized(body, body.add("MatMul", first, second), 6)]
 
 
 def _dequantized(body: BodyBuilder, position: int, axis: int | None = None) -> str:
-    """Dequantize an input by the scale and zero point that follow it."""
+    """Dequantize an input by the scale and zero point after it."""
     if axis is None:
         return body.add("DequantizeLinear", body.input(position), *_numbers(body, position + 1))
     steps = (_scale(body, position + 1), _scale(body, position + 2))
@@ -216,7 +205,6 @@ def _numbers(body: BodyBuilder, position: int) -> tuple[str, str]:
 
 
 def _number(body: BodyBuilder, position: int) -> str:
-    """Return a per-tensor scale or zero point as a scalar."""
     if body.inputs.rank(position) == 0:
         return body.input(position)
     if body.inputs.rank(position) > 1 or body.inputs.width(position) != 1:
@@ -225,7 +213,6 @@ def _number(body: BodyBuilder, position: int) -> str:
 
 
 def _scale(body: BodyBuilder, position: int) -> str:
-    """Return a scale or zero point, per tensor as a scalar or per axis as a vector."""
     if body.inputs.rank(position) > 1:
         raise body.invalid(f"has an input {position} of rank {body.inputs.rank(position)}; expected 0 or 1")
     is_one = body.inputs.rank(position) == 0 or body.inputs.width(position) == 1
@@ -233,15 +220,13 @@ def _scale(body: BodyBuilder, position: int) -> str:
 
 
 OLDEST_STABLE_OPSET = 7
-"""Oldest opset for this body: Sub broadcasts."""
+"""Sub broadcasts."""
 
 
 def softplus_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of Softplus: Relu(x) - log(sigmoid(|x|)). Source: ONNX Softplus-1.
+    """Write the body of Softplus (ONNX version 1): Relu(x) - log(sigmoid(|x|)).
 
-    ONNX's log(exp(x) + 1) overflows from 89 on, and engines may approximate it: OpenVINO is off by 8e-6 near 0, by
-    which
-    the splines of speech models (VITS) divide.
+    log(exp(x) + 1) overflows from 89 on, and OpenVINO is off by 8e-6 near 0, by which VITS divides.
     """
     x = body.input(0)
     return [body.add("Sub", body.add("Relu", x), body.add("Log", body.add("Sigmoid", body.add("Abs", x))))]
@@ -249,29 +234,26 @@ def softplus_body(body: BodyBuilder) -> Sequence[str]:
 
 _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = 3, 4, 5, 6
 _SCORES = 3
-"""Output with the scores."""
 _PADDED_SINCE = 24
-"""First version with masks shorter than the keys; keys beyond the mask are masked out."""
+"""First version that hides keys beyond a short mask."""
 _COUNTS = "float32"
-"""Type of run-time lengths: few devices compute in int64."""
+"""Few devices compute in int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heads:
-    """Head counts and sizes."""
-
     queries: int
     keys: int
     size: int
-    """Head size of queries and keys."""
+    """Of queries and keys."""
     wide: int
-    """Head size of values."""
+    """Of values."""
 
 
 def attention_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of Attention; queries without visible keys yield 0. Source: ONNX Attention-24.
+    """Write the body of Attention (ONNX version 24); queries without visible keys yield 0.
 
-    Refused: score output, windows, unknown head count or size, and a one-column mask for several keys.
+    Refused: score output, windows, unknown head count or size, one-column masks.
     """
     if body.wants(_SCORES):
         raise body.unsupported("qk_matmul_output_mode", "is of an output that is not written out")
@@ -297,10 +279,7 @@ def attention_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of RotaryEmbedding; tables are indexed by position ids, or have one row per position.
-
-    Source: ONNX RotaryEmbedding-23.
-    """
+    """Write the body of RotaryEmbedding (ONNX version 23); tables may have a row per position."""
     packed, heads, width = body.inputs.rank(0) == 3, body.node.integer("num_heads", 0), body.inputs.width(0)
     pairs = body.inputs.width(1)
     if width is None or pairs is None or (packed and (heads < 1 or width % heads)):
@@ -335,7 +314,7 @@ def _heads(body: BodyBuilder) -> _Heads:
 
 
 def _weighted_values(body: BodyBuilder, parts: tuple[str, str, str], bias: str, heads: _Heads) -> str:
-    """Return attention output `[B, N, S, H]`. Query heads that share keys are grouped in an extra axis."""
+    """Return output `[B, N, S, H]`; query heads that share keys are grouped."""
     query, key, value = parts
     share = heads.queries // heads.keys
     if share > 1:
@@ -354,7 +333,7 @@ def _weighted_values(body: BodyBuilder, parts: tuple[str, str, str], bias: str, 
 
 
 def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
-    """Return the bias regrouped like query heads that share keys."""
+    """Return the bias grouped like query heads."""
     rank = 4 if body.input(_LENGTHS) else body.inputs.rank(_MASK) if body.input(_MASK) else 2
     if rank < 3:
         return bias
@@ -376,7 +355,7 @@ def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
 
 
 def _mask(body: BodyBuilder, query: str, key: str) -> tuple[str, str]:
-    """Return the additive bias and the mask of queries with visible keys; empty if nothing is masked."""
+    """Return the additive bias and which queries see any key; empty if nothing is masked."""
     dtype = body.inputs.dtype(0)
     allowed = _both(body, _causal_mask(body, query, key), _within(body, key))
     if not body.input(_MASK):
@@ -397,13 +376,13 @@ def _both(body: BodyBuilder, first: str, second: str) -> str:
 
 
 def _any(body: BodyBuilder, allowed: str) -> str:
-    """Return a column: whether each query sees any key."""
+    """Return whether each query sees any key."""
     count = body.add("ReduceSum", body.cast(allowed, _COUNTS), body.constant((-1,)))
     return body.add("Less", body.constant(0.0, _COUNTS), count)
 
 
 def _as_long(body: BodyBuilder, key: str) -> str:
-    """Return the mask padded to one column per key."""
+    """Pad the mask to all keys."""
     mask, rank = body.input(_MASK), body.inputs.rank(_MASK)
     width, total = body.inputs.width(_MASK), _total(body)
     if width is not None and width == total:
@@ -422,14 +401,13 @@ def _as_long(body: BodyBuilder, key: str) -> str:
 
 
 def _total(body: BodyBuilder) -> int | None:
-    """Return T if it is static."""
     steps = body.inputs.width(1, -2)
     past = body.inputs.width(_PAST_KEY, 2) if body.input(_PAST_KEY) else 0
     return None if steps is None or past is None else steps + past
 
 
 def _causal_mask(body: BodyBuilder, query: str, key: str) -> str:
-    """Return a mask `[S, T]` or `[B, 1, S, T]` of keys up to each query's position; empty if not causal."""
+    """Return `[S, T]` or `[B, 1, S, T]`: keys up to each query; empty if not causal."""
     if not body.node.integer("is_causal", 0):
         return ""
     places = body.unsqueeze(steps_along(body, query, 2, body.inputs.width(0, -2)), 1)
@@ -443,32 +421,25 @@ def _causal_mask(body: BodyBuilder, query: str, key: str) -> str:
 
 
 def _within(body: BodyBuilder, key: str) -> str:
-    """Return a mask `[B, 1, 1, T]` of keys that are not padding; empty without lengths."""
+    """Return `[B, 1, 1, T]`: keys that are not padding; empty without lengths."""
     if not body.input(_LENGTHS):
         return ""
     return body.add("Less", body.cast(steps_along(body, key, 2, _total(body)), _COUNTS), _lengths(body, key))
 
 
 def _lengths(body: BodyBuilder, key: str) -> str:
-    """Return key counts `[B, 1, 1, 1]`, looked up in a table of floats since few devices cast int64."""
+    """Return key counts `[B, 1, 1, 1]`, looked up as floats since few devices cast int64."""
     count = body.add("Squeeze", body.add("Add", length_of(body, key, 2), body.constant((1,))))
     numbers = body.cast(body.add("Range", body.constant(0), count, body.constant(1)), _COUNTS)
     return body.reshape(body.add("Gather", numbers, body.input(_LENGTHS)), -1, 1, 1, 1)
 
 
 Writer = Callable[[OnnxNode, Sequence[Value | None], Mapping[int, Array]], Body | None]
-"""(node, input facts, constant contents) -> body of the node, or None."""
+"""(node, inputs, constants) -> body, or None."""
 
 
 def written_through(body: Body, inputs: Sequence[Value | None], constants: Mapping[int, Array], write: Writer) -> Body:
-    """Return a body with its nodes expanded, as far as `write` has bodies for them.
-
-    Args:
-        body: of one node.
-        inputs: facts about the node's inputs, None if absent.
-        constants: known contents by position.
-        write: body of an inner node, or None.
-    """
+    """Expand nodes of a body, as far as `write` has bodies for them."""
     value_facts = _PrecomputableValues.of(body, inputs, constants)
     inner_bodies = {node: write(node, *value_facts.of_node(node)) for node in body.nodes}
     nodes = (inner_node for node in body.nodes for inner_node in _in_place(node, inner_bodies[node]))
@@ -483,7 +454,7 @@ def written_through(body: Body, inputs: Sequence[Value | None], constants: Mappi
 
 @dataclass(frozen=True, slots=True)
 class _PrecomputableValues:
-    """Facts about the inner values of a body, by name."""
+    """Facts about inner values, by name."""
 
     values: Mapping[str, Value]
     contents: Mapping[str, Array]
@@ -503,7 +474,6 @@ class _PrecomputableValues:
 
 
 def _in_place(node: OnnxNode, inner: Body | None) -> Iterator[OnnxNode]:
-    """Yield the node itself, or the nodes of its body."""
     if inner is None:
         yield node
         return
@@ -518,5 +488,4 @@ def _in_place(node: OnnxNode, inner: Body | None) -> Iterator[OnnxNode]:
 
 
 def _inside(node: OnnxNode, name: str) -> str:
-    """Return an inner name qualified by the node's output."""
     return f"{next(filter(None, node.outputs))}/{name}"

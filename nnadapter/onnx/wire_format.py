@@ -29,19 +29,14 @@ INITIALIZER = 5 << 3 | BYTES
 RAW_DATA = 9 << 3 | BYTES
 """Tag in TensorProto."""
 _LONGEST = 10
-"""Maximum bytes of a 64-bit varint."""
+"""Of a 64-bit varint."""
 _FIXED_BYTES = {1: 8, 5: 4}
-"""Wire type -> size."""
 _NO_TYPES = frozenset((3, 4, 6, 7))
-"""Invalid wire types: groups, and reserved ones."""
+"""Groups and reserved types."""
 
 
 def fields(contents: Contents, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield tag, field start, value start and value end of each field of a message.
-
-    Raises:
-        IndexError: truncated, or not a message.
-    """
+    """Yield tag, start, value start and end of each field, or raise IndexError."""
     at = start
     while at < end:
         tag = contents[at]
@@ -61,14 +56,9 @@ def fields(contents: Contents, start: int, end: int) -> Iterator[tuple[int, int,
 def rewritten(
     contents: Contents, start: int, end: int, tag: int, rewrite: Callable[[int, int], bytes | None]
 ) -> bytes | None:
-    """Return a message with some fields rewritten and enclosing lengths updated; None if nothing changes.
+    """Return a message with fields of `tag` rewritten and lengths updated, or None if unchanged.
 
-    Args:
-        contents: buffer with the message.
-        start: of the message.
-        end: of the message.
-        tag: of the fields to rewrite (messages or bytes).
-        rewrite: (value start, value end) -> new value, or None to leave it.
+    `rewrite` maps value start and end to a new value, or None.
 
     Raises:
         IndexError: a field exceeds the message.
@@ -86,11 +76,7 @@ def rewritten(
 
 
 def varint(contents: Contents, at: int) -> tuple[int, int]:
-    """Return a varint and its end position.
-
-    Raises:
-        IndexError: truncated or too long.
-    """
+    """Return a varint and its end, or raise IndexError."""
     value = 0
     for shift in range(0, 7 * _LONGEST, 7):
         byte = contents[at]
@@ -102,7 +88,7 @@ def varint(contents: Contents, at: int) -> tuple[int, int]:
 
 
 def varint_bytes(value: int) -> bytes:
-    """Return the varint encoding of a number."""
+    """Encode a varint."""
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)
@@ -111,16 +97,12 @@ def varint_bytes(value: int) -> bytes:
 
 
 _GRAPH = 7
-"""Field of ModelProto."""
 _WEIGHTS = frozenset({5, 15})
-"""Fields of GraphProto with initializers, dense and sparse."""
+"""Initializers, dense and sparse."""
 
 
 def mentions(source: str | os.PathLike[str] | bytes, word: bytes) -> bool:
-    """Return whether the word occurs in a model (path or contents) outside of the graph's initializers.
-
-    Returns False for unreadable or invalid models and paths.
-    """
+    """Return whether a word occurs in a model outside of initializers; False if unreadable."""
     try:
         with mapped(source) as contents:
             return bool(mentioned(contents, frozenset((word,))))
@@ -130,7 +112,7 @@ def mentions(source: str | os.PathLike[str] | bytes, word: bytes) -> bool:
 
 @contextmanager
 def mapped(source: str | os.PathLike[str] | bytes) -> Iterator[Contents]:
-    """Yield the contents of a model; files are memory-mapped.
+    """Yield the contents of a model, memory-mapped if a file.
 
     Raises:
         OSError, ValueError, TypeError: unreadable, empty, or not a path.
@@ -143,20 +125,12 @@ def mapped(source: str | os.PathLike[str] | bytes) -> Iterator[Contents]:
 
 
 def mentioned(contents: Contents, words: frozenset[bytes]) -> frozenset[bytes]:
-    """Return the words that occur in a model outside of the graph's initializers.
-
-    Raises:
-        IndexError: not a model.
-    """
+    """Return the words in a model outside of initializers, or raise IndexError."""
     return frozenset(filter(search(contents), words))
 
 
 def search(contents: Contents) -> Callable[[bytes], bool]:
-    """Return a memoized function that searches a model for a word outside of the graph's initializers.
-
-    Raises:
-        IndexError: not a model.
-    """
+    """Return a memoized search in a model outside of initializers, or raise IndexError."""
     parts = list(_beside_weights(contents))
 
     @cache
@@ -167,7 +141,7 @@ def search(contents: Contents) -> Callable[[bytes], bool]:
 
 
 def _beside_weights(contents: Contents) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each stretch between initializers."""
+    """Yield each stretch between initializers."""
     begin = 0
     for tag, _, start, end in fields(contents, 0, len(contents)):
         for inner, _, at, stop in fields(contents, start, end) if tag >> 3 == _GRAPH else ():
@@ -178,7 +152,6 @@ def _beside_weights(contents: Contents) -> Iterator[tuple[int, int]]:
 
 
 _FUNCTIONS = 25 << 3 | BYTES
-"""Tag in ModelProto."""
 _PIECE_BYTES, _FEW_BYTES = 1 << 20, 16
 _INNER: Mapping[str, Mapping[int, str]] = {
     "ModelProto": {
@@ -216,7 +189,7 @@ _INNER: Mapping[str, Mapping[int, str]] = {
     "Map": {2: "TypeProto"},
     "TensorShapeProto": {1: "Dimension"},
 }  # fmt: skip
-"""Message-typed fields per message. Source: onnx.proto."""
+"""Source: onnx.proto."""
 _MOST: Mapping[tuple[str, int], tuple[int, str]] = {
     ("GraphProto", 1): (limits.NODES, "nodes in a graph"),
     ("GraphProto", 5): (limits.NODES, "initializers in a graph"),
@@ -229,27 +202,23 @@ _MOST: Mapping[tuple[str, int], tuple[int, str]] = {
     ("TensorShapeProto", 1): (limits.DIMENSIONS, "dimensions of a type"),
     ("TensorProto", 1): (limits.DIMENSIONS, "dimensions of a tensor"),
 }
-"""Limit and label of fields whose limit per message differs from `limits.FIELDS`."""
+"""Limits other than `limits.FIELDS`, with labels."""
 _NAMES = frozenset([
     ("GraphProto", 2), ("NodeProto", 1), ("NodeProto", 2), ("NodeProto", 3), ("NodeProto", 4), ("NodeProto", 7),
     ("ValueInfoProto", 1), ("TensorProto", 8), ("AttributeProto", 1), ("AttributeProto", 21), ("Dimension", 3),
     ("FunctionProto", 1), ("FunctionProto", 4), ("FunctionProto", 5), ("FunctionProto", 6), ("FunctionProto", 10),
 ])  # fmt: skip
 _NUMBERS = re.compile(rb"(?s:(?:\x40[\x80-\xff]*+[\x00-\x7f])++|(?:\x3d....)++)")
-"""Run of integers or floats of an attribute, each with its tag."""
+"""Run of tagged integers or floats."""
 _STRIDE = (1 << 14) - 1
-"""Interval, in fields of one kind, at which counts are compared with their limit."""
+"""Fields between checks of the limit."""
 _FULL_OF_NUMBERS = frozenset(("AttributeProto", "TensorProto"))
 _DIMENSIONS = ("TensorProto", 1)
-"""May be one packed field."""
+"""May be packed."""
 
 
 def check_size(source: str | os.PathLike[str] | bytes, label: str) -> bool:
     """Check a serialized model against the limits. Return whether it has functions.
-
-    Args:
-        source: path or contents; unreadable paths pass.
-        label: the model's name in messages.
 
     Raises:
         InvalidModelError: a limit is exceeded.
@@ -270,8 +239,6 @@ def _checked(contents: Contents, label: str) -> bool:
 
 @dataclass(slots=True)
 class _Walk:
-    """Walk over one model, with its counts."""
-
     contents: Contents
     description: str
     pairs: int = 0
@@ -279,7 +246,7 @@ class _Walk:
     pending_messages: list[tuple[str, int, int]] = field(default_factory=list)
 
     def through(self, kind: str, start: int, end: int) -> None:
-        """Visit a message and its submessages iteratively, so that deep nesting cannot overflow the stack."""
+        """Visit submessages iteratively, since deep nesting could overflow the stack."""
         self.pending_messages.append((kind, start, end))
         while self.pending_messages:
             self._look(*self.pending_messages.pop())
@@ -305,7 +272,7 @@ class _Walk:
         self.has_functions = self.has_functions or (kind == "ModelProto" and _FUNCTIONS in counts)
 
     def _beside_numbers(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield fields of an attribute, skipping runs of numbers."""
+        """Yield fields, skipping runs of numbers."""
         while start < end:
             numbers = _NUMBERS.match(self.contents, start, end)
             if numbers:
@@ -316,7 +283,7 @@ class _Walk:
             start = field_span[-1]
 
     def _count_pairs(self, start: int, end: int) -> None:
-        """Count byte pairs in a range that may start messages of fewer than 16 bytes."""
+        """Count byte pairs that may start messages of fewer than 16 bytes."""
         if end - start > limits.UNLOOKED_BYTES:
             import numpy as np
 
@@ -329,7 +296,7 @@ class _Walk:
                     raise self._beyond(f"more than {limits.MESSAGES:,} parts of a few bytes", limits.MESSAGES)
 
     def _open(self, kind: str, number: int, begin: int, stop: int) -> None:
-        """Queue a large submessage, or check the size of a large name or dimension list."""
+        """Queue a large submessage, or check a large name or dimension list."""
         message = _INNER.get(kind, {}).get(number)
         if message is not None:
             self.pending_messages.append((message, begin, stop))
@@ -351,42 +318,41 @@ class _Walk:
 
 
 FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, FLOAT16, DOUBLE = 1, 2, 3, 4, 5, 6, 7, 10, 11
-"""Data types of TensorProto."""
+"""Of TensorProto."""
 _FORMATS = {FLOAT: "f", FLOAT16: "e", DOUBLE: "d"}
 _FORMATS |= {INT8: "b", INT16: "h", INT32: "i", INT64: "q", UINT8: "B", UINT16: "H"}
 _INPUT, _OUTPUT, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 0x0A, 0x12, 0x22, 0x2A, 0x3A
-"""Tags of NodeProto."""
+"""Of NodeProto."""
 _REDUCING = frozenset(("ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"))
 _KEEPING_RANKS = _REDUCING | frozenset((
     "Abs", "Add", "Cast", "Clip", "Div", "Dropout", "Erf", "Exp", "Identity", "Log", "Max", "Min", "Mul", "Neg", "Pow",
     "Reciprocal", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Sub", "Tanh", "Transpose",
 ))  # fmt: skip
-"""Ops whose result has the rank of their highest-rank operand."""
+"""Ops that keep the highest operand rank."""
 _GRAPH_TYPES = (b"\xa0\x01\x05", b"\xa0\x01\x0a")
-"""Encoded type field of AttributeProto for a graph or graphs."""
+"""Type field of attributes with graphs."""
 _NAME_OF_TENSOR = 8
-"""Field of TensorProto."""
+"""Of TensorProto."""
 _FLOATS, _INTEGERS = 7, 8
-"""Fields of AttributeProto."""
+"""Of AttributeProto."""
 _MOST_NODES = 100_000
-"""Nodes after which calls are no longer inlined."""
+"""Nodes after which calls stay."""
 _DEEPEST_CALL = 32
 _MOST_VALUES = 64
-"""Most elements of a constant that are decoded."""
+"""Most elements to decode."""
 
 
 class WireConstant(NamedTuple):
-    """Constant with type, shape, and values if they are few and stored in the model."""
+    """Constant; values only if few and stored in the model."""
 
     data_type: int
     shape: tuple[int, ...]
     values: tuple[float, ...] | None
     has_static_type: bool = True
-    """Type and shape are known."""
 
     @property
     def number(self) -> float | None:
-        """The only value; None if there are several or it is unknown."""
+        """Single value, or None."""
         return self.values[0] if self.values is not None and len(self.values) == 1 else None
 
 
@@ -399,7 +365,7 @@ class WireNode:
     __slots__ = ("_attributes", "_contents", "_places", "domain", "inputs", "op_type", "outputs")
 
     def __init__(self, contents: Contents, start: int, end: int) -> None:
-        """Read a NodeProto. All its fields have one-byte tags and length-delimited values."""
+        """All fields have one-byte tags and length-delimited values."""
         inputs: list[str] = []
         outputs: list[str] = []
         places: list[tuple[int, int]] = []
@@ -426,20 +392,19 @@ class WireNode:
 
     @property
     def attributes(self) -> Mapping[str, tuple[int, int]]:
-        """Attribute name -> position in the contents."""
+        """Attribute name -> position."""
         if self._attributes is None:
             self._attributes = {_name_of(self._contents, *place): place for place in self._places}
         return self._attributes
 
     def renamed(self, names: Mapping[str, str]) -> WireNode:
-        """Return the node with renamed inputs and outputs."""
+        """Return the node with inputs and outputs renamed."""
         node = copy(self)
         node.inputs = tuple(names.get(name, name) for name in self.inputs)
         node.outputs = tuple(names.get(name, name) for name in self.outputs)
         return node
 
     def graphs(self) -> Iterator[tuple[int, int]]:
-        """Yield positions of subgraphs."""
         if self.op_type == "Constant":
             return
         for begin, end in self._places:
@@ -450,7 +415,7 @@ class WireNode:
 
 
 class WireGraph:
-    """Graph or function body, with its known constants and ranks."""
+    """Graph or function body, with known constants and ranks."""
 
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
@@ -462,7 +427,7 @@ class WireGraph:
         self._least_ranks: dict[str, int] = {}
 
     def constant(self, name: str) -> WireConstant | None:
-        """Return an initializer, or a value that ONNX Runtime folds into one; None for other values."""
+        """Return an initializer or a value that ONNX Runtime folds, or None."""
         if name not in self._constants:
             place, node = self._initializers.get(name), self.producers.get(name)
             if place is not None:
@@ -476,7 +441,7 @@ class WireGraph:
 
     @cached_property
     def _folded_names(self) -> frozenset[str]:
-        """Results of ops with only constant inputs."""
+        """Results of ops on constants."""
         names = set(self._initializers)
         for node in self.nodes:
             reads = filter(None, node.inputs)
@@ -486,7 +451,6 @@ class WireGraph:
         return frozenset(names)
 
     def _folded(self, node: WireNode) -> WireConstant:
-        """Return the result of an op with only constant inputs."""
         inputs = [self.constant(name) for name in node.inputs if name]
         first = inputs[0]
         if first is None or not first.has_static_type:
@@ -527,7 +491,6 @@ class WireGraph:
         return max(self.least_rank(input_name, depth + 1) for input_name in node.inputs)
 
     def integer(self, node: WireNode, name: str, default: int) -> int:
-        """Return an integer attribute."""
         place = node.attributes.get(name)
         if place is None:
             return default
@@ -537,7 +500,7 @@ class WireGraph:
         return next(values, 0)
 
     def integers(self, node: WireNode, name: str) -> tuple[int, ...]:
-        """Return an integer list attribute, empty if absent."""
+        """Return an integer list attribute, by default empty."""
         numbers: list[int] = []
         for tag, _, start, end in fields(self.contents, *node.attributes.get(name, (0, 0))):
             while tag >> 3 == _INTEGERS and start < end:  # packed or single
@@ -547,19 +510,16 @@ class WireGraph:
 
 
 class _Body(NamedTuple):
-    """Function, or branch of an If."""
-
     graph: WireGraph
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 _Functions = Mapping[tuple[str, str], _Body]
-"""Bodies by domain and name."""
 
 
 def read_graphs(contents: Contents) -> list[WireGraph]:
-    """Return the main graph, all subgraphs, and function bodies.
+    """Return main graph, subgraphs and function bodies.
 
     Raises:
         IndexError, UnicodeDecodeError: not a model.
@@ -570,10 +530,7 @@ def read_graphs(contents: Contents) -> list[WireGraph]:
 def read_inlined_graphs(contents: Contents) -> list[WireGraph]:
     """Return the graphs of `read_graphs`, and inlined copies of those with calls or If nodes.
 
-    Inlining follows ONNX Runtime. Each graph is inlined twice: with all then-branches and with all else-branches.
-
-    Raises:
-        IndexError, UnicodeDecodeError: not a model.
+    As in ONNX Runtime: once with all then-branches, once with all else-branches.
     """
     graphs, functions = _read(contents)
     inlined: list[WireGraph] = []
@@ -597,7 +554,7 @@ def _read(contents: Contents) -> tuple[list[WireGraph], _Functions]:
 
 
 def _inlined(graph: WireGraph, functions: _Functions, branch: str) -> WireGraph:
-    """Return a graph with functions and one branch of each If inlined, up to `_MOST_NODES` nodes."""
+    """Inline functions and one branch of each If, up to `_MOST_NODES` nodes."""
     flat = WireGraph(graph.contents)
     flat.ranks, flat.producers = graph.ranks, dict(graph.producers)
     flat._initializers.update(graph._initializers)
@@ -696,14 +653,12 @@ def _read_nodes(places: Sequence[tuple[int, int]], graph: WireGraph, graphs: lis
 
 
 def _name_of(contents: Contents, start: int, end: int, field: int = 1) -> str:
-    """Return the name of a message."""
     return next(
         (_text(contents, begin, stop) for tag, _, begin, stop in fields(contents, start, end) if tag >> 3 == field), ""
     )
 
 
 def _value_of(contents: Contents, attributes: Mapping[str, tuple[int, int]]) -> WireConstant | None:
-    """Return the value of a Constant node."""
     for name, place in attributes.items():
         for tag, _, begin, stop in fields(contents, *place):
             if name == "value" and tag >> 3 == 5:
@@ -718,7 +673,6 @@ def _value_of(contents: Contents, attributes: Mapping[str, tuple[int, int]]) -> 
 
 
 def _list_of(contents: Contents, start: int, end: int, *, is_float: bool) -> WireConstant:
-    """Return a list attribute."""
     numbers: list[float] = []
     for tag, _, begin, stop in fields(contents, start, end):
         if tag >> 3 == _FLOATS and is_float:
@@ -729,7 +683,6 @@ def _list_of(contents: Contents, start: int, end: int, *, is_float: bool) -> Wir
 
 
 def _read_tensor(contents: Contents, start: int, end: int) -> WireConstant:
-    """Decode a TensorProto."""
     data_type = 0
     shape: list[int] = []
     values: tuple[int, int, int, int] | None = None
@@ -764,7 +717,6 @@ def _numbers(contents: Contents, data_type: int, kind: int, tag: int, start: int
 
 
 def _integers(contents: Contents, tag: int, start: int, end: int) -> list[int]:
-    """Return packed integers, or the single one."""
     if tag & 7 == 0:
         return [_signed(varint(contents, start)[0])]
     values = []
@@ -779,7 +731,6 @@ def _signed(value: int) -> int:
 
 
 def _read_rank(contents: Contents, start: int, end: int, graph: WireGraph) -> None:
-    """Record the rank of a ValueInfoProto with a shape."""
     name = ""
     for tag, _, begin, stop in fields(contents, start, end):
         if tag >> 3 == 1:

@@ -1,7 +1,4 @@
-"""ONNX Runtime's contrib ops as functions of ONNX ops: one file per family, registered on import.
-
-Includes ops that ONNX Runtime adds to ONNX's own domain.
-"""
+"""ONNX Runtime's contrib ops, including its ops in ONNX's domain, as functions of ONNX ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of attention: heads, masks, rotary embeddings, and attention without group queries.
+"""Bodies of attention and rotary embeddings.
 
 Sizes: batch B, heads N, queries S, keys T (P of them past), head size H.
 """
@@ -25,29 +25,28 @@ class Scores:
     """Parameters of attention scores."""
 
     scale: float | None
-    """None for 1 / sqrt(H)."""
     head_size: int | None
     """H, None if dynamic."""
     causal: bool = False
     softcap: float = 0.0
     mask: str = ""
-    """Additive mask, broadcastable to `[B, N, S, T]`; empty if none."""
+    """Additive, broadcastable to `[B, N, S, T]`; empty if none."""
     sink: str = ""
-    """Extra logit in the softmax, `[1, N, 1, 1]` or a scalar; empty if none."""
+    """Extra softmax logit, `[1, N, 1, 1]` or scalar; empty if none."""
     last_sees_all: bool = False
-    """The last query sees all keys despite causality; for opsets without Attention."""
+    """Exempt the last query from causality; for opsets without Attention."""
     sizes: tuple[int | None, int | None, int | None] = (None, None, None)
-    """S, T and P as far as known, for opsets without Attention."""
+    """S, T and P, for opsets without Attention."""
 
 
 def separated(body: BodyBuilder, x: str, heads: int, bias: str = "", head_size: int = -1) -> str:
-    """Split `[B, S, N * H]` into heads `[B, N, S, H]`, after adding a bias; H stays static if stated."""
+    """Split `[B, S, N * H]`, plus a bias, into `[B, N, S, H]`."""
     x = body.add("Add", x, bias) if bias else x
     return body.add("Transpose", body.reshape(x, 0, 0, heads, head_size), perm=_EXCHANGED)
 
 
 def joined(body: BodyBuilder, x: str, width: int = -1) -> str:
-    """Merge heads `[B, N, S, H]` into `[B, S, N * H]`, with static width if stated."""
+    """Merge `[B, N, S, H]` into `[B, S, N * H]`."""
     return body.reshape(body.add("Transpose", x, perm=_EXCHANGED), 0, 0, width)
 
 
@@ -60,16 +59,9 @@ def attention(
     past: tuple[str, str] | None = None,
     groups: tuple[int, int] = (1, 1),
 ) -> tuple[str, str, str]:
-    """Add attention. Return the output `[B, S, N * H]`, and all keys and values `[B, N, T, H]`.
+    """Add attention. Return output `[B, S, N * H]`, all keys and all values `[B, N, T, H]`.
 
-    Args:
-        body: body under construction.
-        query: `[B, N, S, H]`.
-        key: new keys, same layout; may have fewer heads.
-        value: new values, likewise.
-        scores: parameters.
-        past: keys and values that precede the new ones.
-        groups: numbers of query heads and key heads.
+    `query`, `key` and `value` are `[B, N, S, H]`; `groups` are the numbers of query and key heads.
     """
     if body.opset >= ATTENTION_SINCE and not scores.sink:
         inputs = (query, key, value, scores.mask, *(past or ()))
@@ -111,7 +103,7 @@ def _score_scale(body: BodyBuilder, query: str, scores: Scores, dtype: str) -> s
 
 
 def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int) -> str:
-    """Repeat key heads for the query heads that share them."""
+    """Repeat key heads shared by several query heads."""
     if heads == groups:
         return x
     tiled = body.add("Tile", body.unsqueeze(x, 2), body.constant((1, 1, heads // groups, 1, 1)))
@@ -119,7 +111,7 @@ def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int
 
 
 def _causal_mask(body: BodyBuilder, query: str, key: str, scores: Scores, past: str) -> str:
-    """Return an additive mask `[S, T]` that hides keys after each query."""
+    """Return an additive mask `[S, T]` that hides later keys."""
     count, total, before = scores.sizes
     queries, keys = (
         body.unsqueeze(steps_along(body, query, 2, count), 1),
@@ -142,38 +134,37 @@ def filtered(body: BodyBuilder, allowed: str, value: float, dtype: str) -> str:
 
 
 def lowest(dtype: str) -> float:
-    """Return a number that no score outweighs."""
+    """Return a number below all scores."""
     return float(np.finfo(np.float16).min) if dtype == "float16" else float(np.finfo(np.float32).min)
 
 
 def _with_sink(body: BodyBuilder, logits: str, query: str, sink: str) -> str:
-    """Apply softmax with an extra logit, and drop its column."""
+    """Apply softmax with an extra logit, then drop its column."""
     zeros = body.add("Mul", sliced(body, query, 3, 0, 1), body.constant(0.0, body.inputs.dtype()))  # `[B, N, S, 1]`
     scores = body.add("Concat", logits, body.add("Add", zeros, sink), axis=-1)
     return sliced(body, body.add("Softmax", scores, axis=-1), 3, 0, -1)
 
 
 _NUMBERS = "float32"
-"""Type of masks and positions: few devices compare integers wider than 16 bits."""
+"""Few devices compare integers wider than 16 bits."""
 
 
 def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
-    """Return the additive mask `[B or 1, N or 1, S or 1, T]`, empty if there is none.
+    """Return the additive mask `[B or 1, N or 1, S or 1, T]`, or an empty name.
 
-    1. A mask of rank 1 holds the key count per sequence, optionally followed by first keys, or by offsets of packed
-       sequences, which ONNX Runtime ignores here. In ranks 2 and 3, 0 hides a key. A single-column mask is ignored.
-    2. `mask_filter_value` is added for hidden keys, so a query whose keys are all hidden sees all of them.
-    3. The bias is added.
+    1. Rank 1 holds key counts per sequence, optionally first keys, or offsets of packed sequences, which ONNX Runtime
+       ignores here. In ranks 2 and 3, 0 hides a key. A single column is ignored.
+    2. `mask_filter_value` is added for hidden keys, so a query with all keys hidden sees all of them.
 
     Args:
-        body: body under construction.
-        position: of the mask among the inputs.
-        bias: position of the bias.
-        places: adds a range over all keys.
+        body: body.
+        position: of the mask.
+        bias: position of the bias, added to the mask.
+        places: adds the range over all keys.
         rows: batch size, None if dynamic.
 
     Raises:
-        Refusal: another form of mask.
+        Refusal: unknown form of mask.
     """
     mask = _key_mask(body, position, places, rows) if body.input(position) else ""
     added = body.input(bias)
@@ -196,7 +187,7 @@ def _key_mask(body: BodyBuilder, position: int, places: Callable[[], str], rows:
 
 
 def _between(body: BodyBuilder, position: int, places: str, rows: int | None) -> str:
-    """Return which keys are before the ends, and not before the starts if present, of a mask of rank 1."""
+    """Return which keys a mask of rank 1 allows."""
     numbers, count = body.cast(body.input(position), _NUMBERS), body.inputs.size(position, 0)
     places = body.cast(places, _NUMBERS)
     texts, stated = ((body.inputs.value(input_index).shape or (None,))[0] for input_index in (0, position))
@@ -218,7 +209,7 @@ def _between(body: BodyBuilder, position: int, places: str, rows: int | None) ->
 
 
 def _in_the_run(body: BodyBuilder, numbers: str) -> tuple[str, str]:
-    """Return ends and starts for a dynamic batch size; starts are 0 if absent."""
+    """Return ends and starts (default 0) for a dynamic batch size."""
     texts, count = length_of(body, body.input(0), 0), length_of(body, numbers, 0)
     has_starts = body.cast(body.add("Equal", count, body.add("Add", texts, texts)), _NUMBERS)
     last = body.add("Slice", numbers, body.add("Sub", count, texts), count)
@@ -230,7 +221,7 @@ _ROTARY = {"interleaved": int, "is_packed_batching": int, "num_heads": int, "rot
 
 
 def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool) -> str:
-    """Rotate `[B, N, S, H]` by cosines and sines `[B or 1, S, pairs]`; features after the pairs are unchanged."""
+    """Rotate `[B, N, S, H]` by cosines and sines `[B or 1, S, pairs]`; other features are unchanged."""
     part = 2 * pairs
     if body.opset >= _ROTARY_EMBEDDING_SINCE:
         return body.add(
@@ -246,7 +237,7 @@ def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_
 def turned_plainly(
     body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool
 ) -> str:
-    """Rotate without ONNX's RotaryEmbedding, see `turned`."""
+    """Rotate without ONNX's RotaryEmbedding."""
     part, rest = 2 * pairs, ""
     if part != head_size:
         x, rest = parts_along(body, x, -1, (part, head_size - part))
@@ -256,7 +247,6 @@ def turned_plainly(
 
 
 def _alternating(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
-    """Rotate features stored as interleaved pairs."""
     apart = body.reshape(x, 0, 0, 0, pairs, 2)
     first, second = (body.add("Gather", apart, body.constant(index), axis=4) for index in (0, 1))
     real = body.add("Sub", body.add("Mul", first, cosine), body.add("Mul", second, sine))
@@ -266,9 +256,9 @@ def _alternating(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) 
 
 
 def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
-    """Rotate features stored as two halves, with tables repeated to full width.
+    """Rotate features stored as halves, by tables of full width.
 
-    Engines recognize this form. With narrow tables, OpenVINO recognizes one that it computes wrongly.
+    Engines recognize this form. OpenVINO recognizes one with narrow tables too, but computes it wrongly.
     """
     first, second = sliced(body, x, 3, 0, pairs), sliced(body, x, 3, pairs, 2 * pairs)
     other = body.add("Concat", body.add("Neg", second), first, axis=-1)
@@ -283,10 +273,7 @@ def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) ->
     _ROTARY,
 )
 def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft RotaryEmbedding-1, with all positions or the first one only.
-
-    Refused: packed batches, scale.
-    """
+    """Write the body of com.microsoft RotaryEmbedding-1. Refused: packed batches, scale."""
     pairs, width = _rotated_widths(body)
     packed = body.inputs.rank(0) == 3
     positions = body.input(1)
@@ -308,7 +295,7 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     required=("mrope_section",),
 )
 def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft MRotaryEmbedding-1: each feature pair uses a time, height or width position.
+    """Write the body of com.microsoft MRotaryEmbedding-1: feature pairs use time, height or width positions.
 
     Refused: packed batches, scale.
     """
@@ -325,7 +312,7 @@ def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _streams(body: BodyBuilder, pairs: int) -> list[int]:
-    """Return the position stream of each feature pair: in sections, or interleaved."""
+    """Return which position each feature pair uses."""
     sections, layout = body.node.integers("mrope_section") or (), body.node.integer("mrope_layout", 0)
     if len(sections) != 3 or sum(sections) != pairs or min(sections) < 0 or layout not in (0, 1):
         problem = f"{list(sections)}, and 'mrope_layout' {layout}"
@@ -336,7 +323,7 @@ def _streams(body: BodyBuilder, pairs: int) -> list[int]:
 
 
 def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
-    """Return the number of rotated pairs, and the width of the input."""
+    """Return the number of rotated pairs, and the input's width."""
     if body.node.integer("is_packed_batching", 0):
         raise body.unsupported("is_packed_batching", "is 1; expected 0")
     if body.node.number("scale", 1.0) != 1:
@@ -348,7 +335,6 @@ def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
 
 
 def _turned_heads(body: BodyBuilder, tables: tuple[str, str], pairs: int, width: int) -> str:
-    """Rotate the first input by the looked-up tables."""
     packed, (heads, head_size) = body.inputs.rank(0) == 3, _heads(body, width, pairs)
     x = separated(body, body.input(0), heads, head_size=head_size) if packed else body.input(0)
     made = turned(body, x, tables, pairs, head_size, interleaved=body.node.integer("interleaved", 0) != 0)
@@ -356,7 +342,7 @@ def _turned_heads(body: BodyBuilder, tables: tuple[str, str], pairs: int, width:
 
 
 def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
-    """Return head count and head size, checked against the tables' width."""
+    """Return head count and size."""
     packed, part = body.inputs.rank(0) == 3, body.node.integer("rotary_embedding_dim", 0)
     heads = body.node.integer("num_heads", 0)
     if part and heads < 1:
@@ -399,9 +385,9 @@ def _refuse_inputs(body: BodyBuilder, names: dict[int, str]) -> None:
     required=("num_heads",),
 )
 def attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft Attention-1: joint projection, then attention.
+    """Write the body of com.microsoft Attention-1.
 
-    Refused: rotary embeddings, a buffer shared by past and present, beam masks, masks of rank 4.
+    Refused: rotary embeddings, buffers shared by past and present, masks for beams or of rank 4.
     """
     _refuse_inputs(body, {6: "past_sequence_length"})
     product = body.add("MatMul", body.input(0), body.input(1))
@@ -410,17 +396,9 @@ def attention_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int) -> tuple[str, str]:
-    """Add attention over packed queries, keys and values `[B, S, 3 * N * H]`. Return the output and the present cache.
+    """Add attention over packed values `[B, S, 3 * N * H]`. Return output and present cache, or raise Refusal.
 
-    Args:
-        body: of a node with a first input `[B, S, ...]` and a second input as wide as the product.
-        product: packed values.
-        mask: input position of the mask, which may be absent like the inputs below.
-        past: input position of past keys and values, `[2, B, N, P, H]`.
-        bias: input position of the additive bias.
-
-    Raises:
-        Refusal: rotary embeddings, a buffer shared by past and present, or an unknown form of mask.
+    `mask`, `past` and `bias` are input positions; the past is `[2, B, N, P, H]`. Inputs 0 and 1 give S and the width.
     """
     for name in ("do_rotary", "past_present_share_buffer"):
         if body.node.integer(name, 0):
@@ -471,9 +449,9 @@ def _widths(body: BodyBuilder) -> Sequence[int]:
     required=("num_heads",),
 )
 def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft MultiHeadAttention-1, for its four input packings.
+    """Write the body of com.microsoft MultiHeadAttention-1, for its four packings.
 
-    Refused: a buffer shared by past and present, beams, score output.
+    Refused: buffers shared by past and present, beams, score output.
     """
     _refuse_inputs(body, {8: "past_sequence_length", 9: "cache_indirection"})
     if body.wants(3):
@@ -503,7 +481,7 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
 def _places(
     body: BodyBuilder, keys: tuple[str, int, int | None], past: tuple[str, str] | None, total: int | None
 ) -> str:
-    """Return the range over all keys, past and new."""
+    """Return the range over all keys."""
     if total is not None or past is None:
         return steps_along(body, keys[0], keys[1], total)
     count = body.add("Add", length_of(body, keys[0], keys[1]), length_of(body, past[0], 2))
@@ -511,7 +489,7 @@ def _places(
 
 
 def _enough_queries(body: BodyBuilder, axis: int) -> bool:
-    """Return whether there are at least as many queries as new keys (sized by this axis); False if unknown."""
+    """Return whether queries are known to be at least as many as new keys."""
     queries, keys = (body.inputs.value(0).shape or ())[1], (body.inputs.value(1).shape or ())[axis]
     if queries is not None and queries == keys:
         return True
@@ -520,7 +498,7 @@ def _enough_queries(body: BodyBuilder, axis: int) -> bool:
 
 
 def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | None]]:
-    """Return queries, keys and values as `[B, N, S or T, H]`, and how new keys are counted: value, axis, size."""
+    """Return queries, keys and values `[B, N, S or T, H]`, and a (value, axis, size) that counts new keys."""
     heads = body.node.integer("num_heads")
     if heads < 1:
         raise body.invalid(f"has attribute 'num_heads' {heads}; expected 1 or more")
@@ -553,7 +531,7 @@ def _unpacked(body: BodyBuilder, x: str, count: int) -> list[str]:
 
 
 def _biases(body: BodyBuilder) -> tuple[str, ...]:
-    """Split the bias into its parts for queries, keys and values; the first two are as wide as the queries."""
+    """Split the bias; parts for queries and keys are as wide as the queries."""
     total, width = body.inputs.width(3, 0), body.inputs.width(0)
     if total is None:
         raise body.invalid("has a bias of unknown width")

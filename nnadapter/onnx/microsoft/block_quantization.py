@@ -14,7 +14,7 @@ from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason
 
 _IN_BYTES = {"int4": "int8", "uint4": "uint8"}
-"""Data types stored as one byte per element in memory, and the type of that byte."""
+"""Types stored as one byte per element, and that byte's type."""
 _BITS = (2, 4, 8)
 _LEAST_BLOCK = 16
 _N_BITS = {"accuracy_level": 0, "bits": 4, "block_size": int, "K": int, "N": int, "weight_prepacked": 0}
@@ -29,15 +29,12 @@ _BNB4_NUMBERS = (
         *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
     ),
 )
-"""Code values of FP4 and NF4 relative to the block's maximum, as in bitsandbytes."""
+"""FP4 and NF4 codes, relative to the block's maximum, as in bitsandbytes."""
 
 
 @function_op("MatMulNBits", "A B scales zero_points? g_idx? bias?", "Y", _N_BITS, required=["K", "N", "block_size"])
 def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft MatMulNBits-1: product with the dequantized weight.
-
-    For devices that take ONNX; the adapter IR has its own operation, which keeps weights packed.
-    """
+    """Write the body of com.microsoft MatMulNBits-1, for devices that take ONNX; the IR has its own operation."""
     node, dtype = body.node, body.inputs.dtype()
     units, depth = node.integer("N"), node.integer("K")
     bits, block_size = node.integer("bits", 4), _block_size(body)
@@ -68,7 +65,7 @@ def _refuse_bits(body: BodyBuilder, bits: int) -> None:
 
 
 def _integers(body: BodyBuilder, packed: str, bits: int) -> str:
-    """Unpack bytes, lowest bits first, into a new last axis."""
+    """Unpack bytes, lowest bits first, into a new axis."""
     if bits == 8:
         return packed
     parts = []
@@ -81,7 +78,6 @@ def _integers(body: BodyBuilder, packed: str, bits: int) -> str:
 
 
 def _zero_points(body: BodyBuilder, shape: tuple[int, int], bits: int) -> str:
-    """Return zero points per row and block, as reals."""
     units, blocks = shape
     dtype = body.inputs.dtype()
     if not body.input(3):
@@ -102,11 +98,9 @@ def _zero_points(body: BodyBuilder, shape: tuple[int, int], bits: int) -> str:
     required=["K", "N", "block_size", "quant_type"],
 )
 def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft MatMulBnb4-1: product with a dequantized weight of two elements per byte.
+    """Write the body of com.microsoft MatMulBnb4-1, with two elements per byte.
 
-    `training_mode` has no effect here. Refused: non-constant weights, and `transB` 0, for which ONNX Runtime's CPU
-    kernel
-    deviates from the schema.
+    Refused: non-constant weights, and `transB` 0, for which ONNX Runtime's CPU kernel deviates from the schema.
     """
     node = body.node
     units, depth, kind = (node.integer(name, -1) for name in ("N", "K", "quant_type"))
@@ -141,9 +135,8 @@ def _bnb4_weight(packed: Array, most: Array, *, units: int, depth: int, block_si
 def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft GatherBlockQuantized-1; rows are dequantized after lookup.
 
-    Missing zero points are 0, or half the range in a table of bytes. Refused: tables of floating-point types, and
-    blocks
-    along other axes than the last.
+    Default zero points are 0, or half the range in a table of bytes. Refused: floating-point tables, and blocks along
+    other axes than the last.
     """
     table = _Table.of(body)
     reals, scale = table.reals(0), table.rows(body.input(2))
@@ -157,23 +150,17 @@ def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Table:
-    """Table of a node."""
-
     body: BodyBuilder
     axis: int
-    """Axis of the rows."""
     dtype: str
-    """Type of the result."""
     bits: int
     is_bytes: bool
     length: int
-    """Integers per row."""
     blocks: int
-    """Blocks per row."""
 
     @classmethod
     def of(cls, body: BodyBuilder) -> _Table:
-        """Read the table; raises Refusal unless it holds integers with blocks along the last axis."""
+        """Read the table, or raise Refusal."""
         node, rank, dtype = body.node, body.inputs.rank(0), body.inputs.dtype(0)
         axes = [node.integer(name, default) for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
         if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
@@ -199,11 +186,10 @@ class _Table:
         )
 
     def rows(self, table: str) -> str:
-        """Look up rows."""
         return self.body.add("Gather", table, self.body.input(1), axis=self.axis)
 
     def reals(self, position: int) -> str:
-        """Look up rows of the table or its zero points, as one real per integer."""
+        """Look up rows, as one real per integer."""
         body, dtype = self.body, self.body.inputs.dtype(position)
         if dtype in _IN_BYTES:  # Gather supports bytes at any opset
             known = derived(_as_bytes, body.inputs.contents(position), dtype=_IN_BYTES[dtype])
@@ -212,7 +198,7 @@ class _Table:
         return packed if self.bits == 8 else self._joined(self._parts(packed))
 
     def _parts(self, packed: str) -> str:
-        """Unpack bytes, lowest bits first, into a new last axis; by division, since few devices shift bits."""
+        """Unpack bytes by division, since few devices shift bits."""
         body, parts, rest = self.body, list[str](), packed
         for _ in range(8 // self.bits - 1):
             above = body.add("Floor", body.add("Mul", rest, body.constant(0.5**self.bits, self.dtype)))
@@ -222,7 +208,7 @@ class _Table:
         return body.add("Concat", *parts, body.unsqueeze(rest, -1), axis=-1)
 
     def spread(self, parameters: str) -> str:
-        """Repeat looked-up scales or zero points for each element."""
+        """Repeat scales or zero points for each element."""
         body, block = self.body, _block_size(self.body, 128)
         many = body.add("Expand", body.unsqueeze(parameters, -1), body.constant((block,)))
         return sliced(body, self._joined(many), -1, 0, self.length)

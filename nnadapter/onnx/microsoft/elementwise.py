@@ -1,4 +1,4 @@
-"""Bodies of activations: variants of Gelu, and activations of fused ops."""
+"""Bodies of activations: Gelu variants, and activations of fused ops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GELU_SINCE = 20
 
 
 def gelu(body: BodyBuilder, x: str, dtype: str, approximate: str = "none") -> str:
-    """Add a Gelu, by the error function or by tanh."""
+    """Add a Gelu by the error function, or by tanh."""
     if body.opset >= _GELU_SINCE:
         return body.add("Gelu", x, approximate=approximate)
     half, one = body.constant(0.5, dtype), body.constant(1.0, dtype)
@@ -31,20 +31,20 @@ def silu(body: BodyBuilder, x: str) -> str:
 
 @function_op("Gelu", "X", "Y")
 def gelu_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft Gelu-1, by the error function."""
+    """Write the body of com.microsoft Gelu-1."""
     return (gelu(body, body.input(0), body.inputs.dtype()),)
 
 
 @function_op("FastGelu", "X bias?", "Y")
 def fast_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft FastGelu-1: Gelu by tanh, after an optional bias."""
+    """Write the body of com.microsoft FastGelu-1: tanh form, optional bias."""
     x = body.add("Add", body.input(0), body.input(1)) if body.input(1) else body.input(0)
     return (gelu(body, x, body.inputs.dtype(), "tanh"),)
 
 
 @function_op("BiasGelu", "A B", "C")
 def bias_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft BiasGelu-1: Gelu of a sum."""
+    """Write the body of com.microsoft BiasGelu-1."""
     return (gelu(body, body.add("Add", body.input(0), body.input(1)), body.inputs.dtype()),)
 
 
@@ -58,7 +58,7 @@ def quick_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
 
 @function_op("BiasSplitGelu", "X bias", "Y")
 def bias_split_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft BiasSplitGelu-1: first half of a sum's channels times Gelu of the second."""
+    """Write the body of com.microsoft BiasSplitGelu-1: first half times Gelu of the second."""
     total = body.add("Add", body.input(0), body.input(1))
     width = body.inputs.width(1, 0) if body.inputs.rank(1) == 1 else None
     if width is None or width % 2:
@@ -69,7 +69,7 @@ def bias_split_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
 
 @function_op("BiasAdd", "X bias skip", "Y")
 def bias_add_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft BiasAdd-1: sum of three."""
+    """Write the body of com.microsoft BiasAdd-1."""
     return (body.add("Add", body.add("Add", body.input(0), body.input(1)), body.input(2)),)
 
 
@@ -87,16 +87,12 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "Tanh": (),
     "ThresholdedRelu": ("alpha",),
 }
-"""Parameters of each activation, in order."""
+"""Parameters in order."""
 _BOUNDS = "Clip"
 
 
 def apply(body: BodyBuilder, x: str, activation: str, parameters: Sequence[float]) -> str:
-    """Add an activation and return its result; `x` itself if the name is empty.
-
-    Raises:
-        Refusal: unknown activation.
-    """
+    """Add an activation, or return `x` if the name is empty. Raises Refusal if it is unknown."""
     if activation == _BOUNDS and len(parameters) == 2:
         return body.add("Clip", x, *(body.constant(bound, body.inputs.dtype()) for bound in parameters))
     names = _PARAMETERS.get(activation)

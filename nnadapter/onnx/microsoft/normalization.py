@@ -1,4 +1,4 @@
-"""Bodies of normalizations: plain, after a skip or an embedding, and over channel groups."""
+"""Bodies of normalizations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LAYER_NORMALIZATION_SINCE, _AXES_ARE_INPUT_SINCE, _RMS_NORMALIZATION_SINCE = 17
 
 
 def reduced(body: BodyBuilder, op_type: str, x: str, axes: Sequence[int], *, keepdims: int = 1) -> str:
-    """Add a reduction; axes are an attribute or an input, depending on the opset."""
+    """Add a reduction; axes are an attribute or an input by opset."""
     if body.opset >= _AXES_ARE_INPUT_SINCE:
         return body.add(op_type, x, body.constant(tuple(axes)), keepdims=keepdims)
     return body.add(op_type, x, axes=list(axes), keepdims=keepdims)
@@ -20,16 +20,9 @@ def reduced(body: BodyBuilder, op_type: str, x: str, axes: Sequence[int], *, kee
 def layer_normalization(
     body: BodyBuilder, x: str, scale: str, bias: str, axes: Sequence[int], dtype: str, outputs: int = 1
 ) -> tuple[str, ...]:
-    """Add LayerNormalization with the node's `epsilon`. Return the result, and optionally mean and inverse deviation.
+    """Add LayerNormalization. Return the result, and for 3 outputs also mean and inverse deviation.
 
-    Args:
-        body: body under construction.
-        x: value to normalize.
-        scale: over the normalized axes.
-        bias: likewise, or empty.
-        axes: normalized axes, the last ones, negative.
-        dtype: of `x`.
-        outputs: 1 or 3.
+    `axes` are the last ones, negative; `bias` may be empty.
     """
     epsilon = body.node.number("epsilon", 1e-5)
     if body.opset >= _LAYER_NORMALIZATION_SINCE:
@@ -47,7 +40,7 @@ def layer_normalization(
 def rms_normalization(
     body: BodyBuilder, x: str, scale: str, axes: Sequence[int], dtype: str, outputs: int = 1
 ) -> tuple[str, ...]:
-    """Add RMSNormalization. Return the result, and optionally the inverse root. See `layer_normalization`."""
+    """Add RMSNormalization. Return the result, and for 2 outputs the inverse root."""
     epsilon = body.node.number("epsilon", 1e-5)
     if body.opset >= _RMS_NORMALIZATION_SINCE and outputs == 1:
         return (body.add("RMSNormalization", x, scale, axis=axes[0], epsilon=epsilon),)
@@ -59,7 +52,7 @@ def rms_normalization(
 
 
 def _widened(body: BodyBuilder, x: str, dtype: str) -> tuple[str, str]:
-    """Return the value in a wide enough type: float16 lacks 1e-12 and squares above 255."""
+    """Widen float16, which lacks 1e-12 and squares above 255."""
     return (body.cast(x, "float32"), "float32") if dtype == "float16" else (x, dtype)
 
 
@@ -82,7 +75,7 @@ def layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 
 @function_op("SimplifiedLayerNormalization", "X scale", "Y inv_std_var?", _ALONE, domain="")
 def simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of ONNX Runtime's SimplifiedLayerNormalization-1, later named RMSNormalization."""
+    """Write the body of ONNX Runtime's SimplifiedLayerNormalization-1 (RMSNormalization)."""
     outputs = 2 if body.wants(1) else 1
     return rms_normalization(body, body.input(0), body.input(1), _axes(body), body.inputs.dtype(), outputs)
 
@@ -128,10 +121,7 @@ def _total(body: BodyBuilder, bias: str) -> str:
 
 @function_op("GatedRMSNorm", "X scale gate", "Y", {"activation": "silu", "epsilon": 1e-5})
 def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft GatedRMSNorm-1.
-
-    It is RMSNormalization per feature group, times an activated gate, in float32.
-    """
+    """Write the body of com.microsoft GatedRMSNorm-1: RMSNormalization per feature group, times an activated gate."""
     size, width, rank = body.inputs.width(1, 0), body.inputs.width(0), body.inputs.rank(0)
     activation, dtype = body.node.text("activation", "silu"), body.inputs.dtype(0)
     if size is None or width is None or size < 1 or width % size:
@@ -153,7 +143,7 @@ def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     {"epsilon": 1e-12, "mask_index_type": int},
 )
 def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft EmbedLayerNormalization-1: normalized sum of embeddings, and mask lengths."""
+    """Write the body of com.microsoft EmbedLayerNormalization-1."""
     ids, segments, places = (body.input(position) for position in (0, 1, 8))
     words, table = body.add("Gather", body.input(2), ids), body.input(3)
     positions = body.add("Gather", table, places) if places else first_rows(body, table)
@@ -165,13 +155,13 @@ def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def first_rows(body: BodyBuilder, table: str) -> str:
-    """Return the position table's first rows, as many as the first input's sequence length."""
+    """Return position table rows for the first input's length."""
     size = body.inputs.size(0, 1)
     return sliced(body, table, 0, 0, length_of(body, body.input(0), 1) if size is None else size)
 
 
 def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
-    """Return each sequence's length by its mask, 0 without mask."""
+    """Return sequence lengths by the mask, 0 without one."""
     counted = body.cast(body.add("Equal", mask or ids, body.constant(1, "int32")), "int32")
     if not mask:
         counted = body.add("Sub", counted, counted)
@@ -180,13 +170,13 @@ def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
 
 @function_op("GroupNorm", "X gamma beta", "Y", _GROUPS, required=("groups", "activation"))
 def group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft GroupNorm-1: GroupNormalization, followed by SiLU if `activation` is 1."""
+    """Write the body of com.microsoft GroupNorm-1."""
     return (_group_norm(body, body.input(0)),)
 
 
 @function_op("SkipGroupNorm", "X gamma beta skip bias?", "Y S?", _GROUPS, required=("groups", "activation"))
 def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft SkipGroupNorm-1: GroupNorm of a sum."""
+    """Write the body of com.microsoft SkipGroupNorm-1."""
     skip = body.input(3)
     if body.inputs.rank(3) == 2:
         skip = body.unsqueeze(skip, *((1, 2) if body.node.integer("channels_last", 1) else (2, 3)))
@@ -198,7 +188,7 @@ def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _group_norm(body: BodyBuilder, x: str) -> str:
-    """Normalize channel groups, with channels transposed to the front and back."""
+    """Normalize channel groups, channels first internally."""
     last, dtype = body.node.integer("channels_last", 1), body.inputs.dtype()
     picture = body.add("Transpose", x, perm=[0, 3, 1, 2]) if last else x
     flat = body.reshape(picture, 0, body.node.integer("groups"), -1)

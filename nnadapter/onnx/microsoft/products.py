@@ -10,13 +10,13 @@ _FACTORS = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 @function_op("FusedMatMul", "A B", "Y", {**_FACTORS, "transBatchA": 0, "transBatchB": 0})
 def fused_matmul_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft FusedMatMul-1: scaled product of transposed inputs."""
+    """Write the body of com.microsoft FusedMatMul-1."""
     return (_product(body, trans_batch=True),)
 
 
 @function_op("TransposeMatMul", "A B", "Y", _FACTORS)
 def transpose_matmul_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft TransposeMatMul-1, later named FusedMatMul."""
+    """Write the body of com.microsoft TransposeMatMul-1, FusedMatMul's predecessor."""
     return (_product(body, trans_batch=False),)
 
 
@@ -28,9 +28,9 @@ def _product(body: BodyBuilder, *, trans_batch: bool) -> str:
 
 
 def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -> str:
-    """Return a factor with axes in product order.
+    """Return a factor in product order.
 
-    `transBatch` moves the first batch axis after the other batch axes; `trans` then swaps the last two.
+    `transBatch` moves the first batch axis after the others; then `trans` swaps the last two axes.
     """
     axes = list(range(body.inputs.rank(position)))
     if trans_batch and body.node.integer(f"transBatch{letter}", 0) and len(axes) > 2:
@@ -55,7 +55,7 @@ def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -
     },
 )
 def fused_gemm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft FusedGemm-1: Gemm followed by an activation."""
+    """Write the body of com.microsoft FusedGemm-1: Gemm, activation."""
     node = body.node
     stated = {name: node.attributes.get(name) for name in ("alpha", "beta", "transA", "transB")}
     product = body.add("Gemm", *(body.input(position) for position in range(3)), **stated)
@@ -85,13 +85,13 @@ def fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
 
 @function_op("NhwcConv", "X W B?", "Y", _WINDOWS)
 def nhwc_conv_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft NhwcConv-1: channels-last Conv."""
+    """Write the body of com.microsoft NhwcConv-1."""
     return (_convolved_channels_last(body),)
 
 
 @function_op("NhwcFusedConv", "X W B? Z?", "Y", _FUSED)
 def nhwc_fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft NhwcFusedConv-1: channels-last FusedConv."""
+    """Write the body of com.microsoft NhwcFusedConv-1."""
     made = _convolved_channels_last(body)
     made = body.add("Add", made, body.input(3)) if body.input(3) else made
     return (_activated(body, made),)
@@ -113,7 +113,7 @@ def _convolved_channels_last(body: BodyBuilder) -> str:
 
 @function_op("Crop", "input", "output", {"border": list[int], "scale": list[int]}, domain="")
 def crop_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of ONNX Runtime's Crop-1; `scale` is the size of the result."""
+    """Write the body of ONNX Runtime's Crop-1; `scale` is the result's size."""
     border, scale = body.node.integers("border") or (), body.node.integers("scale")
     if len(border) != 4 or (scale is not None and len(scale) != 2):
         raise body.invalid("needs four numbers in attribute 'border', and two in 'scale' if it is there")

@@ -1,7 +1,7 @@
-"""Bodies of quantized ops: elementwise, products, attention and recurrent layers on integers.
+"""Bodies of quantized ops: dequantize, compute in reals, quantize.
 
-QLinear ops dequantize, apply ONNX's real-valued op, and quantize. ONNX Runtime's kernels use quotients of scales or
-lookup tables, so results may differ by one step where a real is halfway between two integers.
+ONNX Runtime uses quotients of scales or lookup tables, so results may differ by one step where a real is halfway
+between integers.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from nnadapter.onnx.microsoft.attention import attended
 from nnadapter.onnx.microsoft.normalization import first_rows, layer_normalization, lengths, reduced
 
 _SOFTMAX_ALONG_AXIS = 13
-"""First opset with Softmax along a single axis."""
+"""First opset with Softmax along one axis."""
 _ONE_INPUT = "X X_scale X_zero_point? Y_scale Y_zero_point?"
 _TWO_INPUTS = "A A_scale A_zero_point? B B_scale B_zero_point? C_scale C_zero_point?"
 
 
 def dequantized(body: BodyBuilder, position: int, x: str = "", *, axis: int | None = None) -> str:
-    """Dequantize an input by the scale and zero point that follow it; with `x`, dequantize that instead."""
+    """Dequantize an input, or `x`, by the scale and zero point after that input."""
     inputs = (x or body.input(position), body.input(position + 1), body.input(position + 2))
     return body.add("DequantizeLinear", *inputs, axis=axis)
 
 
 def quantized(body: BodyBuilder, real: str, position: int, like: int = 0) -> str:
-    """Quantize by the scale and zero point at a position; the zero point defaults to 0 of the type of input `like`."""
+    """Quantize by the scale and zero point at a position; by default 0 of the type of input `like`."""
     zero_point = body.input(position + 1) or body.constant(0, body.inputs.dtype(like))
     return body.add("QuantizeLinear", real, body.input(position), zero_point)
 
 
 @function_op("QuantizeLinear", "x y_scale y_zero_point?", "y", {"axis": int})
 def quantize_linear(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QuantizeLinear-1, including 16 bits at opsets where ONNX lacks them."""
+    """Write the body of com.microsoft QuantizeLinear-1, also to 16 bits."""
     return [body.add("QuantizeLinear", *map(body.input, range(3)), axis=body.node.integer("axis", 1))]
 
 
 @function_op("DequantizeLinear", "x x_scale x_zero_point?", "y", {"axis": int})
 def dequantize_linear(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft DequantizeLinear-1, including 16 bits."""
+    """Write the body of com.microsoft DequantizeLinear-1, also from 16 bits."""
     return [body.add("DequantizeLinear", *map(body.input, range(3)), axis=body.node.integer("axis", 1))]
 
 
@@ -74,9 +74,9 @@ def qlinear_leaky_relu(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("QLinearSoftmax", _ONE_INPUT.removesuffix("?"), "Y", {"axis": -1, "opset": int}, required=["opset"])
 def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearSoftmax-1, with Softmax's meaning in the stated opset.
+    """Write the body of com.microsoft QLinearSoftmax-1, with the stated opset's meaning.
 
-    Before opset 13, that is over all axes from `axis` on together.
+    Before opset 13 that is over all axes from `axis` on together.
     """
     rank, along_axis = body.inputs.rank(0), body.node.integer("opset") >= _SOFTMAX_ALONG_AXIS
     axis = body.node.integer("axis", -1)
@@ -91,7 +91,7 @@ def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("QLinearConcat", "Y_scale Y_zero_point inputs...", "Y", {"axis": int}, required=["axis"])
 def qlinear_concat(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearConcat-1; the output's scale and zero point come first."""
+    """Write the body of com.microsoft QLinearConcat-1."""
     count = len(body.node.inputs)
     if count % 3 != 2:
         raise body.invalid(f"has {count} inputs; expected two, and three for each tensor")
@@ -119,10 +119,9 @@ _POOLING = {
 
 @function_op("QLinearAveragePool", _ONE_INPUT, "Y", _POOLING, required=["kernel_shape"])
 def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearAveragePool-1, for both axis orders.
+    """Write the body of com.microsoft QLinearAveragePool-1.
 
-    Refused: `count_include_pad` with `ceil_mode`. For a last window that exceeds the padding, ONNX divides by the
-    covered
+    Refused: `count_include_pad` with `ceil_mode`. If the last window exceeds the padding, ONNX divides by the covered
     elements, ONNX Runtime by all.
     """
     node = body.node
@@ -138,7 +137,7 @@ def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", "Y", {"channels_last": 0})
 def qlinear_global_average_pool(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearGlobalAveragePool-1, for both axis orders."""
+    """Write the body of com.microsoft QLinearGlobalAveragePool-1."""
     rank = body.inputs.rank(0)
     axes = range(1, rank - 1) if body.node.integer("channels_last", 0) else range(2, rank)
     return [quantized(body, reduced(body, "ReduceMean", dequantized(body, 0), axes), 3)]
@@ -160,7 +159,7 @@ _WINDOW = {
     {**_WINDOW, "channels_last": 0, "group": 1},
 )
 def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QLinearConv-1, for both axis orders; the filter is always channels-first."""
+    """Write the body of com.microsoft QLinearConv-1; filters are always channels-first."""
     attributes = {name: value for name, value in body.node.attributes.items() if name != "channels_last"}
     x, *others = (body.input(position) for position in range(9))
     if not body.node.integer("channels_last", 0):
@@ -171,7 +170,7 @@ def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("NhwcMaxPool", "x", "y", {**_WINDOW, "ceil_mode": 0}, required=["kernel_shape"])
 def nhwc_max_pool(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft NhwcMaxPool-1: MaxPool of integers, channels last."""
+    """Write the body of com.microsoft NhwcMaxPool-1."""
     rank = body.inputs.rank(0)
     first = channels_first(body, body.input(0), rank)
     return [channels_last(body, body.add("MaxPool", first, **body.node.attributes), rank)]
@@ -179,27 +178,27 @@ def nhwc_max_pool(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("MatMulIntegerToFloat", "A B a_scale b_scale a_zero_point? b_zero_point? bias?", "Y")
 def mat_mul_integer_to_float(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft MatMulIntegerToFloat-1: integer product times both scales, plus bias."""
+    """Write the body of com.microsoft MatMulIntegerToFloat-1."""
     return [product_of_integers(body, *(body.input(position) for position in range(7)))]
 
 
 def product_of_integers(
     body: BodyBuilder, a: str, b: str, a_scale: str, b_scale: str, a_zero_point: str, b_zero_point: str, bias: str
 ) -> str:
-    """Add an integer product as reals; zero points and bias may be absent."""
+    """Add an integer product as reals; zero points and bias may be empty."""
     return _scaled(body, body.add("MatMulInteger", a, b, a_zero_point, b_zero_point), (a_scale, b_scale), bias)
 
 
 @function_op("DynamicQuantizeMatMul", "A B b_scale b_zero_point? bias?", "Y")
 def dynamic_quantize_mat_mul(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft DynamicQuantizeMatMul-1: DynamicQuantizeLinear, then MatMulIntegerToFloat."""
+    """Write the body of com.microsoft DynamicQuantizeMatMul-1."""
     a, b, b_scale, b_zero_point, bias = (body.input(position) for position in range(5))
     integers, scale, zero_point = body.add_several("DynamicQuantizeLinear", [a], 3)
     return [_scaled(body, body.add("MatMulInteger", integers, b, zero_point, b_zero_point), (scale, b_scale), bias)]
 
 
 def _scaled(body: BodyBuilder, sums: str, scales: tuple[str, str], bias: str) -> str:
-    """Scale int32 sums to reals in ONNX Runtime's order, and add the bias if present."""
+    """Scale int32 sums in ONNX Runtime's order, and add the bias."""
     factor = body.add("Mul", *scales)
     product = body.add("Mul", body.add("Cast", sums, to=onnx.TensorProto.FLOAT), factor)
     return body.add("Add", product, bias) if bias else product
@@ -212,7 +211,7 @@ def _scaled(body: BodyBuilder, sums: str, scales: tuple[str, str], bias: str) ->
     {"alpha": 1.0, "transA": 0, "transB": 0},
 )
 def qgemm(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft QGemm-1: alpha * A' * B' + C of integers, requantized or real.
+    """Write the body of com.microsoft QGemm-1.
 
     C has the scale of the sums, so alpha is folded into the scale of A.
     """
@@ -241,7 +240,7 @@ def _real_gemm(body: BodyBuilder) -> str:
 
 
 def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
-    """Multiply a scale by a factor; constant if both are, as fusion of quantized nodes requires."""
+    """Multiply a scale; constant if possible, as fusion of quantized nodes requires."""
     known = body.constant_of(factor)
     if known is None or not body.inputs.knows(position):
         return body.add("Mul", factor, body.input(position))
@@ -250,7 +249,7 @@ def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
 
 
 def _addend(body: BodyBuilder, scale: str) -> str:
-    """Dequantize C; a constant row becomes a vector, like the bias of a quantized layer."""
+    """Dequantize C; a constant row becomes a vector, like a bias."""
     if body.inputs.knows(3) and body.inputs.knows(6) and body.inputs.contents(6).shape[:-1] in ((), (1,)):
         units = body.inputs.width(3, 0 if body.node.integer("transB", 0) else 1) or 0
         if body.inputs.contents(6).size not in (1, units):
@@ -273,7 +272,6 @@ def _transposed(body: BodyBuilder, position: int) -> str:
 
 
 _ABSENT = 9
-"""Position after all inputs."""
 
 
 @function_op(
@@ -291,7 +289,7 @@ _ABSENT = 9
     required=("num_heads",),
 )
 def qattention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft QAttention-1: attention with an integer projection."""
+    """Write the body of com.microsoft QAttention-1."""
     inputs = map(body.input, (0, 1, 3, 4, 6, 7, 2))
     return attended(body, product_of_integers(body, *inputs), mask=5, past=8, bias=_ABSENT)
 
@@ -306,7 +304,7 @@ def qattention_body(body: BodyBuilder) -> tuple[str, ...]:
     {"epsilon": 1e-12},
 )
 def qembed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft QEmbedLayerNormalization-1; table rows are dequantized after lookup."""
+    """Write the body of com.microsoft QEmbedLayerNormalization-1; rows are dequantized after lookup."""
     ids = body.input(0)
     words = _dequantized_table(body, 0, body.add("Gather", body.input(2), ids))
     total = body.add("Add", words, _dequantized_table(body, 1, first_rows(body, body.input(3))))
@@ -318,7 +316,6 @@ def qembed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _dequantized_table(body: BodyBuilder, table: int, integers: str) -> str:
-    """Dequantize integers of a table, selected by number."""
     return body.add("DequantizeLinear", integers, body.input(8 + table), body.input(13 + table))
 
 
@@ -336,11 +333,9 @@ _INPUTS = "X W R B? sequence_lens? initial_h? initial_c? P? W_scale W_zero_point
 
 @function_op("DynamicQuantizeLSTM", _INPUTS, "Y? Y_h? Y_c?", _ATTRIBUTES)
 def dynamic_quantize_lstm(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft DynamicQuantizeLSTM-1: LSTM with dequantized, transposed weights.
+    """Write the body of com.microsoft DynamicQuantizeLSTM-1: LSTM with dequantized weights.
 
-    ONNX Runtime's kernel also rounds inputs and states to 8 bits before each product. This body does not, so it is
-    closer
-    to the original model.
+    ONNX Runtime also rounds inputs and states to 8 bits, so this is closer to the original model.
     """
     w, r = (body.constant(_weight(body, *positions), "float32") for positions in ((1, 8), (2, 10)))
     others = (body.input(position) for position in range(3, 8))
@@ -359,7 +354,7 @@ def _weight(body: BodyBuilder, position: int, scale_position: int) -> Array:
 
 
 def _dequantized_weight(weight: Array, scale: Array, zero_point: Array) -> Array:
-    """Dequantize and transpose [directions, K, 4 * units] to [directions, 4 * units, K]."""
+    """Return [directions, 4 * units, K] of reals from integers [directions, K, 4 * units]."""
     columns = (len(weight), 1, -1)
     scale, zero_point = (
         array.reshape(-1, 1, 1) if array.size <= len(weight) else array.reshape(columns)

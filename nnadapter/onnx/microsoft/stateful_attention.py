@@ -1,9 +1,8 @@
 """Bodies of stateful ops: grouped-query attention, linear attention, causal convolution.
 
-GroupQueryAttention appends new keys to each sequence's cache; `seqlens_k` holds the lengths. If sizes and
-`total_sequence_length` show that all caches are empty, new keys are used directly. Otherwise lengths are data, even for
-a single sequence, whose mask may skip tokens: keys are scattered, and masks hide unused slots. Devices that take ONNX
-get this form with gathered keys if the model's sizes are dynamic.
+GroupQueryAttention appends keys to each sequence's cache, by lengths in `seqlens_k`. If sizes and
+`total_sequence_length` show that caches are empty, new keys are used directly. Otherwise lengths are data: keys are
+scattered, or with dynamic sizes gathered, and masks hide unused slots.
 """
 
 from __future__ import annotations
@@ -26,25 +25,23 @@ _EXPECTED = {
     "k_quant_type": "NONE",
     "v_quant_type": "NONE",
 }
-"""Attributes whose other values are refused."""
+"""Required attribute values."""
 _REFUSED_INPUTS = {12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight", 16: "query_seqlens"}
 _NO_SINK = -1
 _COUNTS = "float32"
-"""Type of data-dependent positions on devices that take ONNX: few compute in int64."""
+"""Few devices compute in int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cache:
-    """Sizes of new and cached keys."""
-
     steps: int | None
-    """S; None if sizes are unknown, then the others are meaningless."""
+    """S; None if sizes are unknown, including the others."""
     total: int = 0
-    """Keys of the longest sequence, including new ones."""
+    """Keys of the longest sequence."""
     size: int = 0
-    """Cache capacity in keys, 0 without cache."""
+    """Cache capacity in keys."""
     is_first: bool = False
-    """All caches are empty; otherwise their lengths are data."""
+    """All caches are empty."""
 
 
 @function_op(
@@ -74,9 +71,9 @@ class _Cache:
     required=("num_heads", "kv_num_heads"),
 )
 def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft GroupQueryAttention-1: cache, rotary embedding, window, softcap, sink.
+    """Write the body of com.microsoft GroupQueryAttention-1.
 
-    Refused: integer caches, normalized queries, score output, a total length that is known only at run time.
+    Refused: integer caches, normalized queries, score output, a total length known only at run time.
     """
     _refuse(body)
     heads, groups = body.node.integer("num_heads"), body.node.integer("kv_num_heads")
@@ -121,7 +118,7 @@ def _refuse(body: BodyBuilder) -> None:
 
 
 def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, int]:
-    """Return queries, keys and values as `[B, N, S, H]`, and H."""
+    """Return queries, keys, values `[B, N, S, H]`, and H."""
     width = body.inputs.width(0)
     packed = not body.input(1)
     count = heads + 2 * groups if packed else heads
@@ -180,7 +177,7 @@ def _counted(body: BodyBuilder, x: str) -> str:
 
 
 def _scattered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
-    """Return all keys, with new ones written after each sequence's own."""
+    """Return all keys, new ones after each sequence's own."""
     if body.opset < _SCATTER_SINCE or cache.steps is None:
         return _gathered(body, old, new, first, cache)
     missing = cache.total - cache.size
@@ -190,7 +187,7 @@ def _scattered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache)
 
 
 def _gathered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
-    """Return the result of `_scattered` by gathering each slot from old or new keys."""
+    """Return all keys by gathering each slot from old or new ones."""
     begin = body.unsqueeze(first if cache.steps is None else body.cast(first, _COUNTS), 1)
     room, added, one = _counted(body, old), _counted(body, new), body.constant((1,), _COUNTS)
     most = body.add("Add", room, added)
@@ -213,7 +210,7 @@ def _gathered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) 
 
 
 def _within_rows(body: BodyBuilder, indices: str, table: str, rows: int | None = None) -> str:
-    """Clamp int32 indices to the table's rows, so that they are provably in range for any data."""
+    """Clamp int32 indices to the table's rows, so that they are provably in range."""
     if rows is not None:
         return _within(body, indices, body.constant(rows - 1, "int32"), "int32")
     last = body.add("Sub", body.cast(length_of(body, table, 0), "int32"), body.constant((1,), "int32"))
@@ -243,9 +240,9 @@ def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _C
 
 
 def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
-    """Return positions of new keys `[B or 1, S]`; empty if they are 0, 1, ...
+    """Return positions of new keys `[B or 1, S]`; empty if they count from 0.
 
-    A prompt reads only the first explicit position, and counts from it for every sequence.
+    A prompt counts from its first explicit position, for every sequence.
     """
     stated = body.input(9)
     if not stated and not first:
@@ -271,7 +268,7 @@ def _counted_positions(body: BodyBuilder, query: str, cache: _Cache, first: str)
 
 
 def _read_positions(body: BodyBuilder, stated: str) -> str:
-    """Return explicit positions as looked up in a table of floats, since few devices cast int64."""
+    """Return explicit positions as floats from a table: few devices cast int64."""
     rows = body.inputs.width(7, 0)
     if rows is None:
         return body.cast(stated, _COUNTS)
@@ -279,7 +276,7 @@ def _read_positions(body: BodyBuilder, stated: str) -> str:
 
 
 def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_size: int) -> Scores:
-    """Return score parameters. `names` are queries, keys and first positions."""
+    """Return score parameters for names of queries, keys and first positions."""
     first = names[2]
     dtype, causal = body.inputs.dtype(), body.node.integer("causal", 1) != 0
     window = body.node.integer("local_window_size", -1)
@@ -304,10 +301,7 @@ def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_
 
 
 def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window: int, *, causal: bool) -> str:
-    """Return an additive mask `[B or 1, 1, S or 1, T]`.
-
-    It hides keys after the query (or, if not causal, after the sequence's end) and before the window.
-    """
+    """Return an additive mask `[B or 1, 1, S or 1, T]` by causality or sequence ends, and window."""
     query, key, first = names
     columns = _steps(body, key, None if cache.steps is None else _columns(cache, first), cache)
     if not causal:
@@ -327,12 +321,12 @@ def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window:
 
 
 def _columns(cache: _Cache, first: str) -> int:
-    """Return the number of keys that attention reads, including unused cache slots."""
+    """Return the number of keys in attention, with unused cache slots."""
     return max(cache.total, cache.size) if first else cache.total
 
 
 def _as_wide(body: BodyBuilder, bias: str, key: str, cache: _Cache) -> str:
-    """Pad a bias to cover unused cache slots."""
+    """Pad a bias to unused cache slots."""
     if cache.steps is None:
         behind = body.add("Sub", length_of(body, key, 2), length_of(body, bias, 3))
         return body.add("Pad", bias, body.add("Concat", body.constant((0,) * 7), behind, axis=0))
@@ -355,10 +349,9 @@ _ELSEWHERE = {
     "state_length": 0,
     "state_update_capacity": 0,
 }
-"""Attributes without a CPU kernel in ONNX Runtime."""
+"""Attributes without a CPU kernel."""
 
 _STATES_SINCE = 27
-"""First opset with CausalConvWithState and LinearAttention."""
 
 
 @function_op(
@@ -377,10 +370,9 @@ _STATES_SINCE = 27
     newest=_STATES_SINCE,
 )
 def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft LinearAttention-1.
+    """Write the body of com.microsoft LinearAttention-1, with heads repeated for values if fewer.
 
-    1. Query and key heads are repeated if there are fewer of them than value heads.
-    2. Refused: several states (`state_window`), and opsets without LinearAttention.
+    Refused: several states, and opsets without LinearAttention.
     """
     node, heads, groups = body.node, body.node.integer("q_num_heads"), body.node.integer("kv_num_heads")
     if node.integer("state_window", 0):
@@ -425,9 +417,9 @@ def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
     newest=_STATES_SINCE,
 )
 def causal_conv_with_state_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft CausalConvWithState-1: depthwise causal convolution after a past state.
+    """Write the body of com.microsoft CausalConvWithState-1.
 
-    Refused: several axes, several states, attributes without a CPU kernel.
+    Refused: several axes or states, attributes without a CPU kernel.
     """
     _refuse_forms(body)
     last, dilation = body.node.integer("channels_last", 0), body.node.integer("dilation", 1)
@@ -459,7 +451,6 @@ def _refuse_forms(body: BodyBuilder) -> None:
 
 
 def _padded(body: BodyBuilder, x: str, length: int) -> str:
-    """Prepend zeros to a sequence."""
     zero = body.constant(0.0, body.inputs.dtype())
     return body.add("Pad", x, body.constant((0, 0, length, 0, 0, 0)), zero) if length else x
 
@@ -488,7 +479,7 @@ def _as_given(body: BodyBuilder, x: str) -> str:
 
 @function_op("LinearAttentionGate", "a dt_bias decay_scale b?", "decay beta?")
 def linear_attention_gate_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft LinearAttentionGate-1: decay of the state, and weight of each token."""
+    """Write the body of com.microsoft LinearAttentionGate-1: state decay and token weights."""
     dtype = body.inputs.dtype(0)
     shifted = body.add("Add", body.cast(body.input(0), "float32"), body.input(1))
     decay = body.cast(body.add("Mul", body.add("Softplus", shifted), body.input(2)), dtype)

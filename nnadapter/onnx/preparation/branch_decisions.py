@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 MOST_DECIDING = 64
-"""Maximum elements of an input whose contents decide; they are read in every run."""
+"""Largest deciding input in elements; it is read in every run."""
 MOST_FORKS = 32
-"""Maximum number of nested decisions in one model."""
+"""Maximum number of nested decisions."""
 THEN, ELSE = "then_branch", "else_branch"
 
 
@@ -16,38 +16,37 @@ class BranchDecision(NamedTuple):
     """Decided condition."""
 
     condition: str
-    """Readable form: an input, or an expression over inputs."""
+    """Readable."""
     value: bool
     nodes: tuple[str, ...]
     """`If` nodes replaced by the branch."""
     key: bytes = b""
-    """Content key of the condition, the same in every variant of the model."""
+    """Equal for equal conditions in any variant of the model."""
 
     @property
     def text(self) -> str:
-        """Decision in words."""
         return f"{self.condition} is {'true' if self.value else 'false'}"
 
 
 Choice = tuple[BranchDecision, ...]
-"""Decisions, outermost first."""
+"""Outermost first."""
 
 
 Truths = tuple[bool, ...]
-"""Condition values in evaluation order."""
+"""In evaluation order."""
 
 
 class Conditions(NamedTuple):
     """Model that computes conditions before a run."""
 
     inputs: tuple[str, ...]
-    """Inputs with deciding contents."""
+    """Inputs read."""
     shapes: tuple[str, ...]
-    """Inputs with deciding shapes."""
+    """Inputs measured."""
     results: tuple[str, ...]
-    """Names of the conditions: inputs, or outputs of `contents`."""
+    """Inputs, or outputs of `contents`."""
     contents: bytes
-    """Serialized ONNX model with inputs `inputs` and then `shapes`; empty if all conditions are inputs."""
+    """Serialized model on `inputs`, then `shapes`; empty if inputs suffice."""
 
 
 def decisions_text(choice: Iterable[BranchDecision]) -> str:
@@ -56,5 +55,5 @@ def decisions_text(choice: Iterable[BranchDecision]) -> str:
 
 
 def decision_values(choice: Choice) -> Truths:
-    """Return the decisions' values, which identify a variant of the model."""
+    """Return the decisions' values, a key of the model's variant."""
     return tuple(decision.value for decision in choice)

@@ -1,9 +1,7 @@
-"""Deciding conditions: `If` nodes that inputs decide before a run, and the model that computes their conditions.
+"""`If` nodes that inputs decide before a run, and the model that computes their conditions.
 
-Such a condition is computed from small inputs, input shapes and constants by nodes with small, deterministic results.
-Only top-level nodes are considered; inlining a branch exposes nested ones. Equal or negated conditions are recognized
-at
-any level, so a condition decided further out is not evaluated again.
+Conditions follow from small inputs, shapes and constants by deterministic nodes with small results. Only top-level
+nodes are considered; inlining exposes nested ones. Equal or negated conditions are evaluated once.
 """
 
 from __future__ import annotations
@@ -30,31 +28,30 @@ from nnadapter.process.resources import paused_collection
 from partition.graph import Value
 
 _MOST_BYTES = 1 << 16
-"""Limit of each value on the way to a condition."""
+"""Limit per value."""
 _MOST_NODES = 256
-"""Limit of nodes that compute a model's conditions."""
+"""Limit per model."""
 _LONGEST_TEXT = 80
 _INTEGER_DTYPES = frozenset(("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))
 _REAL = frozenset(("float16", "float32", "float64"))
-"""Data types of deciding inputs. Several reals are data that differ in every run."""
+"""Types of single deciding numbers; several reals are data."""
 
 
 @dataclass(frozen=True, eq=False)
 class DecidingConditions:
-    """Conditions of a model that inputs decide."""
+    """Conditions that inputs decide."""
 
     prepared: Prepared
     conditions: Conditions
     texts: tuple[str, ...]
-    """Readable conditions."""
+    """Readable."""
     keys: tuple[bytes, ...]
-    """See `BranchDecision.key`."""
     branches: Mapping[int, tuple[int, bool]]
-    """`If` position -> condition number, and whether the then-branch is taken if it holds."""
+    """`If` position -> condition number, and whether then-branch if true."""
 
 
 def decision_of(prepared: Prepared) -> DecidingConditions | None:
-    """Return the conditions that inputs decide, or None if there are none."""
+    """Return the conditions that inputs decide, or None."""
     value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None or not root_conditions:
         return None
@@ -71,7 +68,7 @@ def decision_of(prepared: Prepared) -> DecidingConditions | None:
 
 @paused_collection
 def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
-    """Return the model with the branches inlined for these condition values.
+    """Return the model with branches inlined for these values.
 
     Raises:
         InvalidModelError: an inlined branch is invalid.
@@ -95,7 +92,7 @@ def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
 
 
 def _decidable_ifs(prepared: Prepared) -> tuple[_PrecomputableValues | None, dict[int, tuple[str, bool]]]:
-    """Return the `If` nodes that inputs decide: position -> root condition, and whether it is not negated."""
+    """Return `If` position -> root condition, and whether it is not negated."""
     condition_names = {
         index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_undecided(node, prepared)
     }
@@ -110,7 +107,7 @@ def _decidable_ifs(prepared: Prepared) -> tuple[_PrecomputableValues | None, dic
 
 
 def _decided_before(prepared: Prepared) -> dict[int, bool]:
-    """Return the `If` nodes whose conditions were decided further out, with their values."""
+    """Return nested `If` nodes with conditions already decided, and the values."""
     value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None:
         return {}
@@ -122,7 +119,6 @@ def _decided_before(prepared: Prepared) -> dict[int, bool]:
 
 
 def _is_undecided(node: OnnxNode, prepared: Prepared) -> bool:
-    """Return whether it is an `If` with an unknown condition."""
     return (
         node.op_type == "If"
         and not node.domain
@@ -135,16 +131,15 @@ def _is_undecided(node: OnnxNode, prepared: Prepared) -> bool:
 
 @dataclass(eq=False)
 class _PrecomputableValues:
-    """Values that follow from inputs before the model runs."""
+    """Values computable from inputs before the model runs."""
 
     prepared: Prepared
     keys: dict[str, bytes] = field(default_factory=dict)
-    """Content keys; equal computations have equal keys, in every model with the same inputs."""
+    """Content keys, equal for equal computations on the same inputs."""
     _measured: dict[int, str] = field(default_factory=dict)
-    """Position of a Shape or Size node -> the input it measures."""
+    """Shape or Size node -> measured input."""
 
     def __post_init__(self) -> None:
-        """Visit the model once."""
         prepared = self.prepared
         for name in prepared.graph.inputs:
             if _decides(prepared.graph.value(name)):
@@ -159,7 +154,6 @@ class _PrecomputableValues:
                 self._note_outputs(index, node, measured)
 
     def is_single(self, name: str) -> bool:
-        """Return whether a value is a single boolean."""
         value = self._value(name)
         shape = None if value is None or value.dtype != "bool" else value.static_shape
         return shape is not None and prod(shape) == 1
@@ -178,7 +172,7 @@ class _PrecomputableValues:
         return name, is_same
 
     def texts(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return readable expressions of values; their names if too long."""
+        """Return readable expressions; names if too long."""
         text_by_name: dict[str, str] = {}
         for index in self._cone(names)[0]:  # in topological order, so that shared values are formatted once
             text = self._text_of(index, text_by_name)
@@ -188,7 +182,7 @@ class _PrecomputableValues:
         return tuple(text if len(text) <= _LONGEST_TEXT else repr(name) for name, text in texts.items())
 
     def conditions(self, roots: Sequence[str]) -> Conditions | None:
-        """Return how to compute the conditions; None if that takes too many nodes."""
+        """Return how to compute the conditions, or None if too costly."""
         prepared = self.prepared
         positions, inputs, shapes = self._cone(roots)
         if len(positions) > _MOST_NODES:
@@ -205,7 +199,7 @@ class _PrecomputableValues:
         return Conditions(in_order, tuple(shapes), tuple(roots), contents)
 
     def _cone(self, roots: Sequence[str]) -> tuple[list[int], set[str], list[str]]:
-        """Return node positions that the values need, inputs they read, and inputs they measure."""
+        """Return needed nodes, inputs they read, and inputs they measure."""
         graph, constants = self.prepared.graph, self.prepared.constants
         positions, inputs, shapes, waiting = set[int](), set[str](), dict[str, None](), list(roots)
         while waiting:
@@ -241,7 +235,7 @@ class _PrecomputableValues:
         return model_of(prepared.model, nodes, infos, untyped(outputs), constants)
 
     def _nodes(self, index: int) -> list[onnx.NodeProto]:
-        """Return a node, or its equivalent on an input's shape."""
+        """Return a node, rewritten to read an input's shape."""
         node = self.prepared.nodes[index]
         if index not in self._measured:
             return [self.prepared.model.graph.node[index]]
@@ -254,7 +248,7 @@ class _PrecomputableValues:
         return [helper.make_node("Identity", [shape], list(node.outputs))]
 
     def _shape_of(self, source: object) -> str:
-        """Return a name, unused in the model, for an input's shape or a slice bound."""
+        """Return an unused name for a shape or slice bound."""
         return f"{source}{self._shape_name_suffix}"
 
     @cached_property
@@ -266,7 +260,6 @@ class _PrecomputableValues:
         return suffix
 
     def _sizes(self, positions: Sequence[int]) -> list[int]:
-        """Return all slice bounds of shapes."""
         return sorted({size for index in positions if index in self._measured for size in self._ends(index)})
 
     def _ends(self, index: int) -> tuple[int, ...]:
@@ -307,7 +300,6 @@ class _PrecomputableValues:
         return text_by_name.get(name, name)
 
     def _text_of(self, index: int, text_by_name: Mapping[str, str]) -> str:
-        """Return a readable expression of a node."""
         node = self.prepared.nodes[index]
         measured = self._measured.get(index)
         read = [self._text(name, text_by_name) for name in node.inputs if name] if measured is None else [measured]
@@ -320,7 +312,7 @@ def _decides(value: Value) -> bool:
 
 
 def _measured_input(node: OnnxNode, prepared: Prepared) -> str:
-    """Return the input of known rank that a Shape or Size node measures, otherwise an empty string."""
+    """Return the input that Shape or Size measures, or an empty string."""
     if node.op_type not in ("Shape", "Size") or node.domain or node.contradiction:
         return ""
     name = node.input(0)

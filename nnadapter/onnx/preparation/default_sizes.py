@@ -1,4 +1,4 @@
-"""Default sizes of dynamic dimensions, in the order tried, and shapes for key-value caches."""
+"""Default sizes of dynamic dimensions, in the order tried, and shapes of key-value caches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CACHE_INPUTS: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(
         (MICROSOFT, "MultiHeadAttention"): {6: 2, 7: 2},
     }
 )
-"""(domain, op) -> cache input position -> axis along which it grows."""
+"""(domain, op) -> cache input -> axis that grows."""
 _MASKS: Mapping[tuple[str, str], tuple[int, ...]] = MappingProxyType(
     {
         ("", "Attention"): (3,),
@@ -37,9 +37,9 @@ _MASKS: Mapping[tuple[str, str], tuple[int, ...]] = MappingProxyType(
         (MICROSOFT, "MultiHeadAttention"): (4, 5),
     }
 )
-"""(domain, op) -> input positions whose last axis spans past and new tokens."""
+"""(domain, op) -> inputs with past and new tokens on the last axis."""
 _TAKES_ROOM = frozenset([(MICROSOFT, "GroupQueryAttention")])
-"""Ops that write new tokens into free space of the cache if there is any, and append them otherwise."""
+"""Ops that use free cache space before they append."""
 
 
 def takes_room(nodes: Iterable[OnnxNode]) -> bool:
@@ -48,19 +48,13 @@ def takes_room(nodes: Iterable[OnnxNode]) -> bool:
 
 
 def counts_all(node: OnnxNode, name: str, rank: int) -> bool:
-    """Return whether a caching node uses this value as a mask or adds it to scores."""
+    """Return whether a caching node masks with this value, or adds it to scores."""
     positions = _MASKS.get((plain_domain(node.domain), node.op_type), ())
     return rank > 1 and any(node.input(position) == name for position in positions)
 
 
 def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:
-    """Return the axis along which a node appends to this value; None if it does anything else.
-
-    Args:
-        node: consumer of the value.
-        name: of the value.
-        rank: of the value.
-    """
+    """Return the axis along which a node appends to a value, or None."""
     if node.op_type == "Concat" and not plain_domain(node.domain):
         return node.integer("axis", 0) % rank if rank else None
     caches = _CACHE_INPUTS.get((plain_domain(node.domain), node.op_type), {})
@@ -69,10 +63,10 @@ def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:
 
 
 Dimension = str | tuple[str, int]
-"""Dynamic dimension: its name, or input and axis if it has none."""
+"""Name, or input and axis if unnamed."""
 
 DEFAULT_PAST_LENGTH, DEFAULT_NEW_LENGTH, DEFAULT_ENCODER_LENGTH = 127, 1, 32
-"""Usual lengths. Past and new add up to a power of two, which engines prefer."""
+"""Usual lengths; past plus new is a power of two, which engines prefer."""
 
 _ENCODER = re.compile(r"(?<![a-z])(encoder|cross|source)(?![a-z])", re.IGNORECASE)
 _CACHE = re.compile(r"(?<![a-z])(past|cache)(?![a-z])", re.IGNORECASE)
@@ -82,7 +76,7 @@ _ALL = re.compile(r"(?<![a-z])total(?![a-z])|past.*\+", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class CacheDimensions:
-    """Roles of dynamic dimensions. Without past lengths, the model has no cache."""
+    """Roles of dynamic dimensions. There is no cache without past lengths."""
 
     batch: frozenset[Dimension]
     past_lengths: frozenset[Dimension]
@@ -90,11 +84,11 @@ class CacheDimensions:
     """Past plus new."""
     new_lengths: frozenset[Dimension]
     encoded: frozenset[Dimension] = frozenset()
-    """Encoder output lengths, such as the sentence to translate; constant while a cache grows."""
+    """Encoder output; constant while a cache grows."""
 
 
 def dimension_at(value: Value, axis: int) -> Dimension:
-    """Return the key of an input's dynamic dimension."""
+    """Return the key of a dynamic dimension."""
     name = (value.shape or ())[axis]
     return name if isinstance(name, str) else (value.name, axis)
 
@@ -102,14 +96,7 @@ def dimension_at(value: Value, axis: int) -> Dimension:
 def cache_sizes(
     graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value], stated: Mapping[Dimension, int]
 ) -> dict[Dimension, int]:
-    """Return a size for every dynamic input dimension; empty if the model has no cache.
-
-    Args:
-        graph: the model's graph.
-        nodes: its nodes.
-        inputs: its inputs.
-        stated: sizes to respect; past, new and total lengths follow them.
-    """
+    """Return sizes of dynamic input dimensions, by the `stated` ones if possible; empty without cache."""
     roles = cache_roles(graph, nodes, inputs)
     if not roles.past_lengths:
         return {}
@@ -170,7 +157,7 @@ def sizes_of(
 
 
 def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
-    """Return the shapes for the next step: empty caches grow to one, and total lengths grow by one."""
+    """Return the next step's shapes: empty caches and total lengths grow by one."""
     graph = prepared.graph
     total_dimensions = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).total_lengths
     return {
@@ -183,7 +170,7 @@ def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
 
 
 def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
-    """Return the shapes with total lengths set to past plus new, if these are unambiguous."""
+    """Return the shapes with total lengths set to past plus new, if unambiguous."""
     graph = prepared.graph
     inputs = {name: graph.value(name) for name in shapes}
     roles = cache_roles(graph, prepared.nodes, list(inputs.values()))
@@ -212,7 +199,6 @@ def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
 
 
 def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
-    """Yield inputs and axes along which a node appends to them and outputs the result."""
     inputs, outputs = frozenset(graph.inputs), frozenset(graph.outputs)
     for node in nodes:
         if len(node.inputs) > 1 and not outputs.isdisjoint(node.outputs):
@@ -223,7 +209,6 @@ def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]
 
 
 def _counted(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
-    """Yield inputs that a node uses as a mask, with their last axis."""
     inputs = frozenset(graph.inputs)
     for node in nodes:
         for name in inputs.intersection(node.inputs):
@@ -253,21 +238,16 @@ _KERNELS: Mapping[str, Callable[[OnnxNode, Sequence[_Shape]], _Shape]] = {
     "LpPool": _kernel_shape_attribute,
     "MaxPool": _kernel_shape_attribute,
 }
-"""Window size, by op type."""
+"""Op -> window size."""
 
 
 def moves_windows(node: OnnxNode) -> bool:
-    """Return whether a node slides windows that must fit."""
+    """Return whether a node slides windows."""
     return node.op_type in _KERNELS and not node.domain and not node.contradiction
 
 
 def fits_windows(node: OnnxNode, inputs: Sequence[_Shape]) -> bool:
-    """Return whether a node's window fits into its padded input.
-
-    Args:
-        node: one with windows.
-        inputs: input shapes.
-    """
+    """Return whether a node's window fits into its padded input."""
     if node.text("auto_pad", "NOTSET").startswith("SAME"):
         return True
     sizes, kernel = inputs[0][2:], _KERNELS[node.op_type](node, inputs)
@@ -280,12 +260,11 @@ def fits_windows(node: OnnxNode, inputs: Sequence[_Shape]) -> bool:
 
 
 def wide_windows(specialized: Specialized) -> str:
-    """Return the name of a node whose window exceeds its input, empty if all fit."""
+    """Return the name of a node with a window wider than its input, or an empty string."""
     return next((node.name for node in specialized.nodes if moves_windows(node) and not _fits(specialized, node)), "")
 
 
 def _fits(specialized: Specialized, node: OnnxNode) -> bool:
-    """Return whether a window fits, or its shapes are unknown."""
     shapes = [specialized.graph.value(name).static_shape for name in node.inputs[:2]]
     static_shapes = [shape for shape in shapes if shape is not None]
     return len(static_shapes) < len(shapes) or fits_windows(node, static_shapes)
@@ -302,13 +281,13 @@ _WEIGHT_AXES: Mapping[str, tuple[int, Callable[[OnnxNode, Array], tuple[int, int
     "Gemm": (2, _of_gemm),
     "MatMul": (1, lambda node, weight: (-1, weight.shape[-min(weight.ndim, 2)])),
 }
-"""Op -> minimum rank of its weight, and rule for the axis and size of the first input that the weight determines."""
+"""Op -> minimum rank of the weight, and rule for the axis and size that it determines."""
 
 
 def sizes_of_weights(
     graph: Graph, nodes: tuple[OnnxNode, ...], constants: Mapping[str, Array], inputs: Mapping[str, Value]
 ) -> dict[Dimension, int]:
-    """Return sizes of dynamic dimensions of `inputs` that follow from weights used with them."""
+    """Return sizes of dynamic dimensions of `inputs` that weights determine."""
     sizes: dict[Dimension, int] = {}
     for name, value in inputs.items():
         for index in graph.consumers.get(name, ()):
@@ -328,22 +307,22 @@ def sizes_of_weights(
 _IMAGE_SIZES = (224, 320, 640, 128, 64, 32)
 _OTHER_SIZES = (128, 64, 32, 16, 8, 1)
 _SAMPLES = 16000
-"""One second of speech, for models with larger windows."""
+"""A second of speech, for wide windows."""
 _IMAGE_RANK = 4
 
 
 class _Sizes(NamedTuple):
-    """Sizes for dynamic dimensions in turn, by input rank."""
+    """Sizes in turn, by input rank."""
 
     of_images: tuple[int, ...]
     of_others: tuple[int, ...]
 
 
 def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -> Shapes:
-    """Return a shape for every tensor input; `requested_shapes` are kept.
+    """Return a shape for every tensor input, with `requested_shapes` kept.
 
     Raises:
-        InvalidInputError: `requested_shapes` has an unknown input or contradicts the model, or no size fits.
+        InvalidInputError: a requested shape contradicts the model, or no size fits.
         InvalidModelError: an input has no data type.
     """
     requested_shapes = requested_shapes or {}
@@ -385,7 +364,7 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
 
 
 def _agrees_as_computed(prepared: Prepared, shapes: Shapes) -> bool:
-    """Return whether the model is consistent after specialization, and all windows fit."""
+    """Check consistency and windows after specialization."""
     try:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
@@ -398,7 +377,7 @@ def _agrees_as_computed(prepared: Prepared, shapes: Shapes) -> bool:
 
 
 def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) -> None:
-    """Raise InvalidInputError if the input is unknown or cannot have that shape."""
+    """Raise InvalidInputError if the input is unknown or contradicts the shape."""
     if name not in inputs:
         raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(inputs)}", name=name)
     declared = inputs[name].shape
@@ -413,12 +392,7 @@ def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) 
 
 
 def check_known_rank(value: Value, shape: tuple[int, ...] | None) -> None:
-    """Raise InvalidInputError if neither model nor caller states a tensor input's rank.
-
-    Args:
-        value: the input.
-        shape: the caller's shape, or None.
-    """
+    """Raise InvalidInputError if neither model nor caller states a tensor input's rank."""
     if shape is None and value.shape is None and value.dtype is not None and "(" not in value.dtype:
         raise InvalidInputError(
             f"the model does not give the shape of input {value.name!r}, not even its rank; give it with "
@@ -428,7 +402,7 @@ def check_known_rank(value: Value, shape: tuple[int, ...] | None) -> None:
 
 
 def assumed_inputs(graph: Graph, requested_shapes: Shapes) -> tuple[str, ...]:
-    """Return inputs with dynamic shapes that were not requested."""
+    """Return dynamic inputs that were not requested."""
     values = (graph.value(name) for name in graph.inputs if name not in requested_shapes)
     return tuple(value.name for value in values if value.shape is not None and value.static_shape is None)
 
@@ -436,7 +410,7 @@ def assumed_inputs(graph: Graph, requested_shapes: Shapes) -> tuple[str, ...]:
 def _candidates(
     prepared: Prepared, inputs: Mapping[str, Value], named: Mapping[Dimension, int]
 ) -> Iterator[tuple[_Sizes, Mapping[Dimension, int]]]:
-    """Yield candidate sizes, with sizes bound to specific dimensions."""
+    """Yield sizes, and sizes bound to dimensions."""
     metadata = {entry.key: entry.value for entry in prepared.model.metadata_props}
     stated = tuple(int(number) for number in re.findall(r"\d+", metadata.get("imgsz", "")))
     if stated:
@@ -448,7 +422,6 @@ def _candidates(
 
 
 def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimension, int]:
-    """Return sizes of dynamic dimensions in the requested shapes; inputs may share them by name."""
     return {
         dimension_at(inputs[name], axis): shape[axis]
         for name, shape in requested_shapes.items()
@@ -458,7 +431,7 @@ def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimens
 
 
 def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> Shapes:
-    """Return all shapes with dynamic dimensions filled; equal names get equal sizes."""
+    """Fill dynamic dimensions, equal for equal names."""
     shaped = {name: value for name, value in inputs.items() if value.shape is not None}
     lengths, firsts = dict[Dimension, int](), dict[Dimension, int]()
     for value in sorted(shaped.values(), key=lambda value: len(value.shape or ()), reverse=True):
@@ -474,7 +447,7 @@ def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping
 
 
 def _with_sizes(value: Value, all_sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
-    """Return a shape filled from `bound_sizes`, otherwise 1 for the first axis and `all_sizes` in turn."""
+    """Fill dynamic dimensions from `bound_sizes`, otherwise 1 for the first and `all_sizes` in turn."""
     shape: list[int] = []
     size_index, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others
     for position, dimension in enumerate(value.shape or ()):
@@ -505,25 +478,19 @@ _IN_ROOM = (
     (DEFAULT_PAST_LENGTH // 2, 7),
     (DEFAULT_PAST_LENGTH // 3, 7),
 )
-"""Past and new token counts for caches with free space.
-
-There are two of each kind, to check that a plan for one serves the other.
-"""
+"""Past and new tokens for caches with free space; two of each kind, so that one's plan is tested on the other."""
 _PROMPT = 64
-"""New tokens of a usual prompt; device bounds are small multiples of the largest size, and far below `_LONG`."""
+"""New tokens of a prompt; device bounds are small multiples of it, far below `_LONG`."""
 _MANY_ROWS, _LONG = 8, (256, 512, 1024)
-"""Past and new token counts, smallest first.
-
-Beyond a model's last position a plan is useless; before it, a plan may be widened.
-"""
+"""Past and new tokens, smallest first, since plans beyond a model's last position are useless."""
 _MOST_COMBINED = 3
-"""Maximum number of dimensions that are combined."""
+"""Most dimensions to combine."""
 _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
-"""Limits of a dimension and of all inputs together, while doubling sizes."""
+"""Limits while doubling sizes."""
 
 
 def further_shapes(prepared: Prepared, usual: Shapes) -> Iterator[Shapes]:
-    """Yield other consistent shapes of all inputs, without duplicates and without `usual`."""
+    """Yield other consistent input shapes, without duplicates."""
     inputs = {name: prepared.graph.value(name) for name in usual}
     remaining_nodes = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
     visited_shapes = [usual]

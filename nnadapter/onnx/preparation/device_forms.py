@@ -36,11 +36,9 @@ from partition.graph import Value
 
 
 class _Writing(NamedTuple):
-    """Body rule of an op."""
-
     rule: BodyRule
     oldest: int = OLDEST_OPSET
-    """Oldest opset that the rule supports."""
+    """Oldest opset."""
 
 
 _WRITTEN: Mapping[str, _Writing] = {
@@ -53,11 +51,11 @@ _WRITTEN: Mapping[str, _Writing] = {
     "RotaryEmbedding": _Writing(rotary_embedding_body),
     "Softplus": _Writing(softplus_body, OLDEST_STABLE_OPSET),
 }
-"""ONNX ops with our own bodies in place of ONNX's functions."""
+"""ONNX ops with our own bodies."""
 
 
 def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | None:
-    """Return the body of the node at `position` for its input types, or None if it has none."""
+    """Return the body of the node at `position` for its input types, or None."""
     node = prepared.nodes[position]
     if not node.since_version:
         return None
@@ -73,7 +71,7 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
 
 
 def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | None:
-    """Return the body, with its own ops expanded too: a device that refused the node lacks them."""
+    """Return the body with its own ops expanded: a device that refused the node lacks them."""
     values, constants, opset = _node_facts(prepared, node)
     try:
         body = body_of(node, values, constants, opset)
@@ -98,7 +96,6 @@ def _written(
 
 
 def _node_facts(prepared: Prepared, node: OnnxNode) -> tuple[list[Value | None], dict[int, Array], int]:
-    """Return input values, constant inputs by position, and the model's opset."""
     constants_by_name = prepared.constants
     values = [value_of_type(name, _type(prepared, name)) if name else None for name in node.inputs]
     constants = {
@@ -114,7 +111,7 @@ def _type(prepared: Prepared, name: str) -> onnx.TypeProto:
 
 
 def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, ...]] | None:
-    """Return the model with these nodes expanded, and the original name per node; None if none can be expanded."""
+    """Return the model with nodes expanded, and their original names, or None if none can be."""
     model, names = expand_functions(prepared.model, prepared.operators, bodies)
     if model is prepared.model:
         return None
@@ -128,14 +125,7 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
 
 
 def with_dequantized(prepared: Prepared, positions: Collection[int]) -> Prepared:
-    """Return the model with these DequantizeLinear nodes and their constant dependents folded.
-
-    Done once for all shapes, up to `limits.FOLDED_BYTES` in total.
-
-    Args:
-        prepared: the model.
-        positions: of the nodes.
-    """
+    """Return the model with DequantizeLinear at `positions` folded, up to `limits.FOLDED_BYTES`, and its dependents."""
     folding = Folding(prepared, prepared.constants, limits.FOLDED_BYTES, frozenset(positions))
     for index in range(len(prepared.nodes)):
         if index not in prepared.evaluated:

@@ -1,11 +1,8 @@
-"""Constant folding: simple results by numpy, all others by ONNX Runtime.
+"""Constant folding: exact results by numpy, others by ONNX Runtime.
 
-numpy handles nodes whose results it computes exactly: existing values, moved elements, integer arithmetic. That covers
-most constants and shape arithmetic that exporters write, without importing ONNX Runtime. These rules hold for every
-version of an op; in doubtful cases they give no result.
-
-Shape and Size are folded when types are known, even if contents are not. Gather and Slice of a partially known shape
-are folded if they read static sizes only, such as the width of a hidden state with dynamic length.
+numpy handles constants, movement and integers, which covers most exported shape arithmetic without importing ONNX
+Runtime. Shape and Size are folded by types alone. Gather and Slice of a partially known shape are folded if they read
+static sizes only.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _Made = Callable[[OnnxNode, Sequence[Array]], Any]
 
 
 def plain_result(node: OnnxNode, constants: Mapping[str, Array]) -> Array | None:
-    """Return numpy's result of a foldable, schema-conforming node; None if numpy cannot compute it exactly."""
+    """Return numpy's exact result of a foldable node, or None."""
     make = _MAKES.get(node.op_type)
     if make is None or len(node.outputs) != 1 or not all(name in constants for name in node.inputs):
         return None
@@ -48,7 +45,6 @@ def plain_result(node: OnnxNode, constants: Mapping[str, Array]) -> Array | None
 
 
 def _is_plain(array: Array) -> bool:
-    """Return whether the array has a native numeric numpy type."""
     return array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1
 
 
@@ -73,7 +69,7 @@ def _unsqueeze(node: OnnxNode, arrays: Sequence[Array]) -> Array:
 
 
 def _axes(node: OnnxNode, arrays: Sequence[Array]) -> tuple[int, ...]:
-    """Return the axes: an attribute until opset 12, an input since."""
+    """An attribute until opset 12, then an input."""
     axes = tuple(arrays[1].tolist()) if len(arrays) > 1 else node.integers("axes")
     if not axes:
         raise ValueError("none may stand for all")
@@ -164,7 +160,7 @@ def _check_integers(arrays: Sequence[Array]) -> None:
 
 
 _BROADCASTING = 7
-"""Version since which arithmetic and comparisons broadcast as in numpy."""
+"""Version since which numpy's broadcasting applies."""
 _STATED = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 _OF_INTEGERS = frozenset(map(np.dtype, ("bool", "int32", "int64", "float32", "float64")))
 _MAKES: Mapping[str, _Made] = {
@@ -197,14 +193,7 @@ _MAKES: Mapping[str, _Made] = {
 def evaluate(
     read: OnnxModel, positions: Sequence[int], constants: Mapping[str, Array], output_names: Sequence[str]
 ) -> dict[str, Array]:
-    """Return the values `output_names`, computed from `constants`; values that cannot be computed are missing.
-
-    Args:
-        read: the model.
-        positions: of the nodes, ascending; their inputs are in `constants` or produced by one of them.
-        constants: arrays by value name, read on demand.
-        output_names: results to return.
-    """
+    """Return `output_names` as far as computable from `constants`; nodes are ascending and need nothing else."""
     plain: dict[str, Array] = {}
     arrays_by_name: Mapping[str, Array] = ChainMap(plain, constants)  # type: ignore[arg-type]
     pending_positions = []
@@ -241,7 +230,6 @@ def _evaluated(
 def _model(
     read: OnnxModel, positions: Iterable[int], feeds: Mapping[str, object], output_names: Iterable[str]
 ) -> onnx.ModelProto:
-    """Return some nodes as a model with inputs `feeds`."""
     inputs = (array_info(name, value) for name, value in feeds.items())
     nodes = (read.model.graph.node[position] for position in positions)
     return model_of(read.model, nodes, inputs, untyped(output_names), ir_version=onnx.IR_VERSION)
@@ -283,7 +271,6 @@ def _is_passed(type_: str) -> bool:
 
 
 def _array(value: Any) -> Array:
-    """Return the contents of an OrtValue in host memory."""
     element, shape = value.element_type(), value.shape()
     if _is_passed(value.data_type()):
         return np.asarray(value.numpy())
@@ -327,19 +314,13 @@ def _one_by_one(
 
 _Sizes = Sequence[int | str | None]
 _SINCE_INPUTS = 10
-"""Version since which Slice takes bounds as inputs."""
+"""Version since which bounds are inputs."""
 _STEP = 3
-"""Position of the step among the inputs after the first."""
+"""Position after the first input."""
 
 
 def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> Array | None:
-    """Return the result of Shape or Size if the input's shape is known.
-
-    Args:
-        node: any node.
-        values: types and shapes, by name.
-        constants: contents, by name.
-    """
+    """Return the result of Shape or Size for a known shape, or None."""
     if node.domain or node.contradiction:
         return None
     if node.op_type == "Shape":
@@ -351,14 +332,7 @@ def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str
 def taken_sizes(
     read: OnnxModel, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> Array | None:
-    """Return the result of a Gather or Slice of a Shape that reads static sizes only.
-
-    Args:
-        read: the model.
-        index: of any node.
-        values: types and shapes, by name.
-        constants: contents, by name.
-    """
+    """Return the result of a Gather or Slice of static sizes in a Shape, or None."""
     node = read.nodes[index]
     take = None if node.domain or node.contradiction else _TAKING.get(node.op_type)
     position = read.graph.producer.get(node.inputs[0]) if take is not None else None
@@ -371,13 +345,11 @@ def taken_sizes(
 
 
 def _dimensions(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> _Sizes | None:
-    """Return the shape of the node's input."""
     name = node.inputs[0]
     return constants[name].shape if name in constants else values[name].shape if name in values else None
 
 
 def _shape(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> _Sizes | None:
-    """Return the sizes that a Shape node yields."""
     dimensions = _dimensions(node, values, constants)
     start, end = node.attributes.get("start", 0), node.attributes.get("end")
     return None if dimensions is None else dimensions[cast("int", start) : cast("int | None", end)]
@@ -419,7 +391,7 @@ def _read_only(sizes: int | Array) -> Array:
 
 
 _UNKNOWN_SIZE_BYTES = 1 << 20
-"""Input limit for folding results of unknown size, such as NonZero."""
+"""Input limit for results of unknown size."""
 
 _SELECTING = frozenset(("NonZero", "Unique", "Compress"))
 _NEVER_FOLDED = frozenset(
@@ -433,19 +405,16 @@ _NEVER_FOLDED = frozenset(
     ]
 )
 _DEQUANTIZING = "DequantizeLinear"
-"""Folded on request only: devices and ONNX Runtime fuse it into integer operations."""
+"""Folded on request only: it is fused into integer operations."""
 
 
 def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
-    """Return whether all result shapes of the node at `index` are static."""
+    """Return whether all result shapes are static."""
     return all(name in values and values[name].static_shape is not None for name in graph.nodes[index].outputs if name)
 
 
 def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) -> bool:
-    """Return whether a node with known inputs has the same results in every run and on every device.
-
-    DequantizeLinear qualifies only if its position is in `dequantizing`.
-    """
+    """Return whether a node is deterministic on every device; DequantizeLinear only if in `dequantizing`."""
     node = read.nodes[index]
     return (
         not node.domain
@@ -458,7 +427,7 @@ def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) ->
 
 
 def result_bytes(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> float:
-    """Return the size of a node's results in bytes, infinite if unknown."""
+    """Return the bytes of a node's results, infinite if unknown."""
     sizes = [values[name].nbytes if name in values else None for name in node.outputs if name]
     if all(size is not None for size in sizes):
         return sum(size for size in sizes if size is not None)
@@ -468,37 +437,29 @@ def result_bytes(node: OnnxNode, values: Mapping[str, Value], constants: Mapping
 
 
 class Folding:
-    """Folding of one graph. Nodes with known inputs are queued and evaluated in batches."""
+    """Folding of one graph; nodes with known inputs are queued and evaluated in batches."""
 
     def __init__(
         self, read: OnnxModel, constants: Mapping[str, Array], budget: float, dequantizing: Collection[int] = ()
     ) -> None:
-        """Start with nothing folded.
-
-        Args:
-            read: the model.
-            constants: known contents.
-            budget: maximum bytes of all results.
-            dequantizing: positions of DequantizeLinear nodes to fold.
-        """
+        """`budget` limits the bytes of results; `dequantizing` are DequantizeLinear nodes to fold."""
         self._read = read
         self._dequantizing = dequantizing
         self.folded: dict[str, Array] = {}
-        """Folded values."""
         self._known_before = constants
         self.known: Mapping[str, Array] = ChainMap(self.folded, constants)  # type: ignore[arg-type]
         self.evaluated: set[int] = set()
-        """Positions of the nodes they come from; excludes failed nodes and unused results."""
+        """Nodes behind `folded`; excludes failures and unused results."""
         self._budget = budget
         self._waiting: list[int] = []
         self._promised: set[str] = set()
 
     def measure(self, index: int, values: Mapping[str, Value]) -> bool:
-        """Fold Shape or Size of a known shape. Return whether the node at `index` is one."""
+        """Fold Shape or Size of a known shape, or return False."""
         return self._keep(index, measured(self._read.nodes[index], values, self.known))
 
     def take_sizes(self, index: int, values: Mapping[str, Value]) -> bool:
-        """Fold a Gather or Slice of static sizes. Return whether the node at `index` is one that was not evaluated."""
+        """Fold Gather or Slice of static sizes, or return False."""
         return index not in self.evaluated and self._keep(index, taken_sizes(self._read, index, values, self.known))
 
     def _keep(self, index: int, sizes: Array | None) -> bool:
@@ -508,7 +469,7 @@ class Folding:
         return sizes is not None
 
     def await_evaluation(self, index: int, values: Mapping[str, Value]) -> None:
-        """Queue the node at `index` if it may be folded, fits the budget, and has known or queued inputs."""
+        """Queue a node if foldable, in budget, and with known or queued inputs."""
         if not self._reads_known(index) or not may_fold(self._read, index, self._dequantizing):
             return
         node = self._read.nodes[index]
@@ -519,7 +480,7 @@ class Folding:
             self._promised.update(filter(None, node.outputs))
 
     def can_evaluate(self, index: int) -> bool:
-        """Return whether the node at `index` is neither evaluated nor queued, and could be."""
+        """Return whether a node could be evaluated and was not."""
         is_new = index not in self.evaluated and self._promised.isdisjoint(self._read.nodes[index].outputs)
         return is_new and self._reads_known(index) and may_fold(self._read, index, self._dequantizing)
 
@@ -530,11 +491,11 @@ class Folding:
         return True
 
     def is_awaited(self, index: int) -> bool:
-        """Return whether the node at `index` reads a queued result."""
+        """Return whether a node reads a queued result."""
         return not self._promised.isdisjoint(self._read.graph.nodes[index].reads)
 
     def evaluate(self) -> None:
-        """Evaluate the queue, keeping results with consumers outside of it."""
+        """Evaluate the queue; results used only inside it are dropped."""
         graph, inside = self._read.graph, frozenset(self._waiting)
         outputs = frozenset(graph.outputs)
         result_names = [

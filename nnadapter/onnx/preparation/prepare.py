@@ -1,4 +1,4 @@
-"""Preparation: propagate shapes and fold constants to a fixed point, and hash every node."""
+"""Preparation: propagate shapes and fold constants to a fixed point, and hash nodes."""
 
 from __future__ import annotations
 
@@ -34,19 +34,18 @@ from partition.graph import Graph, Node, Value
 
 
 def attribute_bytes(attributes: Mapping[str, object]) -> bytes:
-    """Return a canonical encoding of `attributes`, as in `OnnxNode`, for hashing.
+    """Return a canonical encoding of `attributes`.
 
-    1. Attributes are sorted by name. Each value carries its kind and, if it varies, its length.
-    2. Numbers are little-endian float64 or decimal digits, so -0.0 differs from 0.0 and NaN keeps its bits.
-    3. Tensors are their data type, dimensions and content digest.
-    4. Subgraph values are numbered in order of appearance. Names of values and nodes do not count.
-    5. Other messages (types, sparse tensors) are their protobuf serialization.
+    1. Sorted by name; values carry kind and length. Numbers are little-endian float64 or decimal digits, so -0.0
+       differs from 0.0.
+    2. Tensors are data type, dimensions and digest; other messages their serialization.
+    3. In subgraphs, values are numbered by appearance, and names do not count.
     """
     return _joined(_joined((name.encode(), _encoded(attributes[name]))) for name in sorted(attributes))
 
 
 def tensor_bytes(array: Array) -> bytes:
-    """Return a canonical encoding of an array's data type, dimensions and contents, strings included."""
+    """Return a canonical encoding of an array, strings included."""
     dimensions = ",".join(map(str, array.shape)).encode()
     if array.dtype.kind == "O":  # object arrays have no byte form, so each string is length-prefixed
         contents = _joined(item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1))
@@ -56,7 +55,7 @@ def tensor_bytes(array: Array) -> bytes:
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:
-    """Concatenate length-prefixed parts, so that different lists never collide."""
+    """Join length-prefixed parts, so that different lists never collide."""
     return b"".join(b"%d:%b" % (len(part), part) for part in parts)
 
 
@@ -81,7 +80,7 @@ _ENCODERS: Mapping[type, Callable[[Any], bytes]] = {
 
 
 def _graph_bytes(graph: Any, outer: dict[str, bytes] | None = None) -> bytes:
-    """Encode a subgraph; `outer` maps names of enclosing graphs to their numbers."""
+    """Encode a subgraph; `outer` numbers enclosing values."""
     numbers = dict(outer or {})
 
     def number(name: str) -> bytes:
@@ -120,37 +119,30 @@ def _message_bytes(message: Any) -> bytes:
 
 
 DEPTH = 4
-"""Levels of producers that a node's ancestry hash covers."""
+"""Levels of producers in an ancestry hash."""
 _SMALL = 64
-"""Largest integer constants (in elements) hashed with contents: axes, shapes and sizes."""
+"""Largest integer constants, in elements, hashed with contents."""
 _SIZE = 16
 _NONE: Mapping[str, Array] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHashes:
-    """Two hashes per node, 32 hexadecimal digits each."""
+    """Hashes per node, 32 hexadecimal digits each."""
 
     content_hashes: tuple[str, ...]
-    """Hash of each node by itself."""
+    """Nodes by themselves."""
     ancestry_hashes: tuple[str, ...]
-    """Hash of each node with its producers, up to `DEPTH` levels."""
+    """Nodes with producers up to `DEPTH`."""
 
 
 def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str, Array] = _NONE) -> NodeHashes:
-    """Return both hashes of every node in linear time.
+    """Return both hashes of every node, in linear time.
 
-    1. The content hash covers op type, domain, schema version, attributes, and for each input whether it is absent,
-       computed or constant. Constants count with data type and shape; small integer ones also with contents.
-       Weights do not count.
-    2. The ancestry hash adds, for each computed input, the producer's hash and output index. Model inputs count with
-       their data type.
-    3. Names, and shapes of computed values, never count.
-
-    Args:
-        graph: the model's own graph.
-        nodes: the same nodes with attributes.
-        constants: available contents of constants.
+    1. The content hash covers op, version, attributes, and per input whether it is absent, computed or constant.
+       Constants count by type and shape, small integers also by contents; weights do not.
+    2. The ancestry hash adds the producers' hashes and output indices. Model inputs count by data type.
+    3. Names and computed shapes never count.
     """
     node_digests = [_content_bytes(graph, node, constants) for node in nodes]
     return NodeHashes(tuple(map(bytes.hex, node_digests)), tuple(map(bytes.hex, _wired(graph, node_digests))))
@@ -180,7 +172,7 @@ def _input_bytes(graph: Graph, name: str, constants: Mapping[str, Array]) -> byt
 
 
 def _wired(graph: Graph, node_digests: Sequence[bytes]) -> Sequence[bytes]:
-    """Return ancestry hashes; each round covers one more level of producers."""
+    """Each round covers one more level of producers."""
     sources = [tuple(_sources(graph, node)) for node in range(len(graph.nodes))]
     hashes = list(node_digests)
     for _ in range(DEPTH):
@@ -195,7 +187,7 @@ def _wired(graph: Graph, node_digests: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _sources(graph: Graph, node: int) -> Iterator[tuple[int | None, bytes]]:
-    """Yield (producer index, output tag) for each computed input, and (None, tag) for each model input."""
+    """Yield (producer or None, tag) per computed or model input."""
     for name in graph.nodes[node].reads:
         maker = graph.producer.get(name)
         if maker is not None:
@@ -209,84 +201,81 @@ def _digest(contents: bytes) -> bytes:
 
 
 _WHOLE_ROUNDS = 2
-"""Rounds over the entire graph before the remainder is propagated node by node."""
+"""Rounds over the entire graph before single nodes."""
 _MOST_ROUNDS = 6
-"""Upper bound on rounds, so that time stays linear in nodes."""
+"""Upper bound, so that time stays linear."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prepared(OnnxModel):
-    """Model with all work done that does not depend on input shapes."""
+    """Model with all shape-independent work done."""
 
     constants: Mapping[str, Array]
-    """Initializers and values folded from them."""
+    """Initializers and folded values."""
     evaluated: frozenset[int]
-    """Positions of nodes evaluated into `constants`."""
+    """Nodes evaluated into `constants`."""
     inference: Inference
     values: Mapping[str, Value]
-    """Facts about values at any input shapes, from before folding."""
+    """Facts at any input shapes, before folding."""
     defaults: Mapping[str, Array]
-    """Contents of optional inputs: initializers that are also inputs."""
+    """Initializers that are also inputs."""
     stated: Types = field(default_factory=dict)
-    """Types of values inferred without onnx, valid at any input shapes."""
+    """Types found without onnx."""
     referenced_arrays: Sequence[Array] = ()
-    """Arrays that the model refers to in place of message contents; the references need them alive."""
+    """Arrays that references need alive."""
     original: Prepared | None = None
-    """Model before constant-condition `If` nodes were inlined; None if none was."""
+    """Model before constant `If` nodes were inlined, or None."""
     functions: tuple[tuple[str, OnnxNode], ...] = ()
-    """Expanded function ops, each with the name of its origin node in the model."""
+    """Expanded function ops, after their origins' names."""
     branch_decisions: Choice = ()
-    """Branches inlined because of input values, see `branch_decisions`."""
+    """Branches inlined because of inputs."""
 
     @cached_property
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
-        """Types that onnx infers at any input shapes, constants excluded."""
+        """Types that onnx infers at any input shapes."""
         return self.inference.types(InitialFacts({}, self.constants, range(len(self.nodes)), self.stated))
 
     @cached_property
     def inferred_ranks(self) -> Mapping[str, Value]:
-        """Ranks missing in `values`, see `infer_ranks`."""
+        """Ranks missing in `values`."""
         facts = InitialFacts({}, self.constants, range(len(self.nodes)), self.stated)
         return infer_ranks(self.inference, self.nodes, facts, self.values)
 
     @cached_property
     def structure(self) -> NodeHashes:
-        """Hashes of the model's own nodes."""
         return structure_of(self.graph, self.nodes, self.constants)
 
 
 @dataclass(frozen=True, eq=False)
 class Specialized:
-    """Model specialized for one set of input shapes."""
+    """Model at one set of input shapes."""
 
     model_nodes: Graph
-    """Graph of the model's own nodes."""
     graph: Graph
-    """Remaining nodes to run, with their origins in the model."""
+    """Remaining nodes, with origins."""
     nodes: tuple[OnnxNode, ...]
     """`graph.nodes` with attributes."""
     positions: tuple[int, ...]
-    """Position of every remaining node in the model."""
+    """Positions of remaining nodes in the model."""
     constants: Mapping[str, Array]
-    """All known values."""
     folded: tuple[str, ...]
-    """Names of model nodes evaluated before the run."""
+    """Nodes evaluated before the run."""
     unused: tuple[str, ...]
-    """Names of model nodes with unused results."""
+    """Nodes with unused results."""
 
 
 @paused_collection
 def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
-    """Do all work on `model` that does not depend on input shapes.
+    """Do all shape-independent work on `model`.
 
-    An `If` with a constant condition is replaced by its branch, so the result may hold a rewritten model.
+    An `If` with a constant condition becomes its branch, so the model may be rewritten.
 
     Args:
         model: the model.
-        operators: operator facts beyond onnx's.
+        operators: facts beyond onnx's.
 
     Raises:
-        InvalidModelError: the graph is invalid, or an Einsum equation is.
+        InvalidModelError: the graph or an Einsum equation is invalid.
     """
     check_versions(model)
     check_equations(model)
@@ -300,7 +289,7 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
 
 
 def without_empty_parts(prepared: Prepared) -> Prepared:
-    """Return the model without Concat inputs that are empty at all sizes, see `empty_parts`."""
+    """Remove Concat inputs that are empty at all sizes."""
     parts = empty_parts(prepared.nodes, prepared.values, prepared.constants)
     if not parts:
         return prepared
@@ -315,7 +304,7 @@ def without_empty_parts(prepared: Prepared) -> Prepared:
 
 
 def inline_constant_branches(prepared: Prepared) -> Prepared:
-    """Return the model with the branch inlined for each `If` with a constant condition."""
+    """Inline the branch of each `If` with a constant condition."""
     original = prepared
     while conditions := _known_conditions(prepared):
         try:
@@ -326,11 +315,7 @@ def inline_constant_branches(prepared: Prepared) -> Prepared:
 
 
 def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
-    """Return the model with branches inlined for some `If` nodes; their nodes have the `If` as origin.
-
-    Args:
-        prepared: the model.
-        conditions: `If` position -> value of its condition.
+    """Inline branches of `If` nodes by position; their nodes have the `If` as origin.
 
     Raises:
         InvalidModelError: a branch is invalid.
@@ -361,17 +346,7 @@ def prepare_again(
     operators: Operators,
     read: tuple[Node, ...] | None = None,
 ) -> Prepared:
-    """Prepare a model without rewriting it.
-
-    Args:
-        model: the model.
-        origins: for each node, the name of the model node that it stands for.
-        operators: see `prepare`.
-        read: nodes as already read, each standing for itself.
-
-    Raises:
-        InvalidModelError: the graph is invalid.
-    """
+    """Prepare a model without rewriting it; see `prepare` and `read_model`."""
     model, weight_arrays = with_references(model)
     onnx_model = read_model(model, operators, origins, read or ())
     initializers = _initializers(model, onnx_model.graph.constants)
@@ -400,17 +375,13 @@ def prepare_again(
 
 
 def _once_bytes(constants: Mapping[str, Array]) -> int:
-    """Return the folding budget in bytes for a model with these constants."""
+    """Return the folding budget in bytes."""
     constant_bytes = sum(array.nbytes for array in constants.values())
     return min(limits.FOLDED_BYTES, limits.FREELY_FOLDED_BYTES + limits.FOLDING_GROWTH * constant_bytes)
 
 
 def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
-    """Return the model specialized for these input shapes.
-
-    Raises:
-        InvalidModelError: the model is invalid at these shapes.
-    """
+    """Return the model at these input shapes, or raise InvalidModelError."""
     graph = prepared.graph
     added: dict[str, Array] = {}
     constants = ChainMap(added, prepared.constants)  # type: ignore[arg-type]
@@ -446,7 +417,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
 
 
 def _is_as_prepared(prepared: Prepared, shapes: Shapes, remaining_nodes: Sequence[int]) -> bool:
-    """Return whether the shapes add no facts and every node remains, so `prepared.values` can be reused."""
+    """Return whether `prepared.values` can be reused: no new facts, all nodes remain."""
     return len(remaining_nodes) == len(prepared.graph.nodes) and prepared.inference.states_already(shapes)
 
 
@@ -487,7 +458,7 @@ def _check_elements(graph: Graph, positions: Sequence[int], values: Mapping[str,
 def _remaining_graph(
     graph: Graph, positions: Sequence[int], constants: frozenset[str], values: Mapping[str, Value]
 ) -> Graph:
-    """Return the graph of the remaining nodes; shares derived data with `graph` if all remain."""
+    """Return the remaining graph; derived data is shared if all nodes remain."""
     if len(positions) == len(graph.nodes) and constants == graph.constants:
         return graph.revalued(values)
     return Graph(
@@ -519,7 +490,7 @@ def _contents(tensor: onnx.TensorProto) -> Array:
 
 
 def _reached(graph: Graph, constants: Mapping[str, Array]) -> list[int]:
-    """Return positions of nodes that outputs still need, ascending."""
+    """Return nodes that outputs need, ascending."""
     folded = frozenset(name for name in constants if name in graph.producer)
     needed_names = set(filter(None, graph.outputs))
     positions = []
@@ -534,7 +505,6 @@ def _reached(graph: Graph, constants: Mapping[str, Array]) -> list[int]:
 
 
 def _fold(read: OnnxModel, facts: InitialFacts, values: Mapping[str, Value], budget: float) -> Folding:
-    """Fold the remaining nodes as far as possible."""
     folding = Folding(read, facts.constants, budget)
     for index in facts.nodes:
         if not folding.measure(index, values):
@@ -546,9 +516,9 @@ def _fold(read: OnnxModel, facts: InitialFacts, values: Mapping[str, Value], bud
 def _fold_further(
     read: OnnxModel, folding: Folding, inference: Inference, facts: InitialFacts, values: dict[str, Value]
 ) -> dict[str, Value]:
-    """Fold sizes from partially known shapes and their dependents; return the updated facts.
+    """Fold sizes of partially known shapes and their dependents; return updated facts.
 
-    Nodes whose shapes thereby become inferable (such as Range) are inferred one by one.
+    Nodes such as Range are then inferred one by one.
     """
     graph = read.graph
     for _ in range(_MOST_ROUNDS):

@@ -1,16 +1,11 @@
 """Shape facts beyond onnx's inference.
 
 - Data-dependent shapes are marked.
-- Concat inputs that are always empty are removed. Rotary embeddings pass on the unrotated part of a head,
-  `q[..., rotated:]`, which is empty if all is rotated (Phi-3). Devices and dynamic plans accept no empty tensors.
-- Ranks follow from lengths of shapes. onnx infers Reshape from the shape's elements; if they are unknown, it ignores
-  their number, and loses the rank of all that follows (anchor grids of detectors).
-- `Forward` propagates shapes and constants in one pass. Inference over the entire graph stops where a shape must be
-  computed first (`Shape` -> `Div` -> `Reshape`), and would restart once per level. One pass instead:
-
-  1. `Shape` and `Size` of known shapes are constants.
-  2. A result of unknown shape is inferred from its node's inputs alone, by own rules or by onnx.
-  3. Nodes with known inputs are queued, and evaluated together as soon as a shape depends on one of them.
+- Always empty Concat inputs are removed: rotary embeddings pass on the unrotated part `q[..., rotated:]`, empty in
+  Phi-3, which devices do not accept.
+- Ranks follow from shape lengths; onnx infers Reshape by the shape's elements only (anchor grids of detectors).
+- `Forward` propagates in one pass; inference would restart at each level of computed shapes (`Shape` -> `Div` ->
+  `Reshape`).
 """
 
 from __future__ import annotations
@@ -80,19 +75,11 @@ _SHAPED_BY_DATA = frozenset(
         "Upsample",
     ]
 )
-"""Ops whose result shape may depend on contents of an input. For any other op, a missing shape is unknown or a fault of
-the model.
-"""
+"""Ops with result shapes that contents may decide; otherwise a missing shape is unknown or a fault."""
 
 
 def marked(graph: Graph, positions: Sequence[int], values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Return the values with data-dependent shapes marked: shapeless results of nodes with known input shapes.
-
-    Args:
-        graph: the model's own.
-        positions: remaining nodes, ascending.
-        values: known values.
-    """
+    """Mark shapeless results of nodes with known input shapes as data-dependent."""
     if all(Value("", shape=shape).static_shape is not None for shape in {value.shape for value in values.values()}):
         return values
     marked_values = dict(values)
@@ -116,13 +103,7 @@ def _data_decides(node: Node, values: Mapping[str, Value]) -> bool:
 def empty_parts(
     nodes: Sequence[OnnxNode], values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> Mapping[int, frozenset[int]]:
-    """Return positions of always-empty inputs, by position of their Concat; at least one input remains.
-
-    Args:
-        nodes: of a model.
-        values: facts that hold at all input sizes.
-        constants: known contents.
-    """
+    """Return Concat position -> positions of always empty inputs; at least one input remains."""
     sizes = _Sizes(nodes, values, constants)
     empty_inputs = {
         position: frozenset(index for index, name in enumerate(node.inputs) if sizes.is_empty(name, node))
@@ -137,7 +118,7 @@ def empty_parts(
 
 
 def without_parts(model: onnx.ModelProto, parts: Mapping[int, frozenset[int]]) -> onnx.ModelProto:
-    """Return a model with these inputs removed, by node position."""
+    """Return a model without these inputs, by node position."""
     nodes = [copied(node) if position in parts else node for position, node in enumerate(model.graph.node)]
     for position, left_out in parts.items():
         read = [name for index, name in enumerate(nodes[position].input) if index not in left_out]
@@ -154,14 +135,13 @@ class _Sizes:
         self._makers = {name: node for node in nodes for name in node.outputs if name}
 
     def is_empty(self, name: str, concat: OnnxNode) -> bool:
-        """Return whether a Concat input has size 0 along its axis."""
         axis, value = concat.integer("axis", 1), self._values.get(name)
         if value is None or value.shape is None or not -len(value.shape) <= axis < len(value.shape):
             return False
         return value.shape[axis] == 0 or self._is_sliced_away(name, axis % len(value.shape), len(value.shape))
 
     def _is_sliced_away(self, name: str, axis: int, rank: int) -> bool:
-        """Return whether it is a forward Slice along this axis that starts at or after the end."""
+        """Return whether a forward Slice starts at or after the end of this axis."""
         node = self._makers.get(name)
         if node is None or node.op_type != "Slice" or node.domain or len(node.inputs) < _AXES + 1:
             return False
@@ -174,14 +154,14 @@ class _Sizes:
         return isinstance(length, int) and starts is not None and len(starts) == 1 and starts[0] >= length
 
     def _numbers(self, name: str) -> tuple[int, ...] | None:
-        """Return the integers of a small constant; weights are not read."""
+        """Return the integers of a small constant, not of weights."""
         array = self._constants.get(name)
         is_small = array is not None and array.dtype.kind == "i" and array.size <= _MOST_NUMBERS
         return tuple(map(int, array.reshape(-1))) if is_small and array is not None else None
 
 
 _AXES, _STEPS = 3, 4
-"""Input positions of Slice since opset 10."""
+"""Inputs of Slice since opset 10."""
 _MOST_NUMBERS = 64
 """Maximum rank of an array."""
 
@@ -192,14 +172,7 @@ _Rank = Callable[[Sequence[Value | None]], int | None]
 def infer_ranks(
     inference: Inference, nodes: Sequence[OnnxNode], facts: InitialFacts, values: Mapping[str, Value]
 ) -> Mapping[str, Value]:
-    """Return values whose ranks follow from lengths of shapes, directly or indirectly, by name.
-
-    Args:
-        inference: of a model.
-        nodes: of the model.
-        facts: basis of `values`.
-        values: inferred values.
-    """
+    """Return values with ranks that follow from shape lengths, by name."""
     rankless = {name for name, value in values.items() if value.shape is None}
     stated, inferred_values = dict(facts.stated), values
     while fresh := {info.name: info for info in _ranked_types(nodes, inferred_values, rankless)}:
@@ -216,7 +189,6 @@ def infer_ranks(
 def _ranked_types(
     nodes: Sequence[OnnxNode], values: Mapping[str, Value], rankless: set[str]
 ) -> Iterator[onnx.ValueInfoProto]:
-    """Yield types of results with newly known ranks."""
     for node in nodes:
         rule = None if node.domain or not rankless.intersection(node.outputs) else _RULES.get(node.op_type)
         rank = None if rule is None else rule([values.get(name) for name in node.inputs])
@@ -225,7 +197,6 @@ def _ranked_types(
 
 
 def _length(value: Value | None) -> int | None:
-    """Return the length of a vector, if static."""
     size = value.shape[0] if value is not None and value.shape is not None and len(value.shape) == 1 else None
     return size if isinstance(size, int) else None
 
@@ -247,11 +218,11 @@ _RULES: Mapping[str, _Rank] = MappingProxyType({"Reshape": _reshaped, "ConstantO
 
 
 class Forward:
-    """Single forward pass over a graph.
+    """Forward pass over a graph; `budget` limits folded bytes. With `dynamic_shapes`, ranks suffice.
 
-    With `dynamic_shapes`, input sizes are unknown, and a result counts as known once its rank is. `budget` limits the
-    bytes
-    of folded arrays.
+    1. `Shape` and `Size` of known shapes are constants.
+    2. Unknown results are inferred from their node's inputs alone.
+    3. Nodes with known inputs are queued, and evaluated once a shape depends on them.
     """
 
     def __init__(
@@ -265,14 +236,10 @@ class Forward:
         self._types = inference.types(facts)
         self._values = values_of(self._types.values())
         self.stated = dict(facts.stated)
-        """Types found without onnx, for later inference over the entire graph."""
+        """Types for later inference over the entire graph."""
 
     def propagate(self) -> Folding:
-        """Return all that becomes known.
-
-        Raises:
-            InvalidModelError: types conflict.
-        """
+        """Return all that becomes known, or raise InvalidModelError."""
         for index in self._nodes:
             self._visit(index)
         self._folding.evaluate()
