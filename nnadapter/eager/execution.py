@@ -110,7 +110,6 @@ class OnDevice:
 
     @property
     def array(self) -> Array:
-        """Contents, read-only and not copied."""
         return self._array
 
     def with_array(self, array: Array) -> Self:
@@ -131,7 +130,6 @@ def common_place(operands: Iterable[object]) -> OnDevice | None:
 
 
 RESIDENTS = OwnerBoundMemory()
-"""Device memory of tensors, by device and array."""
 
 
 def _compute_resident(device: str, execution: Execution, inputs: Sequence[Array]) -> tuple[Array, ...] | None:
@@ -195,8 +193,6 @@ class OperationCall:
 
 @dataclass(eq=False)
 class _CacheEntry:
-    """Program, or the reason for none."""
-
     execution: Execution | None = None
     refusal: str = ""
     lock: Lock = field(default_factory=new_lock)
@@ -237,7 +233,6 @@ class ProgramCache:
                     continue  # evicted by another thread
 
     def clear(self) -> None:
-        """Close all programs and contexts."""
         with self._lock:
             close_all([*self._kept.values(), *self._contexts.values()])
             self._kept.clear()
@@ -290,7 +285,6 @@ def _compile_model(context: Context, model: Model) -> Execution | str:
 
 
 def _model(call: OperationCall) -> Model | str:
-    """Return a model of the operation, or the reason why it is invalid."""
     builder = ModelBuilder()
     try:
         inputs = [builder.add_input(f"input {at}", type_) for at, type_ in enumerate(call.types)]

@@ -68,7 +68,6 @@ def _is_floating(dtype: Dtype) -> bool:
 
 
 def _common(dtypes: Sequence[Dtype], numbers: Iterable[object] = ()) -> Dtype:
-    """Return the common type of tensors and Python numbers."""
     common_dtype = functools.reduce(np.promote_types, list(filter(_is_floating, dtypes)) or dtypes)
     kinds = set(map(type, numbers))
     if float in kinds:
@@ -195,7 +194,6 @@ def _apply(
 
 
 def _tensors(operands: Sequence[Any]) -> list[Any]:
-    """Return operands as tensors on their common device."""
     like: Any = common_place(operands)
     return [each if isinstance(each, OnDevice) else like.with_array(contents(each)) for each in operands]
 
@@ -213,7 +211,6 @@ def _all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def _along(a: Placed, axis: int | None) -> tuple[Placed, int]:
-    """Return a tensor and its axis, flattened without one."""
     return (reshape(a, -1), 0) if axis is None else (a, _all_axes(axis, a.array.ndim)[0])
 
 
@@ -251,7 +248,6 @@ def _stack(arrays: Any, axis: int = 0) -> Any:
 
 
 NotMapped = object()
-"""Result for arguments without an operation."""
 
 
 def _where(condition: Any, /, x: Any = None, y: Any = None) -> Any:

@@ -251,7 +251,6 @@ class Tensor(TensorOperators):
 
 
 _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
-"""Reduction by ufunc."""
 
 
 def _refuse_outs(outs: Sequence[Any]) -> None:
@@ -292,7 +291,6 @@ _signature = cache(inspect.signature)
 
 
 def _takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Check that a row has these parameters."""
     with suppress(TypeError):
         return bool(_signature(function).bind(*args, **kwargs))
     return False

@@ -102,4 +102,3 @@ _PRODUCTS: Mapping[str, Callable[[Types, Types], float]] = {
     "attention": lambda inputs, outputs: 2.0 * inputs[0].size * inputs[1].dimensions[-2],
     **dict.fromkeys(("lstm", "gru", "rnn"), _by_steps),
 }
-"""Multiply-adds by kernel, from the types of inputs and outputs."""

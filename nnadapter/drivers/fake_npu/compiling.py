@@ -45,7 +45,6 @@ def observer(folder: str, check: bool, arithmetic: Arithmetic) -> Observer | Non
 
 
 def _numbered(folder: Path) -> Path:
-    """Create and return the next numbered folder."""
     for number in count(sum(1 for _ in folder.iterdir()) if folder.exists() else 0):
         place = folder / f"model-{number:04}"
         try:

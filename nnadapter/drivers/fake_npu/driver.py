@@ -94,7 +94,6 @@ class FakeNpuDevice(TableDevice):
 
     @property
     def waits(self) -> int:
-        """Number of host waits for streams and events."""
         return self._waits.number
 
 

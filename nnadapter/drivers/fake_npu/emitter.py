@@ -88,7 +88,6 @@ class Emitter:
         return derived(_in_cells, value) if self._is_half(dtype) else value
 
     def result_type(self, operand: int) -> TensorType:
-        """Return the device type of an operand."""
         if operand not in self._result_types:
             type_ = self.model.operands[operand].type
             cell = "float32" if type_.dtype is DataType.FLOAT16 else type_.dtype.value

@@ -33,7 +33,6 @@ from nnadapter.traces.trace import ENGINE, Trace
 
 _UNSETTLED = -1
 _AFFIXES = tuple(product(("", "scipy_"), ("", "64_", "_64")))
-"""Affixes of OpenBLAS function names."""
 
 
 class BlasThreads:
@@ -41,7 +40,6 @@ class BlasThreads:
 
     def __init__(self) -> None:
         self.limits: dict[object, int] = {}
-        """Limit of each running computation."""
         self._lock = new_re_lock()
         self._is_setting = False
         self._number = 0
@@ -105,8 +103,6 @@ def run_limited(steps: Iterable[Callable[[], object]], limit: int) -> None:
 
 
 class _Pool:
-    """Thread pool of one OpenBLAS."""
-
     def __init__(self, library: Any) -> None:
         self.number, self.set_number = (_function(library, f"openblas_{verb}_num_threads") for verb in ("get", "set"))
 
@@ -127,7 +123,6 @@ def _pools() -> list[_Pool]:
 
 
 _UNBOUND: Run = int
-"""Placeholder for instructions bound per run."""
 Bound = tuple[list[Any], list[Run]]
 """Array of every tensor (None for the caller's), and bound instructions."""
 
@@ -152,7 +147,6 @@ class Binding:
         ]
 
     def outputs(self) -> list[tuple[tuple[int, ...], str]]:
-        """Return shape and data type of each output."""
         types = (self.graph.tensors[tensor].type for tensor in self.graph.outputs)
         return [(type_.dimensions, type_.dtype) for type_ in types]
 
@@ -183,7 +177,7 @@ class Binding:
         return other
 
     def runs(self, before: Bound, inputs: Sequence[Array], results: Sequence[Array]) -> list[Run]:
-        """Return all instructions, bound to the caller's arrays too."""
+        """Return all instructions, bound to the caller's arrays where needed."""
         arrays, runs = before[0].copy(), before[1].copy()
         for tensor, home, position in self._foreign:
             array = (inputs if home is Home.INPUT else results)[position]
@@ -289,7 +283,6 @@ class FakeNpuExecution(Execution):
 
     @contextmanager
     def _device_outputs(self) -> Iterator[list[DeviceTensor]]:
-        """Allocate outputs; free them if the block raises."""
         outputs: list[DeviceTensor] = []
         try:
             for form in self._binding.outputs():

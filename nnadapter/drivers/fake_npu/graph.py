@@ -84,13 +84,11 @@ class NpuGraph:
 
     tensors: tuple[NpuTensor, ...]
     instructions: tuple[Instruction, ...]
-    """Execution order."""
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     """Tensors that share no memory with each other, inputs or constants."""
 
     def with_values(self, values: Mapping[int, Array]) -> NpuGraph:
-        """Return the graph with some constants replaced."""
         tensors = list(self.tensors)
         for index, value in values.items():
             tensors[index] = NpuTensor(tensors[index].type, value, tensors[index].view_of)

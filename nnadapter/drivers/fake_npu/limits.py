@@ -32,10 +32,8 @@ ALL_NUMBERS: Types = NUMBERS | {DataType.INT64, DataType.FLOAT64}
 NUMBERS.
 """
 HELD: Types = ALL_NUMBERS | BOOLEANS
-"""Types of device tensors."""
 
 LARGEST_RANK = 6
 NOT_EMPTY = "tensors with at least one element"
 SMALL_RANK = f"rank at most {LARGEST_RANK}"
 LIMITS = f"every operand: {NOT_EMPTY}, {SMALL_RANK}"
-"""Limits of all operations, as text."""

@@ -16,9 +16,7 @@ class Home(StrEnum):
 
     CONSTANT = "constant"
     INPUT = "input"
-    """Array of the caller."""
     OUTPUT = "output"
-    """Array of the run."""
     ARENA = "arena"
 
 
@@ -33,7 +31,6 @@ class MemoryPlan(NamedTuple):
 
     @property
     def arena_over_bound_percent(self) -> float:
-        """Excess of the arena over the lower bound."""
         bound = self.arena_lower_bound_bytes
         return 100.0 * (self.arena_bytes - bound) / bound if bound else 0.0
 

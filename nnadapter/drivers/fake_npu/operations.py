@@ -53,13 +53,11 @@ class OperationRow:
     ranks: tuple[int, int] = (0, LARGEST_RANK)
     """Smallest and largest rank of the first input."""
     limits: str = ""
-    """Further limits, as text."""
     moves: bool = False
     """True if elements are only moved, so that nothing needs rounding."""
 
     @property
     def limits_in_words(self) -> str:
-        """Limits other than types and ranks."""
         more = sorted(self.quantized & (EIGHT_BITS | _SIXTEEN_BITS) - self.dtypes)
         words = [f"also quantized {', '.join(more)}"] if more else []
         return "; ".join([*words, *([self.limits] if self.limits else [])])
@@ -263,7 +261,6 @@ _FAMILIES = (_elementwise, _images, _normalizations, _movements)
 OPERATIONS: Mapping[str, OperationRow] = MappingProxyType(
     {row.type: _with_quantized(row) for family in _FAMILIES for row in family()}
 )
-"""Rows by adapter IR type."""
 
 _PARTS: Mapping[tuple[str, object], tuple[str, ...]] = {
     ("GELU", "none"): ("ERF",),

@@ -48,7 +48,6 @@ OPTIONS = (
         for name, (default, minimum, meaning) in _HARDWARE.items()
     ),
 )
-"""Option table for the host's validation."""
 
 _ONNX_NAMES = {
     "CausalConvWithState": "CAUSAL_CONV",

@@ -51,7 +51,6 @@ class ProgramNeeds(NamedTuple):
 
     arithmetic: Arithmetic
     memory_bytes: int
-    """Device memory for weights, arena, inputs and outputs."""
     operations: tuple[str, ...]
     """Adapter IR types that must not be switched off."""
 
@@ -258,7 +257,6 @@ class SymbolicGraph:
             for index, instruction in enumerate(graph.instructions)
             if index in self._parameters or self.kinds.keys() & {*instruction.inputs, *instruction.outputs}
         ]
-        """Instructions that depend on symbolic sizes."""
 
     def specialize(self, replay_values: Sequence[Any]) -> NpuGraph:
         """Return the graph with concrete numbers."""
@@ -328,7 +326,6 @@ class FakeNpuOpenProgram(Program):
         return OpenTableExecution(self)
 
     def execution_at(self, sizes: Sequence[Any]) -> Execution:
-        """Return an execution for concrete sizes."""
         binding = self._binding(sizes)
         events = self._events and self._events(binding.graph)
         return _SizedExecution(self, binding, *self._resources, events)

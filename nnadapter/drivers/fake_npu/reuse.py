@@ -28,7 +28,6 @@ _CONSTANTS = 64
 """Sets of constants per template. Caches evict the least recently used."""
 _STRUCTURES = 64
 _TEMPLATES = 8
-"""Templates per structure."""
 _SIZES = 4
 """Planned sets of numbers per template."""
 _MOST_FAILURES = 4
@@ -45,7 +44,6 @@ class BoundConstants:
         self._arrays: Cache[tuple[int, ...], tuple[_References, _References]] = Cache("fake_npu: constants", _CONSTANTS)
 
     def keep(self, sources: Sequence[Array], arrays: Sequence[Array]) -> None:
-        """Cache arrays computed from `sources`."""
         key = tuple(map(id, sources))
         self._arrays.drop(key)  # an equal key belongs to dead sources
         self._arrays.put(key, (tuple(map(weakref.ref, sources)), tuple(map(weakref.ref, arrays))))
@@ -66,7 +64,6 @@ class Groups:
     labels: tuple[Hashable, ...]
     """Constant number or group of each position."""
     fixed: tuple[int, ...]
-    """Positions of constant numbers."""
     groups: tuple[tuple[int, ...], ...]
     """Other positions, grouped."""
 
@@ -110,8 +107,6 @@ def _comparable(values: Sequence[Any]) -> Sequence[Hashable]:
 
 
 class _ModelFacts(NamedTuple):
-    """Facts shared by all sizes of a model."""
-
     structure: object
     """Compared by identity; `ir.structure` shares it between sizes."""
     weight_bytes: int
@@ -204,7 +199,6 @@ class Lowerings:
 
     @property
     def templates(self) -> int:
-        """Number of templates."""
         return sum(len(structure.templates) for structure in self._structures.values())
 
     def prepare(self, model: Model) -> LoweredModel:
@@ -244,7 +238,6 @@ class Lowerings:
         return filled
 
     def _keep(self, structure: _Structure, template: LoweringTemplate) -> None:
-        """Move a template to the front."""
         with self._lock:
             if structure.templates[:1] != (template,):
                 others = (other for other in structure.templates if other is not template)

@@ -59,7 +59,6 @@ class DeviceMemory:
         return DeviceTensor(self.allocate(prod(dimensions) * array_type.itemsize), array_type, dimensions)
 
     def count(self, freed: int = 0, bytes_in: int = 0, bytes_out: int = 0) -> None:
-        """Record freed and copied bytes."""
         with self._lock:
             self._used -= freed
             self._in += bytes_in
@@ -143,7 +142,6 @@ class FakeNpuEvent(Event):
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self.point: _Point | None = None
-        """Position of the last record."""
 
     @property
     def is_done(self) -> bool:
@@ -173,7 +171,6 @@ class _Queue:
         """First failure that no caller received."""
 
     def do_all(self) -> None:
-        """Process work until None."""
         while (item := self.work.get()) is not None:
             if isinstance(item, _Point):
                 item.reached(self.failure)

@@ -29,7 +29,7 @@ def compare_the_other_way(operator: Any) -> None:
 
 
 def divide_exactly(division: Any) -> None:
-    """Mark a division so that it does not become a product with the reciprocal."""
+    """Prevent multiplication by the reciprocal."""
     division.get_rt_info()["nonconvertable_divide_0"] = True
 
 
@@ -84,7 +84,6 @@ _MOVING = frozenset((
     "Broadcast", "Convert", "Identity", "Negative", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose",
     "Unsqueeze",
 ))  # fmt: skip
-"""Operators that constants move through."""
 
 
 class _Size(NamedTuple):
@@ -98,7 +97,7 @@ _NONE = _Size()
 
 
 def keep_small_terms(operators: Operators) -> None:
-    """Separate sums or products with constants if the first constants are large."""
+    """Separate large constants of consecutive sums or products."""
     constant_names, sizes = set[str](), dict[str, _Size]()
     for kind, operator in operators:
         read = [source.get_node() for source in operator.input_values()]
@@ -146,7 +145,6 @@ _SIZES: Mapping[str, Callable[[_Size, Any], _Size]] = {
     "Multiply": _multiplied,
     "Divide": _divided,
 }
-"""Magnitudes after another constant."""
 
 
 def _largest(value: Any, *, is_divisor: bool = False) -> float:

@@ -103,7 +103,6 @@ def _is_shared(tensor: onnx.TensorProto) -> bool:
 
 
 def _fill(model: Any, tensors: Mapping[str, onnx.TensorProto]) -> None:
-    """Replace inputs by the constants of their names."""
     for parameter in model.get_parameters():
         name = next(filter(tensors.get, parameter.output(0).get_names()), None)
         if name is not None:
@@ -190,7 +189,6 @@ def is_read_as_written(model: onnx.ModelProto) -> bool:
 
 
 def _is_of_one_sequence(parts: Parts, name: str) -> bool:
-    """Check for a batch of 1 in [steps, batch, features]."""
     value = parts.value(name)
     shape = value.shape if value is not None else None
     return shape is not None and len(shape) == 3 and shape[1] == 1
@@ -286,7 +284,6 @@ class Asker:
         attempt: Callable[[onnx.ModelProto], Unsupported | None],
         at_once: Callable[[Mapping[int, _Case], Parts], bool] | None = None,
     ) -> dict[int, Unsupported]:
-        """Query the uncached cases, first all together."""
         if len(self._known) > _MOST_KNOWN:
             self._known = {}
         cached_verdicts = self._known  # another thread may replace the cache
@@ -349,7 +346,6 @@ def _notes_of(engine_model: Any) -> list[str]:
 def _program_of(
     compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any], notes: Sequence[str]
 ) -> OpenvinoProgram:
-    """Return the program of a compiled model; raise ValueError if its outputs differ from ONNX's."""
     weight_bytes = sum(map(bytes_of, model.graph.initializer))
     return OpenvinoProgram(
         compiled, signature_of(compiled, model), seal, weight_bytes, copied_bytes(model),
@@ -358,6 +354,5 @@ def _program_of(
 
 
 def _cases(positions: Sequence[int], model: onnx.ModelProto, parts: Parts, query_kind: str) -> dict[_Case, list[int]]:
-    """Group positions of nodes by cache key."""
     opsets = tuple(sorted(opsets_of(model.opset_import).items()))
     return {_Case(query_kind, opsets, case): alike for case, alike in parts.sized_cases(positions).items()}

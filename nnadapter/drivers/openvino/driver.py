@@ -181,7 +181,6 @@ class OpenvinoDevice(Device):
 
     @cached_property
     def _properties(self) -> frozenset[str]:
-        """Names of the settable properties."""
         with translated(f"OpenVINO's {self._name} did not open", "update its driver", DeviceUnavailableError):
             return frozenset(map(str, core().get_property(self._name, "SUPPORTED_PROPERTIES")))
 

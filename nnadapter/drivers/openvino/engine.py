@@ -154,8 +154,6 @@ _TWINS = frozenset(char for char in "bBhHiIlLqQ" if np.dtype(np.dtype(char).str)
 
 
 class _Memory:
-    """Memory of an array in numpy's array interface."""
-
     __slots__ = ("__array_interface__", "_owner")
 
     def __init__(self, interface: dict[str, Any], owner: Array) -> None:
@@ -187,7 +185,6 @@ class Output(NamedTuple):
     """Output port, numbered by position."""
 
     dtype: str
-    """numpy name."""
     shape: tuple[int | None, ...]
     """None is a size that is unknown before the run."""
 

@@ -70,12 +70,10 @@ class Form:
 
     @property
     def output_shape(self) -> tuple[Any, ...]:
-        """Shape of the first output; dynamic sizes are `DynamicSize`."""
         return self._shape(self.node.output[0])
 
     @property
     def scales(self) -> Sequence[float]:
-        """Scales of Resize or Upsample, if present."""
         position = 2 if self.node.op_type == "Resize" and self.opset > 10 else 1
         if self.has(position) and not self.is_constant(position):
             raise DynamicSizeError
@@ -118,7 +116,7 @@ class Form:
 
 
 def makes_part_of_pixel(form: Form) -> bool:
-    """Check for scales of Resize with a fractional output size."""
+    """Check Resize for a fractional output size."""
     shape = form.shape(0)
     axes = form.attribute("axes", range(len(shape)))
     scaled = ((scale, shape[axis]) for axis, scale in zip(axes, form.scales, strict=False))
@@ -126,7 +124,7 @@ def makes_part_of_pixel(form: Form) -> bool:
 
 
 def changes_channels(form: Form) -> bool:
-    """Check whether Resize of at least 4 dimensions changes batch or channels."""
+    """Check Resize for changed batch or channels."""
     if len(form.shape(0)) < 4:
         return False
     pairs = zip(form.shape(0)[:2], form.output_shape[:2], strict=True)
@@ -136,7 +134,7 @@ def changes_channels(form: Form) -> bool:
 
 
 def wide_strides(form: Form) -> bool:
-    """Check for automatic padding with dilations, or with strides wider than windows."""
+    """Check automatic padding with dilations, or with wide strides."""
     windows = zip(form.per_axis("kernel_shape"), form.per_axis("strides"), form.per_axis("dilations"), strict=True)
     return bool(form.attribute("auto_pad", b"").startswith(b"SAME")) and any(
         stride > _extent(size, dilation) or _extent(size, dilation) > size for size, stride, dilation in windows
@@ -144,7 +142,7 @@ def wide_strides(form: Form) -> bool:
 
 
 def overhanging(form: Form) -> bool:
-    """Check for a pool that counts padding and whose last window exceeds it."""
+    """Check for a last window beyond counted padding."""
     if not (form.attribute("ceil_mode", 0) and form.attribute("count_include_pad", 0)):
         return False
     sizes = form.shape(0)[2:]
@@ -158,7 +156,7 @@ def overhanging(form: Form) -> bool:
 
 
 def pads_whole_windows(form: Form) -> bool:
-    """Check for a convolution with automatic padding, or windows of padding only."""
+    """Check a convolution for automatic padding, or windows of padding only."""
     sizes = form.shape(1)[2:]
     pads = form.attribute("pads", [0] * 2 * len(sizes))
     padding = map(sum, zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
@@ -189,7 +187,7 @@ def padding_to_shape(form: Form) -> bool:
 
 
 def single_column(form: Form) -> bool:
-    """Check for a one-channel convolution that strides only in the last dimension, to one element."""
+    """Check for one channel and strides only in the last dimension, to one element."""
     *outer_strides, last = form.per_axis("strides")
     strides = last > 1 and 1 in outer_strides and form.shape(1)[1] * form.attribute("group", 1) == 1
     return bool(strides and form.output_shape[-1] == 1)
@@ -209,7 +207,7 @@ def other_functions_backwards(form: Form) -> bool:
 
 
 def is_crossed(form: Form) -> bool:
-    """Check for Softmax over several axes below opset 13; the engine uses one."""
+    """Check for Softmax over several axes below opset 13."""
     shape, axis = form.shape(0), form.attribute("axis", 1)
     if form.opset < 11:
         return len(shape) == 1 and axis == 1
@@ -217,7 +215,7 @@ def is_crossed(form: Form) -> bool:
 
 
 def swaps_alike(form: Form) -> bool:
-    """Check for a shape-preserving Transpose of non-reals; reals have a workaround."""
+    """Check for a shape-preserving Transpose of non-reals."""
     if form.has_dynamic_shapes or form.dtype(0) in _REALS:
         return False
     shape = form.shape(0)
@@ -226,13 +224,13 @@ def swaps_alike(form: Form) -> bool:
 
 
 def is_read_plainly_too(form: Form) -> bool:
-    """Check for other readers of the weights that a Gemm transposes."""
+    """Check for other readers of transposed Gemm weights."""
     name = form.node.input[1]
     return bool(form.attribute("transB", 0)) and name in form.parts.weights and len(form.parts.readers[name]) > 1
 
 
 def is_spread_over_weights(form: Form) -> bool:
-    """Check whether a product may broadcast its first factor over several constant matrices."""
+    """Check for a factor broadcast over constant matrices."""
     factor, weights = form.shape(0), form.shape(1)
     if form.node.input[1] not in form.parts.weights or len(weights) < 3 or len(factor) > 3:
         return False
@@ -242,7 +240,7 @@ def is_spread_over_weights(form: Form) -> bool:
 
 
 def is_crosswise(form: Form) -> bool:
-    """Check for broadcast inputs that are empty, or dynamic in different dimensions."""
+    """Check for empty inputs, or different dynamic dimensions."""
     shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]
     axes = [{len(shape) - at for at, size in enumerate(shape) if isinstance(size, DynamicSize)} for shape in shapes]
     opened = [dynamic_axes for dynamic_axes in axes if dynamic_axes]
@@ -265,7 +263,7 @@ def is_plain_einsum(form: Form) -> bool:
 
 
 def lone_labels(form: Form) -> Sequence[str]:
-    """Return the terms with a summed label that no other term has."""
+    """Return terms with a summed label of their own."""
     terms, result = _equation(form)
     everything = "".join(terms) + result
     return [term for term in terms if any(everything.count(label) == term.count(label) for label in term)]
@@ -328,7 +326,7 @@ def is_beside_quantized(form: Form) -> bool:
 
 
 def has_scales_elsewhere(form: Form) -> bool:
-    """Check for a constant's several scales along another axis than its readers retain."""
+    """Check for scales along an axis that readers do not retain."""
     if not _is_weight(form) or math.prod(form.shape(1)) == 1:
         return False
     if len(form.shape(1)) != 1 or form.attribute("block_size", 0):

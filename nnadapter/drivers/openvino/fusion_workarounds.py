@@ -39,7 +39,6 @@ _CHAINED = _ELEMENTWISE | frozenset((
     "IsInf", "IsNaN", "Less", "LessEqual", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor", "NotEqual", "Select",
     "Sin", "Sinh", "Tan",
 ))  # fmt: skip
-"""Operators that become one kernel in a row."""
 _CHANNELS = 1
 _SHAPING = frozenset(("Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _FOLLOWED = _ELEMENTWISE | _SHAPING | {"Broadcast", "Concat", "Pad", "Slice", "StridedSlice", "Tile"}
@@ -52,13 +51,11 @@ _HALVING = frozenset(("Slice", "Split", "StridedSlice", "VariadicSplit"))
 _LONGEST_CHAIN = 100
 """Elementwise operators in a row that compile in linear time."""
 DIVIDED_CHAINS = "long chains are divided"
-"""Start of the report's note."""
 _SIZES = frozenset(("i64", "u64"))
-"""Data types of sizes."""
 
 
 def replace_cast(convert: Any) -> None:
-    """Remove a Convert to its input's type; an output becomes an opaque step."""
+    """Remove a Convert to its input's type."""
     source, result = convert.input_value(0), convert.output(0)
     if source.get_element_type() != result.get_element_type():
         return
@@ -71,7 +68,7 @@ def replace_cast(convert: Any) -> None:
 
 
 def broadcast_before_constants(operators: Operators) -> None:
-    """Broadcast operands that a constant enlarges before they are combined."""
+    """Broadcast operands before a constant enlarges them."""
     constants = set[str]()
     for kind, operator in operators:
         inputs = operator.inputs()
@@ -100,7 +97,6 @@ def _broadcast_operand(operator: Any, constants: set[str]) -> None:
 
 
 def _enlarges(constant: Any, shape: Any) -> bool:
-    """Check whether a constant may enlarge a shape."""
     if shape.rank.is_dynamic:
         return len(constant) > 0
     sizes = list(shape)
@@ -111,7 +107,7 @@ def _enlarges(constant: Any, shape: Any) -> bool:
 
 
 def separate_reduction(reduction: Any) -> None:
-    """Insert an opaque step after a reduction that drops dimensions before elementwise operators."""
+    """Separate a reduction that drops dimensions from elementwise readers."""
     if not reduction.get_attributes().get("keep_dims", True) and _reaches_elementwise(reduction.output(0)):
         insert(reduction.output(0))
 
@@ -129,7 +125,7 @@ def _reaches_elementwise(value: Any) -> bool:
 
 
 def separate_gates(product: Any) -> None:
-    """Insert an opaque step after operands that are combined with the result of attention."""
+    """Separate attention from operands combined with its result."""
     if any(True for _ in _weights(product)):
         for port in list(_gates(product)):
             part(port, opaque)
@@ -181,7 +177,7 @@ def _is_computed(value: Any) -> bool:
 
 
 def separate_weights(product: Any) -> None:
-    """Insert an opaque step before a product with a Softmax of another rank."""
+    """Separate a Softmax from a product of another rank."""
     ranks = {str(source.get_partial_shape().rank) for source in product.input_values()}
     if any({str(softmax.get_output_partial_shape(0).rank)} != ranks for softmax in _weights(product)):
         part(product.input(0), opaque)
@@ -196,7 +192,7 @@ def multiply_by_number(product: Any) -> None:
 
 
 def separate_slope(product: Any) -> None:
-    """Insert an opaque step between Relu, or x - |x|, and a vector that is not per channel."""
+    """Separate Relu, or x - |x|, from a vector that is not per channel."""
     for port, other in (product.inputs(), product.inputs()[::-1]):
         vector, shape = other.get_partial_shape(), port.get_partial_shape()
         if vector.rank == 1 and (shape.rank.is_dynamic or len(shape) > _CHANNELS + 1):
@@ -214,7 +210,7 @@ def _is_rectified(node: Any) -> bool:
 
 
 def separate_rotation(concat: Any) -> None:
-    """Insert an opaque step after a Concat of halves that is not a plain rotary embedding."""
+    """Separate a Concat of halves that is not a plain rotary embedding."""
     if concat.get_input_size() == 2 and _is_odd_rotation(concat):
         insert(concat.output(0))
 
@@ -232,7 +228,6 @@ def _is_odd_rotation(concat: Any) -> bool:
 
 
 def _negated(node: Any) -> Any:
-    """Return the value that a node negates, or None."""
     kind = node.get_type_name()
     if kind == "Negative":
         return node.input_value(0)
@@ -272,7 +267,7 @@ def _has_width(value: Any, shape: Any) -> bool:
 
 
 def separate_factor(sigmoid: Any) -> None:
-    """Insert an opaque step before a Sigmoid of a product with a computed number."""
+    """Separate a Sigmoid from a product with a computed number."""
     source = sigmoid.input_value(0)
     factors = source.get_node().input_values() if kind_of(source) == "Multiply" else []
     if any(_is_number(factor) and not is_constant(factor) for factor in factors):
@@ -285,7 +280,7 @@ def _is_number(value: Any) -> bool:
 
 
 def separate_scales(operators: Operators) -> None:
-    """Insert a step before norms of quantized models, and before Gather by several dimensions."""
+    """Insert steps before norms of quantized models, and before Gather by several dimensions."""
     if all(kind != "FakeQuantize" for kind, _ in operators):
         return
     values = [value for kind, operator in operators for value in _scaled(kind, operator)]

@@ -24,7 +24,7 @@ _ORDER = 1
 
 
 def separate_shape_preserving(transpose: Any) -> None:
-    """Insert steps around a Transpose of reals that preserves the shape."""
+    """Separate a shape-preserving Transpose of reals on both sides."""
     if transpose.get_output_element_type(0).is_real() and _keeps_shape(transpose):
         part(transpose.input(0))
         insert(transpose.output(0), parted)
@@ -39,7 +39,7 @@ def _keeps_shape(transpose: Any) -> bool:
 
 
 def preserves_shape(sizes: tuple[int, ...], order: list[int]) -> bool:
-    """Check for a permutation beyond the last two dimensions that preserves the shape."""
+    """Check for a shape-preserving permutation beyond the last two dimensions."""
     is_moved = any(sizes[axis] > 1 for at, axis in enumerate(order[:-2]) if at != axis)
     return is_moved and tuple(sizes[axis] for axis in order) == sizes
 
@@ -48,7 +48,7 @@ _REALS = frozenset(("f16", "f32"))
 
 
 def part_scores(softmax: Any) -> None:
-    """Insert a step before a Softmax or Exp of a product with dynamic length."""
+    """Separate a product from a Softmax or Exp of dynamic length."""
     is_real = softmax.get_output_element_type(0).get_type_name() in _REALS
     if is_real and _grows(softmax.get_output_partial_shape(0)) and _is_of_product(softmax.input_value(0).get_node()):
         part(softmax.input(0))
@@ -77,7 +77,7 @@ _ELEMENTWISE = frozenset((
 
 
 def leave_out_opposite_order(last: Any) -> None:
-    """Remove Transposes that undo each other around elementwise operators."""
+    """Remove Transposes that undo each other."""
     value, port = last.input_value(0), None
     while (input_port := _elementwise_input(value)) is not None:
         port, value = input_port, input_port.get_source_output()
@@ -152,7 +152,6 @@ def keep_parts(concat: Any) -> None:
 
 
 def _joins_back(split: Any, concat: Any, order: Sequence[int]) -> bool:
-    """Check for a Concat of single channels that is its own inverse."""
     axis, shape = _axis_of(split, 1), split.get_input_partial_shape(0)
     if axis is None or shape.rank.is_dynamic or shape[axis].is_dynamic:
         return False
@@ -162,7 +161,6 @@ def _joins_back(split: Any, concat: Any, order: Sequence[int]) -> bool:
 
 
 def _with_sizes(split: Any) -> Any:
-    """Return the Split with computed sizes, folded if static."""
     operators, (values, axis) = module().opset13, split.input_values()
     count = split.get_output_size()
     extent = operators.gather(operators.shape_of(values), axis, operators.constant(np.int64(0)))
@@ -203,7 +201,6 @@ def reduce_in_four_dimensions(reduction: Any) -> None:
 
 
 def _reduced_axis(reduction: Any) -> int | None:
-    """Return the only reduced axis of three, or None."""
     rank, source = reduction.get_input_partial_shape(0).rank, reduction.input_value(1).get_node()
     if rank.is_dynamic or rank.get_length() != _RANK:
         return None

@@ -1,15 +1,14 @@
 """Reviewed table of ops and data types that OpenVINO computes correctly.
 
-Rows were compared with ONNX Runtime and onnx's reference evaluator (`tests/drivers/openvino/sweep`). Missing entries
-are wrong or unchecked:
+Compared with ONNX Runtime and onnx's reference evaluator (`tests/drivers/openvino/sweep`). Missing entries are wrong or
+unchecked:
 
-- float64 is computed in float32, int64 and uint64 in int32, even if only moved. int64 is accepted for counts and
-  positions.
-- int32 and uint32 go through float32 in most arithmetic, comparisons, reductions and Clip.
+- float64 is computed in float32, int64 and uint64 in int32; int64 is accepted for counts and positions only.
+- int32 and uint32 go through float32 in arithmetic, comparisons, reductions and Clip.
 - int8 and uint8 saturate in arithmetic; ONNX wraps around.
 - TopK and NonMaxSuppression order equal scores differently; Softplus is off by half a percent below -8.
-- DynamicQuantizeLinear and QuantizeLinear round halves differently. The first is expanded
-  (`nnadapter/onnx/standard_bodies.py`); the second is accepted as off by one step.
+- Quantization rounds halves differently. DynamicQuantizeLinear is expanded; QuantizeLinear is accepted as off by one
+  step.
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ _FLOAT32 = frozenset((DataType.FLOAT32,))
 _INT32 = frozenset((DataType.INT32,))
 _INT64 = frozenset((DataType.INT64,))
 _MOVED = FLOATS | _BYTES | _SHORTS | _INT32 | _BOOL
-"""Types that movement preserves."""
 
 
 class OperatorRow(NamedTuple):
     """Supported data types and limits of one op."""
 
     dtypes: frozenset[DataType]
-    """Types of all inputs and outputs without an entry below."""
     inputs: Mapping[int, frozenset[DataType]] = MappingProxyType({})
     outputs: Mapping[int, frozenset[DataType]] = MappingProxyType({})
     limits: str = ""
@@ -103,10 +100,8 @@ def _by_name(rows: Iterable[tuple[str, OperatorRow]]) -> Mapping[str, OperatorRo
 
 
 OPERATORS = _by_name(_ROWS)
-"""Supported ops of the default ONNX domain."""
 
 STATIC_SHAPE_OPS = frozenset(("LRN",))
-"""Ops for static shapes only."""
 
 DYNAMIC_FLOAT16_OPS = frozenset((
     "Abs", "Add", "Cast", "Clip", "Concat", "Cos", "Div", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor",

@@ -49,7 +49,6 @@ class Footprint(NamedTuple):
     nodes: int
     constant_bytes: int
     living_bytes: int
-    """Most bytes of tensors that are live at one time."""
 
     def held_bytes(self, copied_bytes: int) -> int:
         """Return the memory of the compiled model, with `copied_bytes` of constants."""
@@ -71,7 +70,6 @@ def footprint_of(compiled: Any) -> Footprint:
     input_names = {name for port in compiled.inputs for name in port.get_names()}
     constants = set[str]()
     allocations: dict[str, tuple[int, int]] = {}
-    """Operation -> position and bytes of its outputs."""
     last_use: dict[str, int] = {}
     constant_bytes = 0
     for position, operation in enumerate(operations):
@@ -187,9 +185,7 @@ _FEW_BYTES = 1 << 16
 """Largest outputs that are copied from the engine's memory; binding takes longer."""
 _NOTHING: Mapping[int, Any] = {}
 _LOOK_MS = 2
-"""Interval of checks for cancellation."""
 _COUNTING = frozenset(("NonMaxSuppression", "NonZero"))
-"""Operators with data-dependent output sizes."""
 
 
 class OpenvinoExecution(Execution):
@@ -214,7 +210,6 @@ class OpenvinoExecution(Execution):
         )
         self._knows_sizes = False if self._open else None
         self._stays = [shape is None or _is_small(shape, dtype) for shape, dtype in self._outputs]
-        """Outputs that stay in the engine's memory."""
         self._is_plain = all(self._stays) and not self._open
         """True if nothing is bound and outputs are copied."""
         self._bound_inputs: list[object] = [None] * len(self._inputs)
@@ -252,7 +247,6 @@ class OpenvinoExecution(Execution):
             raise _failed(error) from error
 
     def _allocate_outputs(self) -> Sequence[Array | None]:
-        """Return arrays for outputs, None for the engine's own memory."""
         return [
             None if stays or shape is None else np.empty(shape, dtype)
             for (shape, dtype), stays in zip(self._outputs, self._stays, strict=True)
@@ -386,7 +380,6 @@ def _plain_infer(request: Any, *, copies: bool) -> Callable[[Mapping[int, Any]],
 _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=3)
 """Imported programs of versions 1 and 2 may be wrong."""
 _ALIGNMENT = 64
-"""Alignment of the export, which the engine may reference."""
 
 
 class OpenvinoProgram(Program):
@@ -405,19 +398,6 @@ class OpenvinoProgram(Program):
         is_kept: bool = True,
         notes: Sequence[str] = (),
     ) -> None:
-        """Store a compiled model.
-
-        Args:
-            compiled: the engine's model.
-            signature: its ports.
-            seal: its device, engine and properties.
-            weight_bytes: bytes of all constants.
-            copied: bytes of constants copied by the engine.
-            read_from: memory that the engine references.
-            contents: the export it was imported from.
-            is_kept: it can be exported and imported correctly.
-            notes: for the report.
-        """
         self.notes = list(notes)
         self._seal = dict(seal)
         read = partial(_imported, seal=self._seal) if is_kept else None

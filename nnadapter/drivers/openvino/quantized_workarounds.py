@@ -22,7 +22,6 @@ from nnadapter.drivers.openvino.graph import (
 from nnadapter.ir.operand import Array
 
 _SEQUENCES = 3
-"""Rank of batched sequences of vectors."""
 
 
 def _pads_with_zeros(operator: Any) -> bool:
@@ -74,7 +73,6 @@ def keep_real(operator: Any) -> None:
 
 
 _GAMMA = 1
-"""Factor of a normalization."""
 
 
 def _is_by_negative(operator: Any) -> bool:
@@ -93,7 +91,6 @@ _NEGATIVE: Mapping[str, Callable[[Any], bool]] = {
 }
 """Operators that quantizers fuse with or pass, and the check for sign changes."""
 _OF_KNOWN: Mapping[str, Callable[..., Any]] = {"Subtract": np.subtract, "Multiply": np.multiply}
-"""Functions that dequantize constants, in addition to Convert."""
 
 
 def keep_signs(operators: Operators) -> None:
@@ -201,7 +198,6 @@ _STEPS = 255
 _DEPTH, _WIDTH = 256, 64
 _BITS = 8
 _DEQUANTIZING = frozenset(("Multiply", "Subtract", "Convert", "VariadicSplit", "Reshape", "Transpose"))
-"""Operators that dequantize integers, or select from them."""
 _IN_INTEGERS = _DEQUANTIZING | {"AvgPool", "Clamp", "Concat", "MaxPool", "Pad", "Relu", "Split", "Squeeze", "Unsqueeze"}
 """Operators before a product that leave it in integers."""
 
@@ -256,7 +252,6 @@ _LEVELS = 256
 """Levels of 8 bits; quantizers with more are not moved."""
 _NARROW = ("i8", "u8")
 _INPUT, _LOW, _HIGH, _LOWEST, _HIGHEST = range(5)
-"""Inputs of FakeQuantize: value, input bounds, output bounds."""
 
 
 def join_steps(operators: Operators) -> None:
@@ -280,7 +275,6 @@ def _join(quantizer: Any) -> None:
 
 
 def _dequantize(quantizer: Any, bounds: list[Array | None], wide: Any) -> None:
-    """Replace a dequantization by a quantizer with real results."""
     operators = module().opset13
     shifted = _only_reader(wide.output(0), "Subtract")
     point = np.zeros((), np.float32) if shifted is None else _constant(shifted.input_value(1))
@@ -296,13 +290,11 @@ def _dequantize(quantizer: Any, bounds: list[Array | None], wide: Any) -> None:
 
 
 def _only_reader(output: Any, kind: str) -> Any:
-    """Return the only reader if it has this type, otherwise None."""
     readers = [reader.get_node() for reader in output.get_target_inputs()]
     return readers[0] if len(readers) == 1 and readers[0].get_type_name() == kind else None
 
 
 def _constant(output: Any) -> Array | None:
-    """Return a constant as reals, or None."""
     node = output.get_node()
     is_known = is_constant(output) or (node.get_type_name() == "Convert" and is_constant(node.input_value(0)))
     return constant_numbers(output) if is_known else None
@@ -318,7 +310,6 @@ def keep_bounds(quantizer: Any) -> None:
 
 
 _PASSED = frozenset(("Convert", "Multiply", "Reshape", "Subtract", "Transpose"))
-"""Operators between quantized values and a product."""
 
 
 def part_products(operator: Any) -> None:
@@ -339,7 +330,6 @@ def _behind_identities(value: Any) -> Any:
 
 
 def _is_dequantized(value: Any) -> bool:
-    """Check for a value dequantized from 8 bits."""
     node = value.get_node()
     while node.get_type_name() in _PASSED:
         value = node.input_value(0)

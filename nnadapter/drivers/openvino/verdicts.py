@@ -58,7 +58,6 @@ class Restriction:
     """Refused form of a node."""
 
     ops: str
-    """Op types, separated by spaces."""
     applies: Callable[[Form], object]
     detail: str
     """Text after the op type."""
@@ -88,7 +87,6 @@ def _first(form: Form, table: Mapping[str, Sequence[Restriction]]) -> Verdict:
 
 
 _UNREAD_COORDINATES = (b"half_pixel_symmetric", b"tf_crop_and_resize")
-"""Modes of Resize that the engine does not read."""
 RESTRICTIONS = (
     Restriction(
         "Reshape Expand Tile Squeeze Unsqueeze Split Trilu",
@@ -298,7 +296,6 @@ RESTRICTIONS = (
         "Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds the value that it fills in"
     ),
 )
-"""Checked in this order."""
 DYNAMIC_SHAPE_RESTRICTIONS = (
     Restriction(
         "QuantizeLinear",
@@ -352,7 +349,6 @@ DYNAMIC_SHAPE_RESTRICTIONS = (
         Reason.UNSUPPORTED_DTYPE,
     ),
 )
-"""Additional restrictions for dynamic shapes."""
 DATA_RESTRICTIONS = (
     Restriction(
         "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Where Xor",
@@ -373,7 +369,6 @@ DATA_RESTRICTIONS = (
         Reason.DATA_DEPENDENT_SHAPE,
     ),
 )
-"""Additional restrictions for data-dependent shapes."""
 
 
 def _by_op(*tables: Sequence[Restriction]) -> Mapping[str, Sequence[Restriction]]:
@@ -392,12 +387,10 @@ _FIXED, _OPEN, _OF_DATA = (
 
 
 _COUNTING = frozenset(("ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"))
-"""Ops with counts as int64 results."""
 MOVING = frozenset((
     "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice", "Split", "Squeeze",
     "Tile", "Transpose", "Unsqueeze",
 ))  # fmt: skip
-"""Ops that move elements of their first input."""
 
 
 def counted_names(model: onnx.ModelProto) -> Collection[str]:
@@ -430,11 +423,9 @@ _SIZING = frozenset((
     "Trilu", "Clip", "Mod", "Abs", "Sign", "Pow", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "Split", "GatherND",
     "GatherElements", "ScatterND", "Flatten", "Xor",
 ))  # fmt: skip
-"""Ops on sizes, and on masks and positions of sizes."""
 _LEAST = {"Max": 0, "Min": 1, "Clip": 0}
 """Smallest accepted bound of sizes."""
 _BOUNDS = {"Max": slice(None), "Min": slice(None), "Clip": slice(1, 2)}
-"""Inputs that may be the bound."""
 _CAP = 2
 """Upper bound of Clip; alone it makes a Min."""
 _REALS = frozenset(("float16", "float32"))
@@ -458,9 +449,7 @@ class ModelAnalysis:
     sizes: Collection[str] = ()
     """Values computed from shapes or constants only."""
     measured: Collection[str] = ()
-    """See `measured_names`."""
     counted: Collection[str] = ()
-    """See `counted_names`."""
     has_dynamic_shapes: bool = False
 
     @staticmethod
@@ -475,7 +464,6 @@ class ModelAnalysis:
         return name in self.sizes and (value is None or value.dtype not in _REALS)
 
     def counts(self, node: onnx.NodeProto, name: str) -> bool:
-        """Check for an int64 count that the node moves."""
         value = self.parts.value(name)
         is_moved = node.op_type in MOVING and node.input[0] in self.counted and name in (node.input[0], *node.output)
         return is_moved and value is not None and value.dtype == "int64"

@@ -66,27 +66,21 @@ class Workaround:
 
     name: str
     defect: str
-    """Affected form and wrong result."""
     action: str
     apply: Callable[..., str | None] | None = None
     """Function that changes an operator, or all of them without `kinds`; may return a note."""
     function: str = ""
     """Function elsewhere that does it, as module and name."""
     kinds: frozenset[str] = frozenset()
-    """Operator types to change."""
     ops: frozenset[str] = frozenset()
     """ONNX ops that require it; empty for every model."""
     seen: str = "2026.4.1"
-    """Last OpenVINO version with the defect."""
     fixed: str = ""
     """Version without the defect; keep the row until `engine.OLDEST` reaches it."""
     processors: str = ""
-    """Affected processors, if not all."""
     changes_shapes: bool = False
-    """True if shapes must be inferred again."""
 
     def run(self, operators: Operators) -> str | None:
-        """Change the operators; return a note, if any."""
         if self.apply is None:
             return None
         if not self.kinds:
@@ -385,10 +379,8 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         function="program.OpenvinoExecution.compute_within",
     ),
 )
-"""Applied in this order."""
 
 NOTES = ("nnadapter", "notes")
-"""Path of notes in a model, one per line."""
 
 
 def apply_workarounds(model: Any, ops: Collection[str]) -> None:

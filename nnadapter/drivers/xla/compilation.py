@@ -52,7 +52,6 @@ def _trim() -> Callable[[int], Any] | None:
 
 
 Pack = Callable[[Array], Array]
-"""Function that packs a constant."""
 
 
 class Packing:
@@ -100,7 +99,6 @@ class Donating:
             return results
 
     def _form_or_none(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
-        """Compile a variant, or return None."""
         with (
             suppress(CompilationError),
             translated("XLA did not compile the segment", "see its message", CompilationError),
@@ -147,7 +145,6 @@ PASSES = ("simplify", "fuse_batch_normalization", "channels_last")
 """Passes that XLA lacks, or lacks for weights as arguments."""
 
 Key = tuple[int, Pack | None]
-"""Operand index, and packing function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +154,6 @@ class Compiled:
     executable: Any
     """JAX executable of inputs and constants."""
     constants: tuple[Any, ...]
-    """Constants on the device, in argument order."""
     device: Any
     results: tuple[str, ...]
     exported: bytes
@@ -252,8 +248,6 @@ def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
 def _function_of(
     model: Model, closures: Sequence[Computes], keys: Sequence[Key]
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """Return the segment as a function of inputs and constants."""
-
     def segment(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         given = {key: _as_said(model, key[0], value, key[1]) for key, value in zip(keys, constants, strict=True)}
         values: dict[int, Any] = {ABSENT: None}

@@ -72,12 +72,10 @@ class XlaContext(TableContext):
         give_back()
 
     def _seal(self) -> dict[str, str]:
-        """Return what a program must be compiled with to run here."""
         return {"jax": version(), "platform": platform_of(self._device), "precision": self._precision}
 
 
 KINDS = {"cpu": DeviceType.CPU, "gpu": DeviceType.GPU, "tpu": DeviceType.ACCELERATOR}
-"""JAX's kinds of devices."""
 
 _SYSTEMS = ("Linux", "Windows", "Darwin")
 _NEEDS = {
@@ -148,7 +146,6 @@ class XlaDevice(TableDevice):
         return XlaMemory(self._device, nbytes)
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
-        """Copy a tensor from any device of JAX."""
         return taken_over(tensor, self._device)
 
     @property
@@ -162,7 +159,6 @@ class XlaDevice(TableDevice):
         return XlaEvent()
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """Return XLA's counts; None on CPUs."""
         said = self._device.memory_stats()
         if not said:
             return None

@@ -50,10 +50,8 @@ class XlaStream(Stream):
 
     def __init__(self) -> None:
         self._results: list[Any] | None = []
-        """Results not waited for."""
 
     def add(self, results: Sequence[Any]) -> None:
-        """Add pending results."""
         open_results = self._open()
         open_results[:] = [result for result in open_results if not result.is_ready()]
         open_results.extend(results)
@@ -213,7 +211,6 @@ class XlaExecution(Execution):
         ]
 
     def _made(self, inputs: Sequence[DeviceTensor]) -> Sequence[Any]:
-        """Start a run in donated memory if possible."""
         values = list(map(value_of, inputs))
         given_up = [position for position, device_tensor in enumerate(inputs) if device_tensor.is_donated]
         try:
@@ -226,7 +223,6 @@ class XlaExecution(Execution):
             raise
 
     def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Return pending result arrays."""
         compiled = self._compiled
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
             results: Sequence[Any] = compiled.executable(list(inputs), compiled.constants)
@@ -234,8 +230,6 @@ class XlaExecution(Execution):
 
 
 class _Held:
-    """Memory of a result in numpy's array interface."""
-
     def __init__(self, result: Any) -> None:
         self._result = result.block_until_ready()
         self.__array_interface__ = {
@@ -259,7 +253,6 @@ Seal = Mapping[str, str]
 
 _ENVELOPE = Envelope(magic=b"nna-xla\n", version=1)
 _ALIGNMENT = 64
-"""Alignment of constants, used in place from a file."""
 
 
 class XlaProgram(Program):
@@ -283,7 +276,6 @@ class XlaProgram(Program):
         return 0
 
     def serialize(self) -> bytes:
-        """Serialize the function before XLA's compilation, and constants."""
         with own_settings():
             arrays = [np.asarray(value) for value in self._compiled.constants]
         constants = [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays]

@@ -25,7 +25,6 @@ FAMILIES: Mapping[str, str] = {
     "sampling": "affine_grid deformable_convolution grid_sample max_roi_pool resize_linear resize_nearest roi_align",
     "windows": "average_pool average_pool_axes max_pool max_pool_axes max_pool_with_indices max_unpool p_norm_pool",
 }
-"""Kernels by module."""
 _FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names.split()}
 
 

@@ -86,7 +86,6 @@ def _hidden_keys(
 
 
 def _blocks(sizes: Sizes) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks of batch items and key heads."""
     batch, groups, shared, queries, keys = sizes
     per_head = shared * queries * keys
     for items in blocks(batch, max(1, _BLOCK_SCORES // (per_head * groups))):
@@ -95,7 +94,6 @@ def _blocks(sizes: Sizes) -> Iterator[tuple[slice, slice]]:
 
 
 def _softmax(scores: Array, *, zeros_without_keys: bool) -> None:
-    """Compute the softmax along the last axis in place."""
     edge = np.maximum.reduce(scores, axis=-1, keepdims=True)
     if zeros_without_keys:
         np.maximum(edge, _LOWEST, out=edge)

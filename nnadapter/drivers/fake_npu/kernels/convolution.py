@@ -118,7 +118,6 @@ def transposed_convolution(
 
 
 def _volumes(out: Array, *, transposed: bool, group: int, bias: Array | None = None, **parameters: Any) -> None:
-    """Convolve volumes [N, C, D, H, W] with an ONNX filter."""
     x, weight, result = (_channels_last(parameters.pop("input")), parameters.pop("filter"), _channels_last(out))
     pack, convolve = (pack_transposed_filter, transposed_convolution) if transposed else (pack_filter, convolution)
     convolve(result, x, pack(weight, group=group), bias, **parameters)

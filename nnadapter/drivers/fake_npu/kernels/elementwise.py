@@ -82,7 +82,6 @@ def _sum(out: Array, first: Array, second: Array, *others: Array) -> None:
 
 
 def _round_to_half(out: Array, x: Array) -> None:
-    """Round float32 to float16 values."""
     x, out = x.reshape(-1), out.reshape(-1)
     for block in blocks(x.size, BLOCK_ELEMENTS):
         out[block] = x[block].astype(np.float16)

@@ -12,11 +12,9 @@ from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.operand import Array
 
 _BLOCK_BYTES = 1 << 20
-"""Bytes of a block's larger operand."""
 _BLOCK_ROWS = 192
 """Fewer rows are slow: BLAS packs the other factor for every block."""
 _BIAS_RUN = 2048
-"""Elements in an inner loop of numpy."""
 
 
 def rows_per_block(row_bytes: int) -> int:

@@ -16,7 +16,6 @@ Sizes = tuple[int, ...]
 
 
 def _split(*arrays: Array, axis: int) -> None:
-    """Split the last array into the others."""
     *parts, x = arrays
     ends = accumulate(part.shape[axis] for part in parts)
     for part, piece in zip(parts, np.split(x, list(ends)[:-1], axis), strict=True):
@@ -56,7 +55,6 @@ def _gather_elements(out: Array, x: Array, indices: Array, *, axis: int) -> None
 
 
 def _gather_nd(out: Array, x: Array, indices: Array, *, batch_dims: int) -> None:
-    """Copy the slices that index rows select."""
     batches, sizes = prod(x.shape[:batch_dims]), x.shape[batch_dims : batch_dims + indices.shape[-1]]
     positions = flat_positions(indices, sizes).reshape(batches, -1)
     positions += np.arange(batches).reshape(-1, 1) * prod(sizes)
@@ -74,7 +72,6 @@ _COMBINE: Mapping[str, Callable[..., None]] = {
 
 
 def _scatter_nd(out: Array, x: Array, indices: Array, updates: Array, *, reduction: str) -> None:
-    """Copy a tensor, then update the slices that index rows select."""
     sizes = x.shape[: indices.shape[-1]]
     positions = flat_positions(indices, sizes)
     np.copyto(out, x)
@@ -83,7 +80,6 @@ def _scatter_nd(out: Array, x: Array, indices: Array, updates: Array, *, reducti
 
 
 def _scatter_elements(out: Array, x: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> None:
-    """Copy a tensor, then update elements by their index along an axis."""
     check_indices(indices, x.shape[axis])
     places = list(np.meshgrid(*map(np.arange, indices.shape), indexing="ij", sparse=True))
     places[axis] = np.where(indices < 0, indices + x.shape[axis], indices)
@@ -128,7 +124,7 @@ def _reverse_sequence(out: Array, x: Array, lengths: Array, *, batch_axis: int, 
 
 
 def _range(out: Array, start: Array, delta: Array) -> None:
-    # in a narrow type, positions, products and sums wrap around alike
+    # positions, products and sums wrap around consistently in a narrow type
     np.add(np.arange(out.size).astype(out.dtype) * delta, start, out)
 
 

@@ -19,7 +19,6 @@ States = tuple[Array, ...]
 Step = Callable[[Array, States], States]
 """Input products [B, G * H], previous states -> next states."""
 Gate = partial[Array]
-"""Activation function with its parameters and clip limit."""
 
 
 def _recurrent(

@@ -79,7 +79,6 @@ def _running(
 
 
 def _hardmax(out: Array, x: Array, *, axis: int) -> None:
-    """Write 1 at the first largest element, and 0 elsewhere."""
     out[...] = 0
     np.put_along_axis(out, np.expand_dims(np.argmax(x, axis=axis), axis), 1, axis)
 
@@ -97,7 +96,6 @@ def _fourier_transform(out: Array, x: Array, *, axis: int, length: int, inverse:
 def _short_time_fourier_transform(
     out: Array, x: Array, window: Array | None = None, *, frame_step: int, frame_length: int, onesided: bool
 ) -> None:
-    """Compute Fourier transforms of windowed frames."""
     frames = np.lib.stride_tricks.sliding_window_view(_numbers(x), frame_length, axis=1)[:, ::frame_step]
     framed = np.ascontiguousarray(frames * (1 if window is None else window))
     real = framed.view(np.float32).reshape(*framed.shape, -1)

@@ -49,7 +49,6 @@ COORDINATES: Mapping[str, CoordinateRule] = {
     "half_pixel_symmetric": _half_pixel_symmetric,
     "pytorch_half_pixel": _pytorch_half_pixel,
 }
-"""Rules by ONNX's coordinate_transformation_mode."""
 
 _ALMOST = 1e-6
 ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
@@ -59,7 +58,6 @@ ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     "round_prefer_ceil": lambda place: np.floor(place) + (place - np.floor(place) >= 0.5 - _ALMOST),
     "round_prefer_floor": lambda place: np.floor(place) + (place - np.floor(place) > 0.5),
 }
-"""Rounding by ONNX's nearest_mode."""
 
 
 def _places(size: int, result: int, scale: float, mode: str) -> Array:
@@ -137,7 +135,6 @@ _NEIGHBORS: Mapping[str, Callable[[Array], Neighbors]] = {
 
 
 def _zero_outside(neighbors: Neighbors, size: int) -> Neighbors:
-    """Set weights outside the axis to 0."""
     return [
         (np.clip(index, 0, size - 1), np.where((index >= 0) & (index < size), weight, np.float32(0)))
         for index, weight in neighbors

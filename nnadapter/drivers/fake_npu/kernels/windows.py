@@ -100,7 +100,6 @@ _IMAGE, _AXES = 1, 2
 
 
 def _combined(x: Array, window: Window, first: int, result: Sequence[int], combine: Callable[..., object]) -> Array:
-    """Combine each window of a padded array, axis by axis."""
     for axis in range(window.rank):
         leading = (slice(None),) * (first + axis)
         parts = [x[(*leading, window.along(axis, tap, result[axis]))] for tap in range(window.kernel_shape[axis])]
@@ -157,7 +156,6 @@ def max_pool_with_indices(out: Array, indices: Array, x: Array, *, storage_order
 
 
 def _taps(window: Window, padded: Array, numbers: Array, result: Sequence[int]) -> Iterator[tuple[Array, Array]]:
-    """Yield the elements and flat indices that each tap reads."""
     for tap in window.taps():
         where = tuple(window.along(axis, step, result[axis]) for axis, step in enumerate(tap))
         yield padded[(slice(None), slice(None), *where)], numbers[where]

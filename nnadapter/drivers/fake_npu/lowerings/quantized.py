@@ -85,7 +85,6 @@ def _largest(type_: OperandType) -> int:
 
 
 def _centered(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: str) -> Array:
-    """Return `weight - zero_points` as floats."""
     shape = [1] * weight.ndim
     if axis >= 0:
         shape[axis] = -1
@@ -120,15 +119,12 @@ def _as_floats(bias: Array, *, dtype: str) -> Array:
 
 
 class _Product:
-    """Product of quantized operands."""
-
     def __init__(self, emitter: Emitter, operation: Operation) -> None:
         self.emitter, self.operation = emitter, operation
         operands = emitter.model.operands
         self.types = [operands[index].type for index in operation.inputs if index != ABSENT]
         self.result = operands[operation.outputs[0]].type
         self.dtype = "float32"
-        """Type of the sums."""
         inputs = operation.inputs
         self._bias = inputs[2] if len(inputs) > 2 and inputs[2] != ABSENT else None
 
@@ -164,11 +160,9 @@ class _Product:
         return [*self.emitter.emit("cast", (tensor,), (result,))]
 
     def weight(self) -> Array:
-        """Return the constant weight minus its zero point."""
         return derived(_centered, self.emitter.constant(self.operation.inputs[1]), **self._points(1), dtype=self.dtype)
 
     def factor(self, position: int, tensor: int) -> int:
-        """Return an input minus its zero point."""
         quantization = _quantization(self.types[position])
         inputs = (tensor, *_constants(self.emitter, quantization.zero_point))
         result = TensorType(self.dtype, self.emitter.type_of(tensor).dimensions)

@@ -16,6 +16,5 @@ _FAMILIES = (sequences, elementwise, windows, reductions, linear_algebra, moveme
 LOWERINGS: tuple[Lowers, ...] = tuple(
     function for family in _FAMILIES for function in vars(family).values() if rows_of(function)
 )
-"""Functions with table rows."""
 
 __all__ = ["LOWERINGS"]

@@ -66,7 +66,6 @@ def _is_float(x: Any) -> bool:
 
 
 def _rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a rounding that ignores integers."""
     return lambda x: function(x) if _is_float(x) else x
 
 
@@ -137,7 +136,6 @@ FUNCTIONS_OF_NUMBERS: Mapping[str, Callable[..., Any]] = shared(_NUMBERS) | {
 _BOOLEANS = "NOT AND OR XOR"
 
 FUSED = ("none", *ACTIVATIONS)
-"""Fusible activations."""
 
 
 lower_floats = direct(

@@ -194,13 +194,11 @@ lower_sampling = direct(_SAMPLING_FUNCTIONS, computes, types=ALL_FLOATS)
 
 
 def _counts(length: Any, bins: int, ratio: int) -> Any:
-    """Return samples per bin along an axis, [regions]."""
     wanted = jnp.maximum(0, jnp.ceil(length / bins)).astype(int)
     return jnp.full(length.shape, ratio) if ratio else wanted
 
 
 def _samples(start: Any, length: Any, counts: Any, bins: int, step: Any) -> Any:
-    """Return one sample's place per bin, [regions, bins]."""
     within = jnp.arange(bins) + ((step + 0.5) / jnp.maximum(counts, 1).astype(start.dtype))[:, None]
     return start[:, None] + within * length[:, None] / bins
 

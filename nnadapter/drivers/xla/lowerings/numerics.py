@@ -89,19 +89,15 @@ ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
     "gelu_tanh": lambda x: gelu(x, "tanh"),
     "swish": swish,
 }
-"""Functions by `fuse_code`."""
 
 
 QUANTIZED = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int4", "uint4")
-"""Types of quantized operands."""
 COMPUTED = ("int8", "uint8", "int32")
-"""Quantized types of computation."""
 
 _EXACT_IN_FLOAT32 = 1 << 24
 
 
 def _spread(values: Sequence[float], type_: OperandType, dtype: Any) -> Array:
-    """Return scales or zero points, shaped to broadcast along their axis."""
     axis = None if type_.quantization is None else type_.quantization.axis
     shape = () if axis is None else [-1 if dim == axis else 1 for dim in range(type_.rank)]
     return np.array(values, dtype).reshape(shape)
@@ -171,7 +167,6 @@ def _magnitude(type_: OperandType) -> int:
 
 
 def _largest_sum(operation: NamedOperation) -> int:
-    """Return the largest possible sum of products."""
     first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
     if operation.type == "MAT_MUL":
         depth = first.dimensions[-2 if operation.transpose_x and first.rank > 1 else -1]
@@ -236,7 +231,6 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 ALL_NUMBERS = (*ALL_FLOATS, *INTEGERS)
 HELD = (*ALL_NUMBERS, "bool")
 MOVED = (*HELD, "int4", "uint4")
-"""Types of movement and conversion."""
 LAYOUTS = ("NCHW", "NHWC")
 """Layouts of elementwise operations, and those with named axes."""
 
@@ -244,10 +238,9 @@ _NARROW = frozenset({DataType.FLOAT16, DataType.BFLOAT16})
 
 
 def computes(operation: NamedOperation, function: Function, pack: Pack | None = None) -> Computes:
-    """Return the computation of an operation, including conversion and activation; `pack` packs a constant second
-    input.
+    """Return the computation of an operation, with conversions and activation.
 
-    16-bit floats are computed in float32 and rounded once.
+    `pack` packs a constant second input. 16-bit floats are computed in float32 and rounded once.
     """
     attributes = {name: value for name, value in operation.attributes.items() if not name.startswith("fuse_")}
     finish = activation(operation)
@@ -304,6 +297,7 @@ def widened(value: Any) -> Any:
 
 
 def activation(operation: NamedOperation) -> Function:
+    """Return the fused activation."""
     code = str(operation.attributes.get("fuse_code", "none"))
     if code == "none":
         return jnp.asarray

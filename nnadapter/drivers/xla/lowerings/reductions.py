@@ -81,7 +81,6 @@ def _running_product(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
 
 
 def _moved_on(x: Any, axis: int, first: int) -> Any:
-    """Shift along an axis, starting with `first`."""
     rest = jax.lax.slice_in_dim(x, 0, max(0, x.shape[axis] - 1), axis=axis)
     front = jax.lax.slice_in_dim(jnp.full_like(x, first), 0, min(1, x.shape[axis]), axis=axis)
     return jnp.concatenate([front, rest], axis)

@@ -128,7 +128,6 @@ _Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
 _GATES = gate_functions(jnp, jax.nn.sigmoid)
 _FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
-"""Activation functions per direction."""
 
 
 def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:

@@ -41,7 +41,6 @@ def with_bias(result: Any, bias: Any, last: bool) -> Any:
 
 
 def _pairs(pads: Any) -> list[tuple[int, int]]:
-    """Return [begin…, end…] as pairs."""
     rank = len(pads) // 2
     return list(zip(pads[:rank], pads[rank:], strict=True))
 
@@ -208,7 +207,6 @@ def lower_norm_pool(operation: NamedOperation) -> Computes:
 
 
 def _taps(operation: NamedOperation) -> tuple[list[int], Array, Array]:
-    """Return window counts, and the result of `places`."""
     sizes, counts = operation.input.type.dimensions[2:], list(operation.output.type.dimensions[2:])
     return counts, *places(sizes, counts, operation)
 
