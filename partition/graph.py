@@ -1,4 +1,4 @@
-"""Graph that is partitioned: nodes, values and atoms; verdicts of devices; element types."""
+"""Graph that is partitioned, verdicts of devices on its atoms, and element types."""
 
 from __future__ import annotations
 
@@ -40,61 +40,57 @@ _TABLE = (
     (27, "float6_e2m3fn", 0.75),
     (28, "float6_e3m2fn", 0.75),
 )
-"""Number in `TensorProto.DataType`, name, and bytes of one packed element (0 for strings)."""
+"""Number in `TensorProto.DataType`, name, bytes of one packed element (0 for strings)."""
 
 DTYPE_OF_ELEMENT_TYPE: Mapping[int, str] = MappingProxyType({number: name for number, name, _ in _TABLE})
-"""Name of each element type. Source: onnx.proto, `TensorProto.DataType`."""
+"""Source: onnx.proto, `TensorProto.DataType`."""
 ELEMENT_TYPE_OF_DTYPE: Mapping[str, int] = MappingProxyType({name: number for number, name, _ in _TABLE})
-"""Inverse of `DTYPE_OF_ELEMENT_TYPE`."""
 ITEMSIZE_OF_DTYPE: Mapping[str, float] = MappingProxyType({name: size for _, name, size in _TABLE})
-"""Bytes of one element by name; fractional for packed sub-byte types."""
+"""Bytes of one element; fractional for packed sub-byte types."""
 
 
 class Reason(StrEnum):
-    """Code of a refusal. The values are stable: reports and rules use them."""
+    """Code of a refusal. The values are stable, since reports and rules use them."""
 
     UNSUPPORTED_OPERATION = "unsupported_operation"
-    """No converter, or no kernel on the device, for this op."""
+    """No converter or kernel for the op."""
     UNSUPPORTED_VERSION = "unsupported_version"
-    """The op is supported, but not in this schema version."""
+    """The op is supported in other schema versions."""
     UNSUPPORTED_DOMAIN = "unsupported_domain"
-    """No converter or device supports the op's domain."""
     UNSUPPORTED_ATTRIBUTE = "unsupported_attribute"
-    """The op is supported, but not with this attribute value."""
+    """The op is supported with other attribute values."""
     UNSUPPORTED_DTYPE = "unsupported_dtype"
-    """The device does not compute in this data type."""
     UNSUPPORTED_RANK = "unsupported_rank"
-    """The device does not support tensors of this rank."""
     UNSUPPORTED_TYPE = "unsupported_type"
-    """A value is not a dense tensor: a sequence, an optional, a map, a sparse tensor or strings."""
+    """A value is no dense tensor of numbers."""
     NOT_CONSTANT = "not_constant"
-    """An input must be a compile-time constant and is not."""
+    """An input must be a compile-time constant."""
     DYNAMIC_SHAPE = "dynamic_shape"
-    """A shape is unknown although the shapes of all model inputs are known."""
+    """A shape is unknown although the model's input shapes are known."""
     DATA_DEPENDENT_SHAPE = "data_dependent_shape"
     """A shape depends on the contents of a tensor."""
     CONTROL_FLOW = "control_flow"
     """The op runs a subgraph."""
     INVALID_NODE = "invalid_node"
-    """The node contradicts its own schema or shapes."""
+    """The node contradicts its schema or shapes."""
     SWITCHED_OFF = "switched_off"
     """The user disabled the op on this device."""
     RULE = "rule"
-    """A rule or limit of the user forbids it: a ban, a pin to another device, or a segment of too little benefit."""
+    """A rule or limit of the user forbids it."""
     MEMORY_LIMIT = "memory_limit"
-    """The segment is too large for the device, in memory or number of nodes; its halves may fit."""
+    """The segment has too many bytes or nodes; its halves may fit."""
     SEGMENT_LIMIT = "segment_limit"
-    """The device refuses the segment as a unit, for another reason than memory."""
+    """The device refuses the segment for another reason than memory."""
     COMPILE_FAILED = "compile_failed"
-    """The device accepted the nodes and then failed to compile them."""
+    """Compilation failed after the device accepted."""
     BANNED = "banned"
-    """It failed before on this version of the device's driver, and is banned until a certain day."""
+    """It failed before with this driver version; the ban expires on a certain day."""
     DRIVER_ERROR = "driver_error"
-    """The driver raised an error when queried."""
+    """The driver raised when queried."""
     WRONG_RESULT = "wrong_result"
-    """The device's result differed from the CPU's in a comparison."""
+    """The result differed from the CPU's in a comparison."""
     DEVICE_REFUSED = "device_refused"
-    """The device's own software refused without giving a code."""
+    """The device's software refused without a code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,7 @@ class Unsupported:
 
     reason: Reason
     detail: str
-    """One sentence: what the node has and what the device would accept."""
+    """One sentence: what the node has, and what the device would accept."""
 
     def __bool__(self) -> bool:
         return False
@@ -120,11 +116,11 @@ class Unsupported:
 Verdict = Supported | Unsupported
 
 SUPPORTED = Supported()
-"""Shared instance for every positive verdict."""
+"""Shared positive verdict."""
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the first refusal among `verdicts`, or SUPPORTED: an atom is supported only if all its parts are."""
+    """Return the first refusal among `verdicts`, or SUPPORTED."""
     for verdict in verdicts:
         if isinstance(verdict, Unsupported):
             return verdict
@@ -140,22 +136,22 @@ class GraphError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Static facts about one value of the graph."""
+    """Static facts about a value."""
 
     name: str
     """Unique in the graph."""
     dtype: str | None = None
-    """numpy data type name such as `float32`, `string`, or a container such as `sequence(float32)`; None if unknown."""
+    """numpy name, `string`, or a container such as `sequence(float32)`; None if unknown."""
     shape: tuple[int | str | None, ...] | None = None
-    """Dimensions; a name or None is an unknown one. None if the rank is unknown."""
+    """Dimensions, a name or None for an unknown one; None if the rank is unknown."""
     itemsize: float = 0
     """Bytes of one element; 0 for strings and sequences."""
     data_dependent: bool = False
-    """The shape depends on the contents of a tensor, such as NonZero's result."""
+    """The shape depends on contents of a tensor (NonZero)."""
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape if all dimensions are numbers, otherwise None."""
+        """The shape, or None if a dimension is unknown."""
         if self.shape is None:
             return None
         if _STATIC_DIMENSION_TYPES.issuperset(map(type, self.shape)):  # nearly always, and a hot path
@@ -165,7 +161,7 @@ class Value:
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of the tensor; None if a dimension is unknown."""
+        """Bytes of the tensor, or None if a dimension is unknown."""
         shape = self.static_shape
         return None if shape is None else ceil(prod(shape) * self.itemsize)
 
@@ -175,20 +171,20 @@ class Node:
     """Node of the graph."""
 
     name: str
-    """Unique and stable: the model's name, or op type and position if it has none."""
+    """Unique and stable: the model's name, or op type and position."""
     op_type: str
     domain: str
-    """Operator set domain; empty for ONNX's own."""
+    """Empty for ONNX's own."""
     inputs: tuple[str, ...]
-    """Value names by position; empty for absent optional inputs."""
+    """Value names; empty for absent optional inputs."""
     outputs: tuple[str, ...]
-    """Value names by position; empty for outputs that the model omits."""
+    """Value names; empty for omitted outputs."""
     captured: tuple[str, ...] = ()
-    """Outer values that the node's subgraphs read (If, Loop, Scan)."""
+    """Outer values read by subgraphs (If, Loop, Scan)."""
     origins: tuple[str, ...] = ()
-    """Names of the original model nodes that this node replaces."""
+    """Original model nodes that this node replaces."""
     reads: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """All values that the node reads, including captured ones."""
+    """All values read, captured ones included."""
 
     def __post_init__(self) -> None:
         is_complete = not self.captured and "" not in self.inputs
@@ -198,18 +194,18 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Model graph to be partitioned: nodes in topological order, grouped into atoms."""
+    """Model graph: nodes in topological order, grouped into atoms."""
 
     nodes: tuple[Node, ...]
     values: Mapping[str, Value]
-    """Facts by value name; a missing name means that nothing is known."""
+    """Facts by name; a missing name means unknown."""
     constants: frozenset[str]
-    """Names of values that are constant before a run (initializers)."""
+    """Initializers."""
     inputs: tuple[str, ...]
     """Model inputs without constants."""
     outputs: tuple[str, ...]
     atoms: tuple[tuple[int, ...], ...] = ()
-    """Groups of nodes with one verdict each, a partition of the nodes in topological order. One node each if empty."""
+    """Groups of nodes with one verdict each, in topological order; one node each if empty."""
 
     def __post_init__(self) -> None:
         _check_nodes(self)
@@ -219,27 +215,27 @@ class Graph:
             object.__setattr__(self, "atoms", tuple((index,) for index in range(len(self.nodes))))
 
     def value(self, name: str) -> Value:
-        """Return the facts about the value `name`."""
+        """Return the facts about a value."""
         return self.values.get(name) or Value(name)
 
     def derive(self) -> None:
-        """Compute the cached properties now, so that `revalued` graphs share them."""
+        """Compute the cached properties, so that `revalued` graphs share them."""
         _ = self.producer, self.consumers, self.atom_of, self.atom_predecessors
 
     def revalued(self, values: Mapping[str, Value]) -> Graph:
-        """Return the same graph with other facts about its values; cached properties are shared."""
+        """Return the graph with other facts about its values; share the cached properties."""
         graph = object.__new__(Graph)
         graph.__dict__.update(self.__dict__, values=values)
         return graph
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
-        """Position of the producing node, by value name."""
+        """Value name -> position of the producing node."""
         return {name: index for index, node in enumerate(self.nodes) for name in node.outputs if name}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[int, ...]]:
-        """Positions of the reading nodes, distinct and ascending, by value name."""
+        """Value name -> distinct ascending positions of the reading nodes."""
         readers_by_value: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
             for name in node.reads:
@@ -252,7 +248,7 @@ class Graph:
 
     @cached_property
     def atom_of(self) -> tuple[int, ...]:
-        """Position of the atom of every node."""
+        """Atom of every node."""
         node_atoms = [-1] * len(self.nodes)
         for atom, nodes in enumerate(self.atoms):
             for node in nodes:
@@ -261,7 +257,7 @@ class Graph:
 
     @cached_property
     def atom_predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """Distinct other atoms that every atom reads from."""
+        """Distinct other atoms that each atom reads from."""
         nodes, atom_of = self.nodes, self.atom_of
         home = {name: atom_of[index] for name, index in self.producer.items()}
         predecessors = []

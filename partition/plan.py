@@ -9,24 +9,23 @@ from itertools import accumulate
 from partition.graph import Graph, GraphError, Verdict
 
 Turn = tuple[str, tuple[int, ...]]
-"""Label, and the atoms that run in its turn, ascending."""
+"""Label, and the atoms that run in its turn."""
 
 _WORK = 64_000_000
-"""Limit of atoms that the search may touch, counting copies of a state."""
+"""Limit of atoms that the search touches."""
 _WIDEST = 128
-"""Beam width: maximum of states per length, as dropping dominated states is quadratic in it."""
+"""Beam width; dropping dominated states is quadratic in it."""
 
 
 @dataclass(slots=True)
 class _State:
-    """Search state after some turns; mutated only by `_drain`, on a copy."""
+    """Search state; mutated only by `_drain`, on a copy."""
 
     finished_atoms: int
-    """Bit mask."""
     pending: list[int]
-    """Per atom, the number of its unfinished predecessors."""
+    """Per atom, its number of unfinished predecessors."""
     ready: dict[str, list[int]]
-    """Per label, the atoms whose predecessors are all finished."""
+    """Per label, the atoms ready to run."""
     turns: tuple[str, ...]
 
 
@@ -35,15 +34,8 @@ def schedule(
 ) -> tuple[list[Turn], bool]:
     """Return turns that run every atom, and whether their number is proven minimal.
 
-    1. A greedy schedule, which always picks the label with most ready atoms, is linear and bounds the number of turns.
-    2. If `work` allows, a breadth-first beam search with dominance pruning looks for fewer turns. Its answer is exact
-       if the beam never dropped an undominated state.
-    3. Otherwise the better of the two is returned, which may exceed the minimum.
-
-    Args:
-        predecessors: per atom, the distinct atoms it reads from, all of them earlier.
-        placement: label of every atom.
-        work: limit of atoms that the search may touch.
+    The greedy schedule, which picks the label with most ready atoms, bounds the number of turns. If `work` allows, a
+    beam search with dominance pruning looks for fewer; it is exact if no undominated state was dropped.
     """
     successors = _successors(predecessors)
     greedy = _greedy(_start(predecessors, placement), successors, placement)
@@ -72,7 +64,7 @@ def _start(predecessors: Sequence[Sequence[int]], placement: Sequence[str]) -> _
 
 
 def _drain(state: _State, label: str, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> list[int]:
-    """Run one turn of `label`, mutating `state`; return the atoms in the order in which they ran."""
+    """Run one turn of `label`, mutating `state`; return its atoms in execution order."""
     queue = state.ready[label]
     state.ready[label] = []
     for atom in queue:  # grows during iteration
@@ -124,7 +116,7 @@ def _state_after_turn(
 
 
 def _undominated(states: Sequence[_State]) -> list[_State]:
-    """Return the states whose finished atoms no other state contains, fullest first, without duplicates."""
+    """Return the states whose finished atoms no other state contains, fullest first."""
     maximal_states: list[_State] = []
     for state in sorted(states, key=lambda state: -state.finished_atoms.bit_count()):
         if not any(state.finished_atoms & other.finished_atoms == state.finished_atoms for other in maximal_states):
@@ -143,18 +135,13 @@ def _follow(
 
 
 _NAMED = 5
-"""Maximum of nodes that an error message names."""
+"""Maximum of nodes named in an error message."""
 
 
 def place_by_priority(
     graph: Graph, devices: Sequence[str], verdicts: Mapping[str, Sequence[Verdict]]
 ) -> tuple[str, ...]:
     """Return, for every atom, the first of `devices` that supports it.
-
-    Args:
-        graph: the graph whose atoms are placed.
-        devices: labels in order of preference; the last one normally supports everything.
-        verdicts: per device, a verdict on every atom, in the order of `graph.atoms`.
 
     Raises:
         GraphError: no device supports some atom, or a device lacks a verdict.
@@ -171,11 +158,7 @@ def place_by_priority(
 
 
 def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
-    """Check that `atoms`, the unplaceable ones, is empty.
-
-    Raises:
-        GraphError: it is not; the message names some of their nodes.
-    """
+    """Raise GraphError, naming some nodes, if there are unplaceable `atoms`."""
     if not atoms:
         return
     nodes = [graph.nodes[node] for atom in atoms for node in graph.atoms[atom]]
@@ -192,7 +175,6 @@ class Segment:
 
     device: str
     atoms: tuple[int, ...]
-    """Positions, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,29 +182,24 @@ class Cut:
     """Partition of a graph into segments."""
 
     segments: tuple[Segment, ...]
-    """In an order in which they can run."""
+    """In execution order."""
     exact: bool
     """No cut of this placement has fewer segments."""
 
 
 def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> Cut:
-    """Return the fewest segments that realize `placement`.
+    """Return the fewest segments that realize `placement`, in execution order.
 
-    One or two labels: exact, in linear time. Let turns alternate between the labels, starting with `first` (whose
-    turn may stay empty). level(v) = max over producers p of level(p) + [label(p) != label(v)], with sources at 0 for
-    `first` and at 1 for the other label, is the earliest turn for v. By induction no schedule that starts with
-    `first` needs fewer turns, and one segment per level needs no more. The better of both starts is the minimum.
+    One or two labels: exact, linear time. Let turns alternate between the labels, starting with `first` (whose turn may
+    stay empty). level(v) = max over producers p of level(p) + [label(p) != label(v)], with sources at 0 for `first` and
+    1 for the other label, is the earliest turn for v. By induction no schedule that starts with `first` needs fewer
+    turns, and one segment per level suffices. The better of both starts is the minimum.
 
-    Ties: a start with the host has the minimal number n of other segments. A start with another label and n + 1 of
-    those has at least 2 n + 1 segments, and the host's start has at most 2 n + 1. It can therefore tie but not win,
-    so preferring fewer segments of other labels on a tie minimizes both numbers.
+    Ties: a start with `host` has the minimal number n of other segments. Another start with n + 1 of those has at least
+    2 n + 1 segments, the host's at most 2 n + 1. So it can tie but not win, and preferring fewer segments of other
+    labels minimizes both numbers.
 
-    Three or more labels: see `schedule`. Unconnected siblings share a segment. `check_order` verifies the result.
-
-    Args:
-        graph: the graph.
-        placement: label of every atom.
-        host: label whose segments count for less in a tie; by default the label of the first atom.
+    Three or more labels: see `schedule`. Unconnected siblings share a segment.
 
     Raises:
         GraphError: the placement does not have one label per atom.
@@ -267,7 +244,7 @@ def _levels(graph: Graph, placement: Sequence[str], first: str) -> list[int]:
 
 
 def _counts(levels: Sequence[int], even_free: bool) -> tuple[int, int]:
-    """Return the numbers of all segments and of those that count; only the lowest level may be empty."""
+    """Return the numbers of all and of counted segments; only the lowest level may be empty."""
     deepest, lowest = max(levels), min(levels)
     even, odd = deepest // 2 + 1 - (lowest > 0), (deepest + 1) // 2
     return even + odd, odd if even_free else even
@@ -283,13 +260,12 @@ def _by_levels(placement: Sequence[str], levels: Sequence[int]) -> tuple[Segment
 
 
 def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
-    """Check that `segments` can run in this order.
+    """Check that every atom is in one segment and reads only from its own or an earlier one.
 
-    Every atom is in exactly one segment and reads only from its own or an earlier one. The contracted graph is then
-    acyclic, so every segment is convex.
+    The contracted graph is then acyclic, so every segment is convex.
 
     Raises:
-        GraphError: it cannot; the message names a node.
+        GraphError: it is not so; the message names a node.
     """
     home = _homes(graph, segments)
     for atom, (home_segment, predecessors) in enumerate(zip(home, graph.atom_predecessors, strict=True)):
@@ -304,7 +280,6 @@ def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
 
 
 def _homes(graph: Graph, segments: Sequence[Segment]) -> list[int]:
-    """Return the segment of every atom, or -1."""
     home = [-1] * len(graph.atoms)
     for position, segment in enumerate(segments):
         for atom in segment.atoms:
@@ -321,14 +296,9 @@ def _name(graph: Graph, atom: int) -> str:
 
 
 def halve(segment: Segment, weights: Sequence[float] | Mapping[int, float]) -> tuple[Segment, Segment] | None:
-    """Split a segment into two that run in sequence; return None if it holds a single atom.
+    """Split a segment into two that run in sequence, minimizing the heavier half; None if it has one atom.
 
-    Atoms are in topological order, so both halves are convex if the segment is, and the front reads nothing from the
-    back. The split minimizes the heavier half.
-
-    Args:
-        segment: the segment.
-        weights: non-negative weight of each atom of the graph, such as bytes.
+    Both halves are convex, because atoms are in topological order.
     """
     if len(segment.atoms) < 2:
         return None
@@ -340,19 +310,19 @@ def halve(segment: Segment, weights: Sequence[float] | Mapping[int, float]) -> t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Segment of a plan with its boundary values."""
+    """Segment of a plan, with its boundary values."""
 
     segment: int
-    """Index in the plan; reports name the segment by it."""
+    """Index in the plan, used in reports."""
     device: str
     nodes: tuple[int, ...]
-    """Positions of its nodes in the graph, ascending."""
+    """Positions in the graph, ascending."""
     inputs: tuple[str, ...]
-    """Values read but not produced here, without constants, in order of first use."""
+    """Values from outside, without constants, in order of first use."""
     constants: tuple[str, ...]
-    """Constants read, in order of first use."""
+    """In order of first use."""
     outputs: tuple[str, ...]
-    """Values produced here and read elsewhere, or model outputs, in order of production."""
+    """Values read elsewhere, and model outputs, in order of production."""
     released: tuple[str, ...]
     """Inputs that no later step reads."""
 
@@ -363,24 +333,22 @@ class Plan:
 
     graph: Graph
     devices: tuple[str, ...]
-    """Labels in the user's order of preference."""
+    """In the user's order of preference."""
     verdicts: Mapping[str, tuple[Verdict, ...]]
-    """Per device, its verdict on every atom."""
+    """Per device, a verdict on every atom."""
     placement: tuple[str, ...]
-    """Device of every atom."""
     steps: tuple[Step, ...]
-    """In execution order."""
     exact: bool
     """No cut of this placement has fewer segments."""
 
     @property
     def produced_values(self) -> frozenset[str]:
-        """Values that steps hand over to other steps or return."""
+        """Values that steps hand over or return."""
         return frozenset(name for step in self.steps for name in step.outputs)
 
     @property
     def switches(self) -> int:
-        """Number of times that execution passes from one device to another."""
+        """Number of changes of device during execution."""
         return sum(a.device != b.device for a, b in zip(self.steps, self.steps[1:], strict=False))
 
 
@@ -395,19 +363,11 @@ def make_plan(
 ) -> Plan:
     """Return the plan that runs `segments` in this order.
 
-    Values that subgraphs capture count as read. Model outputs are never released. A model output that is also a model
-    input or constant is no step's output.
-
-    Args:
-        graph: the graph.
-        devices: labels in the user's order of preference.
-        verdicts: per device, its verdict on every atom.
-        placement: device of every atom.
-        segments: in execution order.
-        exact: the number of segments is known to be minimal.
+    Values that subgraphs capture count as read. Model outputs are never released. A model output that is also an input
+    or constant is no step's output.
 
     Raises:
-        GraphError: a segment reads a value that a later one produces, or a node is in no segment or in two.
+        GraphError: a segment reads a later one's value, or a node is in no segment or in two.
     """
     check_order(graph, segments)
     parts = [_nodes(graph, segment) for segment in segments]

@@ -18,7 +18,7 @@ from nnadapter.onnx.preparation.prepare import Prepared, Specialized
 from partition.graph import Graph, GraphError, Node, Reason, Unsupported, Verdict
 
 FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")
-"""Passes that fuse several operations into one; constant folding is left to drivers."""
+"""Passes that fuse operations; constant folding is left to drivers."""
 _INTO_PRODUCTS = ("fuse_batch_normalization", "fuse_activation")
 
 
@@ -28,16 +28,13 @@ def captured_names(graph: Graph) -> tuple[str, ...]:
 
 
 def groups_of(specialized: Specialized, apart: Collection[str] = ()) -> tuple[Group, ...]:
-    """Return the groups of nodes that convert to one operation; see `find_groups`."""
+    """Return the groups of nodes that convert to one operation."""
     graph = specialized.graph
     return find_groups(specialized.nodes, {*graph.outputs, *captured_names(graph)}, apart)
 
 
 def with_own_sources(specialized: Specialized, apart: Collection[str] = ()) -> Specialized:
-    """Return the graph with one DequantizeLinear per group, so that a cut between two groups keeps both intact.
-
-    A repeated dequantization is cheap, and free if the group becomes one operation.
-    """
+    """Return the graph with one DequantizeLinear per group, so that a cut between groups keeps both intact."""
     groups, graph = groups_of(specialized, apart), specialized.graph
     shared = shared_sources(groups, specialized.nodes, {*graph.outputs, *captured_names(graph)}) if groups else {}
     if not shared:
@@ -68,12 +65,10 @@ _AnyNode = TypeVar("_AnyNode", Node, OnnxNode)
 
 
 def _reading(node: _AnyNode, old: str, new: str) -> _AnyNode:
-    """Return the node with input `old` replaced by `new`."""
     return replace(node, inputs=tuple(new if name == old else name for name in node.inputs))
 
 
 def _copied(node: _AnyNode, copy: tuple[str, str] | None) -> _AnyNode:
-    """Return the node, or its copy with the given name and output."""
     return node if copy is None else replace(node, name=copy[0], outputs=(copy[1],))
 
 
@@ -82,14 +77,8 @@ def with_atoms(
 ) -> tuple[Specialized, Conversion]:
     """Return the model with fused groups as atoms, and one operation for each.
 
-    1. Every node belongs to exactly one atom.
-    2. An operation is attached to the node of its atom that it is named after; the other nodes have none.
-    3. Groups that would make the graph cyclic are not formed.
-
-    Args:
-        specialized: the graph, one node per atom.
-        conversion: conversion of that graph.
-        apart: values that must not become internal to a group.
+    An operation belongs to the node that it is named after; the atom's other nodes have none. Groups that would make
+    the graph cyclic are not formed. `apart` are values that must stay visible outside of groups.
     """
     kept = _keeping(conversion, apart)
     fused = run_passes(kept, FUSIONS)
@@ -107,7 +96,7 @@ def with_atoms(
 
 
 def with_per_node_conversions(specialized: Specialized, conversion: Conversion) -> Conversion:
-    """Return the conversion extended by lazy conversions of each node of a multi-node atom by itself."""
+    """Return the conversion with lazy conversions of single nodes of its atoms."""
     whole = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
     return conversion if whole else replace(conversion, one_by_one=partial(_alone, specialized, conversion.groups))
 
@@ -123,13 +112,7 @@ def _alone(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> PerNo
 
 
 def commonly_fused_groups(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of nodes that drivers' passes most often fuse.
-
-    They are the atoms, and products with their following normalization and activation.
-
-    Args:
-        conversion: of a graph with one node per atom.
-    """
+    """Return the groups of nodes that drivers' passes most often fuse: atoms, and products with what follows."""
     fused = run_passes(conversion.model, (*FUSIONS, *_INTO_PRODUCTS))
     return tuple(group for group in _groups(conversion, fused) if len(group) > 1)
 
@@ -142,7 +125,6 @@ def inside(graph: Graph, atom: int) -> frozenset[str]:
 
 
 def _keeping(conversion: Conversion, apart: Collection[str]) -> Model:
-    """Return the model with the values `apart` as outputs, which no pass fuses away."""
     model = conversion.model
     kept = [conversion.operand_of[name] for name in apart if name in conversion.operand_of]
     outputs = tuple(dict.fromkeys((*model.outputs, *kept)))
@@ -150,10 +132,7 @@ def _keeping(conversion: Conversion, apart: Collection[str]) -> Model:
 
 
 def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
-    """Return the source nodes of each fused operation.
-
-    A shape-derived table has none.
-    """
+    """Return the source nodes of each fused operation; shape-derived tables have none."""
     operations = conversion.model.operations
     node_of = {operations[index].origins[0]: node for node, made in enumerate(conversion.operations) for index in made}
     tables = {operations[table].origins[0] for table in conversion.tables}
@@ -164,7 +143,7 @@ def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
 
 
 def joined(nodes: int, groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Return the connected components of nodes that share a group (union-find), ordered by their last nodes."""
+    """Return the connected components of nodes that share groups (union-find), in the order of their last nodes."""
     leader = list(range(nodes))
 
     def find(node: int) -> int:
@@ -211,23 +190,21 @@ def _conversion(
 
 
 Answers = Sequence[Sequence[Verdict]]
-"""Per accelerator in order of preference, its verdict on every atom."""
+"""Per accelerator in order of preference, a verdict on every atom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Multi-node atom that the most preferred device, or more of them, refused."""
+    """Multi-node atom that the most preferred device refused."""
 
     nodes: tuple[str, ...]
-    """Names of its nodes."""
     inside: frozenset[str]
-    """Values that only its nodes read."""
     before: int | None
     """Number of devices that refused it before one accepted; None if all refused."""
 
 
 def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
-    """Yield the atoms to offer node by node; none without an accelerator."""
+    """Yield the atoms to offer node by node."""
     for atom, nodes in enumerate(graph.atoms if answers else ()):
         if len(nodes) == 1:  # most atoms
             continue
@@ -238,10 +215,7 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return the offers that stay split, now that devices judged each node.
-
-    An atom stays split if no device takes all of it, or a device preferred to its taker takes one of its nodes.
-    """
+    """Return the offers to split: no device takes the atom, or one preferred to its taker takes a node of it."""
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
         offer
@@ -267,7 +241,7 @@ _WORTH_A_TRY = frozenset(
         Reason.DEVICE_REFUSED,
     ]
 )
-"""Refusals after which devices may still take the node's expanded body."""
+"""Refusals after which devices may take the expanded body."""
 AT_ALL_SHAPES = frozenset(
     [
         Reason.UNSUPPORTED_OPERATION,
@@ -280,27 +254,20 @@ AT_ALL_SHAPES = frozenset(
         Reason.SWITCHED_OFF,
     ]
 )
-"""Reasons that hold at all shapes. Attributes are not among them: they may be refused for some sizes only."""
+"""An attribute may be refused for some sizes only."""
 TAKEN_TO_LAST = AT_ALL_SHAPES | {
     Reason.RULE,
     Reason.DATA_DEPENDENT_SHAPE,
     Reason.DYNAMIC_SHAPE,
     Reason.UNSUPPORTED_RANK,
 }
-"""Reasons assumed to hold at all shapes: a size unknown at some shapes is taken to be unknown at all."""
+"""Assumed to hold at all shapes."""
 
 
 def bodies_to_try(
     prepared: Prepared, specialized: Specialized, answers: Answers, known: Collection[str] = ()
 ) -> Bodies:
-    """Return the refused function nodes by name, each with its body.
-
-    Args:
-        prepared: the model.
-        specialized: the model at some shapes.
-        answers: per accelerator, its verdict on every atom of the specialized graph; the hosts' if there is none.
-        known: names of nodes that were already tried.
-    """
+    """Return the refused function nodes by name with their bodies, except `known` ones."""
     graph = specialized.graph
     refused = [node for node in _refused(graph, answers) if graph.nodes[node].name not in known] if answers else []
     bodies = {graph.nodes[node].name: function_body(prepared, specialized.positions[node]) for node in refused}
@@ -308,7 +275,7 @@ def bodies_to_try(
 
 
 def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
-    """Yield the positions of single-node atoms that every device refused for a reason worth a try."""
+    """Yield single-node atoms that every device refused for a reason worth a try."""
     for atom, nodes in enumerate(graph.atoms):
         verdicts = [device_verdicts[atom] for device_verdicts in answers]
         if len(nodes) == 1 and not any(verdicts):
@@ -322,11 +289,11 @@ class Trial:
     """Outcome of expanding some nodes."""
 
     worth: Bodies
-    """Expanded nodes of which devices take all remaining parts."""
+    """Expanded nodes whose remaining parts devices take."""
     hopeless: frozenset[str]
-    """Names of nodes that could not be expanded, or have a part that is refused at all shapes."""
+    """Nodes that could not be expanded, or have a part that is refused at all shapes."""
     lasting: frozenset[str]
-    """`hopeless`, and names of nodes with a part whose refusal is assumed to hold at all shapes."""
+    """The same, and nodes with a part whose refusal is assumed to hold at all shapes."""
 
 
 def trial_of(
@@ -340,11 +307,11 @@ def trial_of(
     """Return the outcome of an expansion.
 
     Args:
-        bodies: nodes that were to be expanded.
-        wholes: per node of `graph`, the original node that it is or was expanded from.
+        bodies: nodes to be expanded.
+        wholes: per node of `graph`, the original node.
         graph: the expanded graph.
-        answers: per accelerator, its verdict on every atom of `graph`.
-        homeless: nodes that no device takes unexpanded; for these, any device may take the parts.
+        answers: per accelerator, a verdict on every atom of `graph`.
+        homeless: nodes that no device takes unexpanded; any device may take their parts.
         of_all: verdicts of all devices.
     """
     taken: dict[str, bool] = {}
@@ -366,13 +333,13 @@ def trial_of(
 
 
 def unplaceable_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
-    """Return the names of the nodes that no device takes, hosts included."""
+    """Return the nodes that no device takes, hosts included."""
     atoms = (nodes for atom, nodes in enumerate(graph.atoms) if not any(verdicts[atom] for verdicts in of_all))
     return frozenset(graph.nodes[node].name for nodes in atoms for node in nodes)
 
 
 def refused_for_good(graph: Graph, answers: Answers) -> set[str]:
-    """Return the names of the nodes that every device refuses at all shapes."""
+    """Return the nodes that every device refuses at all shapes."""
     return {
         graph.nodes[node].name
         for atom, nodes in enumerate(graph.atoms)

@@ -41,25 +41,24 @@ Converted = tuple[Specialized, Conversion]
 
 @dataclass(frozen=True, eq=False)
 class ConversionTemplate:
-    """Converted model with symbolic dimensions, guarded by a trace."""
+    """Converted model with symbolic dimensions and the trace that guards it."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """Dimensions of each input, symbolic if the model has them dynamic."""
+    """Per input; symbolic if dynamic."""
     trace: SymbolicTrace
     specialized: Specialized
     conversion: Conversion
     model: SymbolicModel
     traced: Mapping[str, tuple[Any, ...]]
-    """Symbolic dimensions of values."""
     sizes: Mapping[str, SymbolicArray]
-    """Contents that depend on dimensions."""
+    """Shape-derived contents."""
 
     @cached_property
     def _dimensions(self) -> DynamicDimensions:
         return DynamicDimensions(self.shapes)
 
     def specialize(self, shapes: Shapes) -> Converted | None:
-        """Return the model at other input shapes; None if the guards fail there."""
+        """Return the model at other input shapes; None if guards fail."""
         variables = self._dimensions.variables(shapes)
         known = None if variables is None else self.trace.replay(variables)
         if known is None:
@@ -84,31 +83,30 @@ class ConversionTemplate:
 
 @dataclass(frozen=True, eq=False)
 class DynamicConversion:
-    """Model converted for all sizes: its dimensions are symbolic, and no shape-derived content is guarded."""
+    """Model converted for all sizes: no shape-derived content is guarded."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """Dimensions of each input, symbolic if the model has them dynamic."""
+    """Per input; symbolic if dynamic."""
     trace: SymbolicTrace
     atoms: tuple[tuple[int, ...], ...]
-    """Groups of nodes with one verdict."""
     conversion: Conversion
     sizes: Mapping[str, SymbolicArray]
-    """Contents of shape-derived values."""
+    """Shape-derived contents."""
 
     @cached_property
     def tables(self) -> Mapping[str, int]:
-        """Operands of shape-derived tables, by value name."""
+        """Shape-derived tables: value name -> operand."""
         conversion = self.conversion
         made = {operand for table in conversion.tables for operand in conversion.model.operations[table].outputs}
         return {name: operand for name, operand in conversion.operand_of.items() if operand in made}
 
     def given_sizes(self, operands: set[int]) -> Iterator[str]:
-        """Return the names in `sizes` that are among `operands` and inputs of the model; the others are constants."""
+        """Return the names in `sizes` that are model inputs among `operands`; the others are constants."""
         given = operands.intersection(self.conversion.model.inputs)
         return (name for name in self.sizes if self.conversion.operand_of.get(name) in given)
 
     def behind(self, operands: Iterable[int]) -> Iterator[int]:
-        """Yield the table operations that `operands` depend on, transitively."""
+        """Yield the table operations behind `operands`, transitively."""
         model, tables = self.conversion.model, self.conversion.tables
         pending, seen = list(operands), set[int]()
         while pending:
@@ -141,12 +139,7 @@ class _FilledValues(Mapping[str, Value]):
 
 
 def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) -> ShapeDerivedValues:
-    """Return shape-derived values, to be computed from the sizes of a replay.
-
-    Args:
-        opening: the model for all sizes.
-        names: names of `opening.sizes` and `opening.tables`.
-    """
+    """Return shape-derived values by name, to be computed from the sizes of a replay."""
     wanted = tuple(names)
     tables = [name for name in wanted if name not in opening.sizes]
     sizes = {name: opening.sizes[name] for name in wanted if name in opening.sizes}
@@ -154,7 +147,6 @@ def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) ->
 
 
 def _tables(opening: DynamicConversion, names: Sequence[str]) -> ShapeDerivedTables:
-    """Return the operations that compute some tables, and the sizes that these read."""
     conversion = opening.conversion
     operand_of, model = conversion.operand_of, conversion.model
     wanted = [operand_of[name] for name in names]
@@ -166,20 +158,18 @@ def _tables(opening: DynamicConversion, names: Sequence[str]) -> ShapeDerivedTab
 
 
 Sizes = tuple[Any, ...]
-"""Dimensions, symbolic or not."""
+"""Symbolic or not."""
 _Rule = Callable[[OnnxNode, Sequence["Sizes | None"], "Sizes"], "Sizes | None"]
-"""(node, dimensions of its inputs, inferred dimensions of a result) -> its symbolic dimensions; None if unknown."""
+"""(node, input dimensions, inferred dimensions of a result) -> symbolic dimensions, if known."""
 
 
 def sizes_left(
     node: OnnxNode, dimensions_of: Callable[[str], Sizes | None], values: Mapping[str, Value]
 ) -> dict[str, Sizes]:
-    """Return the symbolic dimensions of a node's results, by name, as far as a rule determines them.
+    """Return the symbolic dimensions of an unconverted node's results by rules.
 
-    Args:
-        node: a node without a conversion.
-        dimensions_of: dimensions of a value; None if unknown.
-        values: inferred values at the current shapes; results that contradict them are left out.
+    `dimensions_of` returns None if unknown. `values` are inferred at the current shapes; contradicting results are left
+    out.
     """
     rule, first = _RULES.get((node.domain, node.op_type)), _FIRST_RULES.get((node.domain, node.op_type))
     if (rule is None and first is None) or node.contradiction:
@@ -195,7 +185,7 @@ def sizes_left(
 
 
 def runs_graphs(node: OnnxNode) -> bool:
-    """Return whether the sizes of a node's results come from its subgraphs, see `sizes_by_names`."""
+    """Return whether subgraphs determine the sizes of a node's results."""
     return not node.domain and node.op_type in _RUNNING_GRAPHS and not node.contradiction
 
 
@@ -215,14 +205,7 @@ def sizes_by_names(
 ) -> dict[str, Sizes]:
     """Return the symbolic dimensions of a node's results by ONNX shape inference, with names for symbolic sizes.
 
-    Dimensions that differ between the branches of an `If` are left out, since inference returns no known name for them.
-
-    Args:
-        inference: shape inference of the model.
-        index: position of the node in the model.
-        dimensions_of: dimensions of a value; None if unknown.
-        values: inferred values at the current shapes; results that contradict them are left out.
-        constants: values that are the same at all shapes.
+    Dimensions that differ between the branches of an `If` are left out, as are results that contradict `values`.
     """
     names = dict[str, Any]()
     told = {
@@ -239,7 +222,7 @@ def sizes_by_names(
 
 
 def _traced(shape: Sizes | None, names: Mapping[str, Any]) -> Sizes | None:
-    """Replace names in a shape by their symbolic sizes; return None if a dimension has no such name."""
+    """Replace names in a shape by their symbolic sizes; None if a dimension has no such name."""
     sizes = None if shape is None else tuple(names.get(size) if isinstance(size, str) else size for size in shape)
     return None if sizes is None or any(size is None for size in sizes) else sizes
 
@@ -260,7 +243,7 @@ def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] 
 
 
 def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
-    """Return whether inference agrees at the current shapes; names count as unknown."""
+    """Return whether inference agrees at the current shapes."""
     return (
         inferred is not None
         and len(sizes) == len(inferred)
@@ -275,7 +258,6 @@ def _as_the_first(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes)
 
 
 def _rows_of_the_first(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
-    """Return one row per row of the first input, and inferred other dimensions, which must be static."""
     return _led_by(read[0][0], inferred) if read[0] and len(read[0]) > 1 else None
 
 
@@ -285,7 +267,6 @@ def _targets_of_rows(node: OnnxNode, read: Sequence[Sizes | None], inferred: Siz
 
 
 def _picked(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
-    """Return the size of elements picked from the last axis by a list of indices."""
     data, places = read
     return (*data[:-1], prod(places)) if data and len(data) > 1 and places is not None else None
 
@@ -304,7 +285,7 @@ def _sampled(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> S
 
 
 def _attended(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
-    """Return the query dimensions; one packed input may also hold keys and values."""
+    """Return the query dimensions; the input may also pack keys and values."""
     if not read[0] or node.input(1):
         return read[0]
     heads = node.integer("num_heads", 1)
@@ -314,11 +295,10 @@ def _attended(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> 
 _MACHINE_LEARNING = "ai.onnx.ml"
 _RUNNING_GRAPHS = frozenset(("If", "Scan"))
 _OLDER_RESIZE = 10
-"""Last version that another rule converts."""
 _NAME = "traced size "
-"""Prefix that no model uses for a dimension."""
+"""Prefix that no model uses."""
 _FIRST_RULES: Mapping[tuple[str, str], _Rule] = {(MICROSOFT, "GroupQueryAttention"): _attended}
-"""Rules for the first result only."""
+"""For the first result only."""
 _RULES: Mapping[tuple[str, str], _Rule] = {
     **dict.fromkeys(
         [
@@ -357,14 +337,14 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
 
 
 class ConversionTracing:
-    """Conversion of one specialized model with symbolic dimensions in place of its dynamic ones.
+    """Conversion of a specialized model with symbolic dimensions in place of its dynamic ones.
 
     Args:
         prepared: the model.
         shapes: its input shapes.
         specialized: the model at these shapes, one node per atom.
-        calls: nodes that custom kernels compute; None if there are none.
-        is_open: operations compute shape-derived tables, instead of guarding their contents.
+        calls: nodes that custom kernels compute, if any.
+        is_open: operations compute shape-derived tables, instead of guards on their contents.
     """
 
     def __init__(
@@ -399,11 +379,10 @@ class ConversionTracing:
 
     @property
     def has_open_dimensions(self) -> bool:
-        """Whether any dimension is symbolic."""
         return any(isinstance(size, SymbolicNumber) for shape in self._shapes.values() for size in shape)
 
     def template(self, apart: frozenset[str]) -> ConversionTemplate | None:
-        """Return the template; None if a dimension is known only for these shapes. See `with_atoms` for `apart`."""
+        """Return the template; None if a dimension is known only for these shapes."""
         conversion = self._converted(apart)
         if conversion is None:
             return None
@@ -423,7 +402,7 @@ class ConversionTracing:
     def opened(self, apart: frozenset[str]) -> DynamicConversion | None:
         """Return the model for all sizes; None if a dimension is known only for these shapes.
 
-        Nodes that cannot be converted are left out, unless another node needs the sizes of their results.
+        Nodes that cannot be converted are left out, unless the sizes of their results are needed.
         """
         conversion = self._converted(apart)
         if conversion is None:
@@ -475,7 +454,7 @@ class ConversionTracing:
         return replace(self._specialized.graph.value(name), shape=self._shapes[name])
 
     def _behind(self, kept: Set[int]) -> set[int]:
-        """Return positions of nodes that were evaluated for these shapes and whose results are still read."""
+        """Return nodes that were evaluated for these shapes and whose results are still read."""
         own, known = self._specialized.model_nodes, self._prepared.constants
         pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)
         positions: set[int] = set()
@@ -496,7 +475,7 @@ class ConversionTracing:
         return any(name not in known and own.producer.get(name) in kept for name in read)
 
     def _measured(self, behind: Set[int], kept: Set[int]) -> Set[int]:
-        """Return positions of further nodes of whose results only sizes are read, and these vary."""
+        """Return further nodes of which only varying result sizes are read."""
         own, known = self._specialized.model_nodes, self._prepared.constants
         pending = [name for index in behind for name in self._sized_by(index)]
         positions: set[int] = set()
@@ -510,12 +489,12 @@ class ConversionTracing:
         return positions
 
     def _sized_by(self, index: int) -> list[str]:
-        """Return the inputs that a Shape or Size node measures, if their sizes vary."""
+        """Return the inputs of varying size that a Shape or Size node measures."""
         node = self._prepared.nodes[index]
         return [name for name in node.inputs if _measures(node) and name not in self._fixed]
 
     def _hanging_on_runs(self, positions: Set[int], kept: Set[int]) -> Set[int]:
-        """Return those positions whose nodes depend on values known only during a run."""
+        """Return those nodes that depend on values known only during a run."""
         own, known, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         run = set(kept)
         for index in sorted(positions):
@@ -526,7 +505,7 @@ class ConversionTracing:
         return run - kept
 
     def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
-        """Return results of those nodes that preparation discarded because only they read them."""
+        """Return results that preparation discarded because only these nodes read them."""
         nodes, constants = self._prepared.nodes, self._specialized.constants
         missing = {
             index: names
@@ -537,7 +516,7 @@ class ConversionTracing:
         return evaluate_nodes(self._prepared, list(missing), constants, wanted) if missing else {}
 
     def _types_known_by_now(self, behind: Iterable[int]) -> Iterator[Value]:
-        """Yield evaluated values whose sizes the model does not state as numbers."""
+        """Yield evaluated values whose sizes the model does not state."""
         names = (name for index in behind for name in self._prepared.nodes[index].outputs if name in self._known)
         for name in names:
             value, array = self._values.get(name) or Value(name), self._known[name]
@@ -545,7 +524,7 @@ class ConversionTracing:
                 yield replace(value, dtype=array.dtype.name, shape=array.shape)
 
     def _types_of_what_is_gone(self, run: Iterable[int]) -> Iterator[Value]:
-        """Yield inferred types of results that no node of the specialized model reads or computes."""
+        """Yield inferred types of results that the specialized model does not compute."""
         inference, nodes, known = self._prepared.inference, self._prepared.nodes, self._known
         values = dict(self._specialized.graph.values)
         for index in sorted(run):
@@ -559,7 +538,7 @@ class ConversionTracing:
             yield from fresh.values()
 
     def _size_what_is_left(self, node: OnnxNode, index: int) -> None:
-        """Record symbolic sizes of the results of an unconverted node, by a rule, its subgraphs or its converter."""
+        """Record symbolic sizes of the results of an unconverted node."""
         if not self._is_open or all(name in self._context.operand_of for name in node.outputs if name):
             return
         if runs_graphs(node) and node.outputs == self._prepared.nodes[index].outputs:
@@ -574,7 +553,7 @@ class ConversionTracing:
             self._typed.add(name)
 
     def _sized_by_converter(self, node: OnnxNode) -> dict[str, Sizes]:
-        """Return the result's sizes of a Resize without an adapter IR form, such as cubic interpolation."""
+        """Return the result's sizes of a Resize without an adapter IR form."""
         (made,) = node.outputs
         try:
             sizes = resized(self._context, node)
@@ -583,9 +562,9 @@ class ConversionTracing:
         return {made: sizes} if agree(sizes, self._values[made].shape) else {}
 
     def _sized_by_graphs(self, index: int) -> dict[str, Sizes]:
-        """Return the sizes of results of a node with subgraphs; guard equal dimension names if needed.
+        """Return the result sizes of a node with subgraphs.
 
-        The guard is needed if sizes do not follow otherwise, such as for a loop state and a value added to it.
+        If sizes do not follow otherwise, such as of a loop state, equal dimension names are guarded to be equal.
         """
         prepared = self._prepared
         made = dict[str, Sizes]()
@@ -606,7 +585,7 @@ class ConversionTracing:
                     bool(first.setdefault(called, size) == size)
 
     def _sizes_of(self, name: str) -> tuple[Any, ...] | None:
-        """Return dimensions that hold at all shapes; None if only the current ones are known."""
+        """Return dimensions that hold at all shapes, otherwise None."""
         if name in self._context.operand_of:
             return self._context.dimensions(name)
         is_known = name in self._values and (name in self._typed or self._context.is_constant(name))
@@ -632,7 +611,6 @@ class ConversionTracing:
         return not self._tables.isdisjoint(node.inputs) or any(size.is_traced for size in sizes)
 
     def _add_table(self, node: OnnxNode, growing: GrowingConversion) -> bool:
-        """Convert a node to a table operation; return whether that succeeded."""
         added = growing.add_table(node)
         if added:
             self._tables.update(filter(None, node.outputs))
@@ -645,7 +623,7 @@ class ConversionTracing:
         self._settled.update((name, self._known[name]) for name in node.outputs if name in self._known)
 
     def _contents(self, name: str) -> SymbolicArray | None:
-        """Return symbolic contents or a small constant; None for tables, which no rule reads."""
+        """Return symbolic contents or a small constant; None for tables."""
         sizes = self._sizes.get(name)
         if sizes is not None or name in self._tables:
             return sizes
@@ -663,14 +641,13 @@ class ConversionTracing:
 
 
 def _fixed_values(prepared: Prepared) -> Set[str]:
-    """Return the values whose shape is the same at all input shapes."""
     return {name for name, value in prepared.values.items() if value.static_shape is not None}
 
 
 def _of_copies(
     specialized: Specialized, traced: Mapping[str, tuple[Any, ...]]
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield symbolic dimensions of repeated nodes' results: those of the model's own node."""
+    """Yield symbolic dimensions of repeated nodes' results."""
     for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True):
         for name, own in zip(node.outputs, specialized.model_nodes.nodes[position].outputs, strict=True):
             if name != own and own in traced:

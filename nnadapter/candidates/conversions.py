@@ -39,11 +39,10 @@ if TYPE_CHECKING:
 
 
 OPERATORS = Operators(has_converter, contradiction, output_types)
-"""Rules of the converters; kernels depend on a session's devices."""
 
 
 def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[str, str]]:
-    """Return domain and op type of the nodes in `domains` that have no converter."""
+    """Return domain and op type of the nodes in `domains` without a converter."""
     from nnadapter.onnx.schemas import external_versions, further_schema
 
     ops = {(node.domain, node.op_type) for node in model.graph.node if node.domain in domains}
@@ -51,11 +50,9 @@ def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[st
 
 
 def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:
-    """Return `model` with its shape-independent preparation done; see `nnadapter.onnx.preparation.prepare`.
+    """Return `model` with its shape-independent preparation done.
 
-    Args:
-        model: the model.
-        rules: result types of ops that onnx does not know.
+    `rules` give result types of ops that onnx does not know.
 
     Raises:
         InvalidModelError: the graph contradicts itself, or an Einsum equation is invalid.
@@ -65,9 +62,9 @@ def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:
 
 SEED = 0
 _FEW_BITS = {"int2": (-2, 2), "uint2": (0, 4), "int4": (-8, 8), "uint4": (0, 16)}
-"""Value ranges [low, high) of sub-byte integers."""
+"""Ranges [low, high) of sub-byte integers."""
 Maker = Callable[[Value, tuple[int, ...] | None, "np.random.Generator"], Array]
-"""Generates the array of an input; its shape is None if the value has none."""
+"""Makes the array of an input, with its shape if it has one."""
 
 
 def random_feed(
@@ -75,10 +72,9 @@ def random_feed(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = SEED,
 ) -> dict[str, Array]:
-    """Return an array for every input that has no default.
+    """Return an array for every input without default.
 
-    Floats are uniform in [0, 1), booleans fair. Integers are 0 or 1, as they may be indices; sub-byte ones have any
-    value.
+    Floats are uniform in [0, 1). Integers are 0 or 1, as they may be indices; sub-byte ones are uniform.
 
     Raises:
         InvalidInputError: sizes do not fit, or an input is no tensor of numbers.
@@ -95,15 +91,7 @@ def feed_for(
     make: Maker | None = None,
     besides: Collection[str] = (),
 ) -> dict[str, Array]:
-    """Return an array for every input that has no default, and for those in `besides`; see `random_feed`.
-
-    Args:
-        prepared: the model.
-        requested_shapes: shapes of inputs with dynamic dimensions.
-        seed: seed of the random numbers.
-        make: generates one array; random by default.
-        besides: further inputs to feed.
-    """
+    """Return an array for every input without default, and for those in `besides`; see `random_feed`."""
     make = make or random_array
     shapes = default_shapes(prepared, requested_shapes)
     generator = np.random.default_rng(seed)
@@ -138,17 +126,15 @@ def random_array(value: Value, shape: tuple[int, ...] | None, generator: np.rand
 
 
 _TEMPLATES = 8
-"""Maximum of cached templates per model (LRU)."""
+"""Maximum per model (LRU)."""
 _MOST_IN_VAIN = 8
-"""Consecutive templates that no other shape reused, after which tracing is disabled for the model."""
+"""Consecutive templates without reuse after which a model is no longer traced."""
 
 
 class Conversions:
     """Conversions of one prepared model, specialized per set of input shapes. Thread-safe.
 
-    Args:
-        prepared: the model.
-        calls: nodes that custom kernels of the session's devices compute; None if there are none.
+    `calls` are nodes that custom kernels compute, if any.
     """
 
     def __init__(self, prepared: Prepared, calls: KernelCalls | None = None) -> None:
@@ -162,29 +148,29 @@ class Conversions:
 
     @property
     def apart(self) -> frozenset[str]:
-        """Values that must not be internal to an atom."""
+        """Values that must stay visible outside of atoms."""
         return self._apart
 
     def keep_apart(self, values: frozenset[str]) -> None:
-        """Replace `apart`; later conversions keep these values visible."""
+        """Replace `apart`."""
         if values != self._apart:
             self._apart = values
             self.clear()
 
     def call_kernels(self, nodes: frozenset[str]) -> None:
-        """Let exactly these nodes, by name, call custom kernels, in addition to those without a converter."""
+        """Let exactly these nodes call custom kernels, besides those without a converter."""
         if self._calls is not None and nodes != self._calls.forced:
             self._calls = replace(self._calls, forced=nodes)
             self.clear()
 
     @property
     def called(self) -> frozenset[str]:
-        """Names of the nodes that call custom kernels although they have a converter."""
+        """Nodes that call custom kernels although they have a converter."""
         return frozenset() if self._calls is None else self._calls.forced
 
     @property
     def templates(self) -> tuple[ConversionTemplate, ...]:
-        """Cached templates, the most recent first."""
+        """The most recent first."""
         return self._templates
 
     def of(self, shapes: Shapes) -> Converted:
@@ -235,13 +221,12 @@ class Conversions:
                 self._templates = (template, *others)[:_TEMPLATES]
 
     def clear(self) -> None:
-        """Drop every template."""
         with self._lock:
             self._templates = ()
 
 
 def converted(specialized: Specialized, apart: Collection[str] = (), calls: KernelCalls | None = None) -> Conversion:
-    """Return the conversion for concrete shapes, without tracing; no group hides a value of `apart`."""
+    """Return the conversion for concrete shapes, without tracing."""
     graph = specialized.graph
     return convert_graph(
         specialized.nodes,
@@ -255,7 +240,7 @@ def converted(specialized: Specialized, apart: Collection[str] = (), calls: Kern
 
 
 def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
-    """Return the model converted for all sizes; None if some sizes or atoms hold only at these shapes."""
+    """Return the model converted for all sizes; None if something holds only at these shapes."""
     if CUSTOM in model.conversion.model.operation_types:
         return None  # kernels are bound to types
     specialized = model.specialized
@@ -268,10 +253,7 @@ def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
 def dynamic_ir_part(opening: DynamicConversion, step: Step, *, with_tables: bool = True) -> Part:
     """Return the operations of `step` with the shape-derived values that they read.
 
-    Args:
-        opening: the model for all sizes.
-        step: a step of its plan.
-        with_tables: compute shape-derived tables from sizes that are inputs; otherwise the tables are inputs.
+    `with_tables` computes tables from sizes that are inputs; otherwise the tables are inputs.
     """
     conversion = opening.conversion
     own = [operation for node in step.nodes for operation in conversion.operations[node]]

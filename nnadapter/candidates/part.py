@@ -22,24 +22,19 @@ from nnadapter.ir.symbolic_numbers import slot_reader
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Model of one step, and the values that its inputs stand for, in order."""
+    """Model of one step, and the values that its inputs stand for."""
 
     model: SegmentModel
     inputs: tuple[str, ...]
 
 
 class SpecializablePart:
-    """Segment with symbolic sizes, and the shape-derived values among its inputs.
-
-    Args:
-        part: the segment.
-        given: shape-derived values; on specialization they become constants.
-    """
+    """Segment with symbolic sizes; the shape-derived inputs `given` become constants on specialization."""
 
     def __init__(self, part: Part, given: ShapeDerivedValues) -> None:
         self.part, self.given = part, given
         self.inputs = tuple(name for name in part.inputs if name not in given.names)
-        """Inputs of the specialized segment."""
+        """Of the specialized segment."""
         with suppress(InvalidModelError):  # specialization reports the same error
             verify(part.model)  # once: guards extend the result to all sizes that a replay accepts
         named = zip(part.inputs, part.model.inputs, strict=True)
@@ -49,11 +44,11 @@ class SpecializablePart:
         self._key = slot_reader(sorted(own | given.numbers))
 
     def key(self, known: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the cache key: equal if and only if the specialized segments are equal."""
+        """Return the cache key: equal for equal specialized segments."""
         return self._key(known)
 
     def specialize(self, known: Sequence[Any]) -> Part:
-        """Return the segment for the sizes of a replay, with shape-derived values as constants."""
+        """Return the segment for the sizes of a replay."""
         contents = {}
         if self._given:
             values = self.given.at(known)
@@ -62,5 +57,5 @@ class SpecializablePart:
 
 
 def group_specializations(parts: Sequence[SpecializablePart]) -> None:
-    """Let the segments of one device share the numbers that a replay computes."""
+    """Let segments of one device share the numbers that a replay computes."""
     SpecializationGroup([part.model for part in parts])

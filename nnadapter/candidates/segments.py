@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 Calls = Mapping[int, tuple[Attributes, tuple[OperandType, ...]]]
-"""Per node that a custom kernel computes: attributes of its operation CUSTOM, and the types of its inputs."""
+"""Node -> attributes and input types of a CUSTOM operation that a custom kernel computes."""
 
 
 def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conversion: Conversion) -> Calls:
@@ -46,7 +46,7 @@ def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conver
 
 
 def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conversion) -> Unsupported | None:
-    """Return why no kernel of a device computes a node; None if no kernel is for its op, or one does."""
+    """Return why no kernel of a device computes a node, if kernels are for its op."""
     op = graph.nodes[node].domain, graph.nodes[node].op_type
     if op not in kernels.by_op:
         return None
@@ -59,14 +59,7 @@ def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conve
 
 
 def with_calls(model: onnx.ModelProto, nodes: Sequence[int], graph: Graph, calls: Calls) -> onnx.ModelProto:
-    """Turn the nodes in `calls` into calls of custom kernels, and declare the types of all intermediate values.
-
-    Args:
-        model: part of the graph; modified in place.
-        nodes: positions of its nodes in `graph`.
-        graph: the placed graph.
-        calls: calls of some of the nodes; if empty, the model is returned unchanged.
-    """
+    """Turn `nodes` of `model` into `calls` of custom kernels in place, and declare intermediate types."""
     from nnadapter.kernels.segments import call_node
 
     if not calls:
@@ -94,7 +87,7 @@ def _request(
 
 
 Placed = tuple[int, Node]
-"""Position of a node in the model, and the node as placed: a repeated node has its own value names."""
+"""Position in the model, and the node as placed; repeated nodes have their own value names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,21 +107,19 @@ class OnnxParts:
         return Part(self._extract(nodes, self.graph, step.inputs, step.constants, step.outputs), step.inputs)
 
     def cpu_part(self, step: Step) -> Part:
-        """Return the part for ONNX Runtime: the nodes of `step`, or the original model if it is the only step.
+        """Return the part for ONNX Runtime: the original model if `step` is the only step.
 
-        ONNX Runtime loads models with contradictory shapes as long as it does not notice. Preparation adds shapes that
-        could reveal them, so ONNX Runtime gets the prepared graph only if it has to be cut.
+        ONNX Runtime may load a model with contradictory shapes, but fail on the shapes that preparation adds.
         """
         return self.part(step) if len(step.nodes) < len(self.graph.nodes) else self.as_it_was(step.outputs)
 
     def as_it_was(self, outputs: Sequence[str]) -> Part:
-        """Return the model before preparation."""
         return original_model(self.specialized.model_nodes, self.index, outputs)
 
     def without_constants(self) -> onnx.ModelProto:
-        """Return the remaining graph without constants, with types of the inputs of some operators.
+        """Return the remaining graph without constants.
 
-        Those are operators of other domains, and ONNX operators older than numpy-style broadcasting.
+        It has input types of operators of other domains, and of ONNX operators older than numpy-style broadcasting.
         """
         graph = self.graph
         is_old = opsets_of(self.index.model.opset_import).get("", 1) < BROADCASTING_OPSET
@@ -139,7 +130,7 @@ class OnnxParts:
         return whole
 
     def remaining_model(self) -> onnx.ModelProto:
-        """Return the remaining graph, with types of intermediate values that ONNX shape inference may not know."""
+        """Return the remaining graph with the types that ONNX shape inference may not know."""
         graph = self.graph
         read = dict.fromkeys(name for node in graph.nodes for name in node.reads if name in graph.constants)
         made = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]
@@ -181,7 +172,7 @@ class OnnxParts:
 
 
 def original_model(own: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part:
-    """Return the model of this graph and index before preparation."""
+    """Return the model before preparation."""
     needed = chain(*(node.reads for node in own.nodes), outputs)
     constants = dict.fromkeys(name for name in needed if name in own.constants)
     nodes = range(len(own.nodes))
@@ -190,7 +181,7 @@ def original_model(own: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part
 
 
 def _rename(proto: onnx.NodeProto, node: Node) -> None:
-    """Give a repeated node the name and values that it has in the graph."""
+    """Give a repeated node its own names."""
     if tuple(proto.output) != node.outputs:
         proto.name, proto.output[:] = node.name, node.outputs
     if tuple(proto.input) != node.inputs:
@@ -198,7 +189,7 @@ def _rename(proto: onnx.NodeProto, node: Node) -> None:
 
 
 def ir_part(conversion: Conversion, step: Step) -> Part:
-    """Return the operations of `step`; leave out inputs that no operation reads, such as Dropout's ratio."""
+    """Return the operations of `step`, without inputs that none reads, such as Dropout's ratio."""
     operands = conversion.operand_of
     inputs = tuple(name for name in step.inputs if name in operands)
     operations = sorted(operation for node in step.nodes for operation in conversion.operations[node])
@@ -207,7 +198,7 @@ def ir_part(conversion: Conversion, step: Step) -> Part:
 
 
 def onnx_part(kernels: KernelTable, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
-    """Return the segment as ONNX, with calls for the nodes that custom kernels of its device compute."""
+    """Return the segment as ONNX, with calls of custom kernels."""
     part = parts.part(step)
     calls = calls_among(kernels, step.nodes, parts.graph, conversion)
     return replace(part, model=with_calls(part.model, step.nodes, parts.graph, calls)) if calls else part
@@ -221,25 +212,21 @@ def part_of(capability: Capability, kernels: KernelTable, step: Step, conversion
 
 
 def with_weights(part: Part, capability: Capability) -> Part:
-    """Return the ONNX segment with its weights inlined unless its device supports references to them."""
+    """Inline the weights unless the device supports references to them."""
     return part if capability.supports_external_initializers else replace(part, model=inlined(part.model))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ShapedModel:
-    """Model specialized for one set of input shapes, as it is offered to devices and placed."""
+    """Model specialized for one set of input shapes, in all forms that devices take."""
 
     prepared: Prepared
-    """The model before specialization."""
     shapes: Shapes
-    """Input shapes."""
     specialized: Specialized
     conversion: Conversion
-    """The specialized model as adapter IR."""
     parts: OnnxParts
-    """The specialized model as ONNX."""
     apart: frozenset[str] = frozenset()
-    """Values that must stay visible between atoms."""
+    """Values that must stay visible outside of atoms."""
 
     @property
     def graph(self) -> Graph:
@@ -264,18 +251,18 @@ class DynamicParts(OnnxParts):
 
     @cached_property
     def open_graph(self) -> Graph:
-        """The graph with facts that hold at all sizes, at least the ranks."""
+        """The graph with facts that hold at all sizes, at least ranks."""
         always, now = {**self.prepared.values, **self.prepared.inferred_ranks}, self.graph.values
         return self.graph.revalued({name: _open(always.get(name), now, name) for name in now})
 
     @property
     def sized_outputs(self) -> tuple[str, ...]:
-        """Model outputs that follow from input shapes alone; no node of a plan produces them."""
+        """Model outputs that follow from input shapes alone."""
         known, always = self.specialized.constants, self.prepared.constants
         return tuple(name for name in self.graph.outputs if name in known and name not in always)
 
     def part(self, step: Step) -> Part:
-        """Return the nodes of `step`, the folded nodes that compute sizes they read, and the constants."""
+        """Return the nodes of `step`, folded nodes that compute sizes they read, and constants."""
         nodes, inputs, constants = self._needed(step)
         made = {name for _, node in nodes for name in node.outputs}
         part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
@@ -285,15 +272,13 @@ class DynamicParts(OnnxParts):
         return Part(part, tuple(inputs))
 
     def nodes(self, step: Step) -> tuple[Node, ...]:
-        """Return the nodes of `part`, in its order."""
         return tuple(node for _, node in self._needed(step)[0])
 
     def reads(self, step: Step) -> tuple[str, ...]:
-        """Return the inputs of `part`."""
         return tuple(self._needed(step)[1])
 
     def _needed(self, step: Step) -> tuple[list[Placed], list[str], list[str]]:
-        """Return nodes in order, inputs and constants of a part."""
+        """Return nodes, inputs and constants of a part."""
         own, always, left = self.specialized.model_nodes, self.prepared.constants, frozenset(self.specialized.positions)
         nodes = self._placed(step.nodes)
         made = {name for _, node in nodes for name in node.outputs}
@@ -317,7 +302,7 @@ class DynamicParts(OnnxParts):
 
 
 def _open(always: Value | None, now: Mapping[str, Value], name: str) -> Value:
-    """Return the facts that hold at all sizes; if the rank is unknown there, assume the current one."""
+    """Return facts that hold at all sizes; the rank is assumed from the current shapes."""
     if always is not None and always.shape is not None:
         return always
     value = now[name]

@@ -1,4 +1,4 @@
-"""Calibration files with measured costs of a device, and the cache of placements chosen by measuring."""
+"""Calibration files, and the cache of placements chosen by measuring."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_stored(kind: FileKind[Contents], file: Path) -> Contents:
     """Return the contents of a file.
 
     Raises:
-        FileNotFoundError: it does not exist, or its path cannot exist.
+        FileNotFoundError: it does not exist.
         StoredFileError: it cannot be read, or has the wrong contents.
     """
     try:
@@ -69,16 +69,14 @@ def write_stored(file: Path, value: Mapping[str, Any]) -> None:
 
 
 class MeasuredNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Small network of mixed operations that ran entirely on the device."""
+    """Small mixed network that ran entirely on the device."""
 
     seconds: Seconds
-    """Measured."""
     predicted: Seconds
-    """Predicted by the lines."""
+    """By the lines."""
 
     @property
     def quotient(self) -> float:
-        """Predicted over measured seconds."""
         return self.predicted / self.seconds if self.seconds else 1.0
 
 
@@ -89,38 +87,37 @@ class Calibration(
     forbid_unknown_fields=True,
     rename={"sole_launch_seconds": "alone_seconds", "fused_lines": "riding", "unmeasured_classes": "left_out"},
 ):
-    """Measurements of one device, driver version and set of options; the schema of its file."""
+    """Measurements of one device, driver version and set of options; schema of its file."""
 
     device: str
     driver_version: str
     interface_version: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
     options: Mapping[str, OptionValue]
-    """Options that affect speed, with `isolate` if the device runs in a process of its own."""
+    """Options that affect speed; `isolate` for a process of its own."""
     machine: str
-    """From `machine_description`."""
     crowded: bool
-    """Other programs used the processors during the calibration."""
+    """Other programs used the processors meanwhile."""
     processors: Annotated[float, Meta(ge=0)] | None = None
-    """Host processors in use while the device computes, in any process; None if not counted."""
+    """Host processors in use during computation; None if not counted."""
     launch_seconds: Seconds
-    """Launch of a nearly empty segment between segments of other devices."""
+    """Of a nearly empty segment between other devices' segments."""
     sole_launch_seconds: Seconds
-    """Launch of the same segment as the sole one, repeatedly."""
+    """The same as sole segment."""
     transfer_seconds: Seconds
-    """Transfer of one tensor; the host cannot tell the directions apart."""
+    """Of one tensor in either direction."""
     transfer_seconds_per_byte: Seconds
     networks: Mapping[str, MeasuredNetwork]
-    """Networks that show the error of the lines, by name; the same for all devices."""
+    """Show the error of the lines."""
     lines: Mapping[OperationClass, Line]
-    """Lines of float32 operations by themselves, by class."""
+    """Standalone float32 operations."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]]
-    """Lines of fused operations, by their producer's class, then by their own; see `OperationClass`."""
+    """Fused operations, by their producer's class, then by their own."""
     unmeasured_classes: Mapping[OperationClass, str]
-    """Unmeasured classes with the reason."""
+    """With the reason."""
 
     @property
     def off_by(self) -> float:
-        """Relative error of predictions: root mean square of log(predicted / measured) over the networks."""
+        """Relative error: root mean square of log(predicted / measured) over the networks."""
         if not self.networks:
             return max((line.error for line in self.lines.values()), default=0.0)
         return spread(log(network.quotient) for network in self.networks.values() if network.predicted)
@@ -164,7 +161,7 @@ class Calibration(
 
 
 def spread(logarithms: Iterable[float]) -> float:
-    """Return the root mean square of logarithms of quotients, as a share; 0 if there are none."""
+    """Return the root mean square of logarithms, as a share; 0 if there are none."""
     squares = [logarithm * logarithm for logarithm in logarithms]
     return exp(sqrt(sum(squares) / len(squares))) - 1 if squares else 0.0
 
@@ -175,7 +172,7 @@ def _line_text(name: str, line: Line) -> str:
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6
-"""FLOPs and bytes of a medium operation, and a time below which a device cannot have computed it."""
+"""Work of a medium operation, and seconds below which no device has computed it."""
 
 
 def _rate(prefix: str, seconds: float, unit: str) -> str:
@@ -183,7 +180,7 @@ def _rate(prefix: str, seconds: float, unit: str) -> str:
 
 
 FORMAT_VERSION = 6
-"""Increased when the meaning of the file changes; other versions are refused."""
+"""Increased when the meaning of the file changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +189,7 @@ class StoredCalibration:
 
     calibration: Calibration | None
     note: str = ""
-    """Reason why none is usable although one exists, or a warning about the usable one."""
+    """Reason why none is usable, or a warning."""
 
 
 def find_calibration(
@@ -200,13 +197,7 @@ def find_calibration(
 ) -> StoredCalibration:
     """Return the calibration of a device under its options, made on this machine with this driver version.
 
-    A damaged file or another format gives a note instead of an error, because a session may not need costs.
-
-    Args:
-        device: its name.
-        table: the options that it has.
-        options: values of all of them.
-        isolated: it runs in a process of its own.
+    A damaged file gives a note, not an error, because a session may not need costs. `table` lists the device's options.
     """
     requested_options, notes = speed_options(table, options, isolated=isolated), list[str]()
     for name in _names(device):
@@ -225,7 +216,6 @@ def find_calibration(
 
 
 def _crowd(calibration: Calibration) -> str:
-    """Return the warning about a calibration in use; empty if there is none."""
     if not calibration.crowded:
         return ""
     return (
@@ -235,7 +225,7 @@ def _crowd(calibration: Calibration) -> str:
 
 
 def _outdated(calibration: Calibration, device: str) -> str:
-    """Return why a calibration does not fit the installed driver or this machine; empty if it does."""
+    """Return why a calibration does not fit the driver or machine, or an empty text."""
     recorded_versions, current_versions = (
         (calibration.driver_version, calibration.interface_version),
         (driver_version(device), INTERFACE_VERSION),
@@ -258,10 +248,7 @@ def _outdated(calibration: Calibration, device: str) -> str:
 
 
 def _names(device: str) -> Iterator[str]:
-    """Yield the names of a device: a driver's first device has the driver's name and its listed name.
-
-    The driver is queried only if one of its devices was calibrated.
-    """
+    """Yield the names of a device: a driver's first device has two. The driver is queried only if calibrated."""
     yield device
     if inside(device) != device:
         yield from _names(inside(device))
@@ -274,14 +261,14 @@ def _names(device: str) -> Iterator[str]:
 
 
 def is_calibrated(device: str) -> bool:
-    """Return whether a usable calibration of a device with default options exists."""
+    """Return whether a device with default options has a usable calibration."""
     capability = device_info(device).capability
     table = capability.options if capability is not None else ()
     return find_calibration(device, table, select_one(device, {}).options).calibration is not None
 
 
 def keep_calibration(calibration: Calibration) -> Path:
-    """Write a calibration atomically to the path that `find_calibration` reads; return the path.
+    """Write a calibration atomically and return its path.
 
     Raises:
         StoredFileError: it cannot be written.
@@ -297,19 +284,18 @@ def contents_of(calibration: Calibration) -> dict[str, object]:
 
 
 def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: bool = False) -> dict[str, OptionValue]:
-    """Return the options that affect speed; isolation does, because a launch is a round trip of messages."""
+    """Return the options that affect speed, such as isolation, which sends messages per launch."""
     relevant_options = {option.name: options[option.name] for option in table if option.affects_speed}
     return {**relevant_options, ISOLATE: True} if isolated else relevant_options
 
 
 def driver_version(device: str) -> str:
-    """Return the version that a device's driver reports, otherwise its distribution's."""
+    """Return the version of a device's driver, otherwise of its distribution."""
     info = device_info(device)
     return info.version or info.distribution
 
 
 def _other_options_text(device: str, requested_options: Mapping[str, OptionValue]) -> str:
-    """Return a sentence about calibrations for other options; empty if there are none."""
     settings, files = [], [(name, file) for name in _names(device) for file in calibrations_of(name)]
     for whose, file in files:
         with suppress(FileNotFoundError, StoredFileError):  # only files of the requested options may raise
@@ -332,16 +318,11 @@ def _other_options_text(device: str, requested_options: Mapping[str, OptionValue
 def read_calibration(
     file: Path, device: str | None = None, options: Mapping[str, OptionValue] | None = None
 ) -> Calibration:
-    """Return the calibration in a file.
-
-    Args:
-        file: its path.
-        device: required device name; None for any.
-        options: required options; None for any.
+    """Return the calibration in a file, which must be of `device` and `options` if given.
 
     Raises:
         FileNotFoundError: it does not exist.
-        StoredFileError: it is truncated or of another format; or a value has a wrong type, is negative or not finite.
+        StoredFileError: it is damaged, of another format, or has a wrong value.
     """
     calibration = read_stored(_FILE, file)
     if device is not None and device != calibration.device:
@@ -363,13 +344,13 @@ _FILE = FileKind(
     header={"format_version": FORMAT_VERSION},
 )
 _CLASSES = frozenset(OperationClass) - {OperationClass.OTHER, OperationClass.VIEW}
-"""Classes that a calibration must measure, or explain why not."""
+"""Classes that a calibration must measure or explain."""
 
 
 def _check_options(
     file: Path, stored_options: Mapping[str, OptionValue], requested_options: Mapping[str, OptionValue]
 ) -> None:
-    """Refuse a file whose options differ from those that its name encodes."""
+    """Refuse a file with other options than its name encodes."""
     for name in sorted({*stored_options, *requested_options}):
         if (type(stored_options.get(name)), stored_options.get(name)) != (
             type(requested_options.get(name)),
@@ -400,7 +381,7 @@ class MeasuredDevice:
 
     name: str
     version: str
-    """Driver version."""
+    """Of the driver."""
     options: Mapping[str, OptionValue]
 
 
@@ -408,18 +389,17 @@ class MeasuredCandidate(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Timed placement."""
 
     origin: Origin
-    """Method that found it."""
     seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredChoice:
-    """Chosen placement and its competitors."""
+    """Chosen placement, with all timed candidates."""
 
     placement: Mapping[str, str]
     """Node name -> device."""
     timed: tuple[MeasuredCandidate, ...]
-    """Timed candidates, the chosen one first."""
+    """The chosen one first."""
 
 
 def choice_key(
@@ -434,10 +414,10 @@ def choice_key(
 
     Args:
         model_digest: of the model's bytes, weights included.
-        devices: in the user's order of preference.
+        devices: in the user's order.
         shapes: input name -> dimensions.
         version: of nnadapter.
-        constraints: further placement constraints, as text.
+        constraints: further constraints, as text.
         machine: machine and threads, as text.
     """
     key_fields = {
@@ -452,7 +432,7 @@ def choice_key(
 
 
 def remember(key: str, choice: MeasuredChoice) -> Path:
-    """Write a choice to the cache and return its file; concurrent writers leave one complete file.
+    """Write a choice to the cache atomically and return its file.
 
     Raises:
         StoredFileError: it cannot be written.
@@ -471,10 +451,7 @@ def remember(key: str, choice: MeasuredChoice) -> Path:
 
 
 def recall(key: str) -> tuple[MeasuredChoice | None, str]:
-    """Return the cached choice, and a note why an existing file is not used.
-
-    An unusable file only costs a new measurement, so it is no error.
-    """
+    """Return the cached choice, and a note why an existing file is unusable."""
     try:
         return _read(_file(key), key), ""
     except FileNotFoundError:
@@ -490,8 +467,6 @@ def forget(key: str) -> None:
 
 
 class _Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Schema of a choice's file after its header."""
-
     key: str
     timed: Annotated[tuple[MeasuredCandidate, ...], Meta(min_length=1)]
     devices: tuple[str, ...]

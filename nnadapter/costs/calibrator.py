@@ -54,29 +54,28 @@ from partition.graph import all_of
 
 _MOST_RUNS = 50
 _LOOK_SECONDS = 0.002
-"""Length of one idle check."""
 _QUIET = 6
-"""Idle checks required in a row: systems account a running thread's time at ticks, 4 to 10 ms apart."""
+"""Idle checks in a row: systems account processor time at ticks of 4 to 10 ms."""
 _LOOKS = 75
-"""Maximum of idle checks, as other threads of the process may never rest."""
+"""Maximum of idle checks, as threads may never rest."""
 _RESTING = 0.25
-"""Processors in use by an idle process, including the check itself."""
+"""Processors in use by an idle process, which checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopwatch:
-    """Clocks and timing of turns. Only differences of clock values matter."""
+    """Clocks and timing of turns."""
 
     clock: Callable[[], float] = field(default_factory=lambda: time.perf_counter)
-    """Wall clock."""
+    """Wall clock in seconds."""
     busy: Callable[[], float] = field(default_factory=lambda: own_seconds)
-    """Processor seconds of this process, or of a device's own process."""
+    """Processor seconds of this process, or of a device's."""
     sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
     turn_seconds: float = 0.02
-    """Approximate length of a turn of short runs."""
+    """Approximate."""
 
     def turn(self, run: Callable[[], object]) -> float:
-        """Return the seconds of one run: the median over a turn."""
+        """Return the seconds of one run, the median over a turn."""
         self.wait_until_process_idle()
         first = self._seconds(run)
         if first >= self.turn_seconds:
@@ -104,9 +103,8 @@ class Stopwatch:
 
 _LEAST_ROUNDS = 3
 _LOOKED_AT_SECONDS = 0.05
-"""Length of the runs during which processors in use are counted."""
 _LONGEST_SECONDS = 0.5
-"""Maximum of a program's run, so that a calibration ends."""
+"""Slower programs are not timed, so that a calibration ends."""
 
 
 @dataclass(eq=False)
@@ -119,33 +117,23 @@ class ProgramTiming:
     outputs: Sequence[str]
     expected: OutputCheck
     samples: list[float] = field(default_factory=list)
-    """One per run."""
 
     @property
     def seconds(self) -> float:
-        """Lower quartile: noise on a shared machine only adds time, and the minimum may be luck."""
+        """Lower quartile: noise only adds time, and the minimum may be luck."""
         return sorted(self.samples)[len(self.samples) // 4]
 
     @property
     def tensors(self) -> int:
-        """Number of inputs and outputs."""
         return len(self.model.inputs) + len(self.model.outputs)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of inputs and outputs."""
         return sum(self.model.operands[operand].type.nbytes for operand in (*self.model.inputs, *self.model.outputs))
 
 
 class ProgramTimer:
-    """Programs to be timed on one device; on exit they are closed.
-
-    Args:
-        name: the device's name.
-        capability: the device's capability.
-        context: compiles programs; stays open.
-        stopwatch: times them.
-    """
+    """Programs timed on one device; a context manager that closes them, not `context`."""
 
     def __init__(self, name: str, capability: Capability, context: Context, stopwatch: Stopwatch) -> None:
         self._capability = capability
@@ -163,11 +151,9 @@ class ProgramTimer:
         self.clear()
 
     def add(self, model: Model, *, is_standalone: bool = False) -> ProgramTiming | str:
-        """Compile a model and run it twice, without recording; return the timing, or why it cannot be timed.
+        """Compile a model and run it twice, unrecorded; return the timing, or why it cannot be timed.
 
-        Args:
-            model: the model.
-            is_standalone: compile as a sole segment, see `Context.compile_whole_graph`; otherwise as one among others.
+        `is_standalone` compiles it as a sole segment (`Context.compile_whole_graph`).
         """
         sent = self._form(model)
         verdict = all_of(ask_supported(self._context, sent, len(model.operations)))
@@ -184,7 +170,6 @@ class ProgramTimer:
         return timed
 
     def drop(self, timed: ProgramTiming) -> None:
-        """Stop timing a program."""
         self._programs.remove(timed)
 
     def clear(self) -> None:
@@ -195,13 +180,10 @@ class ProgramTimer:
         close_all(reversed(resources))
 
     def run(self, rounds: int, budget_seconds: float, advance: Callable[[], None], *, cold: bool = False) -> None:
-        """Time every program once per round, interleaved so that disturbances hit all of them.
+        """Time every program once per round, interleaved and shuffled, so that disturbances hit all of them.
 
-        Each round is shuffled, because a predecessor influences the time. A program takes a turn of runs, see
-        `Stopwatch`. If
-        `cold`, it runs once after host work that evicts its caches, as a segment between others does. Repeated runs
-        find warm
-        caches and awake threads, and are far faster for small programs.
+        A program takes a turn of runs, see `Stopwatch`. If `cold`, it runs once after host work that evicts its caches,
+        as a segment between others does; repeated runs of small programs are far faster.
         """
         started, chance = self._clock(), random.Random(0)
         for round_index in range(rounds):
@@ -214,7 +196,7 @@ class ProgramTimer:
             advance()
 
     def processors(self) -> float:
-        """Return the number of host processors in use while the longest program computes."""
+        """Return the host processors in use while the slowest program computes."""
         timed = max(self._programs, key=lambda program: program.seconds)
         start_busy, started, passed = self._stopwatch.busy(), self._clock(), 0.0
         while passed < _LOOKED_AT_SECONDS:
@@ -253,7 +235,7 @@ class ProgramTimer:
         return timed if self._sample(timed) <= _LONGEST_SECONDS else None
 
     def _sample(self, timed: ProgramTiming) -> float:
-        """Return the seconds of one run, including the checks that a plan's run makes."""
+        """Return the seconds of one run, with the checks of a plan's run."""
         started = self._clock()
         self._once(timed)
         return self._clock() - started
@@ -268,30 +250,21 @@ _SWEPT = np.ones(1 << 20, np.float32)
 
 
 def _elsewhere() -> None:
-    """Do host work between two runs: a pass over 4 MiB.
-
-    A matrix product would not do: BLAS threads spin afterwards and take a processor from the timed program.
-    """
+    """Evict caches without a matrix product, after which BLAS threads would spin and take a processor."""
     np.negative(_SWEPT, out=_SWEPT)
 
 
 _ROUNDS = 20
 _LEAST_SHARE = 0.05
 _TRUSTED = 0.1
-"""Relative error up to which a measurement has full weight; beyond it the weight decreases."""
+"""Relative error up to which a measurement has full weight."""
 
 
 def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None) -> Numbers:
-    """Return the non-negative coefficients for which `rows` best predict `seconds`: robust relative least squares.
+    """Return the non-negative coefficients for which `rows` best predict `seconds`.
 
-    1. Errors are relative, so that long runs do not dominate short ones.
-    2. If a coefficient is negative, the most negative one is removed and the rest fitted again.
-    3. Outliers have less weight, so that a disturbed measurement decides nothing.
-
-    Args:
-        rows: [measurements, quantities].
-        seconds: [measurements].
-        least: [measurements] absolute uncertainty of each; errors are relative to at least this.
+    Errors are relative, so that long runs do not dominate. The most negative coefficient is removed until none is.
+    Outliers have less weight. `least` are absolute uncertainties; errors are relative to at least these.
 
     Source: Huber: Robust Estimation of a Location Parameter (1964), by iteratively reweighted least squares.
     """
@@ -316,15 +289,10 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
 def fit_line(
     rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None
 ) -> Numbers:
-    """Return non-negative a, b and c of a `Line`; see `fit` for weights.
+    """Return non-negative a, b and c of a `Line`; see `fit`.
 
-    hypot(x, y) is the sum of each side times its share in it. With the shares of the previous round the problem is
-    linear.
-
-    Args:
-        rows: [measurements, 3] number of equal operations, FLOPs and bytes.
-        seconds: [measurements].
-        least: see `fit`.
+    hypot(x, y) is the sum of each side times its share in it, so shares of the previous round make the problem linear.
+    `rows` are [measurements, 3]: number of equal operations, FLOPs and bytes.
     """
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(seconds), 3)
     shares = np.full((len(seconds), 2), np.sqrt(0.5))
@@ -341,7 +309,7 @@ def fit_line(
 
 
 def line_seconds(rows: Sequence[Sequence[float]], coefficients: Numbers) -> Numbers:
-    """Return the seconds [measurements] of `rows` for a, b and c of a `Line`, see `fit_line`."""
+    """Return the seconds of `rows` for a, b and c of a `Line`."""
     matrix = np.asarray(rows, dtype=np.float64).reshape(-1, 3)
     predicted: Numbers = matrix[:, 0] * coefficients[0] + np.hypot(*(matrix[:, 1:] * coefficients[1:]).T)
     return predicted
@@ -361,7 +329,7 @@ def _non_negative(matrix: Numbers, target: Numbers) -> Numbers:
 
 
 def error(fitted: Numbers, seconds: Sequence[float]) -> float:
-    """Return the median of |fitted - measured| / measured; 0 if nothing took time."""
+    """Return the median of |fitted - measured| / measured."""
     times = np.asarray(seconds, dtype=np.float64)
     positive = times > 0
     if not positive.any():
@@ -372,7 +340,7 @@ def error(fitted: Numbers, seconds: Sequence[float]) -> float:
 Lines = Mapping[Kind, Line]
 Works = Sequence[OperationWork]
 NOISE = 0.1
-"""Share of a run that cannot be distinguished from noise."""
+"""Share of a run that is noise."""
 _BY_FLOPS = frozenset(
     {
         OperationClass.CONVOLUTION,
@@ -384,13 +352,13 @@ _BY_FLOPS = frozenset(
     }
 )
 _BY_BYTES = frozenset(OperationClass) - {OperationClass.NARROW, OperationClass.DEPTHWISE, OperationClass.RECURRENT}
-"""Quantities fitted per class: if FLOPs and bytes are proportional, only one of them can be determined."""
+"""If FLOPs and bytes of a class are proportional, only one can be fitted."""
 _BLOCKS = (1, 4, 8, 16, 32)
-"""Candidate numbers of channels that engines compute at once."""
+"""Channels computed at once."""
 _CLEARLY = 0.8
-"""A block size is adopted only if it reduces the error to this share."""
+"""A block size must reduce the error to this share."""
 _FARTHEST = 16.0
-"""Bound of a measured quotient; beyond it a measurement is not credible."""
+"""Bound of credible quotients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +371,6 @@ class Pair:
 
     @property
     def further_seconds(self) -> float:
-        """Seconds by which the long chain exceeds the short one."""
         return self.long.seconds - self.short.seconds
 
     @property
@@ -413,7 +380,7 @@ class Pair:
 
 
 def lines_of(pairs: Sequence[Pair]) -> dict[Kind, Line]:
-    """Return a line per kind with its error, fitted to the further links of chains."""
+    """Return a line per kind, fitted to the further links of chains."""
     lines: dict[Kind, Line] = {}
     for kind in dict.fromkeys(pair.kind for pair in pairs):
         kind_pairs = [pair for pair in pairs if pair.kind == kind]
@@ -424,7 +391,7 @@ def lines_of(pairs: Sequence[Pair]) -> dict[Kind, Line]:
 
 
 def _line(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least: Sequence[float]) -> Line:
-    """Return the line of least error; channel blocks are adopted only if they explain clearly more."""
+    """Return the line of least error; channel blocks must explain clearly more."""
     blocks = _BLOCKS if any(any(work.channels) for row in works for work in row) else _BLOCKS[:1]
     lines = [_fitted(kind, works, seconds, least, block) for block in blocks]
     off = [_off(line, works, seconds) for line in lines]
@@ -480,17 +447,17 @@ def _padding(work: OperationWork, block: int) -> float:
 
 
 def line_of(lines: Lines, kind: Kind) -> Line | None:
-    """Return the line of a kind; without one for the fused operation, the line of the standalone one."""
+    """Return the line of a kind, otherwise of the standalone operation."""
     return lines.get(kind) or lines.get(Kind(kind.operation_class))
 
 
 def work_seconds(lines: Lines, model: Model) -> float:
-    """Return the total seconds of a model's operations; those without a line count as 0."""
+    """Return the seconds of a model's operations; without a line they count as 0."""
     return sum(_seconds(lines, work) for work in work_of(model))
 
 
 def seconds_by_kind(lines: Lines, model: Model) -> dict[Kind, float]:
-    """Return the seconds of a model's operations, by the kind whose line applies."""
+    """Return the seconds of a model's operations by the kind of their line."""
     seconds: dict[Kind, float] = {}
     for work in work_of(model):
         kind = work.kind if work.kind in lines else Kind(work.kind.operation_class)
@@ -504,7 +471,6 @@ def _seconds(lines: Lines, work: OperationWork) -> float:
 
 
 def _seconds_of_other_kinds(pair: Pair, lines: Lines) -> float:
-    """Return the seconds of operations of other kinds in the further links, as far as lines are known."""
     return sum(_seconds(lines, work) for work in pair.further if work.kind != pair.kind)
 
 
@@ -519,19 +485,14 @@ def _row(kind: Kind, works: Works, block: int) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """Launch and transfer seconds, with the meaning that they have in `Calibration`."""
+    """Launch and transfer seconds, see `Calibration`."""
 
     segment: float
-    """Launch between other segments."""
     sole_segment: float
-    """Launch of a sole segment."""
     tensor: float
-    """Transfer, per tensor."""
     byte: float
-    """Transfer, per byte."""
 
     def crossing(self, timed: ProgramTiming) -> float:
-        """Return the transfer seconds of a program's inputs and outputs."""
         return timed.tensors * self.tensor + timed.nbytes * self.byte
 
 
@@ -540,11 +501,8 @@ def launches_of(
 ) -> Launches:
     """Return launches and transfers: the time of light programs that their operations do not explain.
 
-    Args:
-        segments: programs that ran cold; different numbers of tensors determine the cost per tensor.
-        standalone_programs: programs that ran repeatedly as sole segments.
-        lines: costs of operations.
-        crosses: transfers are priced; on the host they are not, and are part of the launch.
+    `segments` ran cold; `standalone_programs` ran repeatedly. If not `crosses` (on the host), transfers are part of the
+    launch.
     """
     several = len({timed.tensors for timed in segments}) > 1
     # With equal numbers of tensors, their cost is part of the launch.
@@ -570,7 +528,7 @@ def _least(programs: Sequence[ProgramTiming]) -> list[float]:
 _SLACK = 3.0
 """Deviation of a factor from 1 that weighs as much as a network predicted 100 % wrong."""
 _MOST = 4.0
-"""Bound of factors; also of their inverse."""
+"""Bound of factors and of their inverses."""
 _FEWEST = 6
 """Minimum of networks for scaling."""
 
@@ -582,16 +540,14 @@ class NetworkScaledCosts:
     lines: Lines
     launches: Launches
     predicted: Mapping[str, float]
-    """Seconds of each network by factors fitted without it (leave-one-out cross-validation)."""
+    """Leave-one-out predictions of the networks."""
 
 
 def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, ProgramTiming]) -> NetworkScaledCosts:
-    """Return lines and launches scaled by factors fitted to the times of networks that ran as sole segments.
+    """Return lines and launches scaled by non-negative factors per kind that fit the times of networks.
 
-    1. The lines and the launch give each network's seconds by kind.
-    2. Non-negative factors per kind and for the launch fit the networks' seconds: robust relative least squares (`fit`)
-       with a penalty for deviating from 1.
-    3. Leave-one-out cross-validation gives the error for unseen networks.
+    Robust least squares (`fit`) with a penalty for factors other than 1. Leave-one-out cross-validation gives the error
+    for unseen networks.
     """
     kinds = list(lines)
     rows = {name: _network_row(lines, launches, kinds, timed) for name, timed in networks.items()}
@@ -610,13 +566,11 @@ def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, P
 
 
 def _network_row(lines: Lines, launches: Launches, kinds: Sequence[Kind], timed: ProgramTiming) -> list[float]:
-    """Return the seconds of each kind, and of launch and transfers."""
     by_kind = seconds_by_kind(lines, timed.model)
     return [*(by_kind.get(kind, 0.0) for kind in kinds), launches.sole_segment + launches.crossing(timed)]
 
 
 def _factors(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Return a factor per column."""
     ones = [[float(row == column) for column in range(len(rows[0]))] for row in range(len(rows[0]))]
     least = [0.0] * len(rows) + [_SLACK] * len(ones)
     factors = fit([*rows, *ones], [*seconds, *[1.0] * len(ones)], least)
@@ -637,16 +591,16 @@ def _scaled(line: Line, factor: float) -> Line:
 
 
 ROUNDS = 5
-"""Number of turns of every program."""
+"""Turns per program."""
 _SEGMENT_ROUNDS = 31
-"""Number of cold runs of every segment."""
+"""Cold runs per segment."""
 _BUDGET_SECONDS = 20.0
 _TURN_SECONDS = 0.005
 _TENSORS = (1, 2, 4, 8)
 _LEAST_PROCESSOR_SHARE = 0.5
-"""Lower bound of the share of processors that others left, since their load varies."""
+"""Lower bound of the processors' share left by others, as their load varies."""
 _AT_ONCE = 4
-"""Number of probes, with two chains each, that are timed in turns."""
+"""Probes timed in turns, with two chains each."""
 
 
 def calibrate(
@@ -659,18 +613,18 @@ def calibrate(
 ) -> Calibration:
     """Measure a device; takes up to about 30 seconds.
 
-    1. Compile short and long chains of operations; refused classes are recorded with the reason.
-    2. Time all in turns, `ROUNDS` times or until the budget is spent.
-    3. Per kind, fit a line to the further links of chains. Fusible operations are also measured after producers.
-    4. The unexplained time of light programs gives launch and transfers, both cold between others and as sole segments.
-    5. Small mixed networks scale the lines and show their error. The host's processors in use are counted meanwhile.
+    1. Short and long chains of operations are compiled, and refused classes recorded.
+    2. All are timed in turns, until the budget is spent.
+    3. Per kind, a line is fitted to the further links. Fusible operations are also measured after producers.
+    4. The unexplained time of light programs gives launch and transfers.
+    5. Small mixed networks scale the lines and show their error. The host's processors in use are counted.
 
     Args:
         device: its name.
         options: the device's options.
-        stopwatch: times programs; by default the host's clock, which also detects other load on the processors.
+        stopwatch: by default the host's clock, which also detects other load.
         advance: called after each round.
-        budget_seconds: time limit after the first three rounds.
+        budget_seconds: time limit after three rounds.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
@@ -705,7 +659,7 @@ def calibrate(
 
 
 def _uncontended_processors(processors: float, available_processors: float) -> float:
-    """Return the processors that the device would use without the other load on the host."""
+    """Return the processors that the device would use without other load."""
     return max(
         processors, min(processors / max(available_processors / usable(), _LEAST_PROCESSOR_SHARE), float(usable()))
     )
@@ -713,8 +667,6 @@ def _uncontended_processors(processors: float, available_processors: float) -> f
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Measurements:
-    """Timed programs of a device."""
-
     pairs: list[Pair]
     networks: Mapping[str, ProgramTiming]
     segments: list[ProgramTiming]
@@ -726,7 +678,6 @@ class _Measurements:
 def _calibration(
     selected: Selected, opened: Device, measurements: _Measurements, processors: float | None, *, crowded: bool
 ) -> Calibration:
-    """Return the calibration fitted to the measurements."""
     lines: Lines = lines_of(measurements.pairs)
     shorts = [pair.short for pair in measurements.pairs]
     light = [pair.short for pair in measurements.pairs if pair.kind.operation_class in FUSIBLE_CLASSES] or shorts
@@ -758,8 +709,8 @@ def _calibration(
 def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Measurements:
     """Time all probes that the device can run, then networks and cold segments.
 
-    Batches are small, since each program may have threads and memory of its own, and mix classes. Networks are compared
-    with each other, so they take turns in the largest batches that threads allow: disturbances then hit all of them.
+    Batches are small, as each program may have threads of its own, and mix classes. Networks are compared with each
+    other, so as many as threads allow take turns.
     """
     every, mixed = probes(), list(networks().items())
     batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), most_pools())
@@ -811,18 +762,16 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
 
 
 def _batches(count: int, most: int) -> list[range]:
-    """Return strided batches of at most `most` positions, so that neighbors, of the same class, are apart."""
+    """Return strided batches, which separate neighbors of the same class."""
     batches = -(-count // most)
     return [range(first, count, batches) for first in range(batches)]
 
 
 def _able(bench: ProgramTimer, models: Iterable[Model]) -> list[ProgramTiming]:
-    """Return the timings of the models that the device runs."""
     return [timed for model in models if isinstance(timed := bench.add(model), ProgramTiming)]
 
 
 def _pair(bench: ProgramTimer, probe: Probe) -> Pair | str:
-    """Return both chains of a probe, or why the device does not run them."""
     short = bench.add(probe.model(SHORT), is_standalone=True)
     if isinstance(short, str):
         return short
@@ -835,7 +784,7 @@ def _pair(bench: ProgramTimer, probe: Probe) -> Pair | str:
 
 @dataclass(slots=True)
 class _RoundProgress:
-    """Reports rounds of several batches as rounds of one."""
+    """Progress of several batches as one."""
 
     advance: Callable[[], None]
     batches: int
@@ -848,7 +797,6 @@ class _RoundProgress:
 
 
 def _fused_lines(lines: Lines) -> dict[OperationClass, dict[OperationClass, Line]]:
-    """Return the lines of fused operations, by producer class."""
     riding: dict[OperationClass, dict[OperationClass, Line]] = {}
     for kind, line in lines.items():
         if kind.producer_class is not None:

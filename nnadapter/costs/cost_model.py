@@ -34,18 +34,17 @@ from partition.plan import Segment
 
 
 class Source(StrEnum):
-    """Source of costs, best first; every report names it."""
+    """Source of costs, best first."""
 
     MEASURED = "measured"
-    """This plan was run and timed here."""
+    """This plan was timed here."""
     CALIBRATED = "calibrated"
-    """A calibration of this device and driver version."""
+    """From a calibration of this device and driver version."""
     SIMULATED = "simulated"
-    """The device reports that its clock is simulated."""
+    """From the device's simulated clock."""
     MODELED = "modeled"
-    """Limits that the device declares."""
+    """From limits that the device declares."""
     ASSUMED = "assumed"
-    """The device declares no limits."""
 
 
 ASSUMED = Profile(
@@ -56,7 +55,7 @@ ASSUMED = Profile(
     transfer_bandwidth=1e9,
     operation_seconds=5e-6,
 )
-"""Profile of a device that declares none: slower than the CPU's assumption, so that no node moves there on a guess."""
+"""Slower than the CPU's assumption, so that no node moves to such a device on a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,30 +64,30 @@ class DeviceCosts:
 
     source: Source
     profile: Profile
-    """Limits. If calibrated: launch, transfers, and substitutes for unmeasured classes."""
+    """Limits; if calibrated, launch, transfers, and substitutes for unmeasured classes."""
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
-    """Measured lines by class; all other classes use the roofline of the profile."""
+    """Measured, by class; the roofline of the profile for others."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
-    """Measured lines of operations fused with a producer, by the producer's class and their own."""
+    """Measured with a producer, by its class and their own."""
     measured_sole_launch_seconds: float | None = None
-    """Launch of a sole segment; None means the profile's launch."""
+    """None means the profile's launch."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
-    """Measured networks, which show the error of the costs; see `Calibration`."""
+    """Show the error of the costs."""
     processors: float = 0.0
-    """Host processors in use while the device computes, if counted."""
+    """Host processors in use during computation, if counted."""
     has_resident_values: bool = False
-    """Values stay in its own memory for its other segments."""
+    """Values stay in its memory for its other segments."""
     notes: tuple[str, ...] = ()
-    """Remarks for the user, one sentence each."""
+    """Sentences for the user."""
 
     off_by: float = 0.0
     """Relative error, if measured."""
     missing_cost_notes: tuple[str, ...] = ()
-    """Those of `notes` that explain why no better costs are available."""
+    """Those that explain why no better costs are available."""
 
     @property
     def sole_launch_seconds(self) -> float:
-        """Seconds to launch a sole segment."""
+        """Launch of a sole segment."""
         return (
             self.profile.launch_seconds
             if self.measured_sole_launch_seconds is None
@@ -97,16 +96,15 @@ class DeviceCosts:
 
     @property
     def needs_processors(self) -> bool:
-        """Whether it uses so much of the host's processors that overlap with another such device gains nothing."""
+        """Whether it uses so many host processors that overlap with another such device gains nothing."""
         return self.profile.host_memory or self.processors >= _GOOD_PART * usable()
 
     @property
     def is_measured(self) -> bool:
-        """Whether operations were measured, so that producers and channels refine their costs."""
         return bool(self.lines or self.fused_lines)
 
     def seconds(self, work: UnitWork, dtypes: tuple[str, ...]) -> Numbers:
-        """Return the seconds of each unit of `work`; `work.dtypes` are positions in `dtypes`."""
+        """Return the seconds of each unit; `work.dtypes` are positions in `dtypes`."""
         peaks = np.array([self.profile.peak_of_dtype.get(dtype, self.profile.peak_flops) for dtype in dtypes])
         unit_seconds = roofline(self.profile, work.flops, work.nbytes, peaks[work.dtypes])
         for position, operation_class in enumerate(CLASSES):
@@ -129,15 +127,7 @@ class DeviceCosts:
 def device_costs(
     name: str, capability: Capability, context: Context, options: OptionValues, *, isolated: bool = False
 ) -> DeviceCosts:
-    """Return a device's costs from its simulated clock, a calibration, its declared limits, or assumptions.
-
-    Args:
-        name: the device's name.
-        capability: the device's capability.
-        context: opened with `options`.
-        options: every option, defaults included.
-        isolated: it runs in a process of its own.
-    """
+    """Return a device's costs from its simulated clock, a calibration, its declared limits, or assumptions."""
     answer: Profile | Unsupported | None = named_call(name, "profile")(ask_profile, context, capability)
     profile, notes = (None, (f"device {name!r}: {answer.detail}",)) if isinstance(answer, Unsupported) else (answer, ())
     if profile is not None and profile.simulated:
@@ -193,11 +183,11 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
 
 
 AROUND_A_DEVICE = 5e-6
-"""Seconds of session overhead per device segment, which a calibration of programs does not include."""
+"""Session overhead per device segment, which calibrated programs do not include."""
 AROUND_THE_HOST = 2e-6
-"""Seconds of session overhead per CPU segment between others."""
+"""The same per CPU segment between others."""
 _GOOD_PART = 0.4
-"""Share of the usable processors."""
+"""Of the usable processors."""
 _UNMEASURABLE_BANDWIDTH = 1e15
 """Bytes per second if more bytes took no longer."""
 
@@ -209,21 +199,21 @@ _IMAGE_RANK = 4
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """Facts about values that determine their boundary costs. Arrays of [values]."""
+    """Facts that determine boundary costs. Arrays of [values]."""
 
     nbytes: Numbers
     dtypes: tuple[str, ...]
-    """Distinct data types; empty for unknown."""
+    """Distinct; empty for unknown."""
     dtype_of: NDArray[np.int64]
     """Positions in `dtypes`."""
     dense: NDArray[np.bool_]
     """Tensors of numbers, as far as known."""
     images: NDArray[np.bool_]
-    """Values of rank 4."""
+    """Of rank 4."""
 
     @classmethod
     def of(cls, graph: Graph, names: Sequence[str], nbytes: Numbers) -> Crossing:
-        """Return the facts about the values `names`, which take `nbytes`."""
+        """Return the facts about the values `names`."""
         values = [graph.values.get(name) for name in names]
         each = ["" if value is None else value.dtype or "" for value in values]
         dtypes = tuple(dict.fromkeys(("", *each)))
@@ -236,11 +226,9 @@ class Crossing:
     def seconds(self, profile: Profile) -> Numbers:
         """Return the seconds for each value to cross in either direction; infinite if it cannot.
 
-        1. In host memory, every value crosses at no cost.
-        2. A value that is no dense tensor (a sequence, strings) does not cross.
-        3. A tensor takes a fixed time plus its bytes over the transfer bandwidth.
-        4. The host casts data types that the device does not accept: bytes are read and written.
-        5. A channels-last device reorders tensors of rank 4: bytes are read and written there.
+        Host memory costs nothing. A tensor takes a fixed time plus its bytes over the bandwidth; sequences and strings
+        do not cross. The host casts data types that the device does not accept. A channels-last device reorders tensors
+        of rank 4.
         """
         if profile.host_memory:
             return np.zeros_like(self.nbytes)
@@ -263,7 +251,7 @@ def is_foreign(profile: Profile, dtype: str | None) -> bool:
 
 
 def transfer_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
-    """Return the seconds to copy tensors between host and device."""
+    """Return the seconds to copy tensors to the device or back."""
     return profile.transfer_seconds + nbytes / profile.transfer_bandwidth
 
 
@@ -280,44 +268,43 @@ def reorder_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
 Groups = tuple[tuple[int, ...], ...]
 
 MOST_OPERATIONS = 20_000
-"""Limit of operations to ask about, because a device nearly compiles them to report its fusions."""
+"""Limit of operations to ask about, because a device nearly compiles them to answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Fusion of a graph's nodes by one device."""
+    """Fusion of nodes by one device."""
 
     groups: Groups = ()
-    """Disjoint groups of two or more nodes that run as one."""
+    """Disjoint groups of several nodes that run as one."""
     free: frozenset[int] = frozenset()
     """Nodes that cost nothing."""
     note: str = ""
-    """Reason why the device was not asked, if so."""
+    """Reason why the device was not asked."""
 
 
 @dataclass(frozen=True, eq=False)
 class FusedGraph:
-    """Graph whose atoms are merged if a device fuses them."""
+    """Graph with atoms merged if a device fuses them."""
 
     original: Graph
     graph: Graph
-    """The same nodes in fewer atoms."""
     parts: Groups
-    """Per atom of `graph`, the atoms of `original` in it."""
+    """Per atom of `graph`, its atoms of `original`."""
 
     def verdicts(self, verdicts_by_device: Mapping[str, Sequence[Verdict]]) -> dict[str, tuple[Verdict, ...]]:
-        """Return verdicts on the atoms of `graph`: the first refusal among those of `original`."""
+        """Return verdicts on the atoms of `graph`: the first refusal counts."""
         return {
             device: tuple(all_of(verdicts[atom] for atom in part) for part in self.parts)
             for device, verdicts in verdicts_by_device.items()
         }
 
     def spread_segment(self, segment: Segment) -> Segment:
-        """Return a segment of `graph` in terms of the atoms of `original`."""
+        """Return a segment in terms of `original`."""
         return Segment(segment.device, tuple(sorted(atom for part in segment.atoms for atom in self.parts[part])))
 
     def spread(self, placement: Sequence[str]) -> tuple[str, ...]:
-        """Return a placement of `graph` in terms of the atoms of `original`."""
+        """Return a placement in terms of `original`."""
         devices = [""] * len(self.original.atoms)
         for device, part in zip(placement, self.parts, strict=True):
             for atom in part:
@@ -330,14 +317,7 @@ def fused_groups(
 ) -> Fusion:
     """Ask an adapter IR device what it would fuse if it got all that it supports.
 
-    Beyond `most` operations it is not asked, and each atom counts as a unit.
-
-    Args:
-        graph: with its atoms.
-        conversion: conversion of the graph.
-        context: the device's context.
-        verdicts: the device's verdict on each atom.
-        most: limit of operations to ask about.
+    Beyond `most` operations it is not asked.
     """
     supported_nodes = [node for atom, verdict in zip(graph.atoms, verdicts, strict=True) if verdict for node in atom]
     operations = sorted(operation for node in supported_nodes for operation in conversion.operations[node])
@@ -353,10 +333,9 @@ def fused_groups(
 
 
 def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], runs_as: Sequence[str]) -> Fusion:
-    """Return the fusion described by the texts `runs_as`, one per operation; an empty one if their number differs.
+    """Return the fusion described by one text per operation; an empty one if their number differs.
 
-    1. Operations with the same text, and the nodes of their atoms, are one group.
-    2. An atom whose operations are all NO_OPERATION is free.
+    Nodes of operations with equal texts are a group. An atom whose operations are all NO_OPERATION is free.
     """
     if len(runs_as) != len(operations):
         return Fusion()
@@ -377,10 +356,7 @@ def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], r
 
 
 def fuse_atoms(graph: Graph, fusions: Iterable[Fusion]) -> FusedGraph:
-    """Return the graph with the groups of all devices as atoms, except groups that would make it cyclic.
-
-    Linear in the graph per round; another round follows only if groups were dropped.
-    """
+    """Return the graph with the groups of all devices as atoms, except groups that would make it cyclic."""
     multi_node_atoms = [atom for atom in graph.atoms if len(atom) > 1]
     groups = [group for fusion in fusions for group in fusion.groups]
     while True:
@@ -420,7 +396,6 @@ def _order(graph: Graph, atoms: Groups) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def _boundary_operands(conversion: Conversion, operations: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return operands that the operations only read, and produced ones that others read or nothing reads."""
     model, inside = conversion.model, set(operations)
     read = dict.fromkeys(
         operand for operation in operations for operand in model.operations[operation].inputs if operand != ABSENT
@@ -437,23 +412,19 @@ def _boundary_operands(conversion: Conversion, operations: Sequence[int]) -> tup
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CostTable:
-    """Prices of a fused graph, their sources and notes; see docs/partitioning.md."""
+    """Prices of a fused graph, with sources and notes; see docs/partitioning.md."""
 
     prices: Prices
-    """Seconds of atoms, transfers and launches."""
     sources: Mapping[str, Source]
-    """Source of each device's costs."""
     notes: tuple[str, ...]
-    """Remarks for the user, one sentence each."""
+    """Sentences for the user."""
     on_host: Numbers
-    """Seconds of each node by itself on the host; zeros if it is not among the devices."""
+    """Seconds of each node by itself on the host."""
 
     sole_launch_seconds: Mapping[str, float]
-    """Seconds to launch a sole segment, by device."""
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Labels, one per row."""
         return self.prices.devices
 
     def sole_launch_savings(self, device: str) -> float:
@@ -468,18 +439,10 @@ def cost_table(
     costs: Mapping[str, DeviceCosts],
     fusions: Mapping[str, Fusion] | None = None,
 ) -> CostTable:
-    """Return the prices of `graph` on the devices. Linear in the graph.
+    """Return the prices of `graph`. Linear in the graph.
 
-    A fused group is priced as a unit: FLOPs are summed, and bytes counted at its boundary. On a calibrated device the
-    seconds of its operations are summed. Nodes that a device eliminates are free; without fusion facts, an atom is a
-    unit. The host prices every node by itself, because its prices must not depend on what other devices refuse.
-
-    Args:
-        graph: from `fuse_atoms`.
-        conversion: of the graph, for FLOPs and classes.
-        verdicts: per device, in the user's order, on every atom of `graph.graph`.
-        costs: per device.
-        fusions: per device that reports them.
+    A fused group is a unit: FLOPs are summed, and bytes counted at its boundary; on a calibrated device its operations'
+    seconds are summed. The host prices every node by itself, so that its prices do not depend on other devices.
     """
     devices, fusions = tuple(verdicts), fusions or {}
     work = GraphWork(graph.original, conversion)
@@ -533,7 +496,6 @@ def _resident_read_seconds(crossing: Crossing, costs: Sequence[DeviceCosts]) -> 
 def _run(
     work: GraphWork, graph: FusedGraph, verdicts: Sequence[Verdict], costs: DeviceCosts, fusion: Fusion | None
 ) -> NDArray[np.float64]:
-    """Return the seconds of every atom on one device."""
     nodes = len(graph.original.nodes)
     atom_of = np.asarray(graph.graph.atom_of, dtype=np.int64)
     multi_node_atoms = [atom for atom in graph.original.atoms if len(atom) > 1]
@@ -555,20 +517,19 @@ def _run(
 
 
 def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
-    """Return the seconds of every node on the host; a copy of another node is free."""
+    """Return the seconds of every node on the host; copies of another node are free."""
     seconds = costs.seconds(work.per_node(company=costs.is_measured), work.dtypes)
     seconds[list(work.conversion.per_node.copies)] = 0.0
     return seconds
 
 
 def _host_run(seconds: Numbers, graph: FusedGraph, verdicts: Sequence[Verdict]) -> NDArray[np.float64]:
-    """Return the seconds of every atom on the host: the sum over its nodes."""
     atom_seconds = np.bincount(np.asarray(graph.graph.atom_of, dtype=np.int64), seconds, len(graph.graph.atoms))
     return np.where([bool(verdict) for verdict in verdicts], atom_seconds, np.inf)
 
 
 _OTHER_SPEEDS = frozenset({"float16", "bfloat16", "float64", "int8", "uint8"})
-"""Data types that devices compute at another speed than float32."""
+"""Data types of another speed than float32."""
 
 
 def _notes(work: GraphWork, devices: Sequence[str], costs: Mapping[str, DeviceCosts]) -> Iterator[str]:

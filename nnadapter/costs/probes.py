@@ -1,10 +1,8 @@
 """Programs for calibration: chains of one operation, small mixed networks, and their ONNX form.
 
-The time difference between a long and a short chain is the time of the further operations, because launch and transfers
-are the same. Links differ and do not cancel, so that a compiler cannot remove any.
-
-Mixed networks show the error of a calibration, which chains cannot: a device fuses some operations of a network, and
-finds its caches cold for others.
+A long chain minus a short one gives the time of the further operations, without launch and transfers. Links differ and
+do not cancel, so that a compiler cannot remove any. Mixed networks show the error of a calibration: a device fuses some
+of their operations, and finds its caches cold for others.
 """
 
 from __future__ import annotations
@@ -29,19 +27,18 @@ SHORT, LONG = 1, 5
 """Lengths of chains."""
 
 Link = Callable[[ModelBuilder, int, int], int]
-"""Adds a link to a chain: (builder, operand, number of the link) -> result of the same type."""
+"""(builder, operand, number of the link) -> result of the same type."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationWork:
-    """Work of one operation of a model."""
+    """Work of one operation."""
 
     kind: Kind
     flops: float
     nbytes: float
-    """Bytes read and written, weights included."""
+    """Read and written, weights included."""
     channels: tuple[int, int] = (0, 0)
-    """See `channels_of`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +46,8 @@ class Probe:
     """Chain of one operation at one size."""
 
     kind: Kind
-    """Kind measured by the further links of the chain."""
+    """Of the further links."""
     dimensions: tuple[int, ...]
-    """Shape of the chained value."""
     link: Link
 
     def model(self, length: int) -> Model:
@@ -64,7 +60,7 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """Return every probe, small ones first, and a kind before the kinds whose cost depends on it."""
+    """Return every probe, small ones first, and a kind before those that depend on it."""
     convolution, matrix, light = OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.ELEMENTWISE
     tables, images = ((16, 64), (256, 64), (1024, 256)), ((1, 16, 14, 14), (1, 32, 28, 28), (1, 64, 56, 56))
     products = ((16, 64), (256, 64), (1024, 128))
@@ -120,7 +116,7 @@ def probes() -> tuple[Probe, ...]:
 
 
 def tensors_model(tensors: int) -> Model:
-    """Return a model of nearly no work with `tensors` inputs, to measure launches and transfers."""
+    """Return a model of nearly no work, to measure launches and transfers."""
     builder = ModelBuilder()
     type_ = OperandType(DataType.FLOAT32, (4, 4))
     value, *addends = [builder.add_input(f"x{number}", type_) for number in range(tensors)]
@@ -130,7 +126,7 @@ def tensors_model(tensors: int) -> Model:
 
 
 def work_of(model: Model) -> tuple[OperationWork, ...]:
-    """Return the work of every operation with its fusion, followed by that of layout changes."""
+    """Return the work of every operation with its fusion, then that of layout changes."""
     classes = [class_of(model, operation) for operation in model.operations]
     readings = _readings(model)
     carriers = producers_of(classes, readings, frozenset(model.outputs))
@@ -165,7 +161,7 @@ def _sizes(kind: Kind, link: Link, sizes: tuple[tuple[int, ...], ...]) -> tuple[
 
 
 def random_constant(*dimensions: int) -> Array:
-    """Return deterministic random numbers, scaled so that sums over all axes except the first stay near 1."""
+    """Return deterministic numbers of which sums over all axes except the first stay near 1."""
     fan_in = max(1.0, float(np.prod(dimensions[1:])))
     generator = np.random.default_rng(dimensions)
     numbers: Array = generator.standard_normal(dimensions, np.float32)
@@ -174,7 +170,6 @@ def random_constant(*dimensions: int) -> Array:
 
 
 def _elementwise(builder: ModelBuilder, value: int, number: int) -> int:
-    """Alternate between ADD and MUL with a constant of the same shape."""
     numbers = random_constant(*builder.type_of(value).dimensions)
     other = builder.add_constant(f"c{number}", numbers + np.float32(1 + number))
     return builder.add_operation(("ADD", "MUL")[number % 2], [value, other])[0]
@@ -185,7 +180,6 @@ def _function(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _normalization(builder: ModelBuilder, value: int, number: int) -> int:
-    """Alternate between softmax and layer normalization."""
     if number % 2 == 0:
         return builder.add_operation("SOFTMAX", [value], {"axis": 1})[0]
     scale = builder.add_constant(f"s{number}", random_constant(builder.type_of(value).dimensions[1]))
@@ -197,7 +191,6 @@ def _hard(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _normalized_sum(builder: ModelBuilder, value: int, number: int) -> int:
-    """Layer normalization of the sum of a value and its tanh."""
     scale = builder.add_constant(f"s{number}", random_constant(builder.type_of(value).dimensions[2]))
     (other,) = builder.add_operation("TANH", [value])
     (value,) = builder.add_operation("ADD", [value, other])
@@ -205,13 +198,12 @@ def _normalized_sum(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _reduction(builder: ModelBuilder, value: int, number: int) -> int:
-    """Subtract the mean of each row."""
     (mean,) = builder.add_operation("REDUCE_MEAN", [value], {"axes": (1,), "keepdims": True})
     return builder.add_operation("SUB", [value, mean])[0]
 
 
 def _movement(builder: ModelBuilder, value: int, number: int) -> int:
-    """Swap two parts, split at another place in each link."""
+    """Swap two parts, split differently in each link."""
     width = builder.type_of(value).dimensions[1]
     parts = (width // 4 + number, width - width // 4 - number)
     left, right = builder.add_operation("SPLIT", [value], {"axis": 1, "split": parts})
@@ -219,14 +211,12 @@ def _movement(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _matrix(builder: ModelBuilder, value: int, number: int) -> int:
-    """Matrix product with another weight for each link."""
     width = builder.type_of(value).dimensions[1]
     weight = builder.add_constant(f"w{number}", random_constant(width, width) + np.float32(number * 1e-4))
     return builder.add_operation("MAT_MUL", [value, weight])[0]
 
 
 def _paired(builder: ModelBuilder, value: int, number: int) -> int:
-    """Mix the rows of [batch, rows, rows] by their own softmax."""
     (shares,) = builder.add_operation("SOFTMAX", [value], {"axis": 2})
     return builder.add_operation("MAT_MUL", [shares, value])[0]
 
@@ -241,14 +231,13 @@ def _convolution(builder: ModelBuilder, value: int, number: int, *, kernel: int,
 
 
 def _along_a_line(builder: ModelBuilder, value: int, number: int) -> int:
-    """1 x 5 convolution."""
     channels = builder.type_of(value).dimensions[1]
     weight = builder.add_constant(f"w{number}", random_constant(channels, channels, 1, 5) + np.float32(number * 1e-4))
     return builder.add_operation("CONV_2D", [value, weight], {"pads": (0, 2, 0, 2)})[0]
 
 
 def _there_and_back(builder: ModelBuilder, value: int, number: int) -> int:
-    """Convolution from few channels to many, as on images, and back."""
+    """Convolve few channels to many, as on images, and back."""
     few, many = builder.type_of(value).dimensions[1], 32
     wide = builder.add_constant(f"w{number}", random_constant(many, few, 3, 3) + np.float32(number * 1e-4))
     narrow = builder.add_constant(f"n{number}", random_constant(few, many, 1, 1) + np.float32(number * 1e-4))
@@ -257,12 +246,11 @@ def _there_and_back(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _compose_links(carrier: Link, rider: Link) -> Link:
-    """Compose two links, the second applied to the first one's result."""
     return lambda builder, value, number: rider(builder, carrier(builder, value, number), number)
 
 
 def _sums(builder: ModelBuilder, value: int, number: int) -> int:
-    """Bias and ReLU, which usually follow products."""
+    """Add bias and ReLU, which usually follow products."""
     dimensions = builder.type_of(value).dimensions
     shape = (dimensions[1], 1, 1) if len(dimensions) == 4 else dimensions[1:]
     other = builder.add_constant(f"b{number}", random_constant(*shape))
@@ -271,13 +259,11 @@ def _sums(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _gate(builder: ModelBuilder, value: int, number: int) -> int:
-    """Sigmoid gating (SiLU)."""
     (share,) = builder.add_operation("SIGMOID", [value])
     return builder.add_operation("MUL", [value, share])[0]
 
 
 def _recurrent(builder: ModelBuilder, value: int, number: int) -> int:
-    """LSTM over [steps, 1, width]."""
     dimensions = builder.type_of(value).dimensions
     width = dimensions[2]
     weights = [
@@ -313,7 +299,6 @@ def _add(builder: ModelBuilder, type_: str, inputs: Sequence[int], **attributes:
 
 
 def _residual(builder: ModelBuilder, value: int) -> int:
-    """3 x 3, depthwise 3 x 3 and 1 x 1 convolutions with a residual connection."""
     channels, branch = builder.type_of(value).dimensions[1], value
     for kernel, group in ((3, 1), (3, channels), (1, 1)):
         weight = _constant(builder, branch, channels, channels // group, kernel, kernel)
@@ -323,7 +308,6 @@ def _residual(builder: ModelBuilder, value: int) -> int:
 
 
 def _convolutions(builder: ModelBuilder, value: int) -> int:
-    """3 x 3 convolution and ReLU."""
     channels = builder.type_of(value).dimensions[1]
     conv = _add(builder, "CONV_2D", [value, _constant(builder, value, channels, channels, 3, 3)], pads=(1,) * 4)
     return _add(builder, "RELU", [conv])
@@ -336,7 +320,6 @@ def _products(builder: ModelBuilder, value: int) -> int:
 
 
 def _recurrent_block(builder: ModelBuilder, value: int) -> int:
-    """LSTM with a residual connection."""
     dimensions = builder.type_of(value).dimensions
     width = dimensions[2]
     names = (f"w{value}", f"r{value}")
@@ -346,7 +329,6 @@ def _recurrent_block(builder: ModelBuilder, value: int) -> int:
 
 
 def _transformer(builder: ModelBuilder, value: int) -> int:
-    """Two products around a tanh with a residual connection, a gated feed-forward part, and softmax."""
     rows, width = builder.type_of(value).dimensions
     scores = _add(builder, "TANH", [_product(builder, value, width, rows)])
     middle = _add(builder, "ADD", [_product(builder, scores, rows, width), value])
@@ -361,7 +343,7 @@ def _product(builder: ModelBuilder, value: int, rows: int, columns: int) -> int:
 
 
 def _small(builder: ModelBuilder, value: int) -> int:
-    """Operations so small that their fixed costs dominate."""
+    """Operations so small that fixed costs dominate."""
     _, width = builder.type_of(value).dimensions
     left, right = builder.add_operation("SPLIT", [value], {"axis": 1, "split": (width // 4, width - width // 4)})
     value = _add(builder, "CONCAT", [right, left], axis=1)
@@ -371,7 +353,6 @@ def _small(builder: ModelBuilder, value: int) -> int:
 
 
 def _shrinking(builder: ModelBuilder, value: int) -> int:
-    """3 x 3 convolution of stride 2 that doubles the channels, with sigmoid gating."""
     channels = builder.type_of(value).dimensions[1]
     weight = _constant(builder, value, 2 * channels, channels, 3, 3)
     conv = _add(builder, "CONV_2D", [value, weight], pads=(1,) * 4, strides=(2, 2))
@@ -379,7 +360,7 @@ def _shrinking(builder: ModelBuilder, value: int) -> int:
 
 
 def _joined(builder: ModelBuilder, value: int) -> int:
-    """Scale and shift per channel, and a convolution to 12 channels concatenated to the input (DenseNet)."""
+    """DenseNet block."""
     channels = builder.type_of(value).dimensions[1]
     scale, shift = (builder.add_constant(f"{name}{value}", random_constant(channels, 1, 1)) for name in ("s", "t"))
     hidden = _add(builder, "ADD", [_add(builder, "MUL", [value, scale]), shift])
@@ -389,7 +370,7 @@ def _joined(builder: ModelBuilder, value: int) -> int:
 
 
 def _separable(builder: ModelBuilder, value: int) -> int:
-    """Inverted bottleneck with a depthwise 5 x 5 convolution, squeeze-and-excitation and a residual connection."""
+    """Inverted bottleneck with squeeze-and-excitation."""
     channels = builder.type_of(value).dimensions[1]
     wide, branch = 3 * channels, value
     weight = _constant(builder, branch, wide, channels, 1, 1)
@@ -404,14 +385,12 @@ def _separable(builder: ModelBuilder, value: int) -> int:
 
 
 def _line(builder: ModelBuilder, value: int) -> int:
-    """1 x 5 convolution and tanh."""
     channels = builder.type_of(value).dimensions[1]
     weight = _constant(builder, value, channels, channels, 1, 5)
     return _add(builder, "TANH", [_add(builder, "CONV_2D", [value, weight], pads=(0, 2, 0, 2))])
 
 
 def _attention(builder: ModelBuilder, value: int) -> int:
-    """Normalized attention of four heads with a residual connection."""
     rows, width = builder.type_of(value).dimensions
     scale = builder.add_constant(f"s{value}", random_constant(width))
     x = _add(builder, "LAYER_NORMALIZATION", [value, scale], axis=1)
@@ -427,7 +406,6 @@ def _attention(builder: ModelBuilder, value: int) -> int:
 
 
 def _gated(builder: ModelBuilder, value: int) -> int:
-    """Gated feed-forward block with a residual connection."""
     _, width = builder.type_of(value).dimensions
     projection = _product(builder, value, width, 2 * width)
     gate = _add(builder, "MUL", [projection, _add(builder, "SIGMOID", [projection])])
@@ -436,7 +414,6 @@ def _gated(builder: ModelBuilder, value: int) -> int:
 
 
 def _spelled_out(builder: ModelBuilder, value: int) -> int:
-    """Normalization of rows spelled out in elementwise operations, and tanh."""
     _, width = builder.type_of(value).dimensions
     value = _add(builder, "ADD", [value, _constant(builder, value, width)])
     away = _add(builder, "SUB", [value, _add(builder, "REDUCE_MEAN", [value], axes=(1,), keepdims=True)])
@@ -446,7 +423,6 @@ def _spelled_out(builder: ModelBuilder, value: int) -> int:
 
 
 def _normalized(builder: ModelBuilder, value: int) -> int:
-    """Two products around a tanh with a residual connection, and layer normalization."""
     width = builder.type_of(value).dimensions[2]
     hidden = _add(builder, "TANH", [_product(builder, value, width, 2 * width)])
     hidden = _add(builder, "ADD", [_product(builder, hidden, 2 * width, width), value])
@@ -455,7 +431,6 @@ def _normalized(builder: ModelBuilder, value: int) -> int:
 
 
 def _hard_swish_block(builder: ModelBuilder, value: int) -> int:
-    """1 x 1 and 3 x 3 convolutions with a residual connection, and hard swish."""
     channels, branch = builder.type_of(value).dimensions[1], value
     for kernel in (1, 3):
         weight = _constant(builder, branch, channels, channels, kernel, kernel)
@@ -498,7 +473,7 @@ OPSET = 17
 
 
 def onnx_form(model: Model) -> onnx.ModelProto:
-    """Return a probe's model in opset 17, constants as initializers."""
+    """Return a model in opset 17, constants as initializers."""
     names = [operand.name.replace("%", "v") for operand in model.operands]
     values = [
         Value(name, operand.type.dtype.value, tuple(operand.type.dimensions))
@@ -551,4 +526,4 @@ _OPS: Mapping[str, _Ops] = {
         (),
     ),
 }
-"""Operation type -> op type, attributes, and further inputs that are integer lists."""
+"""Operation type -> op type, attributes, and further integer inputs."""

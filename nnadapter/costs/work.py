@@ -21,46 +21,46 @@ from partition import Graph, Plan, Value
 
 
 class OperationClass(StrEnum):
-    """Class of an operation by its kind of work. The names are stable: calibration files use them.
+    """Class of an operation by its kind of work. Names are stable, since calibration files use them.
 
-    Operations that run as one count as the first of their classes in this order.
+    Fused operations count as the first of their classes.
     """
 
     CONVOLUTION = "convolution"
     NARROW = "narrow"
-    """Convolutions with few input channels per output channel, such as the first one of an image network."""
+    """Convolutions with few input channels, as of images."""
     MATRIX = "matrix"
     """Matrix products and attention."""
     PAIRED = "paired"
-    """Products of two computed tensors, so that no operand can be packed in advance as weights are."""
+    """Products of two computed tensors, which cannot be packed in advance as weights are."""
     RECURRENT = "recurrent"
-    """Recurrent networks: a sequence of dependent products."""
+    """Sequences of dependent products."""
     DEPTHWISE = "depthwise"
-    """Convolutions with one input channel per group: few products per byte."""
+    """Convolutions with one input channel per group."""
     SUM_NORMALIZATION = "sum normalization"
-    """Normalizations of the sum of two computed [batch, rows, width] tensors, which engines compute in one kernel."""
+    """Normalizations of the sum of two computed [batch, rows, width] tensors, often one kernel."""
     NORMALIZATION = "normalization"
     """Several passes over a tensor: softmax, layer normalization."""
     REDUCTION = "reduction"
-    """Sums, extremes and pooling over axes or windows."""
+    """Sums, extremes and pooling."""
     FUNCTION = "function"
     """Elementwise functions of many steps: exp, erf, GELU."""
     PIECEWISE = "piecewise"
-    """Piecewise linear or polynomial elementwise functions, which some engines fuse and others compute in steps."""
+    """Elementwise functions of simple pieces, which only some engines fuse."""
     ELEMENTWISE = "elementwise"
     """Arithmetic, comparisons, casts."""
     MOVEMENT = "movement"
     """Copies in another order or place."""
     OTHER = "other"
-    """Not in the adapter IR, or computed by a custom kernel."""
+    """External, or computed by a custom kernel."""
     VIEW = "view"
-    """The same bytes under other dimensions; no traffic."""
+    """No traffic."""
     LAYOUT = "layout"
-    """No operation: a layout change of a tensor between convolutions and other operations; see `layout_changes`."""
+    """Layout change between convolutions and other operations; see `layout_changes`."""
 
 
 NARROW_CHANNELS = 16
-"""Engines use other kernels below this number of channels, which fill no vector."""
+"""Fewer channels fill no vector, so engines use other kernels."""
 
 
 CLASSES = tuple(OperationClass)
@@ -68,13 +68,12 @@ CLASSES = tuple(OperationClass)
 CLASS_OF_TYPE: Mapping[str, OperationClass] = MappingProxyType(
     {type_: OperationClass(row.cost) for type_, row in SCHEMAS.items()}
 )
-"""Operation type -> class, for the entire schema table."""
 
 
 def channels_of(model: Model, operation: Operation) -> tuple[int, int]:
-    """Return a convolution's input channels per output channel, and its output channels per group.
+    """Return a convolution's input channels, 0 if they are narrow, and output channels per group.
 
-    Input channels below NARROW_CHANNELS count as 0; other operations return (0, 0).
+    Other operations return (0, 0).
     """
     if operation.type != "CONV_2D":
         return 0, 0
@@ -87,7 +86,7 @@ def channels_of(model: Model, operation: Operation) -> tuple[int, int]:
 
 
 def class_of(model: Model, operation: Operation) -> OperationClass:
-    """Return the class of an operation, which also depends on channels, weights and sums among its inputs."""
+    """Return the class of an operation, which also depends on its inputs."""
     operation_class = CLASS_OF_TYPE.get(operation.type, OperationClass.OTHER)  # an external type
     if operation.type == "MAT_MUL" and all(model.operands[operand].value is None for operand in operation.inputs):
         return OperationClass.PAIRED
@@ -102,7 +101,7 @@ def class_of(model: Model, operation: Operation) -> OperationClass:
 
 
 def _is_sum(model: Model, operand: int) -> bool:
-    """Return whether an operand is [batch, rows, width] and the sum of two computed tensors of that shape."""
+    """Return whether an operand is the sum of two computed [batch, rows, width] tensors."""
     maker = model.producer.get(operand)
     if maker is None or model.operations[maker].type != "ADD":
         return False
@@ -112,7 +111,6 @@ def _is_sum(model: Model, operand: int) -> bool:
 
 
 FUSIBLE_CLASSES = frozenset({OperationClass.FUNCTION, OperationClass.PIECEWISE, OperationClass.ELEMENTWISE})
-"""Classes that producer fusion may absorb."""
 PRODUCER_CLASSES: Mapping[OperationClass, OperationClass] = MappingProxyType(
     {
         OperationClass.CONVOLUTION: OperationClass.CONVOLUTION,
@@ -122,7 +120,7 @@ PRODUCER_CLASSES: Mapping[OperationClass, OperationClass] = MappingProxyType(
         OperationClass.PAIRED: OperationClass.MATRIX,
     }
 )
-"""Class -> producer class for fusion. A standalone operation of `FUSIBLE_CLASSES` counts as producer `ELEMENTWISE`."""
+"""Class -> producer class. A standalone fusible operation counts as `ELEMENTWISE`."""
 _FIRST = {OperationClass.CONVOLUTION: 0, OperationClass.MATRIX: 1, OperationClass.ELEMENTWISE: 2}
 
 
@@ -132,7 +130,7 @@ class Kind:
 
     operation_class: OperationClass
     producer_class: OperationClass | None = None
-    """`CONVOLUTION`, `MATRIX` or `ELEMENTWISE`, see `PRODUCER_CLASSES`."""
+    """A value of `PRODUCER_CLASSES`, or `ELEMENTWISE`."""
 
     def __str__(self) -> str:
         return f"{self.operation_class.value}{f' behind {self.producer_class.value}' if self.producer_class else ''}"
@@ -140,30 +138,26 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Edge between two operations: the consumer reads a value of the producer."""
+    """Edge between two operations."""
 
     consumer: int
     producer: int
     fits: bool
     """The value has the size of the consumer's result."""
     value: int
-    """Index of the value."""
 
 
 def producers_of(
     classes: Sequence[OperationClass], readings: Sequence[Reading], external_values: frozenset[int] = frozenset()
 ) -> list[OperationClass | None]:
-    """Return, for every operation, the producer class that it is fused with; None for standalone ones.
+    """Return the producer class that each operation is fused with; None if standalone.
 
-    1. The operation is one of `FUSIBLE_CLASSES`, and reads a value of its own size.
+    1. The operation is fusible, and reads a value of its own size.
     2. Only fusible operations read that value, and it is none of `external_values`.
     3. An operation after a fused one has the same producer class.
     4. After a convolution it reads no smaller computed value: to broadcast that, engines give up their layout.
 
-    Args:
-        classes: of the operations.
-        readings: edges between operations, in topological order.
-        external_values: values that are read outside.
+    Readings are in topological order.
     """
     spread = {reading.consumer for reading in readings if not reading.fits}
     needed = {
@@ -192,16 +186,10 @@ def producers_of(
 def layout_changes(
     classes: Sequence[OperationClass], carriers: Sequence[OperationClass | None], readings: Sequence[Reading]
 ) -> list[Reading]:
-    """Return the edges at which a tensor changes layout between convolutions and other operations.
+    """Return the edges at which a tensor changes layout, once per value and direction.
 
-    Each value counts once per direction. Operations fused with a convolution count as convolutions; reductions and
-    views
-    accept any layout.
-
-    Args:
-        classes: of the operations.
-        carriers: producer classes, from `producers_of`.
-        readings: as there.
+    Operations fused with a convolution count as convolutions; reductions and views accept any layout. `carriers` are
+    from `producers_of`.
     """
 
     def is_convolution(number: int) -> bool:
@@ -225,63 +213,55 @@ Numbers = NDArray[np.float64]
 
 
 Seconds = Annotated[float, Meta(ge=0, le=1e6)]
-"""Bounded so that sums keep their precision."""
 
 
 class MeasuredWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Timed operations, and their seconds over those of the line."""
+    """Timed operations, relative to the line."""
 
     flops: Annotated[float, Meta(ge=0)]
-    """FLOPs of one operation, channels padded to entire blocks."""
+    """Of one operation, with padded channels."""
     nbytes: Annotated[float, Meta(ge=0)]
-    """Bytes of one operation."""
+    """Of one operation."""
     padding: Annotated[float, Meta(ge=1)]
-    """FLOPs with padding over FLOPs without it."""
+    """FLOPs with padding over those without."""
     quotient: Annotated[float, Meta(gt=0)]
     """Measured over predicted seconds."""
     trust: Annotated[float, Meta(ge=0, le=1)]
-    """Weight: smaller if the time is small next to the noise of the measurement."""
+    """Weight, smaller for times near the noise."""
 
 
 class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"measured_work": "seen"}):
-    """Measured seconds of operations of one kind: a + hypot(b x flops, c x bytes).
+    """Measured seconds of one kind of operation: a + hypot(b x flops, c x bytes).
 
-    Arithmetic and traffic overlap, but not completely: if one dominates, it alone counts, as in a roofline. An engine
-    that computes channels in blocks computes entire blocks. Effects of caches and kernels at certain sizes fit no line,
-    so near timed sizes the measured quotients correct it (kernel regression: Nadaraya and Watson, 1964).
+    Arithmetic and traffic overlap only partly. Channels are padded to blocks. Effects of caches and kernels at certain
+    sizes fit no line, so near timed sizes the measured quotients correct it (kernel regression: Nadaraya and Watson,
+    1964).
     """
 
     seconds: Seconds
-    """a: seconds of an operation with nearly no work."""
+    """a."""
     seconds_per_flop: Seconds
     """b."""
     seconds_per_byte: Seconds
-    """c: per byte read or written, weights included."""
+    """c, weights included."""
     error: Seconds
     """Median of |line - measured| / measured."""
     block: Annotated[int, Meta(ge=1)] = 1
-    """Number of channels computed at once."""
+    """Channels computed at once."""
     measured_work: tuple[MeasuredWork, ...] = ()
 
     def per_operation(self, work: float) -> float:
-        """Return the seconds of an operation of `work` FLOPs and `work` bytes."""
+        """Return the seconds of `work` FLOPs and `work` bytes."""
         return float(self.of(np.array([work]), np.array([work]))[0])
 
     def of(self, flops: Numbers, nbytes: Numbers, channels: Numbers | None = None) -> Numbers:
-        """Return the seconds of each operation.
-
-        Args:
-            flops: [operations].
-            nbytes: [operations].
-            channels: [operations, 2] input and output; 0 if there are none.
-        """
+        """Return the seconds of each operation; `channels` are [operations, 2], 0 for none."""
         padding = np.ones_like(flops) if channels is None else padding_of(channels, self.block)
         padded_flops = flops * padding
         seconds: Numbers = self.seconds + np.hypot(padded_flops * self.seconds_per_flop, nbytes * self.seconds_per_byte)
         return seconds * self._nearby_residual(padded_flops, nbytes, padding) if self.measured_work else seconds
 
     def _nearby_residual(self, flops: Numbers, nbytes: Numbers, padding: Numbers) -> Numbers:
-        """Return the correction by measurements of similar sizes."""
         places = np.log1p(
             [[measurement.flops, measurement.nbytes, measurement.padding] for measurement in self.measured_work]
         )
@@ -296,18 +276,13 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 
 
 _REACH = np.log(2.0)
-"""Kernel bandwidth of the regression, as the logarithm of a size ratio."""
+"""Kernel bandwidth, as the logarithm of a size ratio."""
 _DOUBT = 0.25
-"""Weight of the line itself, relative to 1 for a measurement of the exact size."""
+"""Weight of the line; a measurement of the exact size has 1."""
 
 
 def padding_of(channels: Numbers, block: int) -> Numbers:
-    """Return FLOPs of entire blocks over FLOPs [operations].
-
-    Args:
-        channels: [operations, 2]; 0 if there are none.
-        block: number of channels computed at once.
-    """
+    """Return FLOPs of entire blocks over FLOPs; `channels` are [operations, 2], 0 for none."""
     some = np.maximum(channels, 1.0)
     padded_channels = np.where(channels > 0, np.ceil(some / block) * block, 1.0)
     padding: Numbers = (padded_channels / some).prod(axis=1)
@@ -315,13 +290,7 @@ def padding_of(channels: Numbers, block: int) -> Numbers:
 
 
 def roofline(profile: Profile, flops: Numbers, nbytes: Numbers, peaks: Numbers | float | None = None) -> Numbers:
-    """Return the seconds of each operation by a device's limits.
-
-    Args:
-        profile: the device's profile.
-        flops: floating-point operations of each.
-        nbytes: bytes that each reads and writes, weights included.
-        peaks: FLOPs per second of each if the data type matters; by default the profile's peak.
+    """Return the seconds of each operation by a device's limits; `peaks` depend on data types.
 
     Source: Williams, Waterman, Patterson: Roofline (CACM 2009).
     """
@@ -332,7 +301,6 @@ def roofline(profile: Profile, flops: Numbers, nbytes: Numbers, peaks: Numbers |
 Indices = NDArray[np.int64]
 
 UNKNOWN_DIMENSION = 1024
-"""Size assumed for an unknown dimension."""
 _UNKNOWN_ITEM_BYTES = 4
 _RANK = {each: rank for rank, each in enumerate(CLASSES)}
 _PICKING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
@@ -345,33 +313,31 @@ class UnitWork:
 
     flops: Numbers
     nbytes: Numbers
-    """Bytes read from outside the unit and produced for outside; 0 for views."""
+    """Across the unit's boundary; 0 for views."""
     classes: Indices
     """Positions in `CLASSES`."""
     dtypes: Indices
-    """Positions in `GraphWork.dtypes`: first input of the unit's main operation."""
+    """Positions in `GraphWork.dtypes`, of the main operation's first input."""
     producer_classes: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Positions in `CLASSES` of the fused producer, see `producers_of`; -1 for standalone units. Empty if not
-    requested.
-    """
+    """Positions in `CLASSES`; -1 for standalone, empty if not requested."""
     channels: Numbers | None = None
-    """[units, 2] of the main node, see `channels_of`; None if not requested."""
+    """[units, 2] of the main node, if requested."""
     changed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    """[layout changes] Unit that reads the value, see `layout_changes`."""
+    """[layout changes] Reading unit."""
     changed_bytes: Numbers = field(default_factory=lambda: np.zeros(0))
-    """[layout changes] Bytes read and written."""
+    """[layout changes]"""
 
 
 @dataclass(frozen=True, eq=False)
 class GraphWork:
-    """Work of the nodes and values of a graph, with cached arrays."""
+    """Work of a graph's nodes and values, cached."""
 
     graph: Graph
     conversion: Conversion
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Values that nodes read or produce, constants included, in order of first use."""
+        """Values of nodes, constants included, in order of first use."""
         nodes = self.graph.nodes
         return tuple(
             dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.captured, *node.outputs) if name)
@@ -379,24 +345,22 @@ class GraphWork:
 
     @cached_property
     def column(self) -> dict[str, int]:
-        """Position of each value in `names`."""
         return {name: position for position, name in enumerate(self.names)}
 
     @cached_property
     def nbytes(self) -> Numbers:
-        """Bytes of each value."""
         values = self.graph.values
         return np.array([_nbytes(values.get(name)) for name in self.names], dtype=np.float64)
 
     @cached_property
     def unknown(self) -> int:
-        """Number of values whose size is assumed."""
+        """Number of values of assumed size."""
         values = self.graph.values
         return sum(1 for name in self.names if _is_unknown(values.get(name)))
 
     @cached_property
     def flops(self) -> Numbers:
-        """FLOPs of each node; 0 if unknown."""
+        """Per node; 0 if unknown."""
         return np.array([flops or 0 for flops in self.conversion.flops], dtype=np.float64)
 
     @cached_property
@@ -406,7 +370,7 @@ class GraphWork:
 
     @cached_property
     def computing(self) -> frozenset[str]:
-        """Data types of first inputs of nodes with FLOPs."""
+        """The same for nodes with FLOPs."""
         return frozenset(dtype for dtype, flops in zip(self._first_dtypes, self.conversion.flops, strict=True) if flops)
 
     @cached_property
@@ -417,18 +381,17 @@ class GraphWork:
 
     @cached_property
     def _kinds(self) -> tuple[Indices, Indices]:
-        """Class and data type of each node."""
+        """Class and data type per node."""
         place = {dtype: position for position, dtype in enumerate(self.dtypes)}
         dtypes = [place[dtype] for dtype in self._first_dtypes]
         return _classes(self.conversion), np.array(dtypes, dtype=np.int64)
 
     @cached_property
     def _channels(self) -> Numbers:
-        """[nodes, 2] See `channels_of`."""
         return _channels(self.conversion)
 
     def per_node(self, *, company: bool) -> UnitWork:
-        """Return the work of every node by itself, regardless of atoms; `company` is `with_fusion_context` of `of`."""
+        """Return the work of every node by itself; see `of` for `company`."""
         standalone = self.conversion.per_node
         members = np.array(standalone.nodes, dtype=np.int64)
         flops, (classes, dtypes) = self.flops.copy(), self._kinds
@@ -474,13 +437,7 @@ class GraphWork:
         return np.array([producer.get(name, -1) for name in self.names], dtype=np.int64)
 
     def of(self, unit_of: Sequence[int] | Indices, units: int, *, with_fusion_context: bool) -> UnitWork:
-        """Return the work of units.
-
-        Args:
-            unit_of: unit of every node.
-            units: number of units.
-            with_fusion_context: also compute producer classes, channels and layout changes.
-        """
+        """Return the work of units; `with_fusion_context` adds producer classes, channels and layout changes."""
         unit = np.asarray(unit_of, dtype=np.int64)
         classes, dtypes = self._kinds
         main = _mains(unit, units, self.flops, classes)
@@ -493,7 +450,7 @@ class GraphWork:
     def _fusion_context(
         self, unit: Indices, classes: Indices, channels: Numbers
     ) -> tuple[Indices, Numbers, Indices, Numbers]:
-        """Return producer class and channels of each unit, and layout changes; views in between hide both."""
+        """Return producer classes, channels and layout changes; views in between hide them."""
         reader, value, _ = self._reads
         is_produced = self._makers[value] >= 0
         readers, makers, values = unit[reader[is_produced]], unit[self._makers[value[is_produced]]], value[is_produced]
@@ -524,7 +481,7 @@ class GraphWork:
         )
 
     def _boundary_bytes(self, unit: Indices, units: int) -> Numbers:
-        """Return the bytes that each unit reads from and produces for outside, each value once."""
+        """Return the bytes across each unit's boundary, each value once."""
         reader, value, read = self._reads
         maker = np.where(self._makers >= 0, unit[self._makers], -1)
         outside = unit[reader] != maker[value]
@@ -541,7 +498,6 @@ class GraphWork:
 
 
 def _classes(conversion: Conversion) -> Indices:
-    """Return the class of each node, as a position in `CLASSES`."""
     model, other = conversion.model, _RANK[OperationClass.OTHER]
     node_classes = [
         min((_RANK[class_of(model, model.operations[operation])] for operation in operations), default=other)
@@ -551,7 +507,7 @@ def _classes(conversion: Conversion) -> Indices:
 
 
 def _channels(conversion: Conversion) -> Numbers:
-    """Return [nodes, 2] channels, see `channels_of`: the maximum over a node's operations."""
+    """Return [nodes, 2] channels: the maximum over a node's operations."""
     model = conversion.model
     rows = [
         max((channels_of(model, model.operations[operation]) for operation in operations), default=(0, 0))
@@ -585,19 +541,16 @@ def _nbytes(value: Value | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightBytes:
-    """Bytes of the constants that a plan's segments read."""
+    """Bytes of the constants that segments read."""
 
     per_device: Mapping[str, int]
-    """Each constant counts once per device."""
+    """Each constant once per device."""
     total: int
-    """Each constant counts once."""
+    """Each constant once."""
 
 
 def weight_bytes(plan: Plan) -> WeightBytes:
-    """Return the bytes of constants per device and in total.
-
-    Weights are loaded at compilation, so a run pays only for reading them on the device.
-    """
+    """Return the bytes of constants; they load at compilation, so a run only reads them."""
     nbytes = {name: plan.graph.value(name).nbytes or 0 for step in plan.steps for name in step.constants}
     weights_by_device: dict[str, set[str]] = {}
     for step in plan.steps:

@@ -1,6 +1,6 @@
 """Named devices that failed to open, handled by the fallback policy of stage `load`.
 
-A missing device or a wrong option is an error of the caller under any policy.
+A missing device or a wrong option is an error under any policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from nnadapter.errors import (
 )
 
 INSTEAD = "the session goes on without it"
-"""Consequence in warnings."""
 _FAILURES = (DeviceOpeningError, DriverError, OutOfMemoryError)
 _Opened = TypeVar("_Opened")
 
@@ -30,17 +29,12 @@ class Absent(NamedTuple):
 
     device: str
     kind: str
-    """Name of the error's class."""
+    """Class name of the error."""
     message: str
-    """One sentence."""
 
 
 class Absents(list[Absent]):
-    """Absent devices of one session.
-
-    Args:
-        policy: fallback policy of stage `load`: `warn`, `allow` or `forbid`.
-    """
+    """Absent devices of one session, with the fallback policy of stage `load`."""
 
     def __init__(self, policy: str) -> None:
         super().__init__()
@@ -67,11 +61,7 @@ class Absents(list[Absent]):
                 del left[error.device]
 
     def opened(self, name: str, opens: Callable[[], _Opened]) -> _Opened | None:
-        """Return `opens()`; None if the device fails.
-
-        Raises:
-            NNAdapterError: see `select`.
-        """
+        """Return `opens()`; None if the device fails and the policy allows it."""
         try:
             return opens()
         except _FAILURES as error:

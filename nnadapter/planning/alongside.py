@@ -1,11 +1,8 @@
 """Steps that run concurrently in threads of their devices, if that pays.
 
-Branches of a model on different devices can run at the same time. The run's own thread serves one device; the others
-get a thread each, unless the next step needs the result. The elapsed time is simulated in the plan's order, with a wait
-for every needed result. It must be shorter than serial execution by `_LEAST_SECONDS` and by `_LEAST_SHARE`.
-
-A device with unknown costs, or one that needs the host's processors, may compete with any other one of that kind, so a
-plan with two of them runs serially.
+The run's own thread serves one device; the others get a thread each, unless the next step needs the result. Simulated
+execution must beat serial execution by `_LEAST_SECONDS` and by `_LEAST_SHARE`. Two devices that may compete for the
+host's processors, or have unknown costs, run serially.
 """
 
 from __future__ import annotations
@@ -23,12 +20,7 @@ _LEAST_SHARE = 0.1
 
 
 def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
-    """Return the overlap of a plan's steps.
-
-    Args:
-        partitioning: the plan.
-        reads: per segment, inputs of its program in addition to the step's.
-    """
+    """Return the overlap of a plan's steps; `reads` are inputs of programs besides those of steps."""
     plan = partitioning.plan
     enqueued, sharing = enqueued_of(plan, partitioning.setting.streaming), _sharing(partitioning)
     if not enqueued and sharing is None:  # nearly always
@@ -39,7 +31,7 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
 
 
 def _sharing(partitioning: Partitioning) -> list[str] | None:
-    """Return the devices that may compete for processors, at most one; None if concurrency cannot pay."""
+    """Return the device that may compete for processors, if any; None if concurrency cannot pay."""
     plan, setting = partitioning.plan, partitioning.setting
     devices = dict.fromkeys(step.device for step in plan.steps)
     if len(devices) < 2 or setting.constraints.policy.times:  # one device needs no calibration files
@@ -58,13 +50,7 @@ def _known(partitioning: Partitioning) -> set[str]:
 def _threaded_segments(
     partitioning: Partitioning, needs: Sequence[frozenset[int]], sharing: Sequence[str]
 ) -> frozenset[int]:
-    """Return the segments to run in threads; none if that does not pay.
-
-    Args:
-        partitioning: the plan, with known sizes.
-        needs: per segment, the segments that produce its inputs.
-        sharing: see `_sharing`.
-    """
+    """Return the segments to run in threads, if that pays."""
     plan, known = partitioning.plan, _known(partitioning)
     if not _are_apart(plan, needs) or not _is_sized(plan):
         return frozenset()
@@ -104,7 +90,6 @@ def _is_sized(plan: Plan) -> bool:
 
 
 def _handed(plan: Plan, needs: Sequence[frozenset[int]], own: str) -> frozenset[int]:
-    """Return the segments for threads: not on the run's own device, and not needed by the very next segment."""
     return frozenset(
         step.segment
         for step, later in zip(plan.steps, needs[1:], strict=False)

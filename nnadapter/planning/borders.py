@@ -1,12 +1,8 @@
 """Boundary operations of a plan: transfers, casts and layout changes, as the cost model prices them.
 
-Redundant operations are dropped as the executor drops them:
-
 1. A device in host memory, or with unknown costs, shares values with the host.
-2. On the way to another device: a cast on the host if it does not accept the data type, the transfer, and a reordering
-   on the device if it wants channels last. On the way back, the same in reverse order.
-3. On a device with memory of its own, resident values are not transferred again, nor are values that only its own
-   segments read. Each segment still reorders its inputs and outputs.
+2. Others cast unaccepted data types on the host, transfer, and reorder on channels-last devices.
+3. On a device with its own memory, resident values are not transferred again, but still reordered.
 4. A value that is also on the host is not copied again.
 """
 
@@ -24,9 +20,8 @@ from partition import Plan, Step, Value
 
 _IMAGE_RANK = 4
 Price = Callable[[Numbers], Numbers]
-"""Bytes -> seconds."""
 Move = tuple[str, ValuePlace, ValuePlace, float | None]
-"""Kind, source, target and seconds of an operation, for any value and segment."""
+"""Kind, source, target and seconds of an operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +36,13 @@ class _Moves:
 
 
 def boundaries_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Boundaries:
-    """Return the boundary operations of a plan in execution order.
-
-    Args:
-        plan: the plan.
-        costs: per device of the plan.
-        host: the device whose memory holds inputs and outputs.
-    """
+    """Return the boundary operations of a plan in execution order; `host` holds inputs and outputs."""
     walk = _Walk(plan, costs, host)
     walk.go()
     return Boundaries(operations=tuple(walk.steps), device_resident=tuple(walk.staying()))
 
 
 class _Walk:
-    """Walk over a plan in execution order."""
-
     def __init__(self, plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> None:
         self.steps: list[BoundaryOperation] = []
         self._plan, self._costs, self._host = plan, costs, host
@@ -63,7 +50,7 @@ class _Walk:
         self._lies: dict[str, set[str]] = {name: {host} for name in plan.graph.inputs}
         """Value -> devices that hold it."""
         self._moves: dict[tuple[object, ...], _Moves] = {}
-        """Cache by device and value type, as few types cross many boundaries."""
+        """Cache by device and value type."""
         self._used: dict[tuple[str, str], list[int]] = {}
         """(value, device) -> segments that produce or read it there."""
 
@@ -91,7 +78,7 @@ class _Walk:
         return device == self._host or not (known.has_resident_values or declared)
 
     def _around(self, step: Step) -> None:
-        """Add the operations of a step on a device with memory of its own."""
+        """Add the operations of a step on a device with its own memory."""
         stays = step.segment in self._saving
         for name in step.inputs:
             lies, moves = self._lies.setdefault(name, {self._host}), self._moves_of(name, step.device)

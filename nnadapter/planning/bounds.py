@@ -1,8 +1,7 @@
 """Bounds of dynamic sizes: those that a device declares, and shapes between which a dynamic plan holds.
 
-A dynamic plan needs non-empty tensors and the same folded nodes at all sizes, but a tensor inside may become empty at
-some input sizes (`x[1:]` of one row). The model is therefore specialized only at the smallest and largest sizes seen.
-Sizes in between are assumed to be fine, because inner sizes grow or shrink monotonically with the inputs.
+A dynamic plan needs non-empty tensors and the same folded nodes at all sizes. It is checked by specialization at the
+smallest and largest sizes seen; sizes inside a model are assumed to change monotonically with its inputs.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from nnadapter.onnx.signature import Shapes
 
 
 def beyond_bounds(model: Model, capability: Capability) -> str:
-    """Return how a model's dynamic sizes exceed a device's bounds, as text; empty if they do not.
+    """Return how a model's dynamic sizes exceed a device's bounds, as text.
 
-    Comparisons of symbolic sizes are guarded, so the answer holds for all runs; other sizes ask the device again.
+    The comparisons are guarded, so other sizes ask the device again.
     """
     bounds = capability.dimension_bounds
     if capability.dynamic_shapes is not DynamicShapes.BOUNDED or bounds is None:
@@ -50,20 +49,17 @@ def _beyond(dimensions: tuple[Any, ...], bounds: DimensionBounds) -> Iterator[st
 
 
 _FURTHER = 4
-"""Factor by which sizes may exceed the largest checked size before the next check; small sizes behave the same."""
+"""Factor by which sizes may exceed the largest checked size."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Smallest and largest checked size of every input dimension of a dynamic plan.
-
-    Sizes are flattened into rows, since runs with new shapes compare them.
-    """
+    """Smallest and largest checked size of every input dimension of a dynamic plan, flattened for fast comparison."""
 
     least: Mapping[str, tuple[int, ...]]
     most: Mapping[str, tuple[int, ...]]
     unread: frozenset[str] = frozenset()
-    """Inputs that nothing reads, whose sizes do not matter."""
+    """Inputs that nothing reads."""
 
     @cached_property
     def _rows(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -72,23 +68,21 @@ class Bounds:
         return tuple(low), tuple(high)
 
     def hold(self, shapes: Shapes) -> bool:
-        """Return whether the plan is known to hold at these shapes of all inputs."""
+        """Return whether the plan holds at these shapes of all inputs."""
         low, high = self._rows
         sizes = tuple(chain.from_iterable(map(shapes.__getitem__, self.least)))
         return all(map(le, low, sizes)) and all(map(le, sizes, high))
 
     @property
     def largest(self) -> Shapes:
-        """Largest sizes at which the plan is known to hold."""
+        """Largest sizes at which the plan holds."""
         return {name: tuple(size * _FURTHER for size in shape) for name, shape in self.most.items()}
 
     @property
     def ends(self) -> tuple[Shapes, Shapes]:
-        """Shapes of the smallest and of the largest sizes."""
         return self.least, self.most
 
     def widened(self, shapes: Shapes) -> Bounds:
-        """Return the bounds extended to these shapes."""
         return Bounds(
             {name: tuple(map(min, self.least[name], shape)) for name, shape in shapes.items()},
             {name: tuple(map(max, self.most[name], shape)) for name, shape in shapes.items()},
@@ -97,6 +91,6 @@ class Bounds:
 
 
 def nearby(shapes: Shapes) -> Bounds:
-    """Return the bounds within which costs are assumed to keep their proportions to those at these shapes."""
+    """Return bounds within which costs are assumed to keep their proportions."""
     least = {name: tuple(size // _FURTHER for size in shape) for name, shape in shapes.items()}
     return Bounds(least, {name: tuple(max(size, _FURTHER) for size in shape) for name, shape in shapes.items()})

@@ -1,13 +1,11 @@
-"""Dynamic partitioning: one plan for all input shapes, if the devices support its segments with dynamic dimensions.
+"""Dynamic partitioning: one plan for all input shapes.
 
-The plan made at some shapes is reused if no other shapes could have led to another one. Verdicts must be yes, or no for
-reasons assumed to hold at all shapes, and no limits may have decided. If costs decided, it serves shapes near those
-(`bounds.nearby`). Every device is then asked again with dynamic dimensions. The host takes any segment; another device
-needs `Capability.dynamic_shapes` and must accept. An adapter IR device that does not accept gets the segment
-specialized for each set of sizes. Otherwise the result is a refusal with the reason.
+The plan made at some shapes serves all if no others could have led to another one: verdicts hold at all shapes, and no
+limits decided. If costs decided, it serves nearby shapes. Every device is then asked again with dynamic dimensions. The
+host takes any segment; an adapter IR device that refuses gets the segment specialized per set of sizes.
 
-ONNX engines need tensors with elements, and windows that fit their inputs: OpenVINO's dynamic programs fail otherwise
-and cannot be trusted afterwards. `is_full` and `planning.bounds` therefore check each new range of shapes.
+ONNX engines need non-empty tensors and windows that fit: OpenVINO's dynamic programs fail otherwise and cannot be
+trusted afterwards. So `is_full` and `planning.bounds` check new ranges of shapes.
 """
 
 from __future__ import annotations
@@ -45,15 +43,7 @@ from partition.plan import Plan, Segment, Step, make_plan
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
-    """Return whether `nodes` alone run the model at these shapes, with non-empty tensors and windows that fit.
-
-    Nodes that are folded at these shapes but not at the plan's compute the same results when they run.
-
-    Args:
-        prepared: the model.
-        nodes: positions of the nodes that a plan runs.
-        shapes: input shapes; inputs themselves may be empty.
-    """
+    """Return whether `nodes` alone run the model at these shapes, with non-empty tensors and windows that fit."""
     try:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
@@ -69,7 +59,6 @@ def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
 
 
 def _has_elements(specialized: Specialized, index: int) -> bool:
-    """Return whether all results of a folded node have known sizes and are not empty."""
     made = (specialized.graph.value(name).static_shape for name in specialized.model_nodes.nodes[index].outputs if name)
     return all(shape is not None and 0 not in shape for shape in made)
 
@@ -77,15 +66,8 @@ def _has_elements(specialized: Specialized, index: int) -> bool:
 def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
     """Return the plan with every atom after the producers of values whose sizes it needs.
 
-    With static shapes a node may run before a value of which it needs only the size. With dynamic shapes it moves, with
-    its
-    readers, to a later segment of its device, or to a new one at the end. Adapter IR segments receive sizes or compute
-    them, so they do not move.
-
-    Args:
-        plan: a plan at some shapes.
-        parts: extractor of segments with dynamic shapes.
-        takes_ir: names of devices that take adapter IR.
+    With static shapes a node may run before a value of which it needs only the size. Here it moves to a later segment,
+    or to a new one at the end. Adapter IR segments receive sizes or compute them.
     """
     homes = _homes(plan)
     if not any(_early(step, parts, homes) for step in plan.steps if step.device not in takes_ir):
@@ -98,7 +80,6 @@ def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> 
 
 
 def _homes(plan: Plan) -> dict[str, int]:
-    """Return the index of the step that produces each value."""
     nodes = plan.graph.nodes
     return {
         name: number for number, step in enumerate(plan.steps) for node in step.nodes for name in nodes[node].outputs
@@ -106,7 +87,6 @@ def _homes(plan: Plan) -> dict[str, int]:
 
 
 def _early(step: Step, parts: DynamicParts, homes: dict[str, int]) -> bool:
-    """Return whether a step reads a value of a later one."""
     return any(homes.get(name, -1) > step.segment for name in parts.reads(step))
 
 
@@ -134,7 +114,7 @@ def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str
 
 
 def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[str]) -> tuple[str, ...]:
-    """Return the values that an atom reads, including those of which it may need only the size."""
+    """Return the values that an atom reads, or needs the size of."""
     nodes, step = plan.graph.atoms[atom], plan.steps[place]
     own = tuple(name for node in nodes for name in plan.graph.nodes[node].reads)
     if step.device in takes_ir:
@@ -153,18 +133,16 @@ def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[
 
 
 _MOST_LOST = 4
-"""A device may lose at most one in this many of its nodes to gain dynamic shapes."""
+"""A device may lose one in this many of its nodes."""
 _MOST_CUTS = 4
-"""Maximum of additional cuts: each costs switches in every run, but compilation is paid once per set of shapes."""
+"""Maximum of additional cuts: each costs switches in every run."""
 
 
 def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
     """Return the judgment with ONNX devices' verdicts on the graph with dynamic dimensions.
 
-    At certain sizes a device may take a node that it takes only there (a window that divides evenly), and refuse one
-    that
-    it takes with dynamic dimensions. None if the verdicts are unchanged or a node becomes unplaceable; also if rules,
-    demands, limits or costs decide placement. A device that would lose too many nodes keeps its old verdicts.
+    At certain sizes a device may take a node that it takes only there (a window that divides evenly). None if nothing
+    changes or a node becomes unplaceable, or if rules, demands, limits or costs decide placement.
     """
     judgment, setting = partitioning.judgment, partitioning.setting
     asked = [device for device in setting.devices if device.accelerates and not device.takes_ir]
@@ -181,7 +159,7 @@ def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
 
 
 def _is_decided(partitioning: Partitioning) -> bool:
-    """Return whether more than the devices' verdicts decides the placement."""
+    """Return whether more than verdicts decides the placement."""
     demands, constraints = partitioning.judgment.demands, partitioning.setting.constraints
     told = demands.applied is not None or demands.bound is not None or demands.whole is not None
     return (
@@ -198,12 +176,12 @@ def _can_be_asked(device: SessionDevice) -> bool:
 
 
 def is_worth_it(partitioning: Partitioning, here: Partitioning) -> bool:
-    """Return whether a partitioning for all sizes has few more segments than the one at the current sizes."""
+    """Return whether a dynamic partitioning has not many more segments than the static one."""
     return len(partitioning.plan.steps) <= len(here.plan.steps) + 2 * _MOST_CUTS
 
 
 def _verdicts(device: SessionDevice, plan: Plan, parts: DynamicParts, before: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Return a device's verdicts with dynamic dimensions; those of `before` if it would lose too many nodes."""
+    """Return a device's verdicts with dynamic dimensions, or `before` if it would lose too many nodes."""
     graph = plan.graph
     outputs = tuple(dict.fromkeys(name for name in graph.outputs if name in graph.producer))
     every = tuple(range(len(graph.nodes)))
@@ -224,7 +202,6 @@ def _verdicts(device: SessionDevice, plan: Plan, parts: DynamicParts, before: Se
 
 
 def _at_open_sizes(here: Verdict, opened: Verdict) -> Verdict:
-    """Return the verdict with dynamic dimensions; refusals other than UNSUPPORTED_ATTRIBUTE persist."""
     if isinstance(here, Unsupported) and here.reason is not Reason.UNSUPPORTED_ATTRIBUTE:
         return here
     return (
@@ -244,13 +221,13 @@ class DynamicPartitioning:
 
     partitioning: Partitioning
     sizes: GuardedShapes | None
-    """Shapes for which its guards hold; None if `planning.bounds` checks shapes instead."""
+    """Guarded shapes; None if `planning.bounds` checks instead."""
     fillable: Mapping[int, SpecializablePart] = field(default_factory=dict)
-    """Segments to specialize per set of sizes; devices are not asked about them yet."""
+    """Segments to specialize per set of sizes; devices are not asked yet."""
     why_fixed: str = ""
     """Reason for the first of them."""
     unchecked: str = ""
-    """Shape-derived indices without a proven range, which are checked per shape; empty if there are none."""
+    """Indices to check per shape, as text."""
 
     @cached_property
     def is_looked_through(self) -> bool:
@@ -260,7 +237,6 @@ class DynamicPartitioning:
         return any(device.accelerates and not device.takes_ir for device in used)
 
     def indices_hold(self, shapes: Shapes) -> bool:
-        """Return whether shape-derived indices are in range at these shapes."""
         partitioning = self.partitioning
         model, devices = partitioning.model, partitioning.setting.devices
         names = frozenset(device.name for device in devices if not device.capability.checks_indices)
@@ -268,7 +244,7 @@ class DynamicPartitioning:
 
 
 def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsupported:
-    """Return a partitioning for many input shapes, or the refusal."""
+    """Return a dynamic partitioning, or the refusal."""
     model, plan, setting = partitioning.model, partitioning.plan, partitioning.setting
     hanging = next(_shape_dependent_refusals(partitioning), None)
     if hanging is not None:
@@ -318,9 +294,9 @@ def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsup
 
 
 def growing_inputs(prepared: Prepared) -> dict[str, int]:
-    """Return inputs that may start empty, such as a KV cache, with the axis along which they grow.
+    """Return inputs that may start empty, such as a KV cache, with their growing axis.
 
-    Only nodes that concatenate the input to something else along that axis may read its contents.
+    Only concatenation along that axis may read their contents.
     """
     graph, axes = prepared.graph, dict[str, int]()
     for name in graph.inputs:
@@ -356,7 +332,7 @@ def _is_concat(node: OnnxNode) -> bool:
 
 
 def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupported]:
-    """Yield refusals for decisions that other shapes could change."""
+    """Yield decisions that other shapes could change."""
     setting, graph = partitioning.setting, partitioning.plan.graph
     constraints = setting.constraints
     if constraints.rules.limits != Limits():
@@ -386,7 +362,7 @@ def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupporte
 
 
 def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion | None) -> Iterator[Unsupported]:
-    """Yield refusals for nodes that a device refused at these sizes and may take at others."""
+    """Yield nodes that a device refused here and may take at other sizes."""
     graph = partitioning.plan.graph
     for device in partitioning.setting.devices:
         verdicts = partitioning.judgment.support.verdicts.get(device.name, ()) if device.accelerates else ()
@@ -401,10 +377,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
 
 
 def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
-    """Return whether an adapter IR device also refuses the nodes with dynamic dimensions; keep its guards.
-
-    `with_dynamic_verdicts` covers ONNX devices.
-    """
+    """Return whether an adapter IR device also refuses the nodes with dynamic dimensions; keep its guards."""
     if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
     whole = conversion.conversion
@@ -430,15 +403,15 @@ class _OpenSegment:
 
     part: Part
     piece: AdmittedSegment | None
-    """None for the host, and for a segment to specialize."""
+    """None for the host, or if specialized."""
     why_fixed: str = ""
-    """Reason why it is specialized per set of sizes; empty if it is not."""
+    """Reason why it is specialized per set of sizes."""
 
 
 def _open_segments(
     partitioning: Partitioning, plan: Plan, parts: DynamicParts, conversion: DynamicConversion | None
 ) -> list[_OpenSegment] | Unsupported:
-    """Return the plan's segments in the dynamic form that their devices take, or the first refusal."""
+    """Return the segments in dynamic form, or the first refusal."""
     model, segments = partitioning.model, list[_OpenSegment]()
     for step in plan.steps:
         device = partitioning.setting.by_name[step.device]
@@ -460,7 +433,7 @@ def _open_segments(
 def _by_sizes(
     plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion
 ) -> tuple[GuardedShapes, dict[int, SpecializablePart]]:
-    """Return the guarded shapes of the segments, and the segments to specialize per set of sizes."""
+    """Return the guarded shapes, and the segments to specialize."""
     known = _known_values(conversion)
     given = _shape_derived_values(plan, [segment for segment in segments if not segment.why_fixed], known)
     sizes = GuardedShapes(conversion.shapes, conversion.trace, shape_derived_values_of(conversion, given))
@@ -477,7 +450,7 @@ def _by_sizes(
 def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion) -> _OpenSegment:
     """Return an adapter IR segment: with table operations, with tables as inputs, or to be specialized.
 
-    Guards set while the device refuses one form (for instance by an error message) are rolled back for the next.
+    Guards set during a refusal, such as by an error message, are rolled back.
     """
     bare = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:
@@ -496,7 +469,7 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
 
 
 def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment | Unsupported | None:
-    """Return the segment if its device admits it with dynamic dimensions; None for the host, which takes any."""
+    """Return the segment if its device admits it; None for the host."""
     if device.is_host:
         return None
     if isinstance(part.model, Model):
@@ -517,7 +490,6 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
 
 
 def _known_values(conversion: DynamicConversion) -> Set[str]:
-    """Return the names of shape-derived values."""
     return conversion.sizes.keys() | conversion.tables.keys()
 
 
@@ -529,10 +501,7 @@ def _shape_derived_values(plan: Plan, segments: Iterable[_OpenSegment], known: S
 
 
 def _giving_sized_outputs(plan: Plan, parts: DynamicParts, host: str) -> Plan:
-    """Return the plan with a host step for outputs that depend on input shapes alone.
-
-    With static shapes they are folded, and no step produces them.
-    """
+    """Return the plan with a host step for outputs that depend on input shapes alone."""
     if not parts.sized_outputs:
         return plan
     outputs = parts.sized_outputs
@@ -541,10 +510,7 @@ def _giving_sized_outputs(plan: Plan, parts: DynamicParts, host: str) -> Plan:
 
 
 def _export_shape_sources(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
-    """Return the plan with values as further outputs if later ONNX segments need their sizes.
-
-    With static shapes those were known. Adapter IR segments receive sizes or compute them.
-    """
+    """Return the plan with values as outputs if later ONNX segments need their sizes."""
     made_in = {name: number for number, step in enumerate(plan.steps) for name in _made(plan, step)}
     outputs = [dict.fromkeys(step.outputs) for step in plan.steps]
     for number, step in enumerate(plan.steps):
@@ -561,7 +527,7 @@ def _made(plan: Plan, step: Step) -> Iterator[str]:
 
 
 def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion | None) -> Unsupported | None:
-    """Return a refusal if a segment needs the size of a value that a later segment produces."""
+    """Return a refusal if a segment needs the size of a later segment's value."""
     known = set() if conversion is None else _known_values(conversion)
     there = {*plan.graph.inputs, *_shape_derived_values(plan, segments, known)}
     for step, segment in zip(plan.steps, segments, strict=True):
@@ -573,9 +539,9 @@ def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConve
 
 
 def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: DynamicParts) -> tuple[Step, ...]:
-    """Return the steps with the inputs of their dynamic parts, and releases adjusted to them.
+    """Return the steps with the inputs of their dynamic parts, and matching releases.
 
-    A step that fails falls back to the host as an ONNX part, which may read more than the adapter IR part.
+    A fallback runs the ONNX part, which may read more than the adapter IR part.
     """
     read = [dict.fromkeys((*own, *onnx_parts.reads(step))) for step, own in zip(plan.steps, inputs, strict=True)]
     last = {name: number for number, names in enumerate(read) for name in names}

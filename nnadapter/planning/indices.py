@@ -27,17 +27,15 @@ from partition import Graph, Plan, Reason, Step, Unsupported
 
 @dataclass(frozen=True, eq=False)
 class GraphView:
-    """Graph as seen by the index analysis, see `nnadapter.ir.index_ranges.View`."""
+    """View of a graph for the index analysis, see `nnadapter.ir.index_ranges.View`."""
 
     graph: Graph
     nodes: Sequence[OnnxNode]
-    """The same nodes with attributes."""
     constants: Mapping[str, Array]
     more: Mapping[str, OnnxNode]
-    """Nodes that compute values which `graph` treats as known, by value name."""
+    """Producers of values that `graph` treats as known, by value name."""
 
     def node(self, name: str) -> Reader | None:
-        """Return the operation that produces a value."""
         position = self.graph.producer.get(name)
         if position is not None:
             return self.reader(position)
@@ -45,26 +43,22 @@ class GraphView:
         return None if node is None else _reader(node, node.name, node.inputs, node.outputs)
 
     def reader(self, position: int) -> Reader:
-        """Return the operation at a position of the graph."""
         placed = self.graph.nodes[position]
         return _reader(self.nodes[position], placed.name, placed.inputs, placed.outputs)
 
     def shape(self, name: str) -> Sequence[Any] | None:
-        """Return the dimensions of a value."""
         constant = self.constants.get(name)
         return self.graph.value(name).shape if constant is None else constant.shape
 
     def dtype(self, name: str) -> str | None:
-        """Return the data type of a value."""
         constant = self.constants.get(name)
         return self.graph.value(name).dtype if constant is None else str(constant.dtype)
 
     def constant(self, name: str) -> Array | None:
-        """Return the contents of a constant."""
         return self.constants.get(name)
 
     def size(self, name: str, axis: int) -> Bound:
-        """Return the size of a value along an axis: a number, or the input dimension with the same name."""
+        """Return the size along an axis: a number, or the input dimension of the same name."""
         shape = self.shape(name)
         if shape is None or axis >= len(shape):
             return Size(name, axis)
@@ -110,7 +104,6 @@ def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str], ki
 
 
 def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Iterator[Reader]]:
-    """Return the graph view for the analysis, and the operations of a step."""
     specialized, parts = model.specialized, model.parts
     if not isinstance(parts, DynamicParts):
         view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
@@ -173,7 +166,7 @@ def _plus(size: Bound, number: int) -> Bound:
 
 
 def _source(view: GraphView, found: AnalysisEnd, graph: Graph) -> str:
-    """Return the model input that a value equals, with the same allowed range; empty if it is none."""
+    """Return the model input that a value equals, with the same allowed range."""
     if found.value in graph.inputs:
         return found.value
     ends = list(trace_back(view, found.value, found.allowed, graph.inputs.__contains__))
@@ -183,9 +176,9 @@ def _source(view: GraphView, found: AnalysisEnd, graph: Graph) -> str:
 
 
 def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[int, Unsupported]:
-    """Return reasons why nodes of a step must leave its device, by position: no check covers indices that they compute.
+    """Return nodes of a step that compute unchecked indices, which must leave its device.
 
-    On another device such indices enter the segment from outside and are checked.
+    From another device, indices enter the segment and are checked.
     """
     graph, refused = plan.graph, dict[int, Unsupported]()
     for found, words in _unproven(model, plan, step, step.inputs):
@@ -197,16 +190,9 @@ def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[i
 
 
 def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> tuple[str, bool]:
-    """Return an index of a dynamic step whose range can be neither proven nor checked, as text; empty if there is none.
+    """Return an index of a dynamic step that can be neither proven nor checked, as text.
 
-    Args:
-        model: the planned model; its parts are `DynamicParts`.
-        plan: the plan.
-        step: a step on a device that does not check indices.
-        reads: inputs of its segment.
-
-    Returns:
-        The text, and whether the index depends on shapes alone, so that `indices_hold` can check it.
+    The flag says whether it depends on shapes alone, so that `indices_hold` can check it.
     """
     outputs = {*plan.graph.inputs, *(name for plan_step in plan.steps for name in plan_step.outputs)}
     view, readers = _view_of(model, plan, step)
@@ -227,14 +213,7 @@ def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequenc
 
 
 def indices_hold(model: ShapedModel, plan: Plan, devices: frozenset[str], specialized: Specialized) -> bool:
-    """Return whether shape-derived indices are in range at some shapes.
-
-    Args:
-        model: the model, planned with dynamic shapes.
-        plan: the plan.
-        devices: devices that do not check indices.
-        specialized: the model at these shapes.
-    """
+    """Return whether shape-derived indices are in range; `devices` are those without checks of their own."""
     view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
     readers = (reader for step in plan.steps if step.device in devices for reader in _view_of(model, plan, step)[1])
     return all(
@@ -246,7 +225,7 @@ def indices_hold(model: ShapedModel, plan: Plan, devices: frozenset[str], specia
 
 
 def _unproven(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> Iterator[tuple[AnalysisEnd, str]]:
-    """Yield indices that a step computes without a proven range, and the operations that read them."""
+    """Yield indices that a step computes without a proven range, and their readers."""
     view, readers = _view_of(model, plan, step)
     inputs = {*reads, *step.inputs, *plan.graph.inputs}
     for reader in readers:
@@ -262,13 +241,9 @@ def _words(reader: Reader) -> str:
 def checks_by_segment(
     model: ShapedModel, plan: Plan, devices: frozenset[str], reads: Mapping[int, Sequence[str]]
 ) -> Mapping[int, tuple[IndexCheck, ...]]:
-    """Return the index checks before each step, by segment; segments without checks are omitted.
+    """Return the index checks before each step, by segment.
 
-    Args:
-        model: the planned model; its parts are `DynamicParts` if shapes are dynamic.
-        plan: the plan.
-        devices: devices without checks of their own. On the host, only indices that ONNX Runtime ignores are checked.
-        reads: inputs of each segment's program.
+    `devices` are those without checks of their own. On the host, only indices that ONNX Runtime ignores are checked.
     """
     found = dict[int, tuple[IndexCheck, ...]]()
     outputs = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}

@@ -28,17 +28,16 @@ if TYPE_CHECKING:
 
 
 Verdicts = tuple[Verdict, ...]
-"""One verdict per atom."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Support:
-    """Verdicts of the devices that were asked, on every atom."""
+    """Verdicts of all devices asked, on every atom."""
 
     verdicts: Mapping[str, Verdicts]
-    """Devices in order of preference, without an unneeded last resort. Later withdrawals are refusals here."""
+    """In order of preference, without an unneeded last resort. Withdrawals are refusals here."""
     on_host: Verdicts
-    """The host's verdicts regardless of rules."""
+    """Regardless of rules."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -46,15 +45,13 @@ class Support:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every atom has a device."""
         return all(map(any, zip(*self.verdicts.values(), strict=True)))
 
 
 def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
-    """Return a device's verdict on every atom; a driver that raises refuses all of them.
+    """Return a device's verdict on every atom; a driver that raises refuses all.
 
-    The last resort inherits the converter's INVALID_NODE refusals, because it would compute something for almost any
-    node.
+    The last resort inherits INVALID_NODE from the converter, because it would compute almost any node.
     """
     conversion = model.conversion
     is_ir = device.capability.form is ModelForm.IR
@@ -67,10 +64,7 @@ def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
 
 
 def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupported, ...], ...]:
-    """Return all refusals of each node: the converter's, or the device's for each of the node's operations.
-
-    A node that its converter refused has no operations, so the device's refusals are unknown.
-    """
+    """Return all refusals of each node: the converter's, otherwise the device's for each operation."""
     conversion = model.conversion
     if device.capability.form is ModelForm.ONNX:
         verdicts_by_node = [[verdict] for verdict in _ask_of_nodes(device, model)]
@@ -100,7 +94,7 @@ def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Ve
 
 
 def _of_domains(device: SessionDevice, verdict: Verdict, operation: Operation) -> Verdict:
-    """Return the verdict, or a refusal if the operation is CUSTOM of a domain that the device does not declare."""
+    """Refuse a CUSTOM operation of a domain that the device does not declare."""
     domain = operation.attributes["domain"] if operation.type == CUSTOM else ""
     if operation.type != CUSTOM or domain in device.capability.domains:
         return verdict
@@ -136,7 +130,7 @@ def _of_valid(verdict: Verdict, converted: Verdict) -> Verdict:
 
 
 Atoms = tuple[str, tuple[int, ...]]
-"""Device and atoms of a segment: its identity while the graph is cut repeatedly."""
+"""Identity of a segment while the graph is cut: device and atoms."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -147,7 +141,7 @@ class Judgment:
     support: Support
     demands: Demands
     unexpanded_at_these_shapes: frozenset[str] = frozenset()
-    """Nodes left unexpanded here that may be expanded at other shapes."""
+    """Nodes that may be expanded at other shapes."""
 
 
 def answers(judgment: Judgment, setting: Setting) -> Answers:
@@ -157,7 +151,7 @@ def answers(judgment: Judgment, setting: Setting) -> Answers:
 
 
 def completed(judgment: Judgment, setting: Setting) -> Judgment:
-    """Return the judgment with the last resort's verdicts added if some atom has no device."""
+    """Return the judgment with the last resort asked if some atom has no device."""
     support, spare = judgment.support, setting.last_resort
     if spare.name in support.verdicts or support.is_complete:
         return judgment
@@ -190,13 +184,13 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
 
 
 def placed_as(judgment: Judgment, labels: Sequence[str] | None) -> Judgment:
-    """Return the judgment with `labels` demanded while their devices take the atoms; None restores the policy."""
+    """Return the judgment with `labels` demanded while devices take the atoms; None restores the policy."""
     whole = None if labels is None else dict(enumerate(labels))
     return replace(judgment, demands=replace(judgment.demands, whole=whole))
 
 
 def banning(judgment: Judgment, setting: Setting, bans: Mapping[Atoms, Unsupported]) -> Judgment:
-    """Return the judgment with the atoms of each key refused by its device for the given reason.
+    """Return the judgment with the atoms of each key refused by its device.
 
     Raises:
         RulesError: an atom is pinned to a device that now refuses it.
@@ -223,7 +217,7 @@ def _refuse_broken_pin(judgment: Judgment, device: str, atom: int, refusal: Unsu
 
 
 def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
-    """Return an error message: why no device takes the first unplaceable node."""
+    """Return an error message about the first unplaceable node."""
     graph, verdicts = judgment.model.graph, judgment.support.verdicts
     refusals = zip(*verdicts.values(), strict=True)
     atom, atom_verdicts = next(
@@ -255,7 +249,6 @@ def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
 
 
 def _may_take(device: SessionDevice, op: tuple[str, str]) -> bool:
-    """Return whether a device has a kernel for an op (domain, op type), or declares its domain."""
     return op in device.kernels.by_op or op[0] in device.capability.domains
 
 
@@ -285,7 +278,7 @@ def model_of(model: ShapedModel, device: SessionDevice, atoms: Sequence[int]) ->
 
 
 def step_of(graph: Graph, device: str, atoms: Sequence[int]) -> Step:
-    """Return a step of these atoms alone; values that other nodes read are its outputs."""
+    """Return a step of these atoms alone."""
     nodes = tuple(sorted(node for atom in atoms for node in graph.atoms[atom]))
     own, kept = frozenset(nodes), frozenset(graph.outputs)
     made = [name for node in nodes for name in graph.nodes[node].outputs if name]

@@ -13,42 +13,39 @@ from partition.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuePlace:
-    """Location and format of a value. Source: Place in Paddle Lite (target, precision, layout, device)."""
+    """Location and format of a value. Source: Place in Paddle Lite."""
 
     target: str
-    """The driver; `cpu` is the host."""
+    """Driver; `cpu` is the host."""
     device_id: str
     layout: str
-    """`NCHW` or `NHWC`; empty if the value is no image."""
+    """`NCHW`, `NHWC`, or empty."""
     dtype: str
-    """Empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryOperation:
-    """Transfer, cast or layout change of a value between segments."""
+    """Transfer, cast or layout change of a value."""
 
     kind: str
     """`transfer`, `cast` or `layout`."""
     value: str
     segment: int | None
-    """Segment that produces or needs the value; None for a model output."""
+    """Producing or waiting segment; None for a model output."""
     source: ValuePlace
     target: ValuePlace
     nbytes: int | None
-    """Bytes of the value; None if its size is unknown."""
     seconds: float | None
-    """Prediction; None if the device's costs or the size are unknown."""
+    """Prediction, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResidentValue:
-    """Value that several segments of a device share without transfers."""
+    """Value that segments of a device share without transfers."""
 
     value: str
     device: str
     segments: tuple[int, ...]
-    """Segments that produce or read it there."""
     nbytes: int | None
 
 
@@ -58,9 +55,9 @@ class HostWait:
 
     device: str
     segment: int
-    """Last segment to finish before the wait ends."""
+    """Last one to finish."""
     waiting_segment: int | None
-    """Segment that waits; None for the end of the run."""
+    """None for the end of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +67,15 @@ class Boundaries:
     operations: tuple[BoundaryOperation, ...] = ()
     device_resident: tuple[DeviceResidentValue, ...] = ()
     host_waits: tuple[HostWait, ...] = ()
-    """Waits for asynchronous segments; all other segments finish before the next one starts."""
+    """For asynchronous segments; others block the host."""
     enqueued_segments: tuple[int, ...] = ()
-    """Segments enqueued on a stream of their device."""
+    """On a stream of their device."""
     threaded_segments: tuple[int, ...] = ()
-    """Segments run by a thread of their device."""
+    """In a thread of their device."""
 
 
 def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
-    """Return the segments that compute in their device's memory because that saves a copy.
-
-    Args:
-        plan: the plan.
-        owning: devices that keep values in their own memory.
-    """
+    """Return the segments that compute in their device's memory, as that saves a copy."""
     if not owning:
         return frozenset()
     made_on = {name: step.device for step in plan.steps for name in step.outputs}
@@ -103,39 +95,31 @@ Reads = Mapping[int, Collection[str]]
 
 
 class Overlap(NamedTuple):
-    """Asynchronous segments of a plan, and the waits for them."""
+    """Asynchronous segments of a plan, and waits for them."""
 
     enqueued_segments: frozenset[int] = frozenset()
-    """Segments enqueued on a stream of their device."""
+    """On a stream of their device."""
     threaded_segments: frozenset[int] = frozenset()
-    """Segments run by a thread of their device."""
+    """In a thread of their device."""
     host_waits: tuple[HostWait, ...] = ()
-    """Waits for these segments, in order; every other segment blocks the host."""
+    """Every other segment blocks the host."""
     awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """Segment -> segments to wait for before it."""
 
     @property
     def is_serial(self) -> bool:
-        """Whether every step blocks the host."""
         return not self.host_waits
 
 
 def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
-    """Return the segments that produce each segment's inputs, which include those of its program (`reads`)."""
+    """Return the producing segments of each segment's inputs, including its program's (`reads`)."""
     made_by = {name: step.segment for step in plan.steps for name in step.outputs}
     names = [(*step.inputs, *reads.get(step.segment, ())) for step in plan.steps]
     return [frozenset(made_by[name] for name in step_names if name in made_by) for step_names in names]
 
 
 def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], handed: frozenset[int]) -> Overlap:
-    """Return the overlap of asynchronous segments, with the waits that it requires.
-
-    Args:
-        plan: the plan.
-        needs: per segment, the segments that produce its inputs.
-        enqueued: segments enqueued on streams.
-        handed: segments run by threads of their devices.
-    """
+    """Return the overlap of asynchronous segments, with the waits that it requires."""
     begun = enqueued | handed
     if not begun:
         return Overlap()

@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from nnadapter.onnx.preparation.prepare import NodeHashes, Specialized
 
 FORMAT = "nnadapter plan"
-"""Value of the file's `format` key."""
 FORMAT_VERSION = 1
-"""Increased when keys are added, removed or change their meaning."""
+"""Increased when keys change."""
 
 
 Named = Annotated[str, Meta(min_length=1)]
-"""Non-empty string."""
 
 
 class PlanEntry(
@@ -42,15 +40,12 @@ class PlanEntry(
     """Device of one node."""
 
     name: Named
-    """The node's name in reports."""
     op_type: Named
-    """Prefixed by `domain::` unless the op is ONNX's own."""
+    """With `domain::` unless the op is ONNX's own."""
     output: str
-    """First output in use; empty if there is none."""
+    """First output in use, if any."""
     content_hash: Named
-    """See `NodeHashes.content_hashes`."""
     ancestry_hash: Named
-    """See `NodeHashes.ancestry_hashes`."""
     device: Named
 
 
@@ -59,17 +54,15 @@ class PlanFile:
     """Saved placement and its context."""
 
     model: str
-    """The model's name, for readers only; it need not match."""
+    """For readers; it need not match."""
     devices: Mapping[str, str]
-    """Name -> version of every device asked, in order of preference."""
+    """Name -> version, in order of preference."""
     policy: str
-    """Policy that made the placement."""
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Shapes it was made for."""
     entries: tuple[PlanEntry, ...] = ()
-    """One per node that runs, in the model's order."""
+    """One per node that runs."""
     source: str = field(default="the plan", compare=False)
-    """File name, or another name for messages."""
+    """Name for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +70,11 @@ class UnmatchedEntry:
     """Entry without a usable node."""
 
     name: str
-    """The node's name in the plan."""
     device: str
-    """The node's device in the plan."""
     reason: str
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
-    """Schema of the file after its header."""
-
     model: str
     devices: Mapping[str, str]
     policy: str
@@ -106,9 +95,7 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
     """Return the plan in a file.
 
     Raises:
-        PlanFileError: the file cannot be read, is truncated, no plan, or of another version; or a value has a wrong
-        type,
-            a key is unknown, or entries conflict. The message has file, entry and key.
+        PlanFileError: the file cannot be read, is damaged or of another version; or a key or value is invalid.
     """
     document, file = _FILE.read(path), os.fsdecode(path)
     first: dict[str, int] = {}
@@ -140,7 +127,7 @@ def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
     """Write `plan` to a file atomically, or directly to a device or pipe.
 
     Raises:
-        PlanFileError: the file cannot be written; an existing one is unchanged.
+        PlanFileError: the file cannot be written.
     """
     target = Path(path)
     contents = plan_text(plan).encode()
@@ -173,19 +160,12 @@ class MatchedPlan:
     """Plan matched to a model."""
 
     placement: Mapping[int, str]
-    """Atom -> device, for atoms with usable entries."""
+    """Atom -> device."""
     unmatched_entries: tuple[UnmatchedEntry, ...]
-    """In the plan's order."""
 
 
 def plan_entries(specialized: Specialized, structure: NodeHashes, placement: Sequence[str]) -> tuple[PlanEntry, ...]:
-    """Return an entry for every node that runs.
-
-    Args:
-        specialized: the model for one set of shapes.
-        structure: hashes of the model's own nodes (`Prepared.graph`, `Prepared.nodes`).
-        placement: device of every atom.
-    """
+    """Return an entry for every node that runs; `placement` has the device of every atom."""
     graph = specialized.graph
     model_nodes = _model_nodes(specialized, structure)
     return tuple(
@@ -208,24 +188,17 @@ def bind_plan(
     devices: Sequence[str],
     verdicts: Mapping[str, Sequence[Verdict]],
 ) -> MatchedPlan:
-    """Match a plan's entries to the nodes of a model; each node matches at most one entry.
+    """Match a plan's entries to the nodes of a model, at most one each.
 
     An entry takes the first match:
 
     1. the same name, then output, with equal content and ancestry hashes;
-    2. the same name, then output, with equal content hash: a producer was edited;
-    3. the same ancestry hash: the node was renamed. If as many entries as nodes share it, they match in order;
-    4. the same numeric output; or, in order, an equal content hash, if neither side has a name of its own.
+    2. the same name, then output, with equal content hash, if a producer was edited;
+    3. the same ancestry hash, if the node was renamed; equally many entries and nodes match in order;
+    4. the same numeric output; or in order an equal content hash, if neither side has a name of its own.
 
-    A name of op type plus position, or an output that is a number, counts as none, because edits shift them. If entries
-    place nodes of one atom on different devices, all of that atom's entries are unmatched.
-
-    Args:
-        plan: the plan.
-        specialized: the model for one set of shapes.
-        structure: hashes of the model's own nodes.
-        devices: the session's devices.
-        verdicts: per device, its verdict on every atom.
+    A name of op type plus position, or a numeric output, counts as none, because edits shift them. If entries place
+    nodes of one atom on different devices, all of the atom's entries are unmatched.
     """
     model_nodes = _model_nodes(specialized, structure)
     meant = _matched(plan.entries, model_nodes)
@@ -267,8 +240,6 @@ def bind_plan(
 
 @dataclass(frozen=True, slots=True)
 class _ModelNode:
-    """Node of the model in the terms of plan entries."""
-
     node: Node
     output: str
     content_hash: str
@@ -311,7 +282,6 @@ def _own_name(side: _Side) -> str:
 
 
 def _own_output(side: _Side) -> str:
-    """Return the output unless it is a number."""
     return "" if side.output.isdigit() else side.output
 
 
@@ -330,14 +300,13 @@ _STEPS: tuple[tuple[Callable[[_Side], Sequence[str]], bool], ...] = (
     (lambda side: (_nameless(side),), True),
     (lambda side: (side.output, side.content_hash), False),
 )
-"""Match keys of entries and nodes, the most certain first; a key with an empty part matches nothing.
+"""Match keys, the most certain first; a key with an empty part matches nothing.
 
 If the flag is true, equally many entries and nodes with the same key match in order.
 """
 
 
 def _matched(entries: Sequence[PlanEntry], model_nodes: Sequence[_ModelNode]) -> list[int | None]:
-    """Return the position of the matching node for every entry."""
     meant: list[int | None] = [None] * len(entries)
     unmatched_nodes = dict.fromkeys(range(len(model_nodes)))
     for step, in_order in _STEPS:
@@ -353,7 +322,7 @@ def _matched(entries: Sequence[PlanEntry], model_nodes: Sequence[_ModelNode]) ->
 
 
 def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[int]]:
-    """Return the indices by key, in order; skip keys with an empty part."""
+    """Return the indices by key, without keys that have an empty part."""
     indices_by_key: dict[Hashable, list[int]] = {}
     for key, index in pairs:
         if all(key):
@@ -362,8 +331,6 @@ def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[in
 
 
 class _MismatchExplainer:
-    """Explains why entries are unmatched."""
-
     def __init__(
         self,
         specialized: Specialized,
@@ -385,7 +352,7 @@ class _MismatchExplainer:
     def mismatch_reason(
         self, entry: PlanEntry, node: int | None, entries_by_atom: Mapping[int, Mapping[str, str]]
     ) -> str:
-        """Return why an entry is unmatched; empty if it is matched."""
+        """Return why an entry is unmatched, or an empty text."""
         if node is None:
             return self._why_not_found(entry)
         atom = self._atom_of[node]

@@ -1,8 +1,8 @@
 """Planner of one prepared model for one session: judge it at given input shapes, then partition it.
 
-Function ops that every device refuses are expanded if devices take their entire bodies; each set of expanded nodes is
-a variant of the model. The variant depends only on the verdicts for the requested shapes. Caches of variants, drafts
-and refusals that hold at all shapes save work and never change the outcome.
+Function ops that every device refuses are expanded if devices take their entire bodies; each set of expanded nodes is a
+variant. The variant depends only on the verdicts for the requested shapes. Caches save work and never change the
+outcome.
 """
 
 from __future__ import annotations
@@ -55,12 +55,10 @@ if TYPE_CHECKING:
 
 
 def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
-    """Return positions in the model of DequantizeLinear nodes over constants to evaluate before any run.
+    """Return DequantizeLinear nodes over constants to evaluate before any run, as positions in the model.
 
-    They normally stay nodes, because devices and ONNX Runtime fuse them with their readers. If a reader's device
-    refuses
-    the node, another device would run it on every run with the same result. A reader's device is the first that takes
-    the reader; readers left to the host do not count.
+    Others stay, because devices and ONNX Runtime fuse them with their readers. If a reader's device refuses the node,
+    another device would run it on every run with the same result.
     """
     specialized, graph = judgment.model.specialized, judgment.model.graph
     device_answers = answers(judgment, setting)
@@ -82,23 +80,23 @@ def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
 
 
 Refused = dict[str, Unsupported]
-"""Nodes that the host accepted and then failed to load, by name in the model; shared by all shapes."""
+"""Nodes that the host accepted and then failed to load, for all shapes."""
 
 
 @dataclass(eq=False)
 class Variant:
-    """Variant of a model, judged by the devices of a session for one set of shapes after another."""
+    """Variant of a model, judged for one set of shapes after another."""
 
     prepared: Prepared
     setting: Setting
     refused_by_host: Refused
     refused_at_all_shapes: Bodies = field(default_factory=dict)
-    """Nodes that every device refuses at all shapes and that were expanded for the last shapes."""
+    """Nodes that were expanded for the last shapes, and that every device refuses at all shapes."""
     index: OnnxIndex = field(init=False)
     conversions: Conversions = field(init=False)
     _by_host: tuple[Hashable, Verdicts] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
-    """Atoms, by their nodes' names, whose split was offered without success."""
+    """Atoms, by their nodes' names, whose split was offered in vain."""
     _calls: KernelCalls | None = None
     _dequantized: Variant | None = None
 
@@ -110,7 +108,6 @@ class Variant:
         self.conversions = Conversions(self.prepared, self._calls)
 
     def clear(self) -> None:
-        """Drop conversions cached for other shapes."""
         self.conversions.clear()
         if self._dequantized is not None:
             self._dequantized.clear()
@@ -118,8 +115,8 @@ class Variant:
     def judge(self, shapes: Shapes) -> Judgment:
         """Specialize, convert and ask every device; offer atoms that a device refuses node by node.
 
-        Nodes that a device still refuses become calls of its custom kernels if it has one for them. If devices read
-        dequantized constants but refuse the dequantization, it is evaluated from then on, for all shapes.
+        Refused nodes become calls of the device's custom kernels, if it has any. Constants that readers need
+        dequantized are evaluated from then on, for all shapes.
         """
         if self._dequantized is not None:
             return self._dequantized.judge(shapes)
@@ -179,7 +176,7 @@ class Variant:
         return completed(Judgment(model, support, Demands()), self.setting)
 
     def _ask(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
-        """Return a device's verdicts; the host judges operators by name, so its verdicts are cached by the nodes."""
+        """Return a device's verdicts; the host's are cached, as it judges operators by name."""
         if not device.is_host:
             return self._asked(device, model)
         known, verdicts = self._by_host
@@ -206,28 +203,25 @@ class Variant:
 
 
 _DEEPEST = 4
-"""Maximum depth of nested function expansions."""
+"""Of nested function expansions."""
 _MOST_VARIANTS = 4
-"""Maximum of cached variants besides the model's own (LRU)."""
+"""Cached variants besides the model's own (LRU)."""
 
 TakenBack = Mapping[str, Mapping[str, Unsupported]]
 ALL = ""
-"""Key in place of a node's name: all nodes."""
+"""Stands for all nodes."""
 _Key = tuple[Variant, frozenset[str]]
-"""A variant and its expanded nodes."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Expanded:
-    """Variant derived from another one by expanding nodes."""
-
     variant: Variant
     wholes: tuple[str, ...]
-    """Per node of its model, the node of the parent variant that it is or was expanded from."""
+    """Per node, the node of the parent variant that it was expanded from."""
 
 
 def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
-    """Return `model` prepared as far as shapes do not matter; custom kernels supply the types of their ops.
+    """Return `model` prepared as far as shapes do not matter.
 
     Raises:
         InvalidModelError: the graph contradicts itself.
@@ -246,7 +240,7 @@ class Planner:
     setting: Setting
     refused_by_host: Refused = field(default_factory=dict)
     withdrawn_nodes: TakenBack = field(default_factory=dict)
-    """Per device, the nodes withdrawn from it and the reason; the key ALL covers every node."""
+    """Per device, withdrawn nodes and reasons; ALL covers every node."""
     _own: Variant = field(init=False)
     _variants: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("variants of a model", _MOST_VARIANTS))
     _hopeless: set[str] = field(default_factory=set)
@@ -258,33 +252,29 @@ class Planner:
         self._own = Variant(self.prepared, self.setting, self.refused_by_host)
 
     def clear(self) -> None:
-        """Drop everything cached for other shapes."""
         self._own.clear()
         self._variants.clear()
         self._drafts.clear()
 
     @paused_collection
     def judge(self, shapes: Shapes) -> Judgment:
-        """Specialize, convert and ask every device, then apply rules, bans and withdrawals. Thread-safe.
-
-        Offers atoms that a device refuses node by node, and function ops that all refuse as their bodies.
-        """
+        """Specialize, convert and ask every device, then apply rules, bans and withdrawals. Thread-safe."""
         shown = {name: list(shape) for name, shape in shapes.items()}
         # The lock guards caches that shapes share.
         with self.setting.trace.span(SESSION, PLAN, "judge", shapes=shown), self._lock:
             return self._left_over(barred(constrained(self._judged(shapes), self.setting), self.setting))
 
     def settle(self, judgment: Judgment, known: dict[Atoms, AdmittedSegment] | None = None) -> Partitioning:
-        """Place and cut until every device admits its segments; see `settling.settle`."""
+        """Place and cut until every device admits its segments."""
         with self.setting.trace.span(SESSION, PLAN, "place and cut") as facts:
             settled = settle(judgment, self.setting, self._drafts, known)
             facts["segments"] = len(settled.plan.steps)
         return settled
 
     def blame(self, judgment: Judgment, step: Step, refused: Mapping[int, Unsupported]) -> Judgment:
-        """Return the judgment with nodes of `step` (positions in it) banned from the device that failed to load them.
+        """Ban nodes of `step` (positions in it) from the device that failed to load them.
 
-        Refusals of the host are recorded for all shapes; other devices are asked again at other shapes.
+        The host's refusals hold for all shapes.
         """
         nodes = {step.nodes[position]: why for position, why in refused.items()}
         specialized, graph = judgment.model.specialized, judgment.model.graph
@@ -295,7 +285,6 @@ class Planner:
         return banning(judgment, self.setting, bans)
 
     def _left_over(self, judgment: Judgment) -> Judgment:
-        """Return the judgment with withdrawn nodes banned."""
         bans: dict[Atoms, Unsupported] = {}
         graph, verdicts = judgment.model.graph, judgment.support.verdicts
         for device, nodes in list(self.withdrawn_nodes.items()):
@@ -328,7 +317,7 @@ class Planner:
         return replace(judged, unexpanded_at_these_shapes=frozenset(undecided & names))
 
     def _step_as_before(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
-        """Return the next variant and its judgment if the expansion of the last shapes still pays, otherwise None."""
+        """Return the next variant and its judgment if the last expansion still pays."""
         tried = self._tried(variant, variant.refused_at_all_shapes, shapes) if variant.refused_at_all_shapes else None
         if tried is None or len(tried[2].worth) < len(variant.refused_at_all_shapes):
             return None
@@ -337,9 +326,9 @@ class Planner:
     def _step(
         self, variant: Variant, before: Judgment, bodies: Bodies, lasting: set[str]
     ) -> tuple[Variant, Judgment] | None:
-        """Expand those of `bodies` that are worth it; return the new variant and its judgment, None if none is.
+        """Expand those of `bodies` that are worth it; return the new variant and its judgment, if any.
 
-        Adds nodes whose refusal is assumed to hold at all shapes to `lasting`; other shapes try them again.
+        `lasting` receives nodes whose refusal is assumed to hold at all shapes.
         """
         variant.refused_at_all_shapes = {}
         homeless = unplaceable_nodes(before.model.graph, _of_all(before))
@@ -364,7 +353,6 @@ class Planner:
     def _tried(
         self, variant: Variant, bodies: Bodies, shapes: Shapes, homeless: Collection[str] = ()
     ) -> tuple[Variant, Judgment, Trial] | None:
-        """Return the variant with all of `bodies` expanded, its judgment, and the outcome for each of them."""
         made = self._expanded(variant, bodies)
         if made is None:
             return None
@@ -375,7 +363,6 @@ class Planner:
         return made.variant, judged, trial_of(bodies, wholes, model.graph, said, homeless, _of_all(judged))
 
     def _expanded(self, variant: Variant, bodies: Bodies) -> _Expanded | None:
-        """Return the cached variant with these nodes expanded; None if none of them can be."""
         key = variant, frozenset(bodies)
         cached_expansion = self._variants.get(key)
         made = expanded(variant.prepared, bodies) if cached_expansion is None else None
@@ -386,5 +373,5 @@ class Planner:
 
 
 def _of_all(judgment: Judgment) -> Answers:
-    """Return the verdicts of every device asked, including the host and the last resort."""
+    """Return the verdicts of every device, including host and last resort."""
     return list(judgment.support.verdicts.values())

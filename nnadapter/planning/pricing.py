@@ -1,12 +1,9 @@
 """Costs of a plan by segment, and whether predicted savings exceed the error of the costs.
 
-A placement on a single device resembles the small networks of a calibration. The spread of the quotient of two devices'
-times over these networks gives the probability that the device with the lower prediction is faster; it is chosen if
-that is at least 4/7. Requiring more would cost more than it saves, because a wrong CPU choice is as bad as a wrong
-device choice. Errors that both devices share cancel.
-
-A mixed placement is less certain: its CPU segments lose ONNX Runtime's fusion across cuts, and threads go to sleep
-meanwhile. It must save the sum of the errors of both sides.
+A single-device placement resembles the small networks of a calibration. The spread of the quotient of two devices'
+times over these gives the probability that the cheaper one is faster; 4/7 suffices, because a wrong CPU choice is as
+bad as a wrong device choice. A mixed placement must save the sum of both sides' errors: its CPU segments lose ONNX
+Runtime's fusion across cuts, and threads go to sleep meanwhile.
 """
 
 from __future__ import annotations
@@ -32,9 +29,8 @@ if TYPE_CHECKING:
 
 
 Costs = Mapping[str, DeviceCosts]
-"""Costs per device of a session."""
 RunsAs = Sequence[str]
-"""The device's text for each operation of a segment, equal for fused ones; empty if unknown."""
+"""Per operation, a text that fused ones share; empty if unknown."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,27 +39,18 @@ class PlanPrice:
 
     table: CostTable
     graph: FusedGraph
-    """The graph with fused groups of the plan's devices as atoms."""
     segments: tuple[SegmentPrice, ...]
-    """Per step of the plan."""
     benefits: tuple[float | None, ...]
-    """Per step, the saving over its atoms on the CPU, without CPU transfers. None for CPU steps, for devices with
-    assumed
-    costs, and if the CPU refuses an atom.
-    """
+    """Per step, the saving over the CPU; None on the CPU, or if unknown."""
     on_cpu: float | None
-    """Cost of everything on the CPU regardless of rules; None if it refuses a node."""
+    """Everything on the CPU regardless of rules, if possible."""
 
     @property
     def seconds(self) -> float:
-        """Total of the plan."""
         return sum(segment.total for segment in self.segments)
 
     def of_nodes(self, plan: Plan, flops: Sequence[int | None]) -> dict[int, float]:
-        """Return the seconds of every node on its device; a fused group is split by FLOPs, or evenly without any.
-
-        On the CPU every node has its own price, because nothing counts as fused.
-        """
+        """Return the seconds of every node; fused groups are split by FLOPs, except on the CPU."""
         row = {device: number for number, device in enumerate(self.table.devices)}
         seconds_by_node: dict[int, float] = {}
         for atom, part in enumerate(self.graph.parts):
@@ -81,13 +68,9 @@ class PlanPrice:
 def costs_of(
     plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs], costs: Costs
 ) -> tuple[CostTable, FusedGraph]:
-    """Return the costs of a plan's atoms on each device, and the graph with the fused groups of its devices as atoms.
+    """Return the costs of a plan's atoms, and its graph with fused groups as atoms.
 
-    Args:
-        plan: the plan.
-        conversion: conversion of its graph.
-        runs_as: per step, from the device's admission; empty for ONNX devices.
-        costs: per device of the plan.
+    `runs_as` are from the devices' admissions, per step.
     """
     fusions = _fusions(plan, conversion, runs_as)
     graph = fuse_atoms(plan.graph, fusions.values())
@@ -97,29 +80,14 @@ def costs_of(
 def cpu_table(
     table: CostTable, graph: FusedGraph, conversion: Conversion, takes: Sequence[Verdict], costs: Costs
 ) -> CostTable:
-    """Return the costs of the CPU for all atoms, regardless of rules and plans.
-
-    Args:
-        table: costs of the atoms of `graph`, infinite on the CPU for atoms that rules deny it.
-        graph: the plan's graph with fused groups as atoms.
-        conversion: conversion of its graph.
-        takes: the CPU's verdicts on the atoms of the plan's graph.
-        costs: per device.
-    """
+    """Return the CPU's costs of all atoms regardless of rules; `takes` are its verdicts."""
     if np.isfinite(table.prices.run[table.devices.index(table.prices.host)]).all():
         return table
     return cost_table(graph, conversion, graph.verdicts({table.prices.host: takes}), costs)
 
 
 def price_plan(plan: Plan, table: CostTable, graph: FusedGraph, cpu: CostTable) -> PlanPrice:
-    """Return the price of a plan whose segments split no fused atom.
-
-    Args:
-        plan: the plan.
-        table: costs of the atoms of `graph`.
-        graph: the plan's graph with fused groups as atoms.
-        cpu: costs of the same atoms on the CPU, see `cpu_table`.
-    """
+    """Return the price of a plan whose segments split no atom of `graph`."""
     prices = table.prices
     home = {plan.graph.atom_of[node]: step.segment for step in plan.steps for node in step.nodes}
     held: list[list[int]] = [[] for _ in plan.steps]
@@ -141,13 +109,12 @@ def price_plan(plan: Plan, table: CostTable, graph: FusedGraph, cpu: CostTable) 
 
 
 def holds_together(plan: Plan, graph: FusedGraph) -> bool:
-    """Return whether every atom of `graph` lies in a single segment of the plan."""
+    """Return whether no segment boundary splits an atom of `graph`."""
     home = {plan.graph.atom_of[node]: step.segment for step in plan.steps for node in step.nodes}
     return all(len({home[atom] for atom in part}) == 1 for part in graph.parts)
 
 
 def _fusions(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs]) -> dict[str, Fusion]:
-    """Return the fusions of each device, over all of its segments at once."""
     asked: dict[str, list[tuple[int, str]]] = {}
     for step, texts in zip(plan.steps, runs_as, strict=True):
         operations = sorted(part for node in step.nodes for part in conversion.operations[node])
@@ -178,7 +145,7 @@ def _on_cpu(graph: Graph, cpu: CostTable) -> float | None:
 
 
 FOUR_OF_SEVEN = 0.18
-"""z-score of probability 4/7 under a normal distribution."""
+"""z-score of probability 4/7."""
 
 
 def beyond_doubt(
@@ -186,16 +153,7 @@ def beyond_doubt(
 ) -> tuple[CheapestPlacement, str]:
     """Return the cheapest placement that saves more than its doubt over simpler ones, and a note if it differs.
 
-    1. CPU only is simplest, then other single devices, then mixed placements.
-    2. A placement counts if it saves more than its doubt over the last simpler one that counts.
-
-    Args:
-        placed: the cheapest placement found.
-        prices: prices of its atoms.
-        costs: per device.
-
-    Returns:
-        The placement, and a sentence without full stop; empty if the placement is unchanged.
+    CPU only is simplest, then other single devices, then mixed placements.
     """
     host = prices.host
     cpu = next((candidate for candidate in placed.candidates if candidate.origin == all_on(host)), None)

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 Kept = Mapping[int, str]
-"""Atom -> device that it stays on while the device takes it."""
+"""Atom -> device to keep while it takes the atom."""
 NOTHING_KEPT: Kept = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Constraints from a session's options, for all of its models."""
+    """Constraints of a session for all of its models."""
 
     policy: Policy = POLICIES["priority"]
     fallback: Fallback = "warn"
@@ -64,8 +64,7 @@ def read_constraints(options: Options) -> Constraints:
     """Return the constraints of `options`.
 
     Raises:
-        RulesError: the rules contradict themselves, or their file cannot be read.
-        PlanFileError: the plan file cannot be read.
+        RulesError, PlanFileError: a file cannot be read, or rules contradict themselves.
     """
     plan_file, rules = None, Rules()
     if options.plan is not None:  # rare
@@ -84,28 +83,22 @@ class Demands:
     """Constraints applied to one model at one set of shapes."""
 
     applied: AppliedRules | None = None
-    """Effects of rules; None without rules."""
+    """Effects of rules."""
     bound: MatchedPlan | None = None
-    """Matched plan file; None without one."""
+    """Matched plan file."""
     whole: Kept | None = None
-    """Complete placement to use instead of the policy's; None if the policy decides."""
+    """Complete placement that overrides the policy."""
 
     @property
     def kept(self) -> Kept:
-        """Devices demanded for single atoms, which hold while the device takes the atom."""
+        """Demanded devices, which hold while they take the atom."""
         if self.whole is not None:
             return self.whole
         return NOTHING_KEPT if self.bound is None else self.bound.placement
 
 
 class SessionBans:
-    """Bans of one device in a session, see `nnadapter.store.context.DeviceBans`. Thread-safe.
-
-    Args:
-        device: its name.
-        options: options of its context.
-        folder: the session's cache folder, if any.
-    """
+    """Bans of one device in a session, in its cache folder if it has one. Thread-safe."""
 
     def __init__(self, device: str, options: OptionValues, folder: Path | None) -> None:
         self._device, self._options, self._folder = device, options, folder
@@ -117,12 +110,11 @@ class SessionBans:
 
     @property
     def all(self) -> tuple[Ban, ...]:
-        """Bans in force."""
         return () if self._bans is None else self._bans.all
 
     @property
     def of_nodes(self) -> bool:
-        """Whether nodes are banned, not only segments for their size."""
+        """Whether nodes are banned, not only oversized segments."""
         return self._bans is not None and self._bans.of_nodes
 
     def find(self, model: SegmentModel) -> Ban | None:
@@ -157,23 +149,18 @@ class SessionDevice:
     capability: Capability
     context: Context
     named: bool
-    """The user named it."""
+    """By the user."""
     options: OptionValues = field(default_factory=dict)
-    """Context options, defaults included."""
+    """With defaults."""
     kernels: KernelTable = field(default_factory=KernelTable)
-    """Custom kernels registered when the device was opened; the context calls them."""
+    """As of opening."""
     has_memory: bool = False
-    """It keeps values in its own memory."""
     has_streams: bool = False
-    """It computes asynchronously."""
     has_raw_inputs: bool = False
-    """Its driver receives the addresses of inputs."""
     is_isolated: bool = False
-    """It runs in a process of its own."""
     cache: CachedContext | None = None
-    """The context, if it uses a cache."""
     bans: SessionBans | None = None
-    """Bans in force; None if it does not accelerate."""
+    """None if it does not accelerate."""
 
     @property
     def accelerates(self) -> bool:
@@ -193,12 +180,11 @@ class SessionDevice:
 
     @property
     def is_spare(self) -> bool:
-        """Whether it is the last resort without being named, and so is asked only about unplaceable nodes."""
+        """Whether it is an unnamed last resort, asked only about unplaceable nodes."""
         return self.capability.role is DeviceRole.LAST_RESORT and not self.named
 
     @property
     def display_name(self) -> str:
-        """Its name in messages."""
         return "the CPU" if self.is_host else repr(self.name)
 
 
@@ -209,9 +195,7 @@ class Setting:
     devices: tuple[SessionDevice, ...]
     constraints: Constraints = field(default_factory=Constraints)
     trace: Trace = SILENT
-    """Trace that records the session's events."""
     absent: tuple[Absent, ...] = ()
-    """Named devices that failed to open."""
 
     @cached_property
     def by_name(self) -> Mapping[str, SessionDevice]:
@@ -219,7 +203,7 @@ class Setting:
 
     @cached_property
     def host(self) -> SessionDevice:
-        """The device that takes every node that ONNX Runtime can run."""
+        """The device for nodes that no accelerator takes."""
         return next(device for device in self.devices if device.is_host)
 
     @cached_property
@@ -229,22 +213,21 @@ class Setting:
 
     @cached_property
     def accelerators(self) -> frozenset[str]:
-        """Names of the devices on which nodes count as delegated."""
         return frozenset(device.name for device in self.devices if device.accelerates)
 
     @cached_property
     def domains(self) -> frozenset[str]:
-        """ONNX domains whose unconverted nodes are offered to some device."""
+        """Domains whose unconverted nodes are offered to some device."""
         return frozenset(domain for device in self.devices if device.takes_ir for domain in device.capability.domains)
 
     @cached_property
     def owning(self) -> frozenset[str]:
-        """Names of the devices that keep values in their own memory."""
+        """Devices with memory of their own."""
         return frozenset(device.name for device in self.devices if device.has_memory)
 
     @cached_property
     def streaming(self) -> frozenset[str]:
-        """Names of the devices whose steps are enqueued if that saves a wait."""
+        """Devices whose steps are enqueued if that saves a wait."""
         return frozenset(
             device.name
             for device in self.devices
@@ -253,7 +236,7 @@ class Setting:
 
     @cached_property
     def costs(self) -> Mapping[str, DeviceCosts]:
-        """Costs of every device, computed lazily because calibration files are read."""
+        """Per device; lazy, because calibration files are read."""
         from nnadapter.costs.cost_model import device_costs  # rarely needed
 
         return {
@@ -291,17 +274,14 @@ def open_setting(
 ) -> Setting:
     """Open every requested device with a context, and read the constraints.
 
-    A device that fails to open is left out if the fallback policy of stage `load` allows it.
+    A device that fails is left out if the fallback policy of stage `load` allows it.
 
     Raises:
         DeviceOpeningError, DriverError, OutOfMemoryError: a device failed, and the policy forbids it.
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
-        InvalidOptionError: an option does not exist or does not fit; policy `latency` lacks calibrated costs of a
-        device,
-            or of the host to compare with; a trace cannot be written.
-        RulesError: the rules contradict themselves, or their file cannot be read.
-        PlanFileError: the plan file cannot be read.
-        MissingExtraError: the policy uses costs, a device accelerates, and scipy is not installed.
+        InvalidOptionError: an option does not fit, a policy lacks calibrated costs, or a trace cannot be written.
+        RulesError, PlanFileError: a file cannot be read, or rules contradict themselves.
+        MissingExtraError: the policy needs scipy.
     """
     opened: list[SessionDevice] = []
     absents = Absents(options.fallback_at("load"))
@@ -346,7 +326,6 @@ def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None
 
 
 def _cached(device: SessionDevice, options: Options) -> SessionDevice:
-    """Return the device with a caching context if the session has a cache and the device accelerates."""
     if options.cache_dir in (None, False) or not device.accelerates:
         return device
     from nnadapter.store.context import cached_context
@@ -356,7 +335,6 @@ def _cached(device: SessionDevice, options: Options) -> SessionDevice:
 
 
 def _banning(device: SessionDevice, options: Options) -> SessionDevice:
-    """Return the device with its bans, read from the session's cache if there is one."""
     if not device.accelerates:
         return device
     return replace(device, bans=SessionBans(device.name, device.options, _folder(options)))
@@ -371,7 +349,7 @@ def _folder(options: Options) -> Path | None:
 
 
 def _check_costs(setting: Setting) -> None:
-    """Raise InvalidOptionError if the cost of a device is neither calibrated nor simulated."""
+    """Raise InvalidOptionError if a cost is neither calibrated nor simulated."""
     from nnadapter.costs.cost_model import Source
 
     trusted = (Source.CALIBRATED, Source.SIMULATED)
@@ -394,15 +372,9 @@ def left_to_last_resort(
     setting: Setting,
     session_options: onnxruntime.SessionOptions | None,
 ) -> dict[int, Unsupported] | InvalidModelError:
-    """Return the node positions that ONNX Runtime refuses and the last resort takes, with reasons; otherwise the error.
+    """Return the nodes that ONNX Runtime refuses and the last resort takes, with reasons; otherwise an error.
 
-    The error names the package that has, or would need, the op that ONNX Runtime does not know.
-
-    Args:
-        failed: ONNX Runtime's error.
-        model: the model.
-        setting: opened devices, the CPU first.
-        session_options: ONNX Runtime's session options.
+    The error names a package with the op, if there is one. The CPU is the first of the devices.
 
     Raises:
         InvalidOptionError: ONNX Runtime loads no model with the session options.

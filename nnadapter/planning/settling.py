@@ -34,12 +34,7 @@ if TYPE_CHECKING:
 
 
 def with_single_segments(placed: CheapestPlacement, table: CostTable) -> CheapestPlacement:
-    """Return `placed`, or a cheaper candidate of one segment; correct the costs of all such candidates.
-
-    Args:
-        placed: priced with the launches of `table.prices`, which are those between other segments.
-        table: also has the launches of sole segments.
-    """
+    """Return `placed`, or a cheaper candidate, with sole launches in the costs of single segments."""
     candidates = sorted(
         (_put_right(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
     )
@@ -63,11 +58,11 @@ def _put_right(candidate: Candidate, table: CostTable) -> Candidate:
 
 
 Hashes = Callable[[], Sequence[str]]
-"""Lazily returns the content hash of every node of a graph."""
+"""Content hash of every node, computed lazily."""
 
 _ALL_SHARE = "placed as by policy latency: all devices share the processors, so that none works while another one does"
 _REPEATED = 4
-"""A graph counts as repetitive if at least one in this many nodes is in repeats of one block."""
+"""A graph is repetitive if one in this many nodes is in repeats of a block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +71,15 @@ class Placement:
 
     labels: tuple[str, ...]
     placed: CheapestPlacement | None = None
-    """Set if costs decided; its atoms are those of `graph`."""
+    """If costs decided; in terms of `graph`."""
     table: CostTable | None = None
     graph: FusedGraph | None = None
-    """The priced graph, with the nodes that a device fuses as one atom."""
+    """With fused nodes as atoms."""
     note: str = ""
-    """Reason why it is not the cheapest placement found, if so."""
+    """Reason why it is not the cheapest found."""
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """Return the priced placements in terms of the atoms of `labels`, cheapest first."""
+        """Return the priced placements in terms of `labels`, cheapest first."""
         if self.placed is None or self.graph is None:
             return ()
         return tuple(
@@ -93,7 +88,7 @@ class Placement:
 
 
 def place(judgment: Judgment, setting: Setting) -> Placement:
-    """Return a device for every atom: demands of the user first, then the policy.
+    """Return a device for every atom, by demands, then by policy.
 
     Raises:
         InvalidModelError: no device takes some atom.
@@ -107,7 +102,6 @@ def place(judgment: Judgment, setting: Setting) -> Placement:
 
 
 def _by_order(judgment: Judgment, _: Setting, kept: Kept) -> Placement:
-    """Place every atom on the first device, in the user's order, that takes it."""
     support = judgment.support
     labels = list(place_by_priority(judgment.model.graph, support.devices, support.verdicts))
     for atom, name in kept.items():
@@ -116,10 +110,7 @@ def _by_order(judgment: Judgment, _: Setting, kept: Kept) -> Placement:
 
 
 def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
-    """Return the cheapest placement found, with the other priced ones; see `partition.by_cost.latency`.
-
-    Repeated blocks get the same placement if that costs no more.
-    """
+    """Return the cheapest placement found; repeated blocks get equal placements if that costs no more."""
     from nnadapter.costs.cost_model import cost_table  # only for policies that use costs
 
     model, verdicts = judgment.model, judgment.support.verdicts
@@ -153,7 +144,7 @@ def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) 
 
 
 def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
-    """Return the placement whose busiest device has the least load; see `partition.by_cost.latency`."""
+    """Return the placement whose busiest device has the least load."""
     sharing = [device.name for device in setting.devices if setting.costs[device.name].needs_processors]
     if len(sharing) == len(setting.devices):
         placement = _by_costs_unless_in_doubt(judgment, setting, kept)
@@ -181,11 +172,11 @@ PLACERS: Mapping[str, Callable[[Judgment, Setting, Kept], Placement]] = {
     "throughput": _by_load,
     "measured": _by_costs,
 }
-"""Placement function of each of `nnadapter.policies.POLICIES`."""
+"""By names of `nnadapter.policies.POLICIES`."""
 
 
 def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
-    """Return the fusions that each adapter IR device reports for everything that it takes."""
+    """Return the fusions that adapter IR devices report for all that they take."""
     from nnadapter.costs.cost_model import fused_groups
 
     model, verdicts = judgment.model, judgment.support.verdicts
@@ -197,14 +188,14 @@ def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
 
 
 def _leave_only_named(prices: Prices, setting: Setting) -> None:
-    """Forbid devices that the user did not name to take atoms that a named device takes. Modifies `prices`."""
+    """Forbid devices that the user did not name to take atoms that a named one takes; modify `prices`."""
     rows = np.array([setting.by_name[name].named for name in prices.devices], dtype=bool)
     taken = np.isfinite(prices.run[rows]).any(axis=0)
     prices.run[np.ix_(~rows, taken)] = np.inf
 
 
 def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> FusedGraph:
-    """Return the graph with fused groups as atoms, without groups that join atoms fixed to different devices."""
+    """Return the graph with fused groups as atoms, unless they join atoms kept on different devices."""
     from nnadapter.costs.cost_model import fuse_atoms
 
     def agrees(atoms: Iterable[int]) -> bool:
@@ -219,7 +210,7 @@ def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> FusedGra
 
 
 def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:
-    """Return the repeated blocks that cover enough of the graph. Op types rule out most graphs before hashing."""
+    """Return the repeated blocks; op types rule out most graphs before hashing."""
     least = max(2, len(graph.nodes) // _REPEATED)
     from partition.by_cost.repeats import find_blocks
 
@@ -229,19 +220,19 @@ def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:
 
 
 _ROUNDING = 1 + 1e-9
-"""Tolerance between the price of a plan and of its placement, which are summed in different orders."""
+"""Tolerance for sums in different orders."""
 Draft = tuple[Sequence[Segment], Plan]
-"""Segments and plan before devices are asked to admit them."""
+"""Segments and plan before admission."""
 
 
 @dataclass(frozen=True, eq=False)
 class AdmittedSegment:
-    """Segment in the form that its device takes, with the device's answer. Host segments get theirs at compilation."""
+    """Segment in its device's form, with its answer; the host's are made at compilation."""
 
     part: Part
     admission: Admission
     unproven: Mapping[int, Unsupported] = field(default_factory=dict)
-    """Atoms that must leave the device, because they compute indices that nothing checks."""
+    """Atoms that compute indices which nothing checks."""
 
     @property
     def is_ir(self) -> bool:
@@ -254,17 +245,16 @@ class Partitioning:
 
     setting: Setting
     judgment: Judgment
-    """The final verdicts."""
     placement: Placement
     plan: Plan
     pieces: tuple[AdmittedSegment | None, ...]
-    """Per step of the plan; None for the host."""
+    """None for the host."""
     limits: tuple[RuleEffect, ...] = ()
-    """Effects of the limits on segments."""
+    """Effects of limits."""
     halvings: tuple[str, ...] = ()
-    """Devices' reasons for splitting segments in two."""
+    """Devices' reasons for splitting segments."""
     weighed: Placement | None = None
-    """The first placement, if devices or limits did not admit the cheapest as it was."""
+    """The first placement, if it was not admitted."""
 
     @property
     def model(self) -> ShapedModel:
@@ -295,7 +285,7 @@ class Drafts:
         self._last = None
 
     def of(self, judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
-        """Return `draft(...)`, cached unless costs or demands decide, which may place other sizes differently."""
+        """Return the draft, cached unless costs or demands decide."""
         if setting.constraints.policy.weighs or judgment.demands.kept:
             return draft(judgment, placement, setting)
         last = self._last
@@ -320,14 +310,8 @@ def settle(
 ) -> Partitioning:
     """Place and cut until every device admits its segments.
 
-    If costs decided but devices or limits did not admit the cheapest placement, other candidates are settled too while
-    their predicted cost is lower, and the cheapest result is returned.
-
-    Args:
-        judgment: verdicts on the model.
-        setting: the session's devices and constraints.
-        drafts: cache shared by shapes.
-        known: cached answers of devices, by segment; extended.
+    If the cheapest placement is not admitted, other candidates are settled too while their predicted cost is lower.
+    `known` caches answers by segment.
 
     Raises:
         InvalidModelError: no device takes some atom.
@@ -351,7 +335,6 @@ def settle(
 def _partition(
     judgment: Judgment, placement: Placement, setting: Setting, drafts: Drafts, known: dict[Atoms, AdmittedSegment]
 ) -> Partitioning:
-    """Cut one placement until every device admits its segments."""
     host = setting.host.name
     effects: list[RuleEffect] = []
     halvings: dict[str, None] = {}
@@ -441,7 +424,7 @@ def _halves(segment: Segment, refusal: Unsupported, model: ShapedModel) -> tuple
 
 
 def _bytes(atom: int, model: ShapedModel) -> int:
-    """Return the bytes that an atom occupies on a device: weights and results."""
+    """Return the bytes of an atom's weights and results."""
     graph, constants = model.graph, model.specialized.constants
     nodes = [graph.nodes[node] for node in graph.atoms[atom]]
     weights = {name: constants[name].nbytes for node in nodes for name in node.reads if name in constants}
@@ -452,7 +435,7 @@ def segments_over_limits(partitioning: Partitioning, segments: Sequence[Segment]
     """Return the segments that the user's limits drop.
 
     Raises:
-        RulesError: a limit cannot be satisfied, or needs costs that are unknown.
+        RulesError: a limit cannot be satisfied, or needs unknown costs.
     """
     setting, plan, flops = partitioning.setting, partitioning.plan, partitioning.model.conversion.flops
     rules = setting.constraints.rules

@@ -1,17 +1,12 @@
 """Variable elimination: exact minimum of pairwise costs over binary variables of a sparse graph.
 
 Eliminating a vertex tabulates, for all values of its neighbors, the minimal cost of it and of all vertices eliminated
-into it: 2 ** neighbors entries. The neighbor that is eliminated next takes the table over. Values follow in reverse
-order (dynamic programming). This is exact for any costs. Remaining vertices keep their own and edge costs, and tables
-of one or two remaining neighbors become such costs. A minimum cut is such a sum; unlike a maximum flow, the time of
-elimination does not depend on path lengths.
+into it; its next eliminated neighbor takes the table over. Values follow in reverse order (dynamic programming). Tables
+of one or two remaining neighbors become vertex and edge costs. Unlike maximum flow, the time does not depend on path
+lengths. Source: U. Bertele, F. Brioschi, Nonserial Dynamic Programming, Academic Press (1972).
 
-The order keeps degrees small, as in chains, residual blocks and merging branches.
-Source: U. Bertele, F. Brioschi, Nonserial Dynamic Programming, Academic Press (1972).
-
-Independent vertices are eliminated at once, so a chain takes logarithmically many rounds. They are chosen at random.
-Source: M. Luby, A Simple Parallel Algorithm for the Maximal Independent Set Problem, SIAM Journal on Computing 15
-(1986).
+Independent vertices are eliminated at once, chosen at random, so a chain takes logarithmically many rounds. Source: M.
+Luby, A Simple Parallel Algorithm for the Maximal Independent Set Problem, SIAM Journal on Computing 15 (1986).
 """
 
 from __future__ import annotations
@@ -25,13 +20,13 @@ from numpy.typing import NDArray
 from partition.by_cost.pricing import Flags, Indices, Seconds
 
 _WIDTH = 8
-"""Maximum degree of a vertex at its elimination."""
+"""Maximum degree at elimination."""
 _NARROW = 2
-"""Maximum neighbors of a table that is again a sum over edges, so that a minimum cut can use it."""
+"""Maximum degree of tables that become edge costs again."""
 _DENSE = 8
-"""Edges per remaining vertex at which elimination stops, because degrees would be too large."""
+"""Edges per vertex at which elimination stops."""
 _FEW = 16
-"""If a round eliminates less than one in this many remaining vertices, the next one allows a larger degree."""
+"""A round that eliminates less than one in this many vertices raises the allowed degree."""
 _SMALL = 64
 """Number of vertices below which slow rounds continue."""
 
@@ -43,20 +38,14 @@ class EliminatedGroup:
     vertices: Indices
     """[k]"""
     neighbors: Indices
-    """[k, n] Neighbors at elimination, ascending."""
+    """[k, n] At elimination, ascending."""
 
 
 def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[EliminatedGroup, ...]:
-    """Return the elimination order; remaining vertices would have too large a degree.
+    """Return the elimination order of a graph with `count` vertices and distinct edges first < second.
 
-    Each connected set of eliminated vertices has at most two remaining neighbors, so its tables act as edges. The work
-    is
-    bounded by a multiple of the number of edges.
-
-    Args:
-        count: number of vertices.
-        first: [edges] smaller end of every edge.
-        second: [edges] larger end; edges are distinct.
+    Each connected set of eliminated vertices has at most two remaining neighbors, so it acts as an edge. The work is
+    linear in the edges.
     """
     groups: list[EliminatedGroup] = []
     rank = np.random.default_rng(0).permutation(count)
@@ -79,7 +68,7 @@ def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[Eli
 
 
 def _independent(able: Flags, key: Indices, ends: tuple[Indices, Indices]) -> Flags:
-    """Return the `able` vertices with a smaller key than all of their able neighbors."""
+    """Return the `able` vertices with a smaller key than all able neighbors."""
     both = able[ends[0]] & able[ends[1]]
     first, second = ends[0][both], ends[1][both]
     chosen = able.copy()
@@ -90,7 +79,7 @@ def _independent(able: Flags, key: Indices, ends: tuple[Indices, Indices]) -> Fl
 def _eliminated(
     chosen: Flags, degree: Indices, edges: Indices, ends: tuple[Indices, Indices]
 ) -> tuple[list[EliminatedGroup], Indices]:
-    """Return the groups of the chosen vertices, and the remaining edges, new ones included."""
+    """Return the groups of the chosen vertices, and the remaining and new edges."""
     count = len(chosen)
     is_removed = chosen[ends[0]] | chosen[ends[1]]
     first, second = ends[0][is_removed], ends[1][is_removed]
@@ -111,10 +100,7 @@ def _eliminated(
 
 
 def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[EliminatedGroup]:
-    """Drop vertices whose table would have more than two remaining neighbors.
-
-    The neighbor eliminated next takes the table over, so a vertex of large degree stays if that neighbor does.
-    """
+    """Drop vertices whose table would have more than two remaining neighbors."""
     turn = turns(groups, count)
     stays = turn < len(groups)
     for group in reversed(groups):
@@ -128,7 +114,7 @@ def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[Elim
 
 
 def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: int) -> Indices:
-    """Return the position of each vertex's group; the number of groups for remaining vertices."""
+    """Return each vertex's group, or the number of groups for remaining vertices."""
     turn = np.full(count, len(groups), np.int64)
     for at, group in enumerate(groups):
         turn[group.vertices] = at
@@ -136,7 +122,7 @@ def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: in
 
 
 def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
-    """Return each vertex's neighbor that is eliminated next, or a remaining one; every vertex must have a neighbor."""
+    """Return the neighbor of each vertex that is eliminated next; all must have neighbors."""
     nearest = turn[group.neighbors].argmin(axis=1)
     heir: Indices = np.take_along_axis(group.neighbors, nearest[:, None], axis=1)[:, 0]
     return heir
@@ -147,56 +133,54 @@ class PairwiseCosts:
     """Sum of finite costs over binary vertices and edges."""
 
     vertex: Seconds
-    """[2, vertices] Cost of each vertex at either value."""
+    """[2, vertices]"""
     first: Indices
-    """[edges] Smaller end."""
+    """[edges]"""
     second: Indices
-    """[edges] Larger end; edges are distinct."""
+    """[edges] Larger than `first`; edges are distinct."""
     edge: Seconds
-    """[2, edges] Cost of values (0, 1) of the ends, and of (1, 0)."""
+    """[2, edges] Cost of (0, 1), and of (1, 0)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Elimination:
-    """Elimination of a group, with the costs that enter its tables.
+    """Elimination of a group.
 
-    In entry s of a table, bit 0 is the value of the vertex and bit i + 1 that of its neighbor i.
+    In entry s of a table, bit 0 is the value of the vertex, bit i + 1 that of its neighbor i.
     """
 
     group: EliminatedGroup
     edge: Indices
-    """[e] Edges to neighbors."""
+    """[e] To neighbors."""
     forward: Flags
     """[e] The vertex is the first end."""
     row: Indices
-    """[e] Position of the vertex."""
+    """[e] The vertex."""
     slot: Indices
-    """[e] Position of the neighbor."""
+    """[e] The neighbor."""
     begin: int
-    """Offset of the group's own tables."""
+    """Offset of the group's tables."""
     consumed_table_starts: Indices
-    """[t] Offsets of the tables taken over."""
+    """[t] Tables taken over."""
     taker: Indices
-    """[t] Position of the vertex that takes each."""
+    """[t] Vertices that take them."""
     weights: NDArray[np.int32]
-    """[t, neighbors + 1] Stride of each bit in the table."""
+    """[t, neighbors + 1] Strides of the bits in a table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elimination:
-    """Elimination plan of a graph, for any costs."""
+    """Elimination plan of a graph for any costs."""
 
     count: int
-    """Number of vertices."""
     steps: tuple[_Elimination, ...]
     size: int
-    """Total entries of all tables."""
+    """Entries of all tables."""
     remaining_vertices: Indices
-    """[remaining vertices]"""
     remaining_edges: Indices
-    """[edges] Positions of the edges between them."""
+    """[edges]"""
     over: tuple[tuple[Indices, Indices], ...]
-    """For one and for two neighbors: offsets of tables that no vertex takes over [t], and their neighbors [t, n]."""
+    """For one and for two neighbors: unclaimed tables [t], and their neighbors [t, n]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,15 +188,14 @@ class Reduced:
     """Problem that remains after elimination."""
 
     costs: PairwiseCosts
-    """Costs of the remaining vertices, renumbered."""
     least: float
-    """Constant: cost already minimized."""
+    """Cost already minimized."""
     choices: tuple[Flags, ...]
-    """Per step [k, 2 ** n] the better value of the vertex, by the values of its neighbors."""
+    """Per step [k, 2 ** n] the better value by the values of the neighbors."""
 
 
 def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination:
-    """Return the elimination plan of a graph; see `PairwiseCosts` for the arguments."""
+    """Return the elimination plan of a graph; see `elimination_groups`."""
     groups = elimination_groups(count, first, second)
     turn = turns(groups, count)
     row = np.zeros(count, np.int64)
@@ -258,7 +241,7 @@ def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination
 
 
 class _Slots:
-    """Position of a neighbor among the neighbors of an eliminated vertex."""
+    """Position of a neighbor among the neighbors of a vertex."""
 
     def __init__(self, groups: tuple[EliminatedGroup, ...], count: int) -> None:
         none = np.zeros(0, np.int64)
@@ -274,7 +257,7 @@ class _Slots:
 
 
 def _by_turn(turn: Indices, count: int) -> list[Indices]:
-    """Return the positions of each number from 0 to `count` in `turn`."""
+    """Return the positions of each number in `turn`."""
     order = np.argsort(turn, kind="stable")
     return np.split(order, np.cumsum(np.bincount(turn, minlength=count + 1))[:-1])
 
@@ -289,7 +272,7 @@ def _takes(
     row: Indices,
     slots: _Slots,
 ) -> tuple[Indices, Indices, NDArray[np.int32]]:
-    """Return the tables that a group takes over, from the groups and positions of their vertices."""
+    """Return the tables that a group takes over."""
     parts = []
     for number in np.unique(owner).tolist():
         at = place[owner == number]
@@ -340,7 +323,7 @@ def eliminate(plan: Elimination, costs: PairwiseCosts) -> Reduced:
 
 
 def _table(step: _Elimination, costs: PairwiseCosts, tables: Seconds) -> Seconds:
-    """Return [k, 2 ** (n + 1)] costs of a step's vertices."""
+    """Return the costs [k, 2 ** (n + 1)] of a step's vertices."""
     number, size = step.group.neighbors.shape
     bits = (np.arange(2 << size) >> np.arange(size + 1)[:, None]) & 1
     coefficients = np.zeros((number, 2 * size + 2))
@@ -361,12 +344,11 @@ def _table(step: _Elimination, costs: PairwiseCosts, tables: Seconds) -> Seconds
 
 
 def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -> PairwiseCosts:
-    """Return the remaining costs, with the tables that no vertex took over.
+    """Return the remaining costs, unclaimed tables included.
 
-    A table m of two neighbors a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0]
-    + (m(0, 1) - m(0, 0)) [a = 0, b = 1]. One of the last two factors may be negative; since [a = 1, b = 0] equals
-    a - b + [a = 0, b = 1], it moves to the other. Their sum is non-negative if all edge costs are, because m is then
-    submodular.
+    A table m of two neighbors a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0] + (m(0,
+    1) - m(0, 0)) [a = 0, b = 1]. One of the last two factors may be negative; as [a = 1, b = 0] is a - b + [a = 0, b =
+    1], it moves to the other. Their sum is non-negative, because m is submodular if all edge costs are non-negative.
     """
     name = np.full(plan.count, -1, np.int64)
     name[plan.remaining_vertices] = np.arange(len(plan.remaining_vertices))
@@ -395,7 +377,7 @@ def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -
 
 
 def values(plan: Elimination, reduced: Reduced, remaining_values: Flags) -> Flags:
-    """Return the values of all vertices, from those of the remaining ones."""
+    """Return the values of all vertices from the remaining ones."""
     vertex_values = np.zeros(plan.count, np.bool_)
     vertex_values[plan.remaining_vertices] = remaining_values
     for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):

@@ -38,28 +38,27 @@ from partition.graph import Graph, GraphError
 from partition.plan import check_all_placeable
 
 _MAX_CANDIDATES = 8
-"""Maximum of returned candidates, not counting the two baselines."""
+"""Maximum of returned candidates besides the baselines."""
 _ROUNDING = 1 - 1e-12
-"""Factor that lowers bounds below rounding errors, unless they meet the cost."""
+"""Lowers bounds below rounding errors."""
 _ALIKE = Origin(OriginKind.REPEATS_ALIKE)
 _NAMED = 5
-"""Maximum of values that an error message names."""
+"""Maximum of values named in an error message."""
 
 Priced = tuple[float, Rows]
-"""Seconds, and the row of every atom's device."""
+"""Seconds, and the device row of every atom."""
 
 
 class BoundKind(StrEnum):
     """Method that found a lower bound."""
 
     ENUMERATION = "enumeration"
-    """All placements were priced, so the bound is the minimum."""
+    """All placements were priced."""
     CUT = "cut"
-    """Minimum cut with launches along paths, for two devices; see `partition.by_cost.search.place_on_two`."""
+    """Minimum cut with launches along paths."""
     DECOMPOSITION = "decomposition"
-    """Lagrangian decomposition into one minimum cut per device, for three or more; see `partition.by_cost.search`."""
+    """Lagrangian decomposition into a minimum cut per device, for three or more."""
     ONE_DEVICE = "one device"
-    """Only one placement exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,35 +66,28 @@ class Candidate:
     """Priced placement."""
 
     origin: Origin
-    """Method that found it."""
     placement: tuple[str, ...]
-    """Label of every atom."""
     cost: float
-    """Seconds, with the actual segments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheapestPlacement:
-    """Cheapest placement found, with its bound and competitors."""
+    """Cheapest placement found, with a lower bound and other candidates."""
 
     placement: tuple[str, ...]
-    """Label of every atom."""
     cost: float
-    """Seconds, with the actual segments."""
+    """Seconds."""
     bound: float
-    """Seconds; a lower bound of all placements."""
+    """Seconds; no placement costs less."""
     bound_kind: BoundKind
     candidates: tuple[Candidate, ...]
-    """Distinct placements, cheapest first. They include everything on the host and everything supported, if these can
-    run;
-    either keeps that origin if another method found it too.
-    """
+    """Distinct placements, cheapest first, including feasible baselines, which keep their own origin."""
     repeats: tuple[int, ...] = ()
-    """Length of each run of repeats that was solved by a few representatives (`partition.by_cost.repeats`)."""
+    """Length of each run of repeats solved by representatives."""
 
     @property
     def gap(self) -> float:
-        """Relative distance of the cost from the bound; 0 if both are 0."""
+        """Relative distance of the cost from the bound."""
         if self.cost <= self.bound:
             return 0.0
         return self.cost / self.bound - 1 if self.bound > 0 else float("inf")
@@ -106,17 +98,15 @@ def place_by_latency(
 ) -> CheapestPlacement:
     """Return the cheapest placement found, a lower bound of all placements, and other candidates.
 
-    Atoms with a single device, and atoms joined by a value that cannot cross, are merged first. If two devices have few
-    placements left, all are priced; otherwise see `place_on_two` and, for more devices, `place_on_several`. In a
-    repetitive graph one repeat of each block is solved (`partition.by_cost.repeats`). Among equal costs, a placement
-    that treats repeats identically wins. The result is deterministic; the work is bounded by atoms touched, linear in
-    the graph.
+    A few placements are all priced; otherwise see `place_on_two` and `place_on_several`. A repetitive graph is solved
+    for one repeat of each block (`partition.by_cost.repeats`). Among equal costs, equal treatment of repeats wins.
+    Deterministic; the work is linear in the graph.
 
     Args:
         graph: the graph.
         prices: its prices, columns in any order.
-        blocks: its repeated blocks (`partition.by_cost.repeats.find_blocks`).
-        enumerate_few: price all placements if they are few; otherwise treat small graphs as large ones.
+        blocks: from `find_blocks`.
+        enumerate_few: price all placements if they are few.
 
     Raises:
         GraphError: no device takes some atom, values that cannot cross leave no placement, prices are of another graph,
@@ -147,13 +137,12 @@ def place_by_latency(
 
 
 def _useful(prices: Prices) -> Prices:
-    """Return the prices without devices that take no atom."""
     rows = np.flatnonzero(np.isfinite(prices.run).any(axis=1))
     return prices if len(rows) == len(prices.devices) else prices.of_rows(rows.tolist())
 
 
 def _baselines(prices: Prices) -> tuple[Named, ...]:
-    """Return everything on the host, if it takes all; and each atom on the first other device that takes it."""
+    """Return everything on the host, if feasible, and each atom on the first other device that takes it."""
     takes = np.isfinite(prices.run)
     host = prices.devices.index(prices.host) if prices.host in prices.devices else -1
     order = np.array([*(row for row in range(len(prices.devices)) if row != host), *([host] if host >= 0 else [])])
@@ -182,7 +171,7 @@ def _solve(
 def _candidates(
     graph: Graph, prices: Prices, named: tuple[Named, ...], baselines: int, blocks: Sequence[Blocks]
 ) -> tuple[Candidate, ...]:
-    """Return the cheapest distinct placements that can run, cheapest first, always with the baselines."""
+    """Return the cheapest distinct feasible placements, with the baselines."""
     origins: dict[bytes, Origin] = {}
     for origin, rows in named:
         origins.setdefault(rows.tobytes(), origin)
@@ -210,7 +199,6 @@ def _priced(graph: Graph, prices: Prices, named: Sequence[Named]) -> list[Priced
 
 
 def _distinct(priced: Sequence[Priced]) -> list[Priced]:
-    """Return distinct placements, cheapest first; ties keep their order."""
     placements: dict[bytes, Priced] = {}
     for cost, rows in sorted(priced, key=lambda entry: entry[0]):
         placements.setdefault(rows.tobytes(), (cost, rows))
@@ -218,7 +206,7 @@ def _distinct(priced: Sequence[Priced]) -> list[Priced]:
 
 
 def _with_equal_repeats(graph: Graph, prices: Prices, best: Priced, blocks: Sequence[Blocks]) -> list[Priced]:
-    """Return placements that treat repeats identically and cost no more than `best`, up to rounding."""
+    """Return placements that treat repeats equally and cost no more than `best`."""
     cost, rows = best
     takes = np.isfinite(prices.run)
     atoms = np.arange(len(rows))
@@ -240,19 +228,18 @@ def _no_way(prices: Prices) -> str:
 
 
 _ENUMERATED = 512
-"""Maximum number of placements for which all are priced."""
+"""Maximum number of placements to price all of."""
 _ORDERS = 6
-"""Maximum of device orders to try."""
 _LOADS = 24
-"""Number of load limits to try per order."""
+"""Load limits per order."""
 _STARTS = 3
 """Number of placements to improve."""
 _WORK = 200_000
-"""Limit of atoms that prices may touch during improvement."""
+"""Limit of atoms touched during improvement."""
 _ROUNDS = 200
 """Iterations of the ascent to the bound."""
 _REAL = 1 - 1e-12
-"""Factor by which a load must be smaller to count; anything above is rounding."""
+"""Smaller improvements are rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,15 +247,14 @@ class BalancedPlacement:
     """Placement with the least load of the busiest device, among those found."""
 
     placement: tuple[str, ...]
-    """Label of every atom."""
     loads: dict[str, float]
-    """Seconds of work per input, by device."""
+    """Seconds per input, by device."""
     busiest: tuple[str, ...]
-    """Most loaded device, or devices that share processors and have the largest load together."""
+    """Device with the largest load, or those that share processors and have it together."""
     stage: float
-    """Load of the busiest in seconds, which is the time per input."""
+    """Largest load: the seconds per input."""
     bound: float
-    """Lower bound of the busiest load over all placements."""
+    """Lower bound of `stage` over all placements."""
 
 
 def place_by_throughput(
@@ -279,16 +265,14 @@ def place_by_throughput(
     starts: Iterable[Sequence[str]] = (),
     enumerate_few: bool = True,
 ) -> BalancedPlacement:
-    """Return a placement with a small load of the busiest device, and a lower bound of that load.
-
-    The result is deterministic; the work is bounded by atoms touched.
+    """Return a placement with a small load of the busiest device, and a lower bound. Deterministic.
 
     Args:
         graph: the graph.
         prices: its prices, columns in any order.
         sharing: devices that share processors and count as one.
-        starts: initial placements, such as the candidates of `place_by_latency`.
-        enumerate_few: price all placements if they are few; otherwise treat small graphs as large ones.
+        starts: initial placements.
+        enumerate_few: price all placements if they are few.
 
     Raises:
         GraphError: no device takes some atom, or prices are of another graph.
@@ -320,19 +304,15 @@ def place_by_throughput(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stages:
-    """Pipeline stages: devices, with those that share processors as one."""
+    """Pipeline stages: devices, with processor-sharing ones as one."""
 
     rows: Sequence[Sequence[int]]
-    """Device rows per stage."""
     stage_of: Indices
     """[devices]"""
     run: Seconds
-    """[stages, atoms] Seconds of an atom on the fastest device of a stage."""
+    """[stages, atoms] Seconds on a stage's fastest device."""
     choices: Sequence[Indices]
-    """Device choices for the atoms of a stage, each [stages, atoms]: the fastest device; and for each device that
-    shares
-    processors, that device if it takes the atom, otherwise the fastest.
-    """
+    """Choices of devices within stages, [stages, atoms] each: the fastest, and each sharing device if possible."""
 
     @classmethod
     def of(cls, prices: Prices, sharing: frozenset[str]) -> _Stages:
@@ -361,7 +341,7 @@ class _Loads:
         self._known: dict[bytes, Seconds] = {}
 
     def of(self, rows: Indices) -> Seconds:
-        """Return the seconds per stage [stages] of a placement [atoms]."""
+        """Return the seconds per stage of a placement [atoms]."""
         key = rows.tobytes()
         if key not in self._known:
             labels = [self.prices.devices[row] for row in rows.tolist()]
@@ -370,18 +350,17 @@ class _Loads:
         return self._known[key]
 
     def key(self, rows: Indices) -> tuple[float, float]:
-        """Return the sort key of a placement: the busiest load, then the total."""
+        """Return the busiest load and the total."""
         seconds = self.of(rows)
         return float(seconds.max(initial=0.0)), float(seconds.sum())
 
 
 def _bound(run: Seconds) -> float:
-    """Return a lower bound of the busiest load, from minimal seconds [stages, atoms].
+    """Return a lower bound of the busiest load, from [stages, atoms] seconds.
 
-    For weights of the stages that add up to 1, the busiest load is at least the weighted mean of the loads (a
-    Lagrangian
-    bound), which is at least the sum of each atom's cheapest weighted seconds. Multiplicative updates raise the weights
-    of loaded stages to maximize this. The longest single atom is another bound.
+    For weights that add up to 1, the busiest load is at least the weighted mean of the loads, which is at least the sum
+    of each atom's cheapest weighted seconds (a Lagrangian bound). Multiplicative updates raise the weights of loaded
+    stages. The longest single atom is another bound.
     """
     run = run[np.isfinite(run).any(axis=1)]
     if not run.size:
@@ -399,7 +378,7 @@ def _bound(run: Seconds) -> float:
 
 
 def _fill_devices(prices: Prices, stages: _Stages) -> Iterator[Indices]:
-    """Yield placements that fill one device after the other, in several orders and up to several loads."""
+    """Yield placements that fill one device after the other, in several orders, up to several loads."""
     takes, atoms = np.isfinite(stages.run), np.arange(stages.run.shape[1])
     rows = [row for row in range(len(stages.rows)) if takes[row].any()]
     run = np.where(takes, stages.run, 0.0)
@@ -442,7 +421,7 @@ def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
 
 
 def _moves(graph: Graph, rows: Indices, busiest: Sequence[int], takes: Flags) -> Iterator[Indices]:
-    """Yield placements with less load on the busiest devices: moves of boundary atoms, of any atoms, and exchanges."""
+    """Yield placements with less on the busiest devices: boundary atoms move first, then any, then exchanges."""
     busy_atoms = np.flatnonzero(np.isin(rows, busiest))
     at_border = _boundary_atoms(graph, rows)[busy_atoms]
     order = [*busy_atoms[at_border].tolist(), *busy_atoms[~at_border].tolist()]

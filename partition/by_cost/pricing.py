@@ -16,29 +16,28 @@ Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Seconds = NDArray[np.float64]
 _CACHE_ATTRIBUTE = "topology"
-"""Attribute of a graph that caches its topology; `Graph.revalued` shares it."""
+"""Caches a graph's topology on it; `Graph.revalued` shares it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """Values of a graph in a fixed order, with the atoms that produce and read them."""
+    """Values of a graph in a fixed order, with their producers and readers."""
 
     values: tuple[str, ...]
-    """Every value that a node produces or reads, without constants, in order of first appearance."""
+    """Every value of a node, without constants, in order of first appearance."""
     producer: Indices
     """[values] Producing atom; -1 for model inputs."""
     output: Flags
-    """[values] A node produces it and it is a model output."""
+    """[values] Produced model outputs."""
     read_value: Indices
-    """[reads] Value of each distinct (value, reading atom) pair, without the producing atom's own reads; ascending."""
+    """[reads] Distinct (value, reading atom) pairs, without producers' own reads; ascending."""
     reader: Indices
-    """[reads] The reading atom."""
+    """[reads]"""
     atoms: int
-    """Number of atoms in the graph."""
 
 
 def topology_of(graph: Graph) -> Topology:
-    """Return the topology of `graph`, cached on the graph."""
+    """Return the topology of `graph`, cached on it."""
     cached_topology = graph.__dict__.get(_CACHE_ATTRIBUTE)
     if isinstance(cached_topology, Topology):
         return cached_topology
@@ -72,23 +71,23 @@ def _derive(graph: Graph) -> Topology:
 
 
 class OriginKind(StrEnum):
-    """Method that found a placement. The values are stable: they are written into files."""
+    """Method that found a placement. The values are stable, since files have them."""
 
     ALL_ON = "all_on"
-    """Everything on one device; parameter: its name."""
+    """Parameter: the device."""
     EVERYTHING_SUPPORTED = "everything_supported"
-    """Each atom on the first device other than the host that takes it, otherwise on the host."""
+    """Each atom on the first other device that takes it, otherwise on the host."""
     ENUMERATION = "enumeration"
     CUT = "cut"
     CUT_ALONG_PATHS = "cut_along_paths"
     """Parameter: number of paths."""
     CUT_WITH_SHARES = "cut_with_shares"
-    """Parameter: share of a launch added to every crossing value."""
+    """Parameter: share of a launch added per crossing value."""
     CUT_WITH_RETURNS = "cut_with_returns"
     """Parameter: index of the cut."""
     CHEAPEST_DEVICES = "cheapest_devices"
     PAIR = "pair"
-    """Parameters: names of both devices."""
+    """Parameters: both devices."""
     SEARCH = "search"
     PAIRS_MOVED = "pairs_moved"
     ATOMS_MOVED = "atoms_moved"
@@ -96,7 +95,7 @@ class OriginKind(StrEnum):
     ONE_REPEAT = "one_repeat"
     """Parameter: number of repeats."""
     ONE_REPEAT_PER_RUN = "one_repeat_per_run"
-    """Parameter: number of runs of repeats."""
+    """Parameter: number of runs."""
     REPEATS_ALIKE = "repeats_alike"
 
 
@@ -106,9 +105,9 @@ class Origin:
 
     kind: OriginKind
     parameters: tuple[str | int | float, ...] = ()
-    """Documented per `OriginKind`."""
+    """See `OriginKind`."""
     base: Origin | None = None
-    """Origin of the initial placement, if the method improves one."""
+    """Origin of the placement that was improved."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if the parameters do not fit the kind."""
@@ -122,7 +121,7 @@ class Origin:
 
 
 def all_on(device: str) -> Origin:
-    """Return the origin of everything on one device."""
+    """Return the origin of a single-device placement."""
     return Origin(OriginKind.ALL_ON, (device,))
 
 
@@ -148,34 +147,33 @@ _WORDS: Mapping[OriginKind, str] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """Prices of a graph in seconds: the only knowledge of time that placement uses."""
+    """Prices of a graph in seconds; infinite means infeasible."""
 
     devices: tuple[str, ...]
     """Labels, one per row."""
     host: str
-    """Label whose memory holds the model's inputs and outputs; need not be one of `devices`."""
+    """Device of the model's inputs and outputs; need not be one of `devices`."""
     run: Seconds
-    """[devices, atoms] Running an atom; infinite if the device does not take it."""
+    """[devices, atoms]"""
     transfer_in: Seconds
-    """[devices, values] Bringing a value to a segment; infinite if it cannot cross."""
+    """[devices, values] Bringing a value to a segment."""
     transfer_out: Seconds
-    """[devices, values] Taking a value from a segment; infinite if it cannot cross."""
+    """[devices, values] Taking a value from a segment."""
     launch: Seconds
-    """[devices] Launching a segment."""
+    """[devices] Per segment."""
     values: tuple[str, ...]
-    """Names of the columns: every value that a node produces or reads, without constants."""
+    """Columns: every value of a node, without constants."""
     resident_read: Seconds | None = None
-    """[devices, values] At either end, instead of `transfer_in` and `transfer_out`, if another segment of the device
-    already
-    holds the value. Infinite if it cannot stay there; None if no device keeps values.
+    """[devices, values] Replaces both transfers of a value that another segment of the device already holds; None if no
+    device keeps values.
     """
 
     def __post_init__(self) -> None:
         """Check shapes and numbers.
 
         Raises:
-            GraphError: a device or value is named twice, an array has a wrong shape or data type, or contains NaN or a
-                negative number, or a launch is infinite.
+            GraphError: a name is duplicate, an array has a wrong shape or type, a NaN or a negative number, or a launch
+                is infinite.
         """
         for kind, names in (("device", self.devices), ("value", self.values)):
             if len(set(names)) != len(names):
@@ -199,7 +197,6 @@ class Prices:
             raise GraphError(f"a launch on {device!r} costs infinitely much; leave the device out instead")
 
     def of_rows(self, rows: Sequence[int]) -> Prices:
-        """Return the prices of some devices, by row."""
         chosen = list(rows)
         return Prices(
             tuple(self.devices[row] for row in chosen),
@@ -228,13 +225,9 @@ class SegmentPrice:
 
     device: str
     run: float
-    """Running its atoms."""
     launch: float
-    """Launching it."""
     transfer_in: float
-    """Bringing its inputs."""
     transfer_out: float
-    """Taking its outputs."""
 
     @property
     def total(self) -> float:
@@ -244,15 +237,14 @@ class SegmentPrice:
 def price(graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequence[Segment] | None = None) -> float:
     """Return the seconds of a run of `placement`; infinite if it cannot run.
 
-    This models the executor: every atom runs on its device and every segment is launched. A segment's inputs are
-    brought
-    to it, and outputs that another segment or the caller reads are taken from it. Constants do not move.
+    Models the executor: run every atom, launch every segment, bring its inputs, take its outputs that are read
+    elsewhere.
 
     Args:
         graph: the graph.
         prices: its prices; columns in any order.
         placement: label of every atom.
-        segments: segments of the placement; by default from `partition.plan.cut`.
+        segments: by default from `partition.plan.cut`.
 
     Raises:
         GraphError: prices are of another graph, or lack a row for a label.
@@ -263,10 +255,7 @@ def price(graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequ
 def price_segments(
     graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequence[Segment] | None = None
 ) -> tuple[SegmentPrice, ...]:
-    """Return the cost of every segment of `placement`, in execution order.
-
-    Arguments and errors are those of `price`, which returns the total.
-    """
+    """Return the cost of every segment of `placement`; see `price`, which returns the total."""
     parts, devices = _totals(graph, prices, placement, segments)
     rows = zip(devices.tolist(), *parts.tolist(), strict=True)
     return tuple(
@@ -276,16 +265,13 @@ def price_segments(
 
 
 def device_seconds(graph: Graph, prices: Prices, placement: Sequence[str]) -> Seconds:
-    """Return the load of every device in a run of `placement` [devices].
-
-    Arguments and errors are those of `price`, which returns the total.
-    """
+    """Return the load of every device [devices]; see `price`, which returns the total."""
     parts, devices = _totals(graph, prices, placement, None)
     return np.bincount(devices, parts.sum(axis=0), len(prices.devices)).astype(np.float64)
 
 
 def aligned(graph: Graph, prices: Prices) -> Prices:
-    """Return `prices` with columns in the order of `topology_of(graph).values`.
+    """Return `prices` with columns in the topology's order.
 
     Raises:
         GraphError: prices are of another graph.
@@ -321,7 +307,7 @@ def rows_of(prices: Prices, placement: Sequence[str]) -> Indices:
 def _totals(
     graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequence[Segment] | None
 ) -> tuple[Seconds, Indices]:
-    """Return seconds of run, launch, transfer_in and transfer_out [4, segments], and each segment's device row."""
+    """Return seconds of run, launch, transfer_in, transfer_out [4, segments], and the segments' device rows."""
     ordered = aligned(graph, prices)
     all_segments = cut(graph, placement, host=prices.host).segments if segments is None else segments
     home = np.full(len(graph.atoms), -1, np.int64)
@@ -374,18 +360,14 @@ Levels = NDArray[np.int32]
 
 
 def price_many(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
-    """Return the cost of each of many placements, with the segments of `partition.plan.cut`.
+    """Return the cost [placements] of many placements on two devices: `price`, vectorized.
 
-    The recurrence of levels runs once, atom by atom, for all placements and both starts; everything else is vectorized
-    over values. For dozens of placements this is far faster than `price`.
+    The recurrence of levels (see `partition.plan.cut`) runs once for all placements and both starts.
 
     Args:
         graph: the graph.
-        prices: prices of two devices, columns in the order of the graph's topology.
-        rows: [atoms, placements] row of every atom's device, 0 or 1.
-
-    Returns:
-        [placements] seconds.
+        prices: columns in the topology's order.
+        rows: [atoms, placements] device rows.
     """
     topology = topology_of(graph)
     count = rows.shape[1]
@@ -397,7 +379,7 @@ def price_many(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
 
 
 def _better_start(graph: Graph, prices: Prices, rows: Rows) -> tuple[Levels, Seconds]:
-    """Return the level of every atom [atoms, placements] for the better of both starts, and seconds of launches."""
+    """Return the levels [atoms, placements] of the better start, and seconds of launches."""
     count = rows.shape[1]
     levels = _levels(graph, rows)
     empty = levels.min(axis=0) > 0
@@ -416,7 +398,7 @@ def _better_start(graph: Graph, prices: Prices, rows: Rows) -> tuple[Levels, Sec
 
 
 def _levels(graph: Graph, rows: Rows) -> Levels:
-    """Return levels [atoms, 2 * placements] for starts with row 0, then with row 1; the parity is the row."""
+    """Return levels [atoms, 2 * placements] for starts with row 0, then 1; parity is the row."""
     levels: Levels = np.concatenate([rows, 1 - rows], axis=1).astype(np.int32)
     parity = levels.copy()
     for atom, predecessors in enumerate(graph.atom_predecessors):
@@ -463,14 +445,13 @@ def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> 
 
 
 def _by_row(part: Seconds, values: Indices, on_second: Flags) -> Seconds:
-    """Return prices of values on the device of their row: [values, ..., placements]."""
     first, second = (row[values].reshape(-1, *[1] * (on_second.ndim - 1)) for row in part)
     seconds: Seconds = np.where(on_second, second, first)
     return seconds
 
 
 def _came_before(crosses: Flags, on_second: Flags) -> Flags:
-    """Return flags of readers [values, readers, placements] on a device that got the value for an earlier one."""
+    """Return flags [values, readers, placements] of readers on a device that got the value before."""
     has_earlier = np.zeros_like(crosses)
     for row in (on_second, ~on_second):
         brought = np.cumsum(crosses & row, axis=1) - (crosses & row) > 0
@@ -479,7 +460,7 @@ def _came_before(crosses: Flags, on_second: Flags) -> Flags:
 
 
 def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:
-    """Return, per number of readers n, the values [count] with n readers, and these [count, n]."""
+    """Return, per number of readers n, the values [count] and these readers [count, n]."""
     values, first, number = np.unique(topology.read_value, return_index=True, return_counts=True)
     groups = []
     for size in np.unique(number):
@@ -489,12 +470,7 @@ def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:
 
 
 def penalized(graph: Graph, prices: Prices) -> Prices:
-    """Return prices with a finite penalty, above the cost of any feasible placement, for values that cannot cross.
-
-    Args:
-        graph: the graph.
-        prices: columns in the order of the graph's topology.
-    """
+    """Return prices with a finite penalty, above any feasible cost, for values that cannot cross."""
     forbidden = np.isinf(prices.transfer_in).any() or np.isinf(prices.transfer_out).any()
     if not forbidden:
         return prices
@@ -514,16 +490,7 @@ def penalized(graph: Graph, prices: Prices) -> Prices:
 
 
 def placement_costs(graph: Graph, prices: Prices, placements: Sequence[Rows]) -> Seconds:
-    """Return the cost of each of `placements`, vectorized for two devices.
-
-    Args:
-        graph: the graph.
-        prices: columns in the order of the graph's topology.
-        placements: row of every atom's device.
-
-    Returns:
-        [placements] seconds, as `price` computes them.
-    """
+    """Return the cost of each of `placements`, vectorized for two devices."""
     if len(prices.devices) == 2:
         return price_many(graph, prices, np.stack(placements, axis=1))
     labels = prices.devices

@@ -1,7 +1,6 @@
 """Graphs of repeated blocks: folded to few repeats, solved, and unfolded.
 
-Cheapest placements treat layers of equal wiring and prices equally, except the first and last ones, so a solver need
-not see all of them.
+Cheapest placements treat layers of equal wiring and prices equally, except the first and last ones.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from partition.graph import Graph, Node
 
 PlacementRows = NDArray[np.int8]
 _GRAMS = 8
-"""Number of neighborhood sizes (1, 2, 4, ... nodes) used to find distances between repeats."""
+"""Number of neighborhood sizes (1, 2, 4, ... nodes) for finding distances between repeats."""
 _DISTANCES = 3
-"""Number of distances to try per neighborhood size."""
+"""Distances to try per neighborhood size."""
 _PATTERNS = 8
-"""Number of repeats whose placement is tried on all others."""
+"""Number of repeats whose placement is tried on all."""
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -56,22 +55,18 @@ class Blocks:
     """Run of adjacent repeats with equal wiring."""
 
     starts: tuple[int, ...]
-    """Position of the first node of every repeat, ascending; at least two."""
+    """First node of every repeat, ascending; at least two."""
     length: int
     """Nodes per repeat."""
 
 
 def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tuple[Blocks, ...]:
-    """Return disjoint runs of adjacent repeated blocks, the largest first.
+    """Return disjoint runs of adjacent repeated blocks of at least `least` nodes, the largest first.
 
     Two nodes `length` apart are equal if their hashes are equal, and each input comes from nodes that are also `length`
-    apart, from the same node in all repeats, or from no node. Candidate distances are the most frequent ones between
-    equal neighborhoods (n-grams by prefix doubling). The time is that of sorting.
-
-    Args:
-        graph: the graph.
-        hashes: per node, equal for nodes that are the same given equal inputs: op type, attributes, shapes, prices.
-        least: nodes that a run must cover; larger numbers make the search faster.
+    apart, from the same node, or from none. Candidate distances are the most frequent ones between equal neighborhoods
+    (n-grams by prefix doubling), so the time is that of sorting. Hashes must cover op type, attributes, shapes and
+    prices.
     """
     names: dict[Hashable, int] = {}
     codes = np.array([names.setdefault(node_hash, len(names)) for node_hash in hashes], np.int64)
@@ -91,14 +86,14 @@ def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tup
 
 
 def _reads(graph: Graph) -> tuple[Indices, Indices]:
-    """Return the producer of every input of every node, -1 for none, and the offset of each node's inputs."""
+    """Return the producers of all inputs (-1 for none), and the offset of each node's inputs."""
     producers = [graph.producer.get(name, -1) for node in graph.nodes for name in node.reads]
     counts = [len(node.reads) for node in graph.nodes]
     return np.array(producers, np.int64), np.cumsum([0, *counts])
 
 
 def _distances(codes: Indices, least: int) -> Iterator[int]:
-    """Yield frequent distances between equal neighborhoods, except those too rare for a run of `least` nodes.
+    """Yield frequent distances between equal neighborhoods that a run of `least` nodes could have.
 
     A run loses one distance and one neighborhood at its end, so at least half of it recurs.
     """
@@ -121,7 +116,6 @@ def _distances(codes: Indices, least: int) -> Iterator[int]:
 
 
 def _runs(codes: Indices, producers: Indices, first: Indices, distance: int, least: int) -> Iterator[Blocks]:
-    """Yield sufficiently long runs of nodes that equal the node `distance` further on."""
     alike, kinds = _equal_nodes(codes, producers, first, distance)
     flags = np.concatenate([[False], alike, [False]])
     edges = np.flatnonzero(flags[1:] != flags[:-1]).reshape(-1, 2)
@@ -141,9 +135,9 @@ def _repeats(start: int, end: int, distance: int) -> Iterator[Blocks]:
 
 
 def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: int) -> tuple[Flags, Seconds]:
-    """Return, per node, whether it equals the one `distance` further on, and a code of its inputs from the same node.
+    """Return whether nodes equal those `distance` further on, and a code of their inputs from the same node.
 
-    The code is a sum of fractional parts of multiples of the golden ratio, practically unique per set of inputs.
+    The code is a sum of fractional parts of multiples of the golden ratio, practically unique per set.
     """
     counts = np.diff(first)
     same: Flags = (codes[:-distance] == codes[distance:]) & (counts[:-distance] == counts[distance:])
@@ -158,14 +152,9 @@ def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: i
 
 
 def uniform_placements(graph: Graph, rows: PlacementRows, blocks: Sequence[Blocks]) -> Iterator[PlacementRows]:
-    """Yield `rows` with the placement of one repeat copied to all repeats, and to all except the first and the last.
+    """Yield `rows` with the placement of one repeat copied to all, and to all except the first and the last.
 
-    Repeats that already have equal placements are skipped.
-
-    Args:
-        graph: the graph.
-        rows: row of every atom's device.
-        blocks: repeated blocks of the graph.
+    Runs with equal placements are skipped.
     """
     atom_of = np.array(graph.atom_of, np.int64)
     for run in blocks:
@@ -181,10 +170,10 @@ def uniform_placements(graph: Graph, rows: PlacementRows, blocks: Sequence[Block
 
 
 _ALIKE = 0.01
-"""Relative difference up to which prices of repeats count as equal."""
+"""Relative difference up to which prices count as equal."""
 
 _FOLDED_REPEATS = 2
-"""Number of repeats that represent the others: two, as placements may alternate."""
+"""Number of representatives: two, as placements may alternate."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,24 +181,21 @@ class FoldedGraph:
     """Short graph that represents a long one."""
 
     graph: Graph
-    """Graph with the first and last repeats of every run, and a few between that represent the removed ones."""
+    """The first and last repeats of every run, and representatives of the removed ones."""
     prices: Prices
-    """Prices of the short graph. A representative costs as much as a single repeat, so runs, transfers and launches
-    keep
-    their proportions.
-    """
+    """Each repeat keeps its price, so runs, transfers and launches keep their proportions."""
     representative_atom: Indices
-    """[atoms of the long graph] Atom of the short graph that represents it."""
+    """[atoms of the long graph] Representative in the short one."""
     repeats: tuple[int, ...]
-    """Number of repeats of each run, first and last included."""
+    """Number of repeats per run."""
 
     def spread(self, rows: Rows) -> Rows:
-        """Return the device rows of the long graph's atoms, from those of the short graph."""
+        """Return the long graph's device rows from the short one's."""
         long_rows: Rows = rows[self.representative_atom]
         return long_rows
 
     def gathered(self, rows: Rows) -> Rows:
-        """Return the device rows of the short graph's atoms: the majority among the represented atoms."""
+        """Return the short graph's device rows: the majority among the represented atoms."""
         counts = np.zeros((len(self.graph.atoms), int(rows.max(initial=0)) + 1), np.int64)
         np.add.at(counts, (self.representative_atom, rows), 1)
         short_rows: Rows = counts.argmax(axis=1).astype(np.int8)
@@ -218,14 +204,13 @@ class FoldedGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Equal repeats without the first and the last."""
+    """Equal repeats except the first and the last."""
 
     start: int
-    """Position of the first node."""
     length: int
     """Nodes per repeat."""
     between: int
-    """Number of repeats between the first and the last."""
+    """Number of inner repeats."""
     repeats: int
     """Number of equal repeats."""
 
@@ -237,14 +222,8 @@ def fold(
 
     1. Of each run, the first repeat, the last, and `representative_count` between remain, as does everything outside.
     2. Readers of a removed repeat's value read its representative's.
-    3. A run ends where atoms, feasibility or prices (by more than 1 %) differ, so an odd layer remains.
-    4. If atoms, or reads over more than one repeat, cross the boundary between repeats, another offset is the boundary.
-
-    Args:
-        graph: the graph.
-        prices: columns in the order of the graph's topology.
-        blocks: repeated blocks of the graph (`find_blocks`).
-        representative_count: repeats that represent all between the first and the last.
+    3. A run ends where atoms, feasibility or prices (by more than 1 %) differ.
+    4. Boundaries between repeats lie at an offset that no atoms and no reads over more than one repeat cross.
     """
     graph_facts = _GraphFacts.of(graph, prices)
     spans = [span for run in blocks for span in _spans(graph_facts, run, representative_count)]
@@ -270,11 +249,9 @@ class _GraphFacts:
     ends: Indices
     """[atoms, 2] First and last node."""
     wide: Indices
-    """[multi-node atoms, 2] First and last node, sorted by the first."""
+    """[multi-node atoms, 2] The same, sorted."""
     column: dict[str, int]
-    """Value name -> column of the prices."""
     output: Seconds
-    """[values] 1 for model outputs."""
 
     @classmethod
     def of(cls, graph: Graph, prices: Prices) -> _GraphFacts:
@@ -292,7 +269,7 @@ class _GraphFacts:
 
 
 def _spans(graph_facts: _GraphFacts, run: Blocks, representative_count: int) -> Iterator[_Span]:
-    """Yield the repeats that may be removed, with the few that represent them."""
+    """Yield the repeats that may be removed, with their representatives."""
     length = run.length
     if len(run.starts) < representative_count + 3:
         return
@@ -310,7 +287,7 @@ def _spans(graph_facts: _GraphFacts, run: Blocks, representative_count: int) -> 
 
 
 def _repeat_start_with_fewest_cuts(graph_facts: _GraphFacts, run: Blocks) -> int | None:
-    """Return the offset from the run's first node at which repeats cut the fewest atoms.
+    """Return the offset in a run at which repeats cut the fewest atoms.
 
     None if every offset has reads that reach back over more than one repeat.
     """
@@ -336,7 +313,7 @@ def _repeat_start_with_fewest_cuts(graph_facts: _GraphFacts, run: Blocks) -> int
 
 
 def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> None:
-    """Add `weight` to the positions first, ..., end - 1 modulo the length, in a difference array."""
+    """Add `weight` to positions first, ..., end - 1 modulo the length, in a difference array."""
     if first == end:
         return
     low, high = first % length, (end - 1) % length + 1
@@ -359,7 +336,7 @@ def _equal_at_distance(graph_facts: _GraphFacts, start: int, length: int, count:
 
 
 def _node_prices(graph_facts: _GraphFacts, start: int, count: int) -> Seconds:
-    """Return [prices, count] costs of nodes on each device and of their values, and the number of their outputs."""
+    """Return [prices, count] costs of nodes and their values, and numbers of outputs."""
     graph, prices, column = graph_facts.graph, graph_facts.prices, graph_facts.column
     nodes = graph.nodes[start : start + count]
     node_indices: list[int] = []
@@ -378,7 +355,7 @@ def _node_prices(graph_facts: _GraphFacts, start: int, count: int) -> Seconds:
 
 
 def _renamed(graph: Graph, stands: Indices) -> dict[str, str]:
-    """Map the values of removed repeats to those of their representatives."""
+    """Map the values of removed repeats to their representatives'."""
     substitutes: dict[str, str] = {}
     for node in np.flatnonzero(stands != np.arange(len(stands))).tolist():
         removed_node, substitute_node = graph.nodes[node], graph.nodes[stands[node]]
@@ -390,7 +367,6 @@ def _renamed(graph: Graph, stands: Indices) -> dict[str, str]:
 
 
 def _short(graph: Graph, stands: Indices, renamed: dict[str, str]) -> tuple[Graph, Indices]:
-    """Return the graph without removed repeats, and the representative of every atom."""
     stays = stands == np.arange(len(stands))
     place: Indices = np.cumsum(stays) - 1
     nodes = tuple(_reading(graph.nodes[node], renamed) for node in np.flatnonzero(stays).tolist())
@@ -426,11 +402,11 @@ def _prices(short: Graph, prices: Prices, home: Indices) -> Prices:
 
 
 _SMALLER = 2
-"""A short graph has at most one in this many atoms of the long one."""
+"""Required ratio of atoms between the long and the short graph."""
 _SEARCH_WORK = 6_000_000
-"""Limit of atoms of the long graph that the search may touch."""
+"""Limit of atoms of the long graph touched by the search."""
 _PAIR_WORK = 75_000
-"""Limit of atoms that cuts between two of several devices may touch."""
+"""Limit of atoms touched by cuts for a pair of devices."""
 
 
 def place_repeats(
@@ -438,17 +414,10 @@ def place_repeats(
 ) -> PlacedOnTwo | None:
     """Return placements and a lower bound; None if too little repeats or no placement is found.
 
-    1. Cuts of the entire graph give the bound and placements, which reflect the total value of repeats.
-    2. The graph is folded and the short one placed as usual; its placements are spread to the long graph.
-    3. For two devices, local search improves the cheapest three: an atom of the short graph moves with all atoms that
-       it
-       represents, priced on the entire graph. Placements of the entire graph take part, folded by majority.
-
-    Args:
-        graph: a graph with at least one atom.
-        prices: two or more devices, columns in the order of the graph's topology.
-        starts: further initial placements.
-        blocks: repeated blocks of the graph.
+    1. Cuts of the entire graph give the bound, and placements that reflect the total value of repeats.
+    2. The folded graph is placed as usual; its placements are spread.
+    3. On two devices, local search moves an atom of the short graph with all atoms that it represents, at the price of
+       the entire graph. Placements of the entire graph take part, folded by majority.
     """
     folded = fold(graph, prices, blocks)
     if folded is None or _SMALLER * len(folded.graph.atoms) > len(graph.atoms):
@@ -457,7 +426,7 @@ def place_repeats(
 
 
 def place_folded(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: FoldedGraph) -> PlacedOnTwo | None:
-    """Return the same for a graph that is already folded, by any amount."""
+    """Return placements and a lower bound for an already folded graph."""
     return (_on_two if len(prices.devices) == 2 else _on_several)(graph, prices, starts, folded)
 
 

@@ -1,14 +1,12 @@
 """Placement search on two or more devices: minimum cuts, local search with true costs, lower bounds.
 
-A returning value is read on the device that produced it, but by a later segment. It crosses twice, or costs
-`Prices.resident_read`. A cut sees two atoms on one device and no cost; it cannot charge them, as such a term is not
-submodular. So the cost of returns is charged half each to the producing and the reading atoms, and the next cut pays
-the average charge so far. That improves placements but gives no bound.
+A returning value is read on the device that produced it, but by a later segment, so it costs two transfers or
+`Prices.resident_read`. A cut cannot charge that, as the term is not submodular. So it is charged half each to the
+producing and the reading atom, and the next cut pays the average charge so far. That improves placements but gives no
+bound.
 
-Three or more devices: swap moves between pairs of devices, and a Lagrangian bound from one cut per device.
-Source of swap moves: Y. Boykov, O. Veksler, R. Zabih, Fast Approximate Energy Minimization via Graph Cuts, IEEE TPAMI
-23
-(2001).
+Three or more devices: swap moves between pairs of devices, and a Lagrangian bound from one cut per device. Source: Y.
+Boykov, O. Veksler, R. Zabih, Fast Approximate Energy Minimization via Graph Cuts, IEEE TPAMI 23 (2001).
 """
 
 from __future__ import annotations
@@ -50,13 +48,13 @@ from partition.graph import Graph
 from partition.plan import Segment, cut, schedule
 
 _AT_ONCE = 1_000_000
-"""Maximum size of an array in a batch."""
+"""Maximum array size in a batch."""
 _ENUMERATED = 16_384
-"""Maximum number of placements that an enumeration prices."""
+"""Maximum of placements in an enumeration."""
 _TOUCHED = 2_000_000
-"""Maximum number of atoms that an enumeration touches."""
+"""Maximum of atoms touched in an enumeration."""
 _REAL = 1 - 1e-12
-"""Factor by which a placement must be cheaper to count; anything above is rounding."""
+"""Smaller improvements are rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,18 +63,16 @@ class PlacementCosts:
 
     graph: Graph
     prices: Prices
-    """Columns in the order of the graph's topology."""
+    """Columns in the topology's order."""
     representative_atom: Indices | None = None
-    """[atoms] If placements are of a shorter graph: its atom that represents each atom of `graph`."""
+    """[atoms] If placements are of a folded graph: its atom for each atom of `graph`."""
 
     @property
     def atoms(self) -> int:
-        """Number of atoms that one placement touches."""
         return len(self.graph.atoms)
 
     @property
     def at_once(self) -> int:
-        """Batch size of placements."""
         return max(1, _AT_ONCE // max(1, len(topology_of(self.graph).reader), self.atoms))
 
     def of(self, rows: Rows) -> Seconds:
@@ -96,7 +92,7 @@ def enumerable(graph: Graph, movable: Indices) -> bool:
 
 
 def enumerate_placements(graph: Graph, prices: Prices, rows: Rows, movable: Indices) -> Rows:
-    """Return the cheapest placement that agrees with `rows` [atoms] on all except the `movable` atoms."""
+    """Return the cheapest placement that agrees with `rows` [atoms] except on `movable`."""
     numbers = np.arange(2 ** len(movable))
     every = np.repeat(rows[:, None], len(numbers), axis=1)
     every[movable] = (numbers >> np.arange(len(movable))[:, None]) & 1
@@ -105,20 +101,17 @@ def enumerate_placements(graph: Graph, prices: Prices, rows: Rows, movable: Indi
 
 
 def improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, work: int) -> tuple[Rows, int]:
-    """Improve a placement by local search: move atoms to the other device while that lowers the cost.
+    """Improve a placement by local search; return it and the remaining work.
 
-    A move takes an atom, two adjacent atoms of one device, a segment, or a connected part of one. All moves are priced.
-    The best 1, 2, 4, 8, ... moves are then combined and priced again, and the cheapest result is the next placement.
+    A move changes the device of an atom, two adjacent atoms, a segment, or a connected part of one. All moves are
+    priced; then the best 1, 2, 4, 8, ... are combined and priced again, and the cheapest result is the next placement.
 
     Args:
         graph: the graph.
-        costs: costs of placements of its atoms, possibly on a longer graph.
+        costs: of placements of its atoms, possibly on a longer graph.
         rows: [atoms] initial placement.
         movable: atoms that both devices take.
-        work: limit of atoms to touch; no round starts that would exceed it.
-
-    Returns:
-        The placement, and the remaining work.
+        work: limit of atoms touched.
     """
     free = np.zeros(len(rows), np.bool_)
     free[movable] = True
@@ -140,7 +133,7 @@ def improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, w
 
 
 def _moves(graph: Graph, rows: Rows, free: Flags) -> Iterator[Indices]:
-    """Yield sets of atoms, each on one device, that may move together."""
+    """Yield sets of atoms that may move together, each on one device."""
     yield from np.flatnonzero(free)[:, None]
     topology = topology_of(graph)
     producer, reader = topology.producer[topology.read_value], topology.reader
@@ -154,7 +147,7 @@ def _moves(graph: Graph, rows: Rows, free: Flags) -> Iterator[Indices]:
 
 
 def _parts(graph: Graph, rows: Rows) -> Iterator[Indices]:
-    """Yield segments of several atoms, and connected components of those with more than one."""
+    """Yield segments of several atoms, and their connected components."""
     names = ("0", "1")
     segments = cut(graph, [names[row] for row in rows.tolist()], host="0").segments
     home = np.zeros(len(rows), np.int64)
@@ -197,13 +190,7 @@ def _together(rows: Rows, moves: Sequence[Indices]) -> Rows:
 
 
 def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
-    """Return the cost of returning values per device and atom: [2, atoms] seconds.
-
-    Args:
-        graph: the graph.
-        prices: two devices, finite, columns in the order of the graph's topology.
-        rows: [atoms] row of every atom's device.
-    """
+    """Return the cost of returning values, [2, atoms] seconds by device; `prices` are finite."""
     topology = topology_of(graph)
     segments = cut(graph, [prices.devices[row] for row in rows.tolist()], host=prices.host).segments
     home = np.zeros(topology.atoms, np.int64)
@@ -230,31 +217,30 @@ def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
 
 
 _SHARES = (0.25, 0.5, 1.0)
-"""Shares of a launch added to every crossing value."""
+"""Shares of a launch per crossing value."""
 _ROUNDS = 16
 """Maximum of cuts along paths, and of cuts with returns."""
 CUT_WORK = 300_000
-"""Limit of atoms that cuts of one kind may touch."""
+"""Limit of atoms touched by cuts of one kind."""
 _SEARCH_WORK = 12_000_000
-"""Limit of atoms that the search may touch."""
 _STARTS = 3
-"""Maximum of placements from which the search starts."""
+"""Number of placements to search from."""
 _TIGHT = 1 + 1e-9
-"""Factor by which a bound may rise and still count as unchanged."""
+"""A bound that rises less counts as unchanged."""
 
 Named = tuple[Origin, Rows]
-"""Origin of a placement, and the row of every atom's device."""
+"""Origin and device rows of a placement."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedOnTwo:
-    """Placements and lower bound found on some devices."""
+    """Placements on some devices, with a lower bound."""
 
     placements: tuple[Named, ...]
     bound: float
-    """Lower bound in seconds of all placements."""
+    """Seconds; no placement costs less."""
     repeats: tuple[int, ...] = ()
-    """Length of each run of repeats that was solved by a few representatives."""
+    """Length of each run of repeats solved by representatives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,31 +248,23 @@ class Cuts:
     """Placements on two devices by cuts, with a lower bound."""
 
     placements: tuple[Named, ...]
-    """Placements of the plain cut, of cuts along paths, and last those on either single device."""
+    """The plain cut's, those of cuts along paths, and last the two single-device ones."""
     plain: TwoWay
     """Cut without launches."""
     plans: Plans
-    """Cache of elimination plans of the graph."""
     mixed: float
-    """Lower bound in seconds of placements that use both devices."""
+    """Lower bound in seconds of placements on both devices."""
 
     def bound(self, costs: Seconds) -> float:
-        """Return the lower bound of all placements, given the costs of `placements`."""
+        """Return the lower bound of all placements; `costs` are those of `placements`."""
         return min(self.mixed, float(costs[-2:].min()))
 
 
 def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | None:
-    """Return a cut without launches and cuts along paths (`along_paths`); None if no placement exists.
+    """Return the cuts that bound two-device placements; None if no placement exists.
 
-    A placement on a single device has one segment, and its price is known. Any other has a segment on both devices, so
-    it
-    costs at least the plain cut plus both launches, and at least every cut along paths. The bound is the minimum of the
-    single-device prices and the larger of these two.
-
-    Args:
-        graph: a graph with at least one atom.
-        prices: two devices, columns in the order of the graph's topology.
-        work: limit of atoms that cuts may touch; three cuts are always allowed.
+    A single-device placement has one segment and a known price. Any other has a segment on both devices, so it costs at
+    least the plain cut plus both launches, and at least every cut along paths (`along_paths`).
     """
     topology, plans = topology_of(graph), Plans()
     plain = two_way(topology, prices, (0, 1), plans=plans)
@@ -303,20 +281,14 @@ def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | 
 
 
 def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: int = CUT_WORK) -> PlacedOnTwo | None:
-    """Return placements on two devices and a lower bound of all; None if no placement exists.
+    """Return placements on two devices and a lower bound; None if no placement exists.
 
-    1. A cut without launches, and cuts along paths, each with the previous cut's costliest path added
-       (`bounding_cuts`).
-       They give the bound.
+    1. Cuts without launches and along paths give the bound (`bounding_cuts`).
     2. Cuts with a share of a launch on every crossing value.
-    3. Cuts along paths, charged for returning values (see the module).
-    4. The cheapest three of these and of `starts`, improved by local search with true prices.
+    3. Cuts along paths, charged for returning values.
+    4. The cheapest of these and of `starts`, improved by local search with true prices.
 
-    Args:
-        graph: a graph with at least one atom.
-        prices: two devices, columns in the order of the graph's topology.
-        starts: further initial placements.
-        work: limit of atoms that cuts of one kind may touch; three cuts are always allowed.
+    At least three cuts of a kind are made, and no more than touch `work` atoms.
     """
     cuts = bounding_cuts(graph, prices, work)
     if cuts is None:
@@ -334,7 +306,6 @@ def _rounds(graph: Graph, work: int) -> int:
 
 
 def _with_shares(graph: Graph, prices: Prices, plans: Plans) -> Iterator[Named]:
-    """Yield cuts with a share of a launch on every crossing value."""
     topology = topology_of(graph)
     for share in _SHARES if prices.launch.any() else ():
         surcharge = everywhere(prices.launch * share, topology.atoms)
@@ -394,7 +365,7 @@ def _searched(graph: Graph, prices: Prices, named: tuple[Named, ...], costs: Sec
 
 
 def cheapest(named: Sequence[Named], costs: Seconds) -> list[Named]:
-    """Return the cheapest distinct feasible placements, by costs [placements]."""
+    """Return the cheapest distinct feasible placements by their `costs`."""
     placements: dict[bytes, Named] = {}
     for at in np.argsort(costs, kind="stable").tolist():
         if np.isfinite(costs[at]) and len(placements) < _STARTS:
@@ -403,30 +374,24 @@ def cheapest(named: Sequence[Named], costs: Seconds) -> list[Named]:
 
 
 _MOVE_SHARES = (0.0, 0.5)
-"""Shares of a launch that a swap move adds to every crossing value."""
+"""Shares of a launch that a swap move adds per crossing value."""
 _PAIR_WORK = 75_000
-"""Limit of atoms that cuts of one kind may touch for the best placement on two devices."""
+"""Limit of atoms touched by cuts of one kind for a pair of devices."""
 _MOVE_WORK = 300_000
-"""Limit of atoms that swap moves may touch per start; every pair is tried at least once."""
+"""Limit of atoms touched by swap moves per start; every pair is tried."""
 _FLIP_WORK = 40_000
-"""Limit of atoms that moves of single atoms may touch, from the best placement."""
+"""Limit of atoms touched by moves of single atoms."""
 _BOUND_WORK = 600_000
-"""Limit of atoms that cuts for the bound may touch; five rounds are always allowed."""
+"""Limit of atoms touched by cuts for the bound; five rounds are made in any case."""
 _BOUND_ROUNDS = 40
 _EXACT = 256
 """Number of atoms up to which the search prices exact segments."""
 _MOVE_STARTS = (3, 2)
-"""Number of starts for swap moves, of small graphs and of those above `_EXACT`."""
+"""Number of starts, for small graphs and for those above `_EXACT`."""
 
 
 def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> PlacedOnTwo | None:
-    """Return placements on three or more devices (`moved_on_several`) and a lower bound (`bound_on_several`), or None.
-
-    Args:
-        graph: a graph with at least one atom.
-        prices: three or more devices, columns in the order of the graph's topology.
-        starts: initial placements.
-    """
+    """Return placements on three or more devices and a lower bound; None if no placement exists."""
     placements = moved_on_several(graph, prices, starts)
     best = placements[-1][1]
     bound = bound_on_several(graph, prices, best, searching_cost(graph, penalized(graph, prices), best))
@@ -436,14 +401,9 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
 def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> tuple[Named, ...]:
     """Return placements on three or more devices, the apparently cheapest last.
 
-    1. Starts: those given, every atom on its cheapest device, and the best placement on the host and one other device.
-    2. From the cheapest starts, swap moves: for each pair of devices, one exact cut over the atoms on either, accepted
-       if the true price falls, until no pair helps. Then single atoms move.
-
-    Args:
-        graph: a graph with at least one atom.
-        prices: three or more devices, columns in the order of the graph's topology.
-        starts: initial placements.
+    The starts are those given, each atom's cheapest device, and the best placements on the host and one other device.
+    From the cheapest, swap moves: for each pair of devices, an exact cut over the atoms on either, accepted if the true
+    price falls. Then single atoms move.
     """
     cheapest = prices.run.argmin(axis=0).astype(np.int8)
     named = [*starts, (Origin(OriginKind.CHEAPEST_DEVICES), cheapest), *_pairs(graph, prices)]
@@ -458,30 +418,17 @@ def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
 
 
 def moved_from(graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int) -> Named:
-    """Improve a placement by swap moves between pairs of devices and moves of single atoms.
-
-    Args:
-        graph: a graph with at least one atom.
-        prices: three or more devices, columns in the order of the graph's topology.
-        start: initial placement.
-        cost_of: returns the seconds of a placement.
-        touched: number of atoms that `cost_of` touches.
-    """
+    """Improve a placement by swap moves and moves of single atoms; `cost_of` touches `touched` atoms."""
     (origin, rows), cost = _improve_by_moves(graph, prices, start, cost_of, touched)
     return Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, touched)
 
 
 def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
-    """Return a lower bound of the cost of all placements; None if no placement exists.
+    """Return a lower bound of all placements; None if no placement exists.
 
-    A placement on a single device has one segment, and its price is known. Any other costs at least the bound of
-    `_decomposed` without launches plus the two cheapest launches, and at least its bound with launches along a path.
-
-    Args:
-        graph: a graph with at least one atom.
-        prices: three or more devices, columns in the order of the graph's topology.
-        best: [atoms] a good placement.
-        cost: seconds of `best`.
+    A single-device placement has a known price. Any other costs at least the bound of `_decomposed` without launches
+    plus the two cheapest launches, and at least its bound with launches along a path. `best` is a good placement, which
+    costs `cost`.
     """
     rows = range(len(prices.devices))
     single_device_costs = [searching_cost(graph, prices, np.full(len(best), row, np.int8)) for row in rows]
@@ -493,7 +440,7 @@ def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> f
 
 
 def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
-    """Return the seconds of a placement [atoms]; large graphs use greedy segments, slightly more than necessary."""
+    """Return the seconds of a placement; large graphs use greedy segments, which are slightly too many."""
     placement = [prices.devices[row] for row in rows.tolist()]
     if topology_of(graph).atoms <= _EXACT:
         return price(graph, prices, placement)
@@ -547,7 +494,6 @@ def _swapped(topology: Topology, prices: Prices, rows: Rows, pair: tuple[int, in
 
 
 def _flipped(prices: Prices, rows: Rows, cost: float, cost_of: Callable[[Rows], float], touched: int) -> Rows:
-    """Move single atoms to other devices while that helps and work remains."""
     work = _FLIP_WORK
     atoms = np.flatnonzero(np.isfinite(prices.run).sum(axis=0) > 1).tolist()
     since, at = 0, 0
@@ -567,15 +513,11 @@ def _flipped(prices: Prices, rows: Rows, cost: float, cost_of: Callable[[Rows], 
 def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
     """Return a lower bound of runs, transfers and launches along a path; None if no placement exists.
 
-    This is Lagrangian decomposition. These costs are a sum over devices of a function of the set of atoms on that
-    device.
-    Let u(a) be any price for an atom's absence from a device. Per device, the minimum of its own cost plus u over
-    absent
-    atoms is one cut. A placement has each atom absent from all but one of k devices, so the sum of the cuts, minus (k -
-    1)
-    times the sum of u, is a lower bound. Starting from each atom's cheapest run, a subgradient method raises it:
-    absence
-    becomes dearer for atoms that no device takes and cheaper for atoms that several take.
+    Lagrangian decomposition: these costs are a sum over devices of a function of the atoms on that device. Let u(a) be
+    any price for an atom's absence from a device. Per device, the minimum of its costs plus u of the absent atoms is a
+    cut. A placement has each atom absent from all but one of k devices, so the sum of the cuts, minus (k - 1) times the
+    sum of u, is a lower bound. A subgradient method raises it, starting from each atom's cheapest run: absence becomes
+    dearer for atoms that no device takes, cheaper for atoms that several take.
     """
     topology = topology_of(graph)
     count = len(prices.devices)
@@ -601,7 +543,7 @@ def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float 
 def _cheapest_set(
     topology: Topology, prices: Prices, row: int, absence_prices: Seconds, paths: list[np.ndarray], plans: Plans
 ) -> TwoWay | None:
-    """Return the cheapest set of atoms for one device, with a price for the absence of each atom."""
+    """Return the cheapest set of atoms for one device, with a price for each absent atom."""
     none = np.zeros(len(prices.values))
     launch = np.array([0.0, prices.launch[row]])
     of_one = replace(
