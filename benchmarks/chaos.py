@@ -1,9 +1,9 @@
 """Sessions among random faults: how many results are right, how fast runs are, and which faults came.
 
 10,000 runs by default, on three devices that share the nodes of a model: fake_npu, acme_c (a driver in C, compiled by
-this machine's C compiler) and openvino. 5 % of the calls of each have a fault. Results are compared with those of ONNX
-Runtime. With `--rests`, a device rests after a failure, as it does by default, and the CPU runs its steps meanwhile. A
-run takes less than a millisecond and a rest a second, so resting devices have few runs and few faults.
+this machine's C compiler) and openvino. 5 % of the calls of each have a fault. Results are compared with ONNX
+Runtime's. With `--rests`, a device rests after a failure, as it does by default, and the CPU runs its steps meanwhile.
+A run takes less than a millisecond and a rest a second, so resting devices have few runs and few faults.
 """
 
 from __future__ import annotations

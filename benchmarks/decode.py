@@ -1,4 +1,4 @@
-"""Tokens per second of a language model whose cache grows at each step, beside ONNX Runtime and OpenVINO alone.
+"""Tokens per second of a language model with a growing cache, compared with ONNX Runtime and OpenVINO alone.
 
 ONNX Runtime has two sessions, created before ours and after them, and their mean counts, because equal sessions differ
 in speed. Every round decodes `--steps` tokens from an empty cache, with the same session each time. The first round
@@ -6,7 +6,7 @@ does not count. The table shows:
 
 - how much longer the first round takes than later ones, mostly for compiling, and how many plans are compiled;
 - the time of a second run at a length of the cache over the time of the first;
-- the number of segments of the prompt, whose cache is empty.
+- the number of segments of the prompt, with an empty cache.
 
 With `--kept` the cache stays on the device that computes it, by `io_binding`, with ONNX Runtime too. The table then
 shows how many bytes the last step copies between the host and a device with memory of its own.
@@ -135,7 +135,7 @@ def _decode_on_device(session: Any, device: str, sizes: Sizes, steps: int) -> No
 
 
 def _repeated_over_new(call: Run, sizes: Sizes, steps: int) -> float:
-    """Return the time of the second run at a length over that of the first, as a median."""
+    """Return the median ratio of the second run at a length to the first."""
     new, repeated = [], []
 
     def twice(feed: Feed) -> Sequence[Any]:
@@ -176,7 +176,7 @@ def _plan_count(session: nna.InferenceSession | None) -> int | None:
 
 
 def _copied_bytes(session: nna.InferenceSession | None) -> int | None:
-    """Return what the last run copied between the host and devices with memory of their own."""
+    """Return the copies of the last run between the host and devices with memory of their own."""
     provenance = session.provenance if session is not None else None
     return None if provenance is None else sum(each.nbytes for each in provenance.transfers)
 

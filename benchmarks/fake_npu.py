@@ -1,10 +1,10 @@
-"""Entire networks on fake_npu beside ONNX Runtime with as many threads: networks that onnx ships, and RapidOCR's.
+"""Entire networks on fake_npu compared with ONNX Runtime with as many threads: networks of onnx, and RapidOCR's.
 
 The floor is the time of numpy's BLAS for the same matrix products, in order and with nothing between them. The weights
 of onnx's light networks are constant, which makes no difference to the kernels measured here.
 
-With `--profile` the table shows the time of each kernel instead. With `--callers` so many threads share one session,
-beside one thread that runs as often, and results are compared. The last bound is what callers reach that do not disturb
+With `--profile` the table shows the time of each kernel instead. With `--callers` that many threads share one session,
+compared with one thread that runs as often, and results are compared. The last bound is for callers that do not disturb
 each other: as many times the rate of a session with one BLAS thread as there are processors or callers.
 """
 
@@ -114,7 +114,7 @@ def _beside_onnxruntime(path: Path, feed: Feed, rounds: int) -> Iterator[dict[st
 
 
 def _with_callers(path: Path, feed: Feed, rounds: int, *, callers: int) -> Iterator[dict[str, object]]:
-    """Yield a row with the runs a second of one thread and of several, each of which runs as often as the one."""
+    """Yield a row with the runs per second of one thread, and of several with as many runs each."""
     single = nna.InferenceSession(path, devices=[("fake_npu", {"threads": 1})])
     with single, nna.InferenceSession(path, devices="fake_npu") as session, ThreadPoolExecutor(callers) as pool:
         expected = session.run(None, feed)
@@ -202,7 +202,7 @@ def _by_kernel(path: Path, feed: Feed, rounds: int) -> Iterator[dict[str, object
 
 @contextmanager
 def _timed_kernels(seconds: dict[str, float], calls: Counter[str]) -> Iterator[None]:
-    """Make programs use kernels that add their time, and that of their products, to `seconds`."""
+    """Make programs use kernels that add their time, and the time of their products, to `seconds`."""
     current = [""]
     multiply = np.matmul
 

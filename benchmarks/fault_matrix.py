@@ -1,4 +1,4 @@
-"""Behavior of sessions for every fault x phase x form x device x policy, beside the documented behavior.
+"""Behavior of sessions for every fault x phase x form x device x policy, compared with the documented behavior.
 
 Devices wrap fake_npu, a driver in Python, and acme_c, one in C. Under `warn` results are right and there is one
 warning; under `allow` there is no warning; under `forbid` an error of the package's tree has the device and the phase
@@ -36,7 +36,7 @@ FORMS = ("in process", "isolated")
 POLICIES = ("warn", "allow", "forbid")
 RUNS = 3
 HANG_S, LIMIT_S, OPENING_S = 0.2, 2.0, 10.0
-"""Seconds of a hang in this process, which cannot be ended; of the limit after which another process is killed; and of
+"""Seconds of a hang in this process, which cannot be ended; of the limit that kills another process; and of
 the limit for opening a device there, with its imports."""
 FATAL = frozenset((Kind.CRASH, Kind.EXIT))
 """Kinds that end the process."""
@@ -225,7 +225,7 @@ def try_anywhere(cell: Cell) -> Seen:
 
 
 def try_plain_cell(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Try a cell given as plain data, and return what was seen as plain data."""
+    """Try a cell, and return the observed behavior; both are plain data."""
     return asdict(try_cell(Cell(**{**cell, "kind": Kind(cell["kind"]), "phase": Phase(cell["phase"])})))
 
 
@@ -259,7 +259,7 @@ def _isolation(cell: Cell) -> dict[str, Any]:
 
 
 def _refusing(cell: Cell) -> dict[str, Any]:
-    """Return options by which the inner device refuses the last node."""
+    """Return options that make the inner device refuse the last node."""
     return {"switched_off": "Mul"} if cell.kind is Kind.SAYS_YES and cell.device == "fake_npu" else {}
 
 

@@ -137,7 +137,7 @@ def run_benchmark(name: str, arguments: Sequence[str]) -> int:
 
 
 def select(names: Sequence[str], known: Iterable[str]) -> list[str]:
-    """Return `names`, each of which must be known, or all known names if there are none.
+    """Return `names`, or all known names if it is empty.
 
     Raises:
         UsageError: a name is not known.

@@ -1,7 +1,7 @@
 """Hostile models, files and feeds: the outcome of each, with its time and memory.
 
 Each trial runs in a fork of this process after the imports, so its time, and its peak memory as the system counts it
-(VmHWM), are those of loading and running alone. It has an address space of 8 GiB and `--limit` seconds. A trial is
+(VmHWM), cover loading and running only. It has an address space of 8 GiB and `--limit` seconds. A trial is
 marked if it takes more than a second or 200 MB, ends otherwise than by a result or an error of nnadapter's, or does not
 end. `cpu` is a session on the CPU alone, which passes the model to ONNX Runtime unchanged. Runs have half a second
 (`Options(deadline_s=...)`). docs/security.md has the limits and what is promised.
@@ -78,7 +78,7 @@ _OF_MODELS: Mapping[str, Callable[[Made], str]] = {
 
 
 def _trials(ways: list[str], folder: Path) -> dict[tuple[str, str], Callable[[], Callable[[], str]]]:
-    """Return what prepares each trial, by its name and its way."""
+    """Return (name, way) -> function that prepares the trial."""
     trials: dict[tuple[str, str], Callable[[], Callable[[], str]]] = {}
     for name, make in {**GRAPHS, **SIZES, **FILES}.items():
         trials |= {(name, way): partial(_of_model, make, way, folder) for way in ways}

@@ -1,4 +1,4 @@
-"""Index of the benchmarks: what each answers, about how long it takes, and its smallest form."""
+"""Index of the benchmarks: question, approximate duration, and smallest form of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Benchmark(NamedTuple):
     duration: str
     """About how long it takes by default, on two cores."""
     quick_options: str
-    """Options of the smallest form, which `--quick` stands for."""
+    """Options of the smallest form, which `--quick` selects."""
     needs: str = ""
     """A package that may not be installed."""
 
@@ -135,4 +135,4 @@ BENCHMARKS = {
         "--ways report --only 'a cycle'",
     ),
 }
-"""The benchmarks by name, in the order in which they are listed."""
+"""Name -> benchmark, in the order of the list."""

@@ -1,6 +1,6 @@
 """Devices in processes of their own: the cost of a run, and what remains after processes die.
 
-    speed      isolated beside in process, in turns
+    speed      isolated and in process, in turns
     losses     kills, hangs and out of memory in any phase
     parent     how long a process outlives the one that started it
     threads    8 threads on one device, with changing shapes

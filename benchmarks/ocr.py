@@ -1,4 +1,4 @@
-"""RapidOCR over pictures of many sizes, on a device through `nna.ort`, beside ONNX Runtime itself.
+"""RapidOCR over pictures of many sizes, on a device through `nna.ort`, compared with ONNX Runtime itself.
 
 Cold is the first pass of a new reader over all pictures. Nearly every picture has new shapes, and compiling plans is
 counted. Warm are the passes after it. Both readers take turns at every picture, and ONNX Runtime's threads do not spin.
@@ -109,7 +109,7 @@ def _removed_modules() -> dict[str, ModuleType]:
 
 
 def _with_sleeping_sessions(module: ModuleType, sessions: list[Any]) -> ModuleType:
-    """Return a module whose sessions have threads that sleep when idle; each session is added to a list."""
+    """Return a module with sessions that have sleeping idle threads; each session is added to a list."""
 
     class Sleeping(module.InferenceSession):  # type: ignore[misc, name-defined]
         def __init__(self, path: str, sess_options: onnxruntime.SessionOptions, **named: Any) -> None:

@@ -1,4 +1,4 @@
-"""Cost of a run besides the computation: on `null`, which computes nothing, and on `cpu` beside ONNX Runtime's run.
+"""Overhead of a run: on `null`, which computes nothing, and on `cpu` compared with ONNX Runtime's run.
 
 Each model has one to three nodes. On `null`, a session with a trace (`Options(trace=...)`) is measured as well. ONNX
 Runtime's threads do not spin, so that one side does not disturb the other.
@@ -25,7 +25,7 @@ _THREE = f"""{_HEAD} three (float[N, 4] x, float[N, 4] z, float[N, 4] w) => (flo
 _FLAT = f"{_HEAD} flat (float[N] x) => (float[N] y) {{ y = Relu(x) }}"
 _ELEMENTS = {"64 floats": 64, "4 KB": 1_000, "1 MB": 250_000, "100 MB": 25_000_000}
 _LARGE = 1_000_000
-"""Elements from which on a hundredth of the rounds is enough."""
+"""Elements above this number need only a hundredth of the rounds."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def _measure_cpu(rounds: int, table: Table) -> None:
 
 
 def _options() -> onnxruntime.SessionOptions:
-    """Return options by which idle threads sleep."""
+    """Return options that let idle threads sleep."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options

@@ -1,9 +1,9 @@
-"""Number of segments, cost of placements, and speed of the partitioner, beside brute force, bounds and its peers.
+"""Number of segments, cost of placements, and speed of the partitioner, compared with brute force, bounds and peers.
 
 Each part is one table, and without a name all parts run: `segments` against exhaustive search, `peers` against the
 rules of TFLite, NNAdapter and torch.fx on models, `placement` against the optimum, `repeats` with repeated layers
-solved once, `speed` from verdicts to the plan, `torch` beside torch.fx, `growth` with the number of nodes, and
-`memory`. Masks and prices are random with a seed. The graphs are those of the tests.
+solved once, `speed` from verdicts to the plan, `torch` against torch.fx, `growth` with the number of nodes, and
+`memory`. Masks and prices are random with a seed. The tests use the same graphs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LAUNCHES = {"low": 0.5, "mid": 2.0, "high": 6.0}
 _NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "excluded by the mask")
 _TORCH = importlib.util.find_spec("torch") is not None
 _TORCH_NODES = 600
-"""Nodes up to which models are partitioned by torch.fx, which takes minutes for more."""
+"""Largest model that torch.fx partitions; more nodes take minutes."""
 Row = dict[str, Any]
 
 
@@ -84,7 +84,7 @@ def _segments(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _peers(options: argparse.Namespace) -> Iterator[Row]:
-    """Compare the mean number of segments with that of peers, over models and masks."""
+    """Compare the mean number of segments with peers, over models and masks."""
     for path in options.models:
         graph = read_graph(onnx.load(path, load_external_data=False))
         small = _TORCH and len(graph.nodes) <= _TORCH_NODES
@@ -203,7 +203,7 @@ def _speed(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _beside_torch(options: argparse.Namespace) -> Iterator[Row]:
-    """Measure cutting beside torch.fx."""
+    """Compare cutting with torch.fx."""
     if _TORCH:
         _torch(woven(2), ("npu", "cpu"))  # imports torch
     for size in (250, 500, 1_000, 2_000) if _TORCH else ():

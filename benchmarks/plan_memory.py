@@ -1,9 +1,9 @@
-"""Memory of plans: the count of `Options.max_plan_bytes` beside what the system counts.
+"""Memory of plans: the count of `Options.max_plan_bytes` compared with the system's.
 
 Every plan is for another shape, because a limit on segments prevents plans with dynamic shapes. Each case runs in a
 process of its own. The same session on `null` in another process gives the memory that no plan holds, which is
 subtracted. `cpu` is fake_npu without the operations that have weights. `acme_fixed` is the example of a driver in C,
-compiled for static shapes. The last columns are for a `max_plan_bytes` of half of what the most plans hold.
+compiled for static shapes. The last columns are for a `max_plan_bytes` of half the memory of the most plans.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NETWORKS = ("perceptron, 64 rows", "residual", "plain 3x3", "mobile", "segmenta
 _OPTIONS = {"fallback": "allow", "rules": nna.Rules(limits=nna.Limits(max_segments=1000)), "max_plans": 1000}
 _NO_LIMIT = 1 << 40
 _LEAST = 1_000_000
-"""Bytes below which the memory of the process says nothing about the count."""
+"""Smallest count that the memory of the process can confirm."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def plan_bytes_in_process(
 
 
 def plan_bytes(case: str, network: str, plans: Sequence[int], limit: int) -> list[tuple[int, int]]:
-    """Return, after so many plans each, the bytes that are counted for them and those that this process gained."""
+    """Return, after so many plans each, the bytes counted for them and the growth of this process."""
     if case == "acme_fixed":
         install(Path(tempfile.mkdtemp()))
     model, shape = _with_dynamic_size(networks()[network]())

@@ -24,7 +24,7 @@ from benchmarks.models.pytorch_models import Made, models, tokens
 _SHAPES = ((2, 12), (3, 17), (5, 30), (4, 9), (7, 21))
 """Rows and length."""
 _KNOWN = 3
-"""Calls after which everything has been captured."""
+"""Calls until everything has been captured."""
 Inputs = dict[str, torch.Tensor]
 _TEXT = {"batch and length": lambda rows, length: {"input_ids": tokens(rows, length)}}
 _MAKERS: Mapping[str, Mapping[str, Callable[[int, int], Inputs]]] = {

@@ -1,7 +1,7 @@
-"""Inference of ResNet-50 and BERT through torch.compile on openvino, beside OpenVINO alone, and the cost of a call.
+"""Inference of ResNet-50 and BERT through torch.compile on openvino, compared with OpenVINO alone; cost of a call.
 
 `OpenVINO` is its own session of the ONNX model that PyTorch's exporter writes of the entire module, fed with arrays.
-Both take turns in one process. `calls` are those of small networks on `null`, which computes nothing, beside PyTorch's
+Both take turns in one process. `calls` times small networks on `null`, which computes nothing, and on PyTorch's
 backend `eager`, which computes them. Times are medians.
 """
 

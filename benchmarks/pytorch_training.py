@@ -1,4 +1,4 @@
-"""Training of PyTorch models through torch.compile: gradients, losses, coverage and time beside PyTorch's own.
+"""Training of PyTorch models through torch.compile: gradients, losses, coverage and time compared with PyTorch's own.
 
 Two copies of each model get the same seeds and data, and learn random targets by AdamW. The optimizer itself runs in
 PyTorch. Steps take turns, and times are medians. PyTorch captures LSTM and GRU because `allow_rnn` is set.
@@ -98,7 +98,7 @@ class Learner:
         self._optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
 
     def loss(self, seed: int) -> Tensor:
-        """Return the loss of all results against random targets; the seed is that of dropout."""
+        """Return the loss of all results against random targets; the seed is for dropout."""
         torch.manual_seed(seed)
         results = [each for each in tensors_of(self._run(**self._inputs)) if each.requires_grad]
         chance = torch.Generator().manual_seed(1)

@@ -1,4 +1,4 @@
-"""Quantized networks on a device, beside OpenVINO and ONNX Runtime alone, and the error of their results.
+"""Quantized networks on a device, compared with OpenVINO and ONNX Runtime alone, and the error of their results.
 
 Each network is quantized in four ways by ONNX Runtime's quantizer: activations in int8 or uint8, one scale per tensor
 of weights or per channel. All sides take turns with the same input. The error is the root mean square of the difference

@@ -1,9 +1,9 @@
-"""A job on Ray nodes on this machine: its cost beside sessions without Ray, and the loss of a node.
+"""A job on Ray nodes on this machine: its cost compared with sessions without Ray, and the loss of a node.
 
     throughput   jobs of some seconds, and the same rows through as many processes without Ray, each with a session of
                  the same compiled file: rows per second from a fifth of the rows to nine tenths, and of the entire job
-    overhead     the cost of a row besides its run, of a model that does next to nothing
-    killed       rows on three nodes, of which one is killed in the middle, with a driver that fails one run in twenty:
+    overhead     the overhead of a row, of a model that does next to nothing
+    killed       rows on three nodes, one killed in the middle, with a driver that fails one run in twenty:
                  every row once, all right, and the sums of the report
 
 Nodes are processes on this machine, and a node is lost by killing its processes.
@@ -54,7 +54,7 @@ class Load(NamedTuple):
     model: Callable[[], Any]
     row: tuple[int, ...]
     ms: float
-    """Milliseconds of a row, about, from which the number of rows follows."""
+    """Approximate milliseconds of a row, to choose the number of rows."""
 
 
 EMPTY = parser.parse_model(
@@ -70,7 +70,7 @@ def products(layers: int) -> Any:
 
 
 def pictures() -> Any:
-    """Return a model of convolutions, whose rows are pictures."""
+    """Return a model of convolutions on images."""
     shapes, strides = [(32, 3, 3, 3), (64, 32, 3, 3), (64, 64, 3, 3), (64, 64, 3, 3), (16, 64, 3, 3)], (2, 1, 1, 1, 4)
     steps = [
         ("Conv", weights_of(shape, 9 * shape[1]), {"strides": [stride] * 2, "pads": [1] * 4})
@@ -332,7 +332,7 @@ def compared(load: Load, actors: int, rows: int, rounds: int) -> dict[str, Any]:
 
 
 def measure_overhead(rows: int, results: Results) -> None:
-    """Measure the cost of a row besides its run, of a model that does nothing."""
+    """Measure the overhead of a row, with a model that does nothing."""
     rows *= 100
     made = []
 

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, results: Results) -> None:
 
 @contextmanager
 def serving(lifetimes: list[dict[str, Any]], model: Path, *more: str) -> Iterator[str]:
-    """Serve a model while this is open, end the server by Ctrl-C, and add what both took to `lifetimes`."""
+    """Serve a model while this is open, end the server by Ctrl-C, and add both times to `lifetimes`."""
     began = time.perf_counter()
     command = [sys.executable, "-m", "nnadapter", "serve", str(model), "--port", "0", *more]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -104,7 +104,7 @@ def ask(connection: HTTPConnection, method: str, path: str, body: bytes = b"", *
 
 
 def is_right(text: bytes, x: np.ndarray[Any, Any], seed: int) -> bool:
-    """Return whether an answer is that of a request."""
+    """Return whether an answer belongs to a request."""
     outputs = {each["name"]: each["data"] for each in json.loads(text)["outputs"]}
     y = np.reshape(outputs["y"], x.shape)
     return bool(np.allclose(y, np.maximum(x, 0) * 2, atol=1e-5)) and outputs["k"] == [2 * seed] * len(x)
@@ -218,7 +218,7 @@ def measure_wrong(address: str, table: Table) -> None:
 
 
 def measure_deadline(address: str, table: Table) -> None:
-    """Send requests of which the third exceeds its time: its run cannot be stopped, and the next request is in time."""
+    """Send requests; the third exceeds its time: its run cannot be stopped, and the next request is in time."""
     host, path = place_of(address)
     request = json.loads(body_of(1, 1)[0])
     for number in range(1, 6):

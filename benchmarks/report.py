@@ -1,7 +1,7 @@
-"""Time of a report as a model grows, and the time of the import beside onnxruntime's.
+"""Time of a report as a model grows, and the time of the import compared with onnxruntime's.
 
-A small report that does not count comes first, because the first one of a process imports modules. The exponent is that
-of the growth since the row before: 1 is linear.
+A small report that does not count comes first, because the first one of a process imports modules. The exponent is the
+growth since the row before: 1 is linear.
 """
 
 from __future__ import annotations

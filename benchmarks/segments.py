@@ -1,7 +1,7 @@
 """Cost of passing large values between segments: chains of segments on two devices in turn.
 
 Every segment is one node on a tensor of 4 MB. Each chain runs in a process of its own, for its memory. The time of a
-run is shown beside:
+run is compared with:
 
 - the sum of its steps: the difference is the cost of this package;
 - the same chain by hand: calls of both engines' own interfaces, one after the other on three buffers, with nothing

@@ -1,6 +1,6 @@
 """Cost of a new input shape, and memory over very many shapes.
 
-For each of RapidOCR's models, whose shapes are dynamic: `session.prepare` of new shapes, and how much longer their
+For each of RapidOCR's models, which have dynamic shapes: `session.prepare` of new shapes, and how much longer their
 first run takes than later ones. The first three shapes are separate rows, since work that is done once per model is
 part of them. With `--runs`, the text recognizer runs that often over `--shapes` shapes in random order, which are more
 than the session keeps plans for.
@@ -31,9 +31,9 @@ _OCR = Path(rapidocr.__file__).parent / "models"
 _FIRST = 3
 """The number of shapes that get a row of their own."""
 _MOST = 70
-"""Shapes per model: those of the classifier are drawn from 78."""
+"""Shapes per model; the classifier's are drawn from 78."""
 _RUNS = 3
-"""Runs of every shape, of which the median counts."""
+"""Runs of every shape; the median counts."""
 _SAMPLES = 10
 """Samples of the resident memory, evenly spread over the runs."""
 _Shape = tuple[int, ...]

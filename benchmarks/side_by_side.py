@@ -3,7 +3,7 @@
 Each network runs on each device with each policy, in one process per checkout and device. Both get the same files.
 These must be equal:
 
-- results, bitwise; within 1e-3 for the policy `measured`, whose timings may place nodes differently.
+- results, bitwise; within 1e-3 for the policy `measured`, because timings may place nodes differently.
 - the report as JSON: keys, numbers and single words at every depth, such as devices, segments and refusal codes. Not
   sentences, durations, or counts of caches. For `measured`, nothing of the report.
 - the class of an error, and the kind of each warning.
@@ -46,7 +46,7 @@ _UNITS = ("seconds", "_s", "_ms")
 
 
 def networks(patterns: Sequence[str]) -> Iterator[tuple[str, onnx.ModelProto, Mapping[str, np.ndarray]]]:
-    """Yield the name, the model and the inputs of each network whose name matches a glob pattern."""
+    """Yield the name, the model and the inputs of each network with a name that matches a glob pattern."""
     from benchmarks.harness import random_feed  # another checkout may not have the harness
     from benchmarks.models.generated_networks import generated_networks
     from benchmarks.models.networks import networks as usual_networks
@@ -111,7 +111,7 @@ def run_network(
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], *, measured: bool, renamed: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield what differs between two runs of a network.
+    """Yield the differences between two runs of a network.
 
     Args:
         old: of `record`, for one device and policy.
@@ -207,7 +207,7 @@ def _differences_of_run(
 
 
 def _recorded(checkout: Path, folder: str, options: argparse.Namespace) -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """Return the records of a network in a checkout, by device and policy; without those of processes that crash."""
+    """Return the records of a network in a checkout, by device and policy; without records of processes that crash."""
     records: dict[tuple[str, str], Mapping[str, Any]] = {}
     for device in options.devices:
         words = [sys.executable, __file__, folder, device, *options.policies]

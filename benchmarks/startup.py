@@ -1,9 +1,9 @@
-"""Time from the start of a process to its first result, and peak memory, beside ONNX Runtime and OpenVINO alone.
+"""Time from the start of a process to its first result, and peak memory, compared with ONNX Runtime and OpenVINO alone.
 
-A way whose name ends in `file` opens a compiled model; its peer is OpenVINO with a blob that it wrote. `first` and
-`second` have a cache (docs/cache.md), which is empty at first. `qnn` is an emulator on machines without that NPU.
+A way with a name that ends in `file` opens a compiled model; its peer is OpenVINO with a blob that it wrote. `first`
+and `second` have a cache (docs/cache.md), which is empty at first. `qnn` is an emulator on machines without that NPU.
 
-Every start is a process of its own. Ways take turns, and medians count. Peak memory is what the system counts for the
+Every start is a process of its own. Ways take turns, and medians count. Peak memory is the system's count for the
 process (VmHWM). The first round does not count. After it, the system's memory holds all files, and modules are compiled
 to bytecode as installers leave them, whatever PYTHONDONTWRITEBYTECODE is. `--folder` keeps the models. `largest`, a
 model of 3 GiB, is only measured if it is named.
@@ -118,7 +118,7 @@ def squeezing() -> onnx.ModelProto:
 
 
 def densenet() -> onnx.ModelProto:
-    """Return a network like DenseNet-121, in which every layer reads all layers before it, 32 MB of weights."""
+    """Return a network like DenseNet-121: every layer reads all layers before it; 32 MB of weights."""
     writer = Writer(22)
     x, width = _convolution(writer, "x", 3, 64, 7, stride=2), 64
     x = writer.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
@@ -167,7 +167,7 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], Feed]] = {
 
 
 def written(name: str, folder: Path) -> tuple[Path, Path]:
-    """Return the paths of a model and its feed, and write those that do not exist."""
+    """Return the paths of a model and its feed, and write the missing ones."""
     folder.mkdir(parents=True, exist_ok=True)
     path, feed_path = folder / f"{name}.onnx", folder / f"{name}.npz"
     make, feed = MODELS[name]

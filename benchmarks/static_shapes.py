@@ -1,13 +1,13 @@
 """Cost of a new shape on devices that compile for static shapes: our work, and the driver's.
 
-Two models: a decoder like GPT-2 whose cache grows at each step, and an encoder like BERT at many lengths in random
+Two models: a decoder like GPT-2 with a growing cache, and an encoder like BERT at many lengths in random
 order. Three devices: `fixed`, in Python, which takes all operations and computes zeros; `acme_fixed`, the example in C
 compiled for static shapes, which takes seven operations; and `acme_open`, the same with dynamic shapes. A run at a new
 shape is compared with the next one at that shape. The difference is our work and the driver's. The driver's part is how
 much longer its own functions take: to judge and to compile, and in C also to compute, which takes longer in memory that
 is touched for the first time. `static_shapes_watch.c` measures the functions in C.
 
-The last table has the tokens per second of the decoder beside ONNX Runtime, where every length is new to its session.
+The last table has the tokens per second of the decoder compared with ONNX Runtime; every length is new to its session.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Streams and parallel branches beside runs one after the other, over devices with a known time.
+"""Streams and parallel branches compared with sequential runs, over devices with a known time.
 
 The devices sleep for a set time per operation (`tests/latency_driver.py`), one operation at a time, so that the figures
-are about the pipeline and not the machine. Results are compared bit by bit with those of plain runs.
+are about the pipeline and not the machine. Results are compared bit by bit with plain runs.
 
-- Two devices with the same work: a stream beside runs.
+- Two devices with the same work: a stream compared with runs.
 - Ten generated pipelines on two and three devices of different speeds, which take different operations, with policy
   `throughput`. The bound is the least work of the busiest device over all placements.
 - Two branches on two devices, which run at the same time if the plan expects a gain.
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, results: Results) -> None:
-    """Measure streams beside runs, streams beside the bound, and branches."""
+    """Compare streams with runs, streams with the bound, and measure branches."""
     _add_latency_driver()
     equal: Devices = [
         (f"latency:{at}", {"operation_ms": 5.0, "only": only}) for at, only in enumerate((["RELU"], ["NEG"]))

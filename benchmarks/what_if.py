@@ -1,6 +1,6 @@
-"""Predictions of what-if beside the effect of really supporting an op.
+"""Predictions of what-if compared with the effect of really supporting an op.
 
-For each model some ops are switched off on fake_npu, whose clock is simulated so that costs are known. What-if ranks
+For each model some ops are switched off on fake_npu with a simulated clock, so that costs are known. What-if ranks
 them. Then each op is switched on, and a report gives cost and segments. The benchmark fails if the two orders
 contradict each other by more than one percent of the model's cost. If what-if predicts the same saving for two ops and
 the savings differ, the orders are `not told apart`.
@@ -120,7 +120,7 @@ def _seconds(case: Case, policy: str) -> float:
 
 
 def _verdict(predicted: dict[str, tuple[float, int]], real: dict[str, tuple[float, int]], same: float) -> str:
-    """Compare the orders of all pairs of ops whose real savings differ by more than `same` seconds."""
+    """Compare the orders of all pairs of ops with real savings that differ by more than `same` seconds."""
     worst = "agree"
     for first, second in combinations(predicted, 2):
         said, is_so = (saved[first][0] - saved[second][0] for saved in (predicted, real))
@@ -150,5 +150,5 @@ def _cases_of(name: str) -> list[Case]:
 
 
 def _is_one_feature(model: str, op: str) -> bool:
-    """Return whether the switch of an op refuses nodes of that op alone; that of MatMul may refuse Gemm as well."""
+    """Return whether the switch of an op refuses nodes of that op alone; MatMul's may refuse Gemm as well."""
     return [feature.op_type for feature in nna.what_if(model, _device([op])).features] == [op]

@@ -1,10 +1,10 @@
 """Models as ONNX Runtime's quantizers and optimizers write them: coverage on a device, and the error of the results.
 
 The error is the root mean square of the difference from ONNX Runtime's results on the same file without further
-optimization, relative to these, of the worst output. A quantized model fails if its error is above that of quantizing
-itself, the difference of ONNX Runtime's results before and after: a device that rounds a number up, where ONNX Runtime
-rounds it down, stays below. An optimized model fails above 1e-4. A model also fails if less than 95 % of its FLOPs run
-on the device.
+optimization, relative to these, of the worst output. A quantized model fails if its error is above the error of
+quantizing itself, the difference of ONNX Runtime's results before and after: a device that rounds a number up, while
+ONNX Runtime rounds it down, stays below. An optimized model fails above 1e-4. A model also fails if less than 95 % of
+its FLOPs run on the device.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _run_on_device(
 
 
 def _relative_error(found: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> float:
-    """Return the root mean square of the difference relative to what is right, of the worst output."""
+    """Return the root mean square of the difference relative to the right results, of the worst output."""
     pairs = zip(found, right, strict=True)
     return max(float(np.sqrt(((got - want) ** 2).mean() / (want**2).mean())) for got, want in pairs)
 

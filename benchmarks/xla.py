@@ -1,4 +1,4 @@
-"""A session on XLA beside JAX itself, for ResNet-50 and BERT written in `jax.numpy` with the same weights.
+"""A session on XLA compared with JAX itself, for ResNet-50 and BERT written in `jax.numpy` with the same weights.
 
 JAX's side is idiomatic: pictures as [N, H, W, C], weights as arguments of one jitted function that is compiled ahead of
 time, the result copied to numpy. Both take turns. Compiling is timed once for each.
@@ -26,7 +26,7 @@ from benchmarks.models.quantized_models import resnet
 
 Feed = Mapping[str, np.ndarray]
 Network = Callable[[Feed, Sequence[Any]], Any]
-"""Inputs and weights, in the order in which the model has them -> the result."""
+"""Inputs and weights in the model's order -> the result."""
 
 _BERT = Sizes(layers=12, width=768, heads=12, words=30_522, positions=512)
 _BLOCKS = (3, 4, 6, 3)

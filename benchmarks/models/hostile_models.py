@@ -91,7 +91,7 @@ def _call_each_other() -> Made:
 
 
 def _doubling_functions(depth: int = 40) -> Made:
-    """Return functions of which each calls the next one twice."""
+    """Return functions that each call the next one twice."""
     functions = [
         _function(f"F{number}", [_own(f"F{number + 1}", "a", "c"), _own(f"F{number + 1}", "c")])
         for number in range(depth)
@@ -107,7 +107,7 @@ def _deep_functions(depth: int = _DEEP) -> Made:
 
 
 def _doubling_in_branches(depth: int = 40) -> Made:
-    """Return functions of which each calls the next one twice, in a branch of an `If`."""
+    """Return functions that each call the next one twice, in a branch of an `If`."""
     functions = []
     for number in range(depth):
         branch = helper.make_graph(
@@ -248,7 +248,7 @@ def _many_same_inputs(count: int = 1_000_000) -> Made:
 
 
 def _empty_fields(count: int = 60_000_000) -> Made:
-    """Return 60 MB of empty nodes, each of which takes a message of many times its bytes."""
+    """Return 60 MB of empty nodes, which take many times their bytes as messages."""
     return with_fields(b"\x0a\x00" * (count // 2)), X
 
 

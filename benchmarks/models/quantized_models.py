@@ -88,7 +88,7 @@ def resnet(blocks: Sequence[int], *, is_deep: bool, size: int = 224) -> onnx.Mod
 
     Args:
         blocks: how many for each of the four sizes of pictures: [2, 2, 2, 2] with 18 layers, [3, 4, 6, 3] with 50.
-        is_deep: blocks of three convolutions with four times as many channels behind them, instead of two.
+        is_deep: blocks of three convolutions with four times as many channels after them, instead of two.
         size: height and width of a picture.
     """
     network = _Writer((1, 3, size, size), seed=0)
