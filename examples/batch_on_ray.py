@@ -1,11 +1,11 @@
-"""Read text from a folder of pictures on two nodes of Ray's, with RapidOCR's three models, into Parquet.
+"""Read text from a folder of images on two Ray nodes, with RapidOCR's three models, into Parquet files.
 
     python examples/batch_on_ray.py [FOLDER] [-d openvino:CPU] [-o texts] [--check]
 
-Both nodes run on this machine; on machines of your own, leave `local_nodes` away and run it as a job of your cluster.
-Each model is a `nnadapter.ray.map_batches` over a dataset: detection over pictures, direction and recognition over the
-lines that were found. What stands between them is RapidOCR's own. A report of each job is written beside the texts.
-`--check` reads the pictures with plain RapidOCR as well, and prints what that reads otherwise.
+Both nodes run on this machine. For a cluster, remove `local_nodes` and run the script as a Ray job. Each model is a
+`nnadapter.ray.map_batches` over a dataset: detection over images, direction and recognition over the lines found.
+RapidOCR's own code runs between them. A report of each job is saved next to the texts. With `--check`, plain RapidOCR
+reads the images as well, and different lines are printed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import nnadapter as nna
 
 PICTURES = Path(__file__).parent / "pictures"
 TURNED = 0.9
-"""The direction model is believed from here on that a line stands on its head."""
+"""Probability above which the direction model rotates a line."""
 
 
 def main() -> None:
-    """Read, write, and say what ran where."""
+    """Read the images, write Parquet, and print the texts."""
     parser = argparse.ArgumentParser(description="Read text from pictures on two nodes.")
     parser.add_argument("folder", nargs="?", type=Path, default=PICTURES, help="pictures (default: those beside)")
     parser.add_argument("-d", "--device", default="fake_npu", help="before the CPU (default: fake_npu)")
@@ -46,9 +46,9 @@ def main() -> None:
 
 @contextmanager
 def local_nodes() -> Iterator[None]:
-    """Two nodes on this machine, and their end."""
+    """Run two nodes on this machine."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # addresses of this machine alone
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # addresses of this machine only
     with tempfile.TemporaryDirectory(prefix="nna") as folder:
         os.environ["RAY_TMPDIR"] = folder
         import ray
@@ -65,7 +65,7 @@ def local_nodes() -> Iterator[None]:
 
 
 def read_all(pictures: list[str], device: str, out: Path) -> list[dict[str, Any]]:
-    """The lines of all pictures; they are in Parquet files, too."""
+    """Return the lines of all images, and write them to Parquet files."""
     import ray.data
 
     settings: dict[str, Any] = {"devices": device, "options": {"fallback": "allow"}, "columns": {"x": "input"}}
@@ -95,27 +95,27 @@ def read_all(pictures: list[str], device: str, out: Path) -> list[dict[str, Any]
 
 
 def reader() -> Any:
-    """RapidOCR, once in a process: what it does before and behind its models is used."""
+    """Return the RapidOCR of this process, for the steps before and after its models."""
     from rapidocr import RapidOCR
 
-    if not hasattr(RapidOCR, "of_process"):  # Ray gives each of these functions globals of its own
+    if not hasattr(RapidOCR, "of_process"):  # Ray copies the globals of these functions
         made = RapidOCR(params={"Global.log_level": "error"})
-        for load in ("_load_det_model", "_load_cls_model", "_load_rec_model"):  # newer ones load when they first run
+        for load in ("_load_det_model", "_load_cls_model", "_load_rec_model"):  # newer versions load models lazily
             getattr(made, load, str)()
-        RapidOCR.of_process = made  # now that all is there: other threads take it
+        RapidOCR.of_process = made  # assigned when complete: other threads may use it
     return RapidOCR.of_process
 
 
 def model(part: str) -> str:
-    """The file of one of its models."""
+    """Return the file of one of RapidOCR's models."""
     import rapidocr
 
-    reader()  # downloads nothing: the package brings them
+    reader()  # no download: the package includes the models
     return str(next(path for path in sorted(Path(rapidocr.__file__).parent.glob("models/*.onnx")) if part in path.name))
 
 
 def for_detection(row: dict[str, Any]) -> dict[str, Any]:
-    """A path -> the picture, and what the detection model takes of it."""
+    """Read an image, and prepare the input of the detection model."""
     import cv2
 
     picture, _ = reader().preprocess_img(cv2.imread(row["path"]))
@@ -123,7 +123,7 @@ def for_detection(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines_of(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the detection model gave -> a row per line, cut out of the picture."""
+    """Return a row per detected line, cropped from the image."""
     heat = next(value for name, value in row.items() if name not in ("path", "picture"))
     detection = reader().text_det
     boxes, _ = detection.postprocess_op(np.asarray(heat)[None], row["picture"].shape[:2])
@@ -133,12 +133,12 @@ def lines_of(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def for_direction(row: dict[str, Any]) -> dict[str, Any]:
-    """A line as the direction model takes it."""
+    """Prepare the input of the direction model."""
     return {**row, "input": reader().text_cls.resize_norm_img(row["crop"]).astype(np.float32)}
 
 
 def for_recognition(row: dict[str, Any]) -> dict[str, Any]:
-    """A line, on its feet, as the recognition model takes it."""
+    """Rotate a line if needed, and prepare the input of the recognition model."""
     odds = next(value for name, value in row.items() if name not in ("path", "line", "crop"))
     crop = np.rot90(row["crop"], 2) if odds[1] > TURNED else row["crop"]
     recognition = reader().text_rec
@@ -149,7 +149,7 @@ def for_recognition(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_of(row: dict[str, Any]) -> dict[str, Any]:
-    """What the recognition model gave -> text and score."""
+    """Decode the recognition model's output to text and score."""
     odds = next(value for name, value in row.items() if name not in ("path", "line", "ratio"))
     ratio = row["ratio"]
     lines, _ = reader().text_rec.postprocess_op(
@@ -160,7 +160,7 @@ def text_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_differences(pictures: list[str], lines: list[dict[str, Any]]) -> None:
-    """Lines that plain RapidOCR reads otherwise: it fills each up to the widest of its batch, so that some differ."""
+    """Print lines that plain RapidOCR reads differently: it pads each line to the widest of its batch."""
     for path in pictures:
         found = {line["text"] for line in lines if line["path"] == path}
         for text in reader()(path).txts or ():

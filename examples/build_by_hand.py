@@ -2,7 +2,7 @@
 
     python examples/build_by_hand.py [-d DEVICE]
 
-After that come a few models that are wrong, with what is said of each.
+Then build several invalid models, and print their errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BIAS = GENERATOR.normal(0, 0.3, 10).astype(np.float32)
 
 
 def main() -> None:
-    """Build, run, compare; then build what is wrong."""
+    """Build, run and compare a network; then build invalid ones."""
     parser = argparse.ArgumentParser(description="Build a network by hand and run it on a device.")
     parser.add_argument("-d", "--device", default="fake_npu", help="what `nnadapter devices` lists (default: fake_npu)")
     name = parser.parse_args().device
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def build() -> Model:
-    """Return the network: a picture goes in, ten probabilities come out."""
+    """Return a network: image -> ten probabilities."""
     builder = nna.ModelBuilder()
     picture = builder.add_input("picture", PICTURE)
     (features,) = builder.add_operation("CONV_2D", (picture, builder.add_constant("filter", FILTER)))
@@ -53,7 +53,7 @@ def build() -> Model:
 
 
 def run(context: nna.Context, model: Model, picture: np.ndarray) -> np.ndarray:
-    """Show the device's verdicts, compile, and compute once."""
+    """Print the device's verdicts, compile, and compute once."""
     compilation = nna.Compilation(context, model)
     for operation, verdict in zip(model.operations, compilation.verdicts, strict=True):
         print(f"{operation.type:16} {'yes' if verdict else verdict}")
@@ -63,7 +63,7 @@ def run(context: nna.Context, model: Model, picture: np.ndarray) -> np.ndarray:
 
 
 def by_numpy(picture: np.ndarray) -> np.ndarray:
-    """Return what the network computes."""
+    """Compute the network in numpy."""
     windows = sliding_window_view(picture, (3, 3), axis=(2, 3))  # [N, C, H, W, 3, 3]
     features = np.maximum(np.einsum("nchwij,kcij->nkhw", windows, FILTER), 0)
     features = features.reshape(1, 4, 3, 2, 3, 2).max(axis=(3, 5))
@@ -72,7 +72,7 @@ def by_numpy(picture: np.ndarray) -> np.ndarray:
 
 
 def wrong_rank(context: nna.Context) -> None:
-    """A convolution of what is no picture."""
+    """A convolution of an operand that is not an image."""
     builder = nna.ModelBuilder()
     row = builder.add_input("row", OperandType(DataType.FLOAT32, (3, 8)))
     builder.add_operation("CONV_2D", (row, builder.add_constant("filter", FILTER)))
@@ -86,25 +86,25 @@ def wrong_dtype(context: nna.Context) -> None:
 
 
 def wrong_attribute(context: nna.Context) -> None:
-    """A setting that the operation does not have."""
+    """An attribute that the operation does not have."""
     builder = nna.ModelBuilder()
     builder.add_operation("SOFTMAX", (builder.add_input("picture", PICTURE),), {"axes": 1})
 
 
 def wrong_operand(context: nna.Context) -> None:
-    """An operand that nobody added."""
+    """An operand that does not exist."""
     nna.ModelBuilder().add_operation("RELU", (5,))
 
 
 def wrong_model(context: nna.Context) -> None:
-    """A model that its device does not take."""
+    """A model that the device does not support."""
     builder = nna.ModelBuilder()
     picture = builder.add_input("picture", OperandType(DataType.UINT16, PICTURE.dimensions))
     nna.Compilation(context, builder.finish(builder.add_operation("RELU", (picture,)))).compile()
 
 
 def wrong_input(context: nna.Context) -> None:
-    """A run on another picture than the model was built for."""
+    """An input of another shape."""
     with nna.Execution(nna.Compilation(context, build())) as execution:
         execution.set_input("picture", np.zeros((1, 3, 9, 9), np.float32))
 

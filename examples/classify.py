@@ -1,9 +1,9 @@
-"""Run the ResNet-50 that the package onnx ships on a chosen device, and print its time and a few of its outputs.
+"""Run the ResNet-50 of the package onnx on a device, and print its time and some outputs.
 
     python examples/classify.py [-d DEVICE] [--input ones|random] [--random-weights] [--repeat N]
 
-All weights of that net are constants, so all classes come out alike; with `--random-weights` they are drawn from a
-seeded generator.
+All weights of that network are equal, so all classes have the same score; `--random-weights` draws them from a seeded
+generator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARM_UP = 2
 
 
 def main() -> None:
-    """Load, run, print."""
+    """Load, run and print."""
     chosen = parse_arguments()
     model = load_resnet50()
     if chosen.random_weights:
@@ -51,12 +51,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load_resnet50() -> onnx.ModelProto:
-    """Return the model: 176 nodes, and as many again that make constant weights."""
+    """Return the model: 176 nodes, and as many nodes again that create constant weights."""
     return onnx.load(Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx")
 
 
 def draw_weights(model: onnx.ModelProto) -> None:
-    """Put seeded random arrays in the place of every ConstantOfShape and of the shape that it reads."""
+    """Replace every ConstantOfShape and its shape by a seeded random array."""
     generator = np.random.default_rng(SEED)
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     declared = {value.name: value for value in model.graph.input}
@@ -69,14 +69,14 @@ def draw_weights(model: onnx.ModelProto) -> None:
 
 
 def draw(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Return weights that keep activations at their size; vectors are positive, since variances are among them."""
+    """Return weights that keep the magnitude of activations; vectors are positive, because some are variances."""
     if len(shape) < 2:
         return generator.uniform(0.5, 1.5, shape).astype(np.float32)
     return generator.normal(0.0, np.prod(shape[1:]) ** -0.5, shape).astype(np.float32)
 
 
 def make_input(contents: str, shape: list[int]) -> np.ndarray:
-    """Return the picture, float32 `[N, C, H, W]`."""
+    """Return the image, float32 `[N, C, H, W]`."""
     if contents == "ones":
         return np.ones(shape, np.float32)
     return np.random.default_rng(SEED).random(shape, dtype=np.float32)

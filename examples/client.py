@@ -1,10 +1,10 @@
-"""Ask a server of `nnadapter serve` with an ordinary client of the Open Inference Protocol.
+"""Send requests to `nnadapter serve` with a standard client of the Open Inference Protocol.
 
     nnadapter serve model.onnx -d fake_npu &
     python examples/client.py http://127.0.0.1:8000/v2/models/model
 
-The client is Triton's (`pip install "tritonclient[http]"`) and knows nothing of nnadapter. It asks what the model
-takes, sends seeded numbers as binary tensors, and prints what comes back and how long that took.
+The client is Triton's (`pip install "tritonclient[http]"`) and does not depend on nnadapter. It reads the model's
+metadata, sends seeded random numbers as binary tensors, and prints results and times.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import tritonclient.http as triton
 from tritonclient.utils import triton_to_np_dtype
 
 OPEN = 1
-"""The size of dimensions that the model leaves open."""
+"""Size of dynamic dimensions."""
 
 
 def main() -> None:
-    """Ask, and print."""
+    """Send requests, and print results."""
     parser = argparse.ArgumentParser(description="Ask a model behind the Open Inference Protocol.")
     parser.add_argument("address", help="of the model, as `nnadapter serve` prints it")
     parser.add_argument("--size", type=int, default=OPEN, help="of dimensions that the model leaves open (default: 1)")
@@ -35,7 +35,7 @@ def main() -> None:
         taken = []
         for _ in range(chosen.repeat):
             began = perf_counter()
-            result = client.infer(name, inputs, timeout=10_000_000)  # microseconds; the server stops a run by it
+            result = client.infer(name, inputs, timeout=10_000_000)  # microseconds; the server stops the run
             taken.append(perf_counter() - began)
         for row in metadata["outputs"]:
             array = result.as_numpy(row["name"])
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def make_input(row: dict[str, Any], size: int) -> Any:
-    """An input of seeded numbers."""
+    """Return an input with seeded random numbers."""
     shape = [size if each < 0 else each for each in row["shape"]]
     numbers = np.random.default_rng(0).random(shape)
     tensor = triton.InferInput(row["name"], shape, row["datatype"])

@@ -1,9 +1,10 @@
-"""Two custom kernels: an op that the device does not have, and an op of a private domain that nobody else knows.
+"""Two custom kernels: for an op that the device does not support, and for an op of a private domain.
 
     python examples/custom_kernel.py
 
-fake_npu takes all of the adapter IR and nothing of ai.onnx.ml. Without kernels, Normalizer would go to the CPU, and no
-device at all would take acme.audio's Companding.
+fake_npu supports all of the adapter IR, but nothing of ai.onnx.ml. Without kernels, Normalizer would run on the CPU,
+and no
+device could run acme.audio's Companding.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def normalizer(values: np.ndarray, *, norm: str) -> np.ndarray:
 
 
 def main() -> None:
-    """Run the model, and print what the report says of it."""
+    """Run the model, and print devices and results."""
     samples = np.random.default_rng(0).uniform(-1, 1, (2, 8)).astype(np.float32)
     with nna.InferenceSession(MODEL, devices=["fake_npu", "cpu"]) as session:
         (probabilities,) = session.run(None, {"samples": samples})

@@ -1,4 +1,4 @@
-"""A picture with what was read from it: boxes on the picture, the text beside it."""
+"""Drawing of recognized text: boxes on the image, text next to it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ INK = "#c02020"
 def draw_reading(
     picture: Path, boxes: Sequence[np.ndarray], texts: Sequence[str], font_path: Path | None = None
 ) -> Image.Image:
-    """Return the picture with boxes on its left half and the text on its right half.
+    """Return the image with boxes in the left half, and the text in the right half.
 
     Args:
-        picture: path of the picture.
-        boxes: per text, its four corners `[4, 2]` as (x, y) in pixels.
-        texts: what was read.
-        font_path: a font for letters that Pillow's own font lacks, such as Chinese ones.
+        picture: path of the image.
+        boxes: corners `[4, 2]` of each text as (x, y) in pixels.
+        texts: recognized texts.
+        font_path: a font for characters that Pillow's font lacks, such as Chinese ones.
     """
     with Image.open(picture) as opened:
         original = opened.convert("RGB")
@@ -38,7 +38,7 @@ def draw_reading(
 def fitting_font(
     text: str, corners: Sequence[tuple[float, float]], font_path: Path | None
 ) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Return a font in which `text` is as wide as the box it was read from."""
+    """Return a font in which `text` is as wide as its box."""
     trial = 100
     width = max(x for x, _ in corners) - min(x for x, _ in corners)
     size = max(8.0, trial * width / max(1.0, font_of(trial, font_path).getlength(text)))
@@ -46,5 +46,5 @@ def fitting_font(
 
 
 def font_of(size: float, font_path: Path | None) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Return the given font, or Pillow's own, in this size in pixels."""
+    """Return a font, by default Pillow's, in a size in pixels."""
     return ImageFont.truetype(font_path, size) if font_path else ImageFont.load_default(size)

@@ -1,4 +1,4 @@
-"""A picture of a training: the curve of losses on the left, digits with what was read on the right."""
+"""Drawing of a training: the loss curve on the left, digits with answers on the right."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from PIL import Image, ImageDraw, ImageFont
 INK, WRONG, LINES = "#205080", "#c02020", "#b0b0b0"
 WIDTH, HEIGHT, MARGIN = 480, 400, 48
 CELL, COLUMNS, ROWS = 80, 6, 5
-"""Pixels of a digit with its answer, and how many stand beside and below each other."""
+"""Pixels of a digit with its answer; columns and rows of digits."""
 
 
 def draw_training(
     losses: Sequence[float], pictures: np.ndarray, answers: np.ndarray, truths: np.ndarray
 ) -> Image.Image:
-    """Return the picture.
+    """Return the image.
 
     Args:
-        losses: of every step.
-        pictures: digits [N, 8, 8] from 0 to 1; those that were read wrongly are shown first.
-        answers: what was read, [N].
-        truths: what they are, [N].
+        losses: loss of every step.
+        pictures: digits [N, 8, 8] from 0 to 1; wrong answers are shown first.
+        answers: recognized digits, [N].
+        truths: correct digits, [N].
     """
     canvas = Image.new("RGB", (WIDTH + CELL * COLUMNS, HEIGHT), "white")
     draw_curve(ImageDraw.Draw(canvas), losses)
@@ -35,7 +35,7 @@ def draw_training(
 
 
 def draw_curve(pen: ImageDraw.ImageDraw, losses: Sequence[float]) -> None:
-    """Losses from the first step to the last, with lines at whole numbers."""
+    """Draw the loss curve, with lines at whole numbers."""
     font, most = ImageFont.load_default(16), max(*losses, 1.0)
     bottom, right = HEIGHT - MARGIN, WIDTH - MARGIN // 2
 
@@ -51,7 +51,7 @@ def draw_curve(pen: ImageDraw.ImageDraw, losses: Sequence[float]) -> None:
 
 
 def draw_digit(canvas: Image.Image, corner: tuple[int, int], picture: np.ndarray, answer: int, truth: int) -> None:
-    """One digit, its answer behind it; a wrong one says what it should have been."""
+    """Draw a digit and its answer; if it is wrong, also the correct digit."""
     ink = Image.fromarray((255 * (1 - picture)).astype(np.uint8)).resize(
         (CELL - 32, CELL - 32), Image.Resampling.NEAREST
     )

@@ -1,10 +1,12 @@
-"""Generate text with a small language model whose cache stays on a device, beside ONNX Runtime.
+"""Generate text with a small language model that keeps its cache on a device, and compare with ONNX Runtime.
 
     python examples/generate.py [-d DEVICE] [--file FILE] [--tokens N] [--layers N] [--width N] [--prompt TEXT]
 
-The model is built here, node by node, with seeded weights: it speaks fluently, and says nothing. Each step gets one
-token, and the keys and values of all tokens before it, which the step before left on the device. The loop is the same
-for both sessions: what ONNX Runtime calls an OrtValue may lie on any device here.
+The model is built here with seeded random weights, so its text is meaningless. Each step takes one token and the keys
+and
+values of all earlier tokens, which the previous step left on the device. Both sessions share the loop: an OrtValue may
+be
+on any device.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ import nnadapter as nna
 WORDS = [" ", ". ", *(consonant + vowel for consonant in "bdfghjklmnprstvz" for vowel in "aeiou")]
 HEADS, POSITIONS, SEED = 4, 2048, 23
 RANDOMNESS = 0.8
-"""How often a word is chosen that is not the likeliest; 0 for never."""
+"""Randomness of the choice of words; 0 for the most likely one."""
 
 
 def main() -> None:
-    """Build, generate on both, print."""
+    """Build the model, generate text on both sessions, and print."""
     chosen = parse_arguments()
     model = build_model(chosen.layers, chosen.width)
     prompt = words_of(chosen.prompt)
     theirs = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     if chosen.file is not None:
-        nna.compile(model, chosen.file, devices=chosen.device)  # every length of the cache, in one file
+        nna.compile(model, chosen.file, devices=chosen.device)  # one file for every length of the cache
     with nna.InferenceSession(chosen.file or model, devices=chosen.device) as ours:
         device = ours.devices[0]
         first, _, _ = generate(ours, device, prompt, chosen)  # compiles
@@ -42,7 +44,7 @@ def main() -> None:
     expected, baseline, _ = generate(theirs, "cpu", prompt, chosen)
     print(f"{chosen.prompt}{text}\n")
     same = sum(map(str.__eq__, text, expected)) / max(len(expected), 1)
-    steps = chosen.tokens - 1  # the prompt makes the first token
+    steps = chosen.tokens - 1  # the prompt yields the first token
     print(f"{device}: {steps / seconds:.0f} tokens per second, cache of {cache_bytes(chosen)} bytes at the end")
     print(f"ONNX Runtime: {steps / baseline:.0f} tokens per second, {same:.0%} of the same letters")
     print(f"copied between {device} and the host in the last step: {copied}")
@@ -67,13 +69,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def generate(session: Any, device: str, prompt: list[int], chosen: argparse.Namespace) -> tuple[str, float, str]:
-    """Return the text, the seconds after the prompt, and what the last step copied.
+    """Return the text, the seconds after the prompt, and the copies of the last step.
 
     Args:
-        session: nnadapter's or ONNX Runtime's.
-        device: where the cache stays.
-        prompt: numbers of words.
-        chosen: the command line.
+        session: a session of nnadapter or ONNX Runtime.
+        device: device of the cache.
+        prompt: word numbers.
+        chosen: command-line options.
     """
     names = [f"{layer}.{part}" for layer in range(chosen.layers) for part in ("keys", "values")]
     binding, noise = session.io_binding(), np.random.default_rng(SEED)
@@ -101,25 +103,25 @@ def generate(session: Any, device: str, prompt: list[int], chosen: argparse.Name
 
 
 def copies_of(session: Any) -> str:
-    """What the last run copied, in words; ONNX Runtime does not say."""
+    """Describe the copies of the last run; ONNX Runtime does not report any."""
     provenance = getattr(session, "provenance", None)
     transfers = provenance.transfers if provenance is not None else ()
     return ", ".join(f"{each.value} ({each.nbytes} bytes)" for each in transfers) or "nothing"
 
 
 def cache_bytes(chosen: argparse.Namespace) -> int:
-    """Bytes of keys and values after the last step."""
+    """Return the bytes of keys and values after the last step."""
     return 2 * chosen.layers * chosen.width * 4 * (len(words_of(chosen.prompt)) + chosen.tokens - 1)
 
 
 def words_of(text: str) -> list[int]:
-    """The numbers of the words that a text is made of; what is none of them is left out."""
+    """Return the word numbers of a text, without unknown words."""
     pairs = [text[at : at + length] for at in range(len(text)) for length in (2, 1) if at + length <= len(text)]
     return [WORDS.index(pair) for pair in pairs if pair in WORDS] or [0]
 
 
 def build_model(layers: int, width: int) -> onnx.ModelProto:
-    """Return a decoder of `layers` layers: a word and the cache go in, scores of the next word and the cache come out.
+    """Return a decoder: a word and the cache -> scores of the next word and the cache.
 
     Inputs: `word` int64[1, 1], `position` int64[1], `past.L.keys` and `past.L.values` float32[1, heads, past, depth].
     Outputs: `logits` float32[1, 1, words], and `present`, one position longer than `past`.
@@ -141,7 +143,7 @@ def build_model(layers: int, width: int) -> onnx.ModelProto:
 
 
 class Writer:
-    """Nodes and seeded weights, each named as it comes."""
+    """Collector of nodes and seeded random weights, with generated names."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -150,18 +152,18 @@ class Writer:
         self._generator = np.random.default_rng(SEED)
 
     def node(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Add a node and return the name of what it makes."""
+        """Add a node; return the name of its output."""
         name = output or f"{op_type.lower()}.{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [name], name, **attributes))
         return name
 
     def constant(self, array: Any) -> str:
-        """Add a constant and return its name."""
+        """Add a constant; return its name."""
         self.weights.append(numpy_helper.from_array(np.asarray(array), f"weight.{len(self.weights)}"))
         return self.weights[-1].name
 
     def weight(self, rows: int, columns: int, scale: float = 1.0) -> str:
-        """Add a matrix of random numbers."""
+        """Add a random matrix."""
         matrix = self._generator.standard_normal((rows, columns)) * scale / rows**0.5
         return self.constant(matrix.astype(np.float32))
 
@@ -172,12 +174,12 @@ class Writer:
 
 
 def places(writer: Writer) -> str:
-    """What tells a token where it stands: [1, width]."""
+    """Add the embedding of a token's position, [1, width]."""
     return writer.node("Gather", writer.weight(POSITIONS, writer.width, scale=POSITIONS**0.5 / 4), "position")
 
 
 def add_layer(writer: Writer, layer: int, x: str) -> str:
-    """Attention over all tokens so far, and two products with a ReLU between; both are added to `x`."""
+    """Add attention over all tokens so far, and two products with a ReLU between, both with residual connections."""
     width, depth = writer.width, writer.width // HEADS
     normalized = writer.normalized(x)
     apart = writer.constant(np.array([1, 1, HEADS, depth]))
@@ -203,7 +205,7 @@ def add_layer(writer: Writer, layer: int, x: str) -> str:
 
 
 def value(name: str, element_type: int, shape: list[Any]) -> onnx.ValueInfoProto:
-    """An input or output."""
+    """Return an input or output of a graph."""
     return helper.make_tensor_value_info(name, element_type, shape)
 
 

@@ -1,10 +1,11 @@
-"""Read digits by a network that Paddle saved, through Paddle's predictor with one import changed.
+"""Read digits with a network saved by Paddle, through Paddle's predictor API; only one import changes.
 
     pip install '.[paddle]' && python examples/paddle_ocr.py [-d DEVICE] [--text 20260131] [--in-paddle]
 
-The network is small and needs no training: a convolution whose filters are the digits, a probability for each digit or
-none at every column, as recognizers for CTC have it. Paddle saves it, in a process of its own, for lines of any width.
-With `--in-paddle` the same script runs in Paddle: nothing but the import differs.
+The network is small and untrained: the filters of a convolution are the digits. It returns a probability of each digit,
+or
+of none, for every column, as networks for CTC do. Paddle saves it, in a separate process, for lines of any width. With
+`--in-paddle` the same script runs in Paddle.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ DIGITS = (
     "111101101101111", "010110010010111", "111001111100111", "111001111001111", "101101111001001",
     "111100111001111", "111100111101111", "111001001001001", "111101111101111", "111101111001111",
 )  # fmt: skip
-"""Of each digit, five rows of three dots."""
+"""Digits as five rows of three dots."""
 BLANK = len(DIGITS)
-"""The class of a column with no digit, as CTC has one."""
+"""Class of a column without a digit, the blank of CTC."""
 
 
 def main() -> None:
-    """Save the network, draw a line of digits, read it."""
+    """Save the network, draw a line of digits, and read it."""
     chosen = parse_arguments()
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, __file__, "--save", folder], check=True, capture_output=True)
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def predicted(chosen: argparse.Namespace, folder: Path, picture: np.ndarray) -> np.ndarray:
-    """What the network says of a picture: as a script of Paddle's has it, but for the import."""
+    """Run the network on an image, as a script of Paddle does."""
     if chosen.in_paddle:
         import paddle.inference as paddle_infer
     else:
@@ -61,7 +62,7 @@ def predicted(chosen: argparse.Namespace, folder: Path, picture: np.ndarray) -> 
 
 
 def save(folder: Path) -> None:
-    """Save the network, by Paddle: pictures [N, 1, 5, W], probabilities [N, W - 2, 11]."""
+    """Save the network with Paddle: images [N, 1, 5, W] -> probabilities [N, W - 2, 11]."""
     import paddle
 
     class Reader(paddle.nn.Layer):
@@ -70,7 +71,7 @@ def save(folder: Path) -> None:
             self.match = paddle.nn.Conv2D(1, BLANK + 1, (5, 3))
             filters = np.zeros((BLANK + 1, 1, 5, 3), np.float32)
             filters[:BLANK, 0] = templates() * 2 - 1
-            limits = 0.5 - templates().sum((1, 2))  # what a filter gives for its own digit, less a half
+            limits = 0.5 - templates().sum((1, 2))  # response of a filter to its digit, minus one half
             self.match.weight.set_value(filters)
             self.match.bias.set_value(np.append(limits, 0.0).astype(np.float32))
 
@@ -85,25 +86,25 @@ def save(folder: Path) -> None:
 
 
 def templates() -> np.ndarray:
-    """The digits as dots [10, 5, 3], 0 or 1."""
+    """Return the digits as dots [10, 5, 3], 0 or 1."""
     return np.array([[int(dot) for dot in digit] for digit in DIGITS], np.float32).reshape(BLANK, 5, 3)
 
 
 def drawn(text: str) -> np.ndarray:
-    """A picture [1, 1, 5, W] of digits, a column between them."""
+    """Return an image [1, 1, 5, W] of digits, one column apart."""
     dots = [np.pad(templates()[int(digit)], ((0, 0), (1, 1))) for digit in text]
     return np.concatenate(dots, axis=1)[None, None]
 
 
 def text_of(probabilities: np.ndarray) -> str:
-    """The likeliest class of each column; blanks left out, and what stands twice in a row."""
+    """Return the likeliest class of each column, without blanks and repetitions."""
     classes = probabilities[0].argmax(axis=1)
     kept = [each for each, before in zip(classes, [BLANK, *classes], strict=False) if each not in (before, BLANK)]
     return "".join(map(str, kept))
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line; `--save FOLDER` is how the script starts itself."""
+    """Parse the command line; the script calls itself with `--save FOLDER`."""
     parser = argparse.ArgumentParser(description="Read digits by a network that Paddle saved.")
     parser.add_argument("-d", "--device", default="fake_npu", help="what `nnadapter devices` lists (default: fake_npu)")
     parser.add_argument("--text", default="20260131", help="digits to draw and to read")

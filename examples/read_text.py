@@ -1,15 +1,17 @@
-"""Read text from pictures with RapidOCR, unchanged, while its three models run on an accelerator.
+"""Read text from images with unmodified RapidOCR, while its three models run on an accelerator.
 
     python examples/read_text.py [PICTURE...] [-d fake_npu] [--switch-off Erf,HardSigmoid,Resize] [--check] [-o DIR]
     python examples/read_text.py --device-of cls=qnn --check
 
-RapidOCR imports onnxruntime and asks it for sessions. Here `nna.ort` stands in for that module, so its sessions are
-ours: what the device takes runs there, the rest on ONNX Runtime. For every model the same inputs then run through ONNX
-Runtime alone, to compare results and times. `--check` also reads all pictures with plain ONNX Runtime first; if any
-text differs, the exit status is 1.
+RapidOCR imports onnxruntime and creates sessions. Here `nna.ort` replaces that module, so nodes that the device
+supports run
+there, and the others on ONNX Runtime. Then the same inputs run through ONNX Runtime alone, to compare results and
+times.
+With `--check`, plain ONNX Runtime reads all images first; if any text differs, the exit code is 1.
 
-`fake_npu` is a reference: a device in numpy that shows what a driver does. It is slower than ONNX Runtime, whose code
-is compiled for the processor.
+`fake_npu` is a reference device in numpy, written for readability. It is slower than ONNX Runtime, which is compiled
+for the
+processor.
 """
 
 from __future__ import annotations
@@ -36,24 +38,24 @@ REFERENCE = (
     "fake_npu is a reference in numpy, no accelerator: it shows what a driver does.\n"
     "It takes longer than ONNX Runtime, whose code is compiled for this processor.\n"
 )
-"""Said beforehand where the device is chosen."""
+"""Printed if the device is fake_npu."""
 Run = tuple[Mapping[str, np.ndarray], list[np.ndarray]]
-"""What a session was fed, and its results."""
+"""Feed and results of a run."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reading:
-    """What RapidOCR read from one picture."""
+    """Text that RapidOCR read from one image."""
 
     boxes: Sequence[np.ndarray]
-    """Per line, its four corners `[4, 2]`."""
+    """Corners `[4, 2]` of each line."""
     texts: tuple[str, ...]
     scores: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Comparison:
-    """One model on our devices against ONNX Runtime, over all inputs that it met."""
+    """Comparison of one model on our devices with ONNX Runtime, over all its inputs."""
 
     ours_ms: float
     """Median duration of a run."""
@@ -62,12 +64,12 @@ class Comparison:
 
 
 class RecordingSession(nna.ort.InferenceSession):
-    """Our session as clients of ONNX Runtime see it, keeping what goes in and what comes out."""
+    """Session with ONNX Runtime's interface that records feeds and results."""
 
     opened: ClassVar[list[RecordingSession]] = []
     """All sessions of this process, in order."""
     devices_for: ClassVar[Callable[[Path], list[Any]]]
-    """Which devices a model runs on."""
+    """Returns the devices of a model."""
 
     def __init__(self, path_or_bytes: Any, *arguments: Any, **named: Any) -> None:
         nna.ort.use(type(self).devices_for(Path(path_or_bytes)))
@@ -77,14 +79,13 @@ class RecordingSession(nna.ort.InferenceSession):
         self.opened.append(self)
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> list[Any]:
-        """See `nnadapter.InferenceSession.run`."""
         results = super().run(output_names, input_feed, run_options)
         self.runs.append((input_feed, results))
         return results
 
 
 def main() -> int:
-    """Read, print, compare; 1 if a text differs from ONNX Runtime's."""
+    """Read, print and compare; return 1 if a text differs from ONNX Runtime's."""
     chosen = parse_arguments()
     if "fake_npu" in chosen.device.split(","):
         print(REFERENCE, flush=True)
@@ -126,7 +127,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def devices_of(chosen: argparse.Namespace, model: Path) -> list[Any]:
-    """The devices for a model with their options; the CPU is added by itself."""
+    """Return the devices of a model with options; the CPU is implied."""
     for part, device in chosen.device_of:
         if part in model.name:
             return [device]
@@ -135,9 +136,9 @@ def devices_of(chosen: argparse.Namespace, model: Path) -> list[Any]:
 
 
 def read_all(pictures: Sequence[Path]) -> dict[Path, Reading]:
-    """Return what RapidOCR reads, on whichever module is called onnxruntime now."""
+    """Return RapidOCR's readings with the module that is currently `onnxruntime`."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "rapidocr"]:
-        del sys.modules[name]  # else it would keep the sessions' class that it imported before
+        del sys.modules[name]  # otherwise it would reuse the session class imported before
     from rapidocr import RapidOCR
 
     reader = RapidOCR(params={"Global.log_level": "error"})
@@ -145,7 +146,7 @@ def read_all(pictures: Sequence[Path]) -> dict[Path, Reading]:
 
 
 def read(reader: Any, picture: Path) -> Reading:
-    """Return what `reader` reads from one picture."""
+    """Return the text that `reader` reads from one image."""
     found = reader(str(picture))
     if found.txts is None:
         return Reading((), (), ())
@@ -153,7 +154,7 @@ def read(reader: Any, picture: Path) -> Reading:
 
 
 def print_readings(readings: Mapping[Path, Reading], expected: Mapping[Path, Reading]) -> None:
-    """Print every line with its score and, where it is known what ONNX Runtime reads, whether that is the same."""
+    """Print every line with its score; and if known, a comparison with ONNX Runtime's text."""
     for path, reading in readings.items():
         print(path.name)
         for text, score in zip(reading.texts, reading.scores, strict=True):
@@ -163,7 +164,7 @@ def print_readings(readings: Mapping[Path, Reading], expected: Mapping[Path, Rea
 
 
 def save_drawings(readings: Mapping[Path, Reading], folder: Path, font: Path | None) -> None:
-    """Save every picture with boxes and text drawn on it."""
+    """Save every image with boxes and text."""
     folder.mkdir(parents=True, exist_ok=True)
     for path, reading in readings.items():
         draw_reading(path, reading.boxes, reading.texts, font).save(folder / f"{path.stem}.png")
@@ -171,9 +172,9 @@ def save_drawings(readings: Mapping[Path, Reading], folder: Path, font: Path | N
 
 
 def print_model(session: RecordingSession) -> None:
-    """Print what ran where, what was refused and why, and the comparison with ONNX Runtime."""
+    """Print devices, refusals with reasons, and the comparison with ONNX Runtime."""
     report = session.report()
-    runs = tuple(session.runs)  # what is timed from here on is recorded as well
+    runs = tuple(session.runs)  # the timed runs below are recorded too
     compared = compare(session, runs)
     away = sum(segment.device != "cpu" for segment in report.segments)
     fewest = "the fewest possible" if report.exact else "not proved the fewest"
@@ -190,11 +191,11 @@ def print_model(session: RecordingSession) -> None:
 
 
 def compare(session: RecordingSession, runs: Sequence[Run]) -> Comparison:
-    """Run everything that the session was fed through ONNX Runtime too; both are warm when they are timed."""
+    """Run all recorded feeds in ONNX Runtime too, and time both sessions when warm."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry(
         "session.intra_op.allow_spinning", "0"
-    )  # spinning threads slow down the other side
+    )  # spinning threads slow down the other session
     plain = onnxruntime.InferenceSession(session.path, options, providers=["CPUExecutionProvider"])
     differences = [difference(results, plain.run(None, feed)) for feed, results in runs]
     feeds = [feed for feed, _ in runs]
@@ -202,7 +203,7 @@ def compare(session: RecordingSession, runs: Sequence[Run]) -> Comparison:
 
 
 def difference(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
-    """Return the largest absolute difference between two lists of results."""
+    """Return the largest absolute difference of results."""
     return max(float(np.abs(mine - other).max(initial=0)) for mine, other in zip(ours, theirs, strict=True))
 
 
@@ -212,7 +213,7 @@ def median_ms(session: Any, feeds: Sequence[Mapping[str, np.ndarray]]) -> float:
 
 
 def time_ms(session: Any, feed: Mapping[str, np.ndarray]) -> float:
-    """Return how long one run takes."""
+    """Return the duration of one run."""
     started = perf_counter()
     session.run(None, feed)
     return (perf_counter() - started) * 1e3

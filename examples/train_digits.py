@@ -2,9 +2,10 @@
 
     python examples/train_digits.py [-d DEVICE[,DEVICE]] [--epochs N] [--compare] [--save FILE] [--picture FILE]
 
-The training loop is PyTorch's usual one; `torch.compile` hands forward and backward graphs to the device. At the end
-the network becomes an ONNX model, and an `InferenceSession` on the same device reads the digits that were kept aside.
-With `--compare` PyTorch trains the same network from the same seed, and both are set side by side.
+The training loop is PyTorch's usual one; `torch.compile` passes forward and backward graphs to the device. Finally the
+network is exported to ONNX, and an `InferenceSession` on the same device reads the test digits. With `--compare`,
+PyTorch
+trains the same network from the same seed, and both are compared.
 
 Needs: pip install 'nnadapter[torch,demo]'. Nothing is downloaded: the 1,797 digits are part of scikit-learn.
 """
@@ -36,14 +37,14 @@ SEED, BATCH, KEPT_ASIDE = 4, 64, 360
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Pictures float32[N, 1, 8, 8] from 0 to 1, and what they show, int64[N]."""
+    """Images float32[N, 1, 8, 8] from 0 to 1, and their digits, int64[N]."""
 
     pictures: Tensor
     answers: Tensor
 
 
 def main() -> None:
-    """Train, save, read, draw; what is wrong with the devices is one sentence."""
+    """Train, save, read and draw; exit with a message if a device is missing."""
     chosen = parse_arguments()
     try:
         work(chosen)
@@ -52,12 +53,12 @@ def main() -> None:
 
 
 def work(chosen: argparse.Namespace) -> None:
-    """Do it with what the command line says."""
+    """Run with the command-line options."""
     known, unknown = load()
     torch.manual_seed(SEED)
     network = build_network()
     twin = copy.deepcopy(network)
-    # The same as backend="nnadapter", whatever is installed beside this file.
+    # Equivalent to backend="nnadapter", regardless of installed packages.
     compiled = torch.compile(network, backend=nna.torch.nnadapter, options={"devices": chosen.device.split(",")})
     losses, seconds = train(compiled, network, known, chosen.epochs)
     print(describe(compiled))
@@ -84,7 +85,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load() -> tuple[Digits, Digits]:
-    """The digits to train on, and those kept aside, chosen by chance."""
+    """Return training and test digits, randomly chosen."""
     data = load_digits()
     order = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(SEED))
     pictures = torch.tensor(data.images, dtype=torch.float32)[order].unsqueeze(1) / 16
@@ -94,7 +95,7 @@ def load() -> tuple[Digits, Digits]:
 
 
 def build_network() -> nn.Module:
-    """Two convolutions with batch normalization and pooling, one matrix."""
+    """Return a network of two convolutions with batch normalization and pooling, and one matrix."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
@@ -105,7 +106,7 @@ def build_network() -> nn.Module:
 def train(
     run: Callable[[Tensor], Tensor], network: nn.Module, digits: Digits, epochs: int, *, tell: bool = True
 ) -> tuple[list[float], list[float]]:
-    """Return loss and seconds of every step; what torch.compile made is `run`, its parameters are `network`'s."""
+    """Return loss and seconds of every step; `run` is the compiled `network`."""
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
     losses, seconds = [], []
     for epoch in range(epochs):
@@ -127,7 +128,7 @@ def train(
 
 
 def batches(digits: Digits, epoch: int) -> Iterator[Digits]:
-    """The digits in an order of chance; a last batch that is not full is left out."""
+    """Yield batches in random order, without an incomplete last one."""
     order = torch.randperm(len(digits.answers), generator=torch.Generator().manual_seed(epoch))
     for start in range(0, len(order) - BATCH + 1, BATCH):
         some = order[start : start + BATCH]
@@ -135,12 +136,12 @@ def batches(digits: Digits, epoch: int) -> Iterator[Digits]:
 
 
 def share(answers: np.ndarray, digits: Digits) -> float:
-    """How many answers are right, from 0 to 1."""
+    """Return the share of correct answers, 0 to 1."""
     return float((answers == digits.answers.numpy()).mean())
 
 
 def describe(compiled: Callable[[Tensor], Tensor]) -> str:
-    """How much of each graph ran on accelerators."""
+    """Return the share of each graph on accelerators."""
     lines = []
     for graph in nna.torch.report(compiled).graphs:
         taken, whole = graph.flops
@@ -149,7 +150,7 @@ def describe(compiled: Callable[[Tensor], Tensor]) -> str:
 
 
 def compare(losses: list[float], seconds: list[float], others: list[float], other_seconds: list[float]) -> None:
-    """Set the device beside PyTorch."""
+    """Compare the device with PyTorch."""
     apart = max(abs(loss - other) for loss, other in zip(losses[:100], others, strict=False))
     ratio = median(seconds) / median(other_seconds)
     print(f"PyTorch by itself: losses of the first {min(len(losses), 100)} steps are at most {apart:.1e} apart")
@@ -157,10 +158,10 @@ def compare(losses: list[float], seconds: list[float], others: list[float], othe
 
 
 def read(network: nn.Module, chosen: argparse.Namespace, digits: Digits) -> np.ndarray:
-    """Answers int64[N] of the network as an ONNX model, on the same devices."""
+    """Return answers int64[N] of the network as an ONNX model, on the same devices."""
     written = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter, about itself, as its log
+        warnings.simplefilter("ignore")  # warnings and logs of the exporter
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         program = torch.onnx.export(
             network.eval(), (digits.pictures,), dynamic_shapes=({0: "batch"},), dynamo=True, verbose=False

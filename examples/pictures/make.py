@@ -1,9 +1,10 @@
-"""Draw the pictures of text that `read_text.py` reads. All text on them is invented.
+"""Draw the images of text for `read_text.py`. All text is invented.
 
     python examples/pictures/make.py [--font FONT] [-o DIR]
 
-The letters are Pillow's own scalable font. It has no Chinese characters: `bilingual.png` needs a font file that has
-them, and is left as it is when none is given.
+The letters are Pillow's scalable font. It has no Chinese characters, so `bilingual.png` is drawn only if `--font` names
+a
+font file that has them.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ BLACK, WHITE = "#202020", "#ffffff"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of text."""
+    """Line of text."""
 
     text: str
     ink: str = BLACK
     paper: str | None = None
-    """Color of a bar behind the line."""
+    """Background color of the line."""
     upside_down: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One picture."""
+    """Image of text."""
 
     lines: Sequence[Line]
     letters: int
-    """Size of the letters in pixels."""
+    """Size of letters in pixels."""
     size: tuple[int, int] = (640, 480)
     paper: str = WHITE
     angle: float = 0.0
-    """Degrees by which the whole page is turned, counter-clockwise."""
+    """Rotation of the page in degrees, counterclockwise."""
     needs_font: bool = False
 
 
 def plain(text: str) -> list[Line]:
-    """The lines of `text`, all black."""
+    """Return lines of black text."""
     return [Line(text=line) for line in text.strip().splitlines()]
 
 
@@ -127,7 +128,7 @@ PAGES = {
 
 
 def draw_page(page: Page, font_path: Path | None = None) -> Image.Image:
-    """Return the picture of a page, its lines spread evenly from top to bottom."""
+    """Draw a page with evenly spaced lines."""
     font = ImageFont.truetype(font_path, page.letters) if font_path else ImageFont.load_default(page.letters)
     picture = Image.new("RGB", page.size, page.paper)
     step = page.size[1] / (len(page.lines) + 0.5)
@@ -138,7 +139,7 @@ def draw_page(page: Page, font_path: Path | None = None) -> Image.Image:
 
 
 def draw_line(line: Line, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, page: Page) -> Image.Image:
-    """Return one line of text on its bar."""
+    """Draw a line on its background."""
     margin = page.letters // 4
     width = round(font.getlength(line.text)) + 2 * margin
     strip = Image.new("RGB", (width, round(page.letters * 1.4)), line.paper or page.paper)
@@ -147,7 +148,7 @@ def draw_line(line: Line, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, pa
 
 
 def save(picture: Image.Image, path: Path) -> None:
-    """Save with few colors, which keeps the file small and letters as they are."""
+    """Save with few colors, for small files without a visible difference."""
     picture.quantize(32).save(path, optimize=True)
     print(f"{path.name}: {path.stat().st_size / 1024:.1f} KiB")
 

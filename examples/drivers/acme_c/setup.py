@@ -1,4 +1,4 @@
-"""Compiles the driver into a plain shared library beside acme_c/__init__.py; it needs nothing of Python."""
+"""Compile the driver into a plain shared library next to acme_c/__init__.py, without Python's C API."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def header_folder() -> str:
-    """Where nnadapter_driver.h lies: with the nnadapter that is installed, else in the repository of this example."""
+    """Return the folder of nnadapter_driver.h: from the installed nnadapter, otherwise from this repository."""
     if find_spec("nnadapter") is None:
         return str(HERE / ".." / ".." / ".." / "nnadapter" / "include")
     import nnadapter
@@ -20,22 +20,22 @@ def header_folder() -> str:
 
 
 class PlainLibrary(build_ext):
-    """Names the library for what it is: no module of one version of Python."""
+    """Build step without the name suffix of a Python version: the library is not a Python module."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """The file's path in the package."""
+        """Return the file's path in the package."""
         return str(Path(*fullname.split("."))) + ".so"
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
-        """The one symbol of a driver."""
+        """Return the only symbol of a driver."""
         return ["nnadapter_driver"]
 
 
 class AnyPython(bdist_wheel):
-    """Marks the wheel as good for every Python 3 on this platform."""
+    """Wheel for every Python 3 on this platform."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """The wheel's tags."""
+        """Return the wheel's tags."""
         return "py3", "none", super().get_tag()[2]
 
 

@@ -1,4 +1,4 @@
-"""The driver of the Acme A1. nnadapter's entry point names this module, and LIBRARY is what it looks for."""
+"""Driver of the Acme A1. The entry point of nnadapter names this module, and nnadapter loads LIBRARY."""
 
 from pathlib import Path
 

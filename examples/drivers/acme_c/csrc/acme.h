@@ -1,4 +1,4 @@
-/* What the files of this driver share. acme_c computes in float32, on the host, as if there were a chip. */
+/* Shared declarations of this driver. acme_c computes in float32 on the host, in place of a chip. */
 #ifndef ACME_H
 #define ACME_H
 
@@ -8,7 +8,7 @@
 #include "nnadapter_driver.h"
 
 #ifndef ACME_RELEASE
-#define ACME_RELEASE 1 /* counts up; a driver runs programs that older ones wrote, and none of newer ones */
+#define ACME_RELEASE 1 /* increasing; a driver runs programs of older releases, and refuses newer ones */
 #endif
 #define ACME_TEXT_OF(number) #number
 #define ACME_TEXT(number) ACME_TEXT_OF(number)
@@ -18,19 +18,19 @@
 #endif
 #define ACME_DEVICES 2
 #define ACME_DEVICE_BYTES (INT64_C(1) << 30) /* 1 GiB of memory on each device */
-#define ACME_CHUNK_BYTES 256                  /* the smallest piece of it */
+#define ACME_CHUNK_BYTES 256                  /* allocation granularity */
 #define ACME_MOST_AXES 8
 #ifndef ACME_OPEN_SIZES
-#define ACME_OPEN_SIZES NNADAPTER_SHAPES_DYNAMIC /* or _STATIC, to try it as a device that compiles for fixed sizes */
+#define ACME_OPEN_SIZES NNADAPTER_SHAPES_DYNAMIC /* or _STATIC, for a device that compiles for static shapes */
 #endif
 #ifndef ACME_LARGEST_SIZE
 #define ACME_LARGEST_SIZE 0 /* of NNADAPTER_SHAPES_BOUNDED */
 #endif
 #define ACME_HEAD(type) .size = sizeof(type), .version = NNADAPTER_VERSION
 
-/* ---- memory.c: memory that is counted ---- */
+/* ---- memory.c: counted memory ---- */
 
-typedef struct acme_pool { /* a share of a device's memory; `parent` counts as well, unless it is null */
+typedef struct acme_pool { /* share of a device's memory; also counted in `parent`, unless null */
     struct acme_pool *parent;
     pthread_mutex_t lock;
     uint64_t limit, used, peak;
@@ -54,7 +54,7 @@ extern const NNAdapterMemoryFunctions acme_memory_functions;
 
 struct NNAdapterDevice {
     acme_pool pool;
-    pthread_mutex_t lock; /* of the list of streams */
+    pthread_mutex_t lock; /* guards the list of streams */
     NNAdapterStream *streams;
 };
 
@@ -66,7 +66,7 @@ NNAdapterStatus acme_describe_device(NNAdapterDevice *, NNAdapterCapability *, N
 /* ---- stream.c: a worker thread with a queue ---- */
 
 extern const NNAdapterStreamFunctions acme_stream_functions;
-/* Put work at the end of a stream; `task` is freed afterwards. */
+/* Enqueue work on a stream, which frees `task` afterwards. */
 typedef struct acme_task {
     struct acme_task *next;
     NNAdapterStatus (*run)(struct acme_task *task, NNAdapterError *error);
@@ -87,7 +87,7 @@ NNAdapterStatus acme_go_on(const NNAdapterControl *control, double began, NNAdap
 struct NNAdapterContext {
     NNAdapterDevice *device;
     acme_pool pool;
-    uint32_t off_count; /* operations that are switched off */
+    uint32_t off_count; /* disabled operations */
     char **off;
 };
 
@@ -99,10 +99,10 @@ NNAdapterStatus acme_supported(NNAdapterContext *, const NNAdapterModel *, NNAda
 void acme_judge(const NNAdapterContext *, const NNAdapterModel *, const NNAdapterOperation *, NNAdapterVerdict *);
 NNAdapterStatus acme_admit(NNAdapterContext *, const NNAdapterModel *, NNAdapterAdmission *, NNAdapterError *);
 
-/* ---- operations.c: the one table of what the device can do ---- */
+/* ---- operations.c: table of operations ---- */
 
 typedef struct acme_tensor {
-    float *data; /* null if it is absent or has no elements */
+    float *data; /* null if absent or empty */
     uint32_t rank;
     const int64_t *dimensions;
     int64_t count;
@@ -111,9 +111,9 @@ typedef struct acme_tensor {
 typedef void (*acme_kernel)(const NNAdapterOperation *operation, const acme_tensor *inputs, const acme_tensor *output);
 
 typedef struct acme_operation {
-    NNAdapterOperationSupport support; /* its type, data types, ranks */
+    NNAdapterOperationSupport support; /* type, data types, ranks */
     acme_kernel kernel;
-    const char *const *attributes; /* names that the kernel understands, and a null */
+    const char *const *attributes; /* supported attribute names, null-terminated */
 } acme_operation;
 
 extern const acme_operation acme_operations[];
@@ -124,7 +124,7 @@ const NNAdapterAttribute *acme_attribute(const NNAdapterOperation *operation, co
 const int64_t *acme_integers(const NNAdapterOperation *operation, const char *name);
 int64_t acme_integer(const NNAdapterOperation *operation, const char *name);
 bool acme_boolean(const NNAdapterOperation *operation, const char *name);
-/* Steps in elements to walk along `axes` axes of a result; 0 where the tensor is repeated. */
+/* Strides in elements along `axes` axes of a result; 0 for broadcast axes. */
 void acme_broadcast(const int64_t *dimensions, uint32_t rank, uint32_t axes, int64_t *steps);
 
 void acme_convolution(const NNAdapterOperation *, const acme_tensor *, const acme_tensor *);
@@ -135,21 +135,21 @@ void acme_relu(const NNAdapterOperation *, const acme_tensor *, const acme_tenso
 void acme_max_pool(const NNAdapterOperation *, const acme_tensor *, const acme_tensor *);
 void acme_average_pool(const NNAdapterOperation *, const acme_tensor *, const acme_tensor *);
 
-/* ---- slots.c: which temporaries share a piece of memory ---- */
+/* ---- slots.c: temporaries that share memory ---- */
 
 typedef struct acme_slots {
-    int32_t *slot_of; /* by operand, -1 for what is no temporary */
+    int32_t *slot_of; /* by operand; -1 unless temporary */
     uint32_t count;
     uint64_t *bytes; /* by slot */
     uint64_t total;  /* as counted */
 } acme_slots;
 
 NNAdapterStatus acme_plan_slots(const NNAdapterModel *model, acme_slots *slots, NNAdapterError *error);
-/* `bytes` by slot, where operands are as large as `values` say: for a model that leaves sizes open, at some sizes. */
+/* Set `bytes` by slot from the sizes in `values`, for a model with dynamic shapes. */
 void acme_size_slots(const acme_slots *slots, const acme_tensor *values, uint32_t operand_count, uint64_t *bytes);
 void acme_free_slots(acme_slots *slots);
 
-/* ---- blob.c, restore.c: programs as bytes ---- */
+/* ---- blob.c, restore.c: serialized programs ---- */
 
 typedef struct acme_restored acme_restored;
 void acme_free_restored(acme_restored *restored);
@@ -161,10 +161,10 @@ struct NNAdapterProgram {
     NNAdapterContext *context;
     const NNAdapterModel *model;
     struct acme_plan *plan;
-    acme_restored *restored; /* what the model lies in, of a program that was deserialized; else null, it is the host's */
+    acme_restored *restored; /* owner of a deserialized model; null if the host owns the model */
 };
 
-/* The program of a model whose operations all have kernels. */
+/* Return the program of a model; all operations must have kernels. */
 NNAdapterStatus acme_make_program(NNAdapterContext *, const NNAdapterModel *, NNAdapterProgram **, NNAdapterError *);
 NNAdapterStatus acme_compile(NNAdapterContext *, const NNAdapterCompileRequest *, NNAdapterProgram **,
                              NNAdapterError *);

@@ -1,14 +1,14 @@
-/* A program as bytes: a head, and the model behind it. The plan of memory is made anew.
+/* Serialized programs: a header, then the model. Memory is planned again on load.
  *
- * What the head says is enough to tell whose program it is. Behind it lie pieces, each filled up to a multiple of 8
- * bytes: numbers as they lie in memory, strings with their final 0. restore.c reads them in the same order. */
+ * The header suffices to identify a program. The pieces after it are padded to multiples of 8 bytes: numbers as in
+ * memory, strings with their final 0. restore.c reads them in the same order. */
 #include "blob.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct sink {
-    const NNAdapterWriter *writer; /* null to count and add up alone */
+    const NNAdapterWriter *writer; /* null to compute size and checksum only */
     uint64_t bytes, checksum;
     NNAdapterStatus status;
 } sink;
@@ -88,9 +88,9 @@ static NNAdapterStatus serialize(NNAdapterProgram *program, const NNAdapterWrite
     return status ? status : put_model(program->model, writer).status;
 }
 
-/* The head alone is looked at: the bytes behind it may lie in a file, of which nothing else was read. */
+/* Reads the header only: the other bytes may be in a file and not loaded. */
 static int32_t check_blob(NNAdapterContext *context, const void *data, uint64_t bytes) {
-    (void)context; /* its options only refuse, and deserialize looks at them */
+    (void)context; /* options only refuse, and deserialize checks them */
     const acme_head ours = {.magic = ACME_MAGIC, .chip = ACME_CHIP};
     acme_head head;
     if (bytes < sizeof head) return NNADAPTER_INCOMPATIBLE;
@@ -107,7 +107,7 @@ static NNAdapterStatus incompatible(NNAdapterError *error) {
                      "the program is damaged, or of another device or version; compile the model again");
 }
 
-/* What a context refuses is refused here, too: the verdict's sentence becomes the error's. */
+/* Operations that the context refuses fail here too, with the verdict's detail as message. */
 static NNAdapterStatus judge(NNAdapterContext *context, const NNAdapterModel *model, NNAdapterError *error) {
     NNAdapterVerdict verdict = {ACME_HEAD(NNAdapterVerdict), .detail = error->message, .capacity = error->capacity};
     NNAdapterAdmission admission = {ACME_HEAD(NNAdapterAdmission), .verdict = &verdict};

@@ -1,4 +1,4 @@
-/* A context: options, and a share of the device's memory. */
+/* Context: options, and a share of the device's memory. */
 #include "acme.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* CONV_2D: one row of the result at a time; each element of the filter adds a shifted row of the image to it. */
+/* CONV_2D: for each row of the result, every filter element adds a shifted row of the image. */
 #include "acme.h"
 
 typedef struct axis {
@@ -7,7 +7,7 @@ typedef struct axis {
 
 static int64_t up(int64_t value, int64_t divisor) { return value <= 0 ? 0 : (value + divisor - 1) / divisor; }
 
-/* Add `factor` times the pixels that one tap sees to a row of results. */
+/* Add `factor` times the pixels under a filter element to a row of results. */
 static void add_tap(float factor, const float *pixels, int64_t tap, const axis *across, float *row) {
     int64_t shift = tap * across->dilation - across->before;
     int64_t first = up(-shift, across->stride), end = up(across->size - shift, across->stride);

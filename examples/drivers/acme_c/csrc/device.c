@@ -1,4 +1,4 @@
-/* The devices: two of them, so that there is something to copy between. */
+/* Two devices, to allow copies between them. */
 #include "acme.h"
 
 #include <stdlib.h>
@@ -56,7 +56,7 @@ NNAdapterStatus acme_describe_device(NNAdapterDevice *device, NNAdapterCapabilit
     capability->operation_count = acme_operation_count;
     capability->operations = acme_support;
     capability->limits = "float32, images NCHW, no fused activations";
-    if (NNADAPTER_HAS(NNAdapterCapability, capability, largest_size)) { /* an older host knows nothing of it */
+    if (NNADAPTER_HAS(NNAdapterCapability, capability, largest_size)) { /* missing in older hosts */
         capability->dynamic_shapes = ACME_OPEN_SIZES;
         capability->largest_size = ACME_LARGEST_SIZE;
     }

@@ -19,7 +19,7 @@ void acme_add(const NNAdapterOperation *operation, const acme_tensor *inputs, co
     uint32_t last = axes ? axes - 1 : 0;
     for (int64_t done = 0; done < output->count; done += count) {
         add_row(x, x_steps[last], y, y_steps[last], output->data + done, count);
-        for (uint32_t axis = last; axis-- > 0;) { /* to the next row, like an odometer */
+        for (uint32_t axis = last; axis-- > 0;) { /* advance to the next row, like an odometer */
             x += x_steps[axis];
             y += y_steps[axis];
             if (++place[axis] < output->dimensions[axis]) break;

@@ -1,4 +1,4 @@
-/* Sentences for people, in buffers of the host; deadlines and cancelling. */
+/* Error messages in buffers of the host; deadlines and cancellation. */
 #include "acme.h"
 
 #include <stdarg.h>

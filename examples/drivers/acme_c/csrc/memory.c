@@ -1,4 +1,4 @@
-/* Memory of the device: pieces of the host's that are counted against limits. */
+/* Device memory: host memory that counts against limits. */
 #include "acme.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The one table of operations: verdicts, `nnadapter ops` and execution read it. */
+/* Table of operations, for verdicts, `nnadapter ops` and execution. */
 #include "acme.h"
 
 #include <string.h>

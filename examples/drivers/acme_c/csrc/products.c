@@ -15,7 +15,7 @@ static float dot(const float *x, int64_t x_step, const float *y, int64_t depth) 
     return total;
 }
 
-typedef struct product { /* sizes of one product, and how x is walked */
+typedef struct product { /* sizes of a product, and strides of x */
     int64_t rows, columns, depth, row_step, depth_step;
     bool y_transposed; /* y is [columns, depth] */
 } product;
@@ -46,7 +46,7 @@ void acme_fully_connected(const NNAdapterOperation *operation, const acme_tensor
         for (int64_t i = 0; i < output->count; i++) output->data[i] += inputs[2].data[i % weight[0]];
 }
 
-/* Rows and columns of a factor; a vector on the left is a row, one on the right a column. */
+/* Rows and columns of a factor; a left vector is a row, a right vector is a column. */
 static void matrix_size(const acme_tensor *tensor, bool left, int64_t size[2]) {
     const int64_t *end = tensor->dimensions + tensor->rank;
     size[0] = tensor->rank > 1 ? end[-2] : left ? 1 : end[-1];

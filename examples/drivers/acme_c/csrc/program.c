@@ -1,9 +1,9 @@
-/* A program is the model itself, which lives as long, with a plan of its memory. Programs that were bound share it.
- * Which temporaries share memory does not hang on sizes; how much they need is looked at in every run, where the model
- * leaves sizes open.
+/* A program is a pointer to the model, which outlives it, and a memory plan. Clones with other constants share the
+ * plan. The assignment of temporaries to slots does not depend on sizes; for dynamic shapes, each run computes their
+ * bytes.
  *
- * An execution takes that memory while it computes, and no longer: a session keeps executions of many programs, and the
- * device has room for those alone that compute at the same time. */
+ * An execution allocates device memory only while it computes: a session has executions of many programs, and the
+ * device memory suffices for concurrent ones only. */
 #include "acme.h"
 
 #include <stdatomic.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct acme_plan {
-    atomic_uint programs; /* that have it; they are destroyed from any thread */
+    atomic_uint programs; /* reference count; programs are destroyed from any thread */
     acme_slots slots;
 } acme_plan;
 
@@ -20,7 +20,7 @@ struct NNAdapterExecution {
     NNAdapterMemory **slots;
     uint64_t *bytes;     /* by slot */
     acme_tensor *values; /* by operand */
-    int64_t *dimensions; /* what `values` point to, of operands whose sizes are open; else null */
+    int64_t *dimensions; /* memory of `values[].dimensions` for dynamic shapes; otherwise null */
 };
 
 static bool is_open(const NNAdapterModel *model) {
@@ -58,13 +58,13 @@ NNAdapterStatus acme_make_program(NNAdapterContext *context, const NNAdapterMode
     atomic_init(&shared->programs, 1);
     NNAdapterStatus status = acme_plan_slots(model, &shared->slots, error);
     if (status)
-        acme_destroy_program(made); /* slots that were not planned are empty */
+        acme_destroy_program(made); /* unplanned slots are empty */
     else
         *program = made;
     return status;
 }
 
-/* Nothing of the plan depends on what constants hold, and executions read those from the program's own model. */
+/* The plan does not depend on constants, and executions read them from the program's model. */
 NNAdapterStatus acme_bind(NNAdapterProgram *program, const NNAdapterCompileRequest *request, NNAdapterProgram **bound,
                           NNAdapterError *error) {
     NNAdapterStatus status = acme_go_on(request->control, acme_now(), error);
@@ -110,7 +110,7 @@ static NNAdapterStatus allocate_slots(NNAdapterExecution *execution, NNAdapterEr
     return NNADAPTER_OK;
 }
 
-/* Room for the dimensions of operands whose sizes are open; false if there is none. */
+/* Allocate dimensions of operands with dynamic shapes; false if out of memory. */
 static bool make_room(NNAdapterExecution *execution) {
     const NNAdapterModel *model = execution->program->model;
     size_t ranks = 0;
@@ -125,7 +125,7 @@ static bool make_room(NNAdapterExecution *execution) {
     return room != NULL;
 }
 
-/* Let operands have the sizes that a run is told. */
+/* Set the sizes of operands for a run. */
 static void resize(NNAdapterExecution *execution, const NNAdapterComputeRequest *request) {
     const NNAdapterModel *model = execution->program->model;
     for (uint32_t i = 0; i < model->operand_count; i++) {
@@ -161,7 +161,7 @@ NNAdapterStatus acme_create_execution(NNAdapterProgram *program, NNAdapterExecut
     }
     for (uint32_t i = 0; i < model->operand_count; i++) {
         const NNAdapterOperand *operand = model->operands[i];
-        made->values[i].data = (float *)operand->data; /* of a constant: read, never written */
+        made->values[i].data = (float *)operand->data; /* constants are read only */
         made->values[i].rank = operand->rank;
         made->values[i].count = count_of(operand);
         if (!made->values[i].dimensions) made->values[i].dimensions = operand->dimensions;
@@ -183,7 +183,7 @@ static float *data_of(const NNAdapterTensor *tensor) {
     return tensor->memory ? (float *)(void *)(tensor->memory->data + tensor->memory_offset) : (float *)tensor->data;
 }
 
-/* An output that an operation makes is written to where it belongs at once; others are copied there at the end. */
+/* Operations write outputs in place; outputs without an operation are copied at the end. */
 static void place_values(NNAdapterExecution *execution, const NNAdapterComputeRequest *request) {
     const NNAdapterModel *model = execution->program->model;
     for (uint32_t i = model->output_count; i-- > 0;)
@@ -230,7 +230,7 @@ static NNAdapterStatus run(NNAdapterExecution *execution, const NNAdapterCompute
 typedef struct computation {
     acme_task task;
     NNAdapterExecution *execution;
-    const NNAdapterComputeRequest *request; /* it lives until the stream was synchronized */
+    const NNAdapterComputeRequest *request; /* valid until the stream is synchronized */
     double began;
 } computation;
 

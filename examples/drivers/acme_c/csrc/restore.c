@@ -1,6 +1,6 @@
-/* Bytes -> a model, piece by piece in the order in which blob.c writes them.
+/* Deserialization of a model, in the order that blob.c writes.
  *
- * The first thing that is wrong ends it: `status` is looked at once, at the end, and what is read until then is empty. */
+ * After the first error all reads are empty; `status` is checked once, at the end. */
 #include "blob.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static void spoil(source *from, NNAdapterStatus status) {
     from->left = 0;
 }
 
-/* The next piece; null if there is none of that size. */
+/* Return the next piece; null if fewer bytes remain. */
 static const void *take(source *from, uint64_t count, uint64_t each) {
     uint64_t bytes = count * each, filled;
     if (count > from->left / each || (filled = bytes + -bytes % 8) > from->left) {
@@ -38,8 +38,8 @@ static const char *take_text(source *from) {
     return text && *bytes ? text : "";
 }
 
-/* Room for `count` things, filled with 0, that is freed with the model. Each of them is at least 8 bytes in the file,
- * so no count asks for more than the bytes are worth. */
+/* Allocate `count` zeroed elements, freed with the model. Each takes at least 8 bytes in the file, which bounds the
+ * allocation. */
 static void *room(source *from, uint64_t count, uint64_t each) {
     acme_restored *into = from->into;
     void *made = NULL;
@@ -57,7 +57,7 @@ static void *room(source *from, uint64_t count, uint64_t each) {
     return made;
 }
 
-/* Positions of operands. */
+/* Read operand indices. */
 static const int32_t *take_positions(source *from, uint32_t count, uint32_t operands, int32_t smallest) {
     const int32_t *positions = take(from, count, sizeof *positions);
     for (uint32_t i = 0; positions && i < count; i++)
@@ -83,7 +83,7 @@ static NNAdapterOperand operand_of(source *from) {
     made.name = take_text(from);
     made.dimensions = take(from, row->rank, sizeof *made.dimensions);
     if (row->lifetime == NNADAPTER_CONSTANT) made.data = take(from, row->bytes, 1);
-    bool counted = row->data_type == NNADAPTER_FLOAT32; /* others only pass from an input to an output */
+    bool counted = row->data_type == NNADAPTER_FLOAT32; /* other types only pass from an input to an output */
     if (!made.dimensions || (counted && !has_bytes(made.dimensions, made.rank, made.bytes)))
         spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
     if (!made.bytes) made.data = NULL;
@@ -154,7 +154,7 @@ static void restore(source *from, NNAdapterModel *model) {
 
 NNAdapterStatus acme_restore(const void *data, uint64_t bytes, acme_restored **restored, NNAdapterError *error) {
     acme_restored *made = calloc(1, sizeof *made);
-    char *copy = malloc(bytes + 1); /* aligned, whatever `data` is, and there when the host's bytes are gone */
+    char *copy = malloc(bytes + 1); /* aligned, and independent of the host's buffer */
     if (made) made->bytes = copy;
     if (!made || !copy) {
         free(made);

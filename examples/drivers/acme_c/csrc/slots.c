@@ -1,4 +1,4 @@
-/* Temporaries that do not live at the same time share a slot. Each takes the slot that was left last. */
+/* Temporaries with disjoint lifetimes share a slot. Each takes the most recently freed slot. */
 #include "acme.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static void find_last_readers(const NNAdapterModel *model, uint32_t *last) {
     }
 }
 
-/* `leave`: put a slot that nobody reads any more on the pile of free ones. */
+/* `leave`: push a slot without further readers on the free list. */
 static void leave(acme_slots *slots, int32_t operand, uint32_t *pile, uint32_t *free_count) {
     pile[(*free_count)++] = (uint32_t)slots->slot_of[operand];
 }
@@ -41,7 +41,7 @@ static void assign(const NNAdapterModel *model, acme_slots *slots, uint32_t *las
             int32_t operand = operation->inputs[j];
             if (!is_temporary(model, operand) || last[operand] != i) continue;
             leave(slots, operand, pile, &free_count);
-            last[operand] = UINT32_MAX; /* it may stand among the inputs twice */
+            last[operand] = UINT32_MAX; /* it may be an input twice */
         }
     }
 }

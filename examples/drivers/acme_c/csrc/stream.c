@@ -1,4 +1,4 @@
-/* A stream is a thread that takes tasks from a queue. An event counts its records, and those that were reached. */
+/* A stream is a thread with a task queue. An event counts its records, and the records reached. */
 #include "acme.h"
 
 #include <stdlib.h>
@@ -8,14 +8,14 @@
 
 struct NNAdapterStream {
     NNAdapterDevice *device;
-    NNAdapterStream *next; /* of the device's streams */
+    NNAdapterStream *next; /* in the device's list */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     acme_task *first, *last;
-    uint64_t pending; /* tasks that are not done */
+    uint64_t pending; /* unfinished tasks */
     bool ending;
-    NNAdapterStatus failure; /* the first one since the last synchronization */
+    NNAdapterStatus failure; /* first failure since the last synchronization */
     char message[MESSAGE_BYTES];
 };
 
@@ -23,7 +23,7 @@ struct NNAdapterEvent {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t recorded, reached;
-    NNAdapterStatus failure; /* of the stream, when it came to the last record that was reached */
+    NNAdapterStatus failure; /* failure of the stream at the last record reached */
     char message[MESSAGE_BYTES];
 };
 
@@ -142,7 +142,7 @@ static void destroy_event(NNAdapterEvent *event) {
     free(event);
 }
 
-typedef struct mark { /* to reach a record, or to wait for it */
+typedef struct mark { /* task that reaches a record, or waits for it */
     acme_task task;
     NNAdapterEvent *event;
     NNAdapterStream *stream;

@@ -1,4 +1,4 @@
-/* The table that the library exports. */
+/* Function table that the library exports. */
 #include "acme.h"
 
 static const NNAdapterDriver driver = {

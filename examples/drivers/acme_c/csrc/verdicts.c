@@ -1,4 +1,4 @@
-/* What the device says of operations and of whole segments. */
+/* Verdicts on operations, and admission of segments. */
 #include "acme.h"
 
 #include <string.h>
@@ -79,7 +79,7 @@ NNAdapterStatus acme_admit(NNAdapterContext *context, const NNAdapterModel *mode
     NNAdapterStatus status = acme_plan_slots(model, &slots, error);
     if (status) return status;
     admission->memory_bytes = slots.total;
-    uint64_t needed = slots.total; /* and what goes in, comes out, or is constant, each of which must fit as well */
+    uint64_t needed = slots.total; /* plus inputs, outputs and constants, which must fit too */
     for (uint32_t i = 0; i < model->operand_count && needed <= context->pool.limit; i++)
         if (model->operands[i]->lifetime != NNADAPTER_TEMPORARY) needed += acme_chunks(model->operands[i]->bytes);
     if (needed > context->pool.limit)

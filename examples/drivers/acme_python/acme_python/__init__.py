@@ -1,1 +1,1 @@
-"""An nnadapter driver for a made-up accelerator."""
+"""nnadapter driver for a fictional accelerator."""

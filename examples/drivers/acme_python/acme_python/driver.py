@@ -1,4 +1,4 @@
-"""The driver: what the device takes of each operation, and which kernel computes it."""
+"""Driver: a table of operations and the kernels that compute them."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ ELEMENTWISE = {"ADD": np.add, "MUL": np.multiply, "RELU": lambda x: np.maximum(x
 
 
 class AcmeDriver(TableDriver):
-    """What the entry point names."""
+    """Driver class that the entry point names."""
 
     info = DeviceInfo(name="acme_python", vendor="Acme", sub_type="A1", version="1.0.0")
     limits = "float32, images as NCHW, nothing quantized"

@@ -1,11 +1,11 @@
-"""What the device computes. numpy stands for the hardware."""
+"""Kernels of the device; numpy takes the place of the hardware."""
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 
 def convolution(operation):
-    """CONV_2D: image [N, C, H, W], filters [O, C/group, kH, kW], bias [O]; what is known beforehand first."""
+    """Return a function for CONV_2D: image [N, C, H, W], filters [O, C/group, kH, kW], bias [O] -> image."""
     top, left, bottom, right = operation.pads
     (down, across), (apart_down, apart_across) = operation.strides, operation.dilations
     group, (outer, inner, height, width) = operation.group, operation.filter.type.dimensions
