@@ -1,20 +1,19 @@
-"""Placement of buffers in one block of host memory, and a pool of such blocks (arenas).
+"""Placement of buffers in one block of memory, and a pool of such blocks (arenas).
 
-Placement: buffers with overlapping lifetimes must not overlap in memory. Buffers are placed in some order, each at the
-lowest offset free during its entire lifetime. Several orders are tried and the smallest arena wins:
+Buffers with overlapping lifetimes must not overlap in memory. They are placed in some order, each at the lowest offset
+free during its lifetime. The smallest arena of several orders wins:
 
 1. By breadth (bytes alive at the same time), then size times lifetime.
-2. By size, largest first.
+2. By size.
 3. By first step.
-4. Repeatedly from the best order: buffers that end at the top of the arena move to the front.
+4. From the best order, repeatedly: buffers at the top of the arena move to the front.
 
-The search stops at the lower bound. With too many pairs of overlapping lifetimes, `place_by_time` is used instead.
+The search stops at the lower bound. `place_by_time` handles very many overlapping lifetimes.
 
 Sources: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by breadth and
-by size. Step 4 follows the hill-climbing allocator of Arm's compiler Vela for Ethos-U, but is deterministic.
+by size; step 4: hill-climbing allocator of Arm's compiler Vela for Ethos-U, here deterministic.
 
-Pool: programs of all shapes share arenas, one per concurrent computation, so a plan needs no working memory of its own
-and a new shape does not wait for fresh pages.
+All programs share the pool, one arena per concurrent computation, so new shapes need no fresh pages.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from nnadapter.errors import OutOfMemoryError
 from nnadapter.ir.operand import Array
 
 ALIGNMENT = 64
-"""Alignment of offsets in bytes: a cache line and the widest vector register."""
+"""Bytes: a cache line and the widest vector register."""
 
 
 class Buffer(NamedTuple):
@@ -52,7 +51,7 @@ def padded_sizes(buffers: Sequence[Buffer]) -> list[int]:
 
 
 def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
-    """Return, for every step, the sum of `amounts` over buffers alive then."""
+    """Return, for every step, the sum of `amounts` of living buffers."""
     change = [0] * (max((buffer.last for buffer in buffers), default=-1) + 2)
     for buffer, amount in zip(buffers, amounts, strict=True):
         change[buffer.first] += amount
@@ -61,7 +60,7 @@ def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
 
 
 def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
-    """Return, for every buffer, the buffers with overlapping lifetimes."""
+    """Return, for every buffer, those with overlapping lifetimes."""
     neighbor_indices: list[list[int]] = [[] for _ in buffers]
     active: list[int] = []
     for index in sorted(range(len(buffers)), key=lambda index: buffers[index].first):
@@ -75,7 +74,7 @@ def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
 
 
 def place_by_time(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
-    """Return offsets: each buffer takes the tightest gap free at its first step. `sizes` are padded."""
+    """Return offsets: each buffer takes the tightest gap at its first step."""
     offsets = [0] * len(buffers)
     expiring: dict[int, list[int]] = {}
     gaps = _Gaps()
@@ -111,7 +110,7 @@ class _Gaps:
         return start
 
     def give_back(self, start: int, end: int) -> None:
-        """Free an interval and merge it with adjacent gaps."""
+        """Free an interval."""
         if start == end:
             return
         if start in self._by_end:
@@ -125,7 +124,6 @@ class _Gaps:
         self._add(start, end)
 
     def _extend(self, size: int) -> int:
-        """Allocate at the end, starting in the gap that touches it, if any."""
         start = self._end
         if start in self._by_end:
             start = self._by_end[start]
@@ -149,9 +147,9 @@ def _first_at_least(gaps: list[tuple[int, int]], size: int, start: int = -1) -> 
 _MOST_TRIES = 16
 _FEWEST_TRIES = 3
 _WORK = 16_000
-"""Limit on buffers plus pairs examined by all tries together; the first `_FEWEST_TRIES` run regardless."""
+"""Limit on buffers and pairs examined by all tries."""
 _MOST_PAIRS = 1_000_000
-"""Above this number of overlapping pairs, no order is tried."""
+"""Limit of overlapping pairs for trying orders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +157,10 @@ class BufferPlacement:
     """Offsets of buffers in an arena."""
 
     offsets: tuple[int, ...]
-    """In bytes, one per buffer."""
+    """Byte offsets, one per buffer."""
     arena_bytes: int
     lower_bound_bytes: int
-    """Maximum number of bytes alive at once."""
+    """Maximum of bytes alive at once."""
 
 
 def place(buffers: Sequence[Buffer]) -> BufferPlacement:
@@ -188,7 +186,7 @@ def place(buffers: Sequence[Buffer]) -> BufferPlacement:
 def _tries(
     buffers: Sequence[Buffer], sizes: Sequence[int], breadths: Sequence[int], count: int
 ) -> Iterator[tuple[list[int], int]]:
-    """Yield offsets and arena size of up to `count` orders."""
+    """Yield offsets and arena sizes."""
     adjacency = neighbors(buffers)
     attempts = []
     for key in _keys(buffers, sizes, breadths):
@@ -221,7 +219,7 @@ def _keys(
 def _place_in_order(
     order: Sequence[int], sizes: Sequence[int], adjacency: Sequence[Sequence[int]]
 ) -> tuple[list[int], int]:
-    """Return the offsets, each the lowest free one, and the end of the last buffer."""
+    """Return lowest free offsets, and the end of the last buffer."""
     offsets = [-1] * len(order)
     arena = 0
     for index in order:
@@ -233,7 +231,6 @@ def _place_in_order(
 
 
 def _lowest_gap(intervals: Sequence[tuple[int, int]], size: int) -> int:
-    """Return the lowest offset where `size` bytes fit between sorted (offset, size) intervals."""
     offset = 0
     for start, length in intervals:
         if start - offset >= size:
@@ -243,7 +240,6 @@ def _lowest_gap(intervals: Sequence[tuple[int, int]], size: int) -> int:
 
 
 def _pairs(buffers: Sequence[Buffer]) -> int:
-    """Return an upper bound on the number of pairs with overlapping lifetimes."""
     counts = alive(buffers, [1] * len(buffers))
     return sum(counts[buffer.first] for buffer in buffers)
 
@@ -261,17 +257,13 @@ class Arena:
     def __init__(self, nbytes: int, *, shared: bool = False) -> None:
         self.bytes: Array = _shared(nbytes) if shared else _aligned(nbytes)
         self.bound: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
-        """State of executions that points into these bytes; dropped with the arena."""
+        """State of executions that points into these bytes."""
         self.used_bytes = 0
-        """Largest size requested so far; bytes beyond were never written."""
+        """Largest requested size; bytes beyond were never written."""
 
 
 class Arenas:
-    """Pool of arenas. Lock-free, so safe in threads and signal handlers.
-
-    Args:
-        shared: other processes can map the arenas.
-    """
+    """Pool of arenas, optionally shared with other processes. Lock-free, so safe in threads and signal handlers."""
 
     def __init__(self, *, shared: bool = False) -> None:
         self._shared = shared
@@ -279,12 +271,7 @@ class Arenas:
 
     @contextmanager
     def acquire(self, nbytes: int, holder: object = None) -> Iterator[Arena]:
-        """Yield an arena of at least `nbytes` for exclusive use.
-
-        Args:
-            nbytes: required size.
-            holder: the execution; an idle arena with its state in `bound` is preferred.
-        """
+        """Yield an arena of at least `nbytes` for exclusive use, preferably one with state of `holder`."""
         arena = self._take(nbytes, holder)
         try:
             yield arena
@@ -293,7 +280,7 @@ class Arenas:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes ever used of the idle arenas."""
+        """Used bytes of idle arenas."""
         return sum(arena.used_bytes for arena in list(self._idle))
 
     def close(self) -> None:
@@ -302,7 +289,7 @@ class Arenas:
     def _take(self, nbytes: int, holder: object) -> Arena:
         arena = self._idle_for(holder)
         if arena is None or arena.bytes.size < nbytes:
-            # Powers of two: it seldom has to grow, and unwritten pages cost nothing.
+            # Powers of two: seldom grows, and unwritten pages cost nothing.
             arena = Arena(1 << (max(nbytes, _SMALLEST_BYTES) - 1).bit_length(), shared=self._shared)
         arena.used_bytes = max(arena.used_bytes, nbytes)
         return arena

@@ -37,12 +37,7 @@ OutputCheck = Sequence[tuple[tuple[int | None, ...], np.dtype[Any]] | None]
 
 
 def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Context]:
-    """Open a device and create a context on it; attach the trace if it records.
-
-    Raises:
-        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
-        InvalidOptionError: an option is invalid.
-    """
+    """Open a device and create a context with the trace."""
     device, create = _opened(selected)
     try:
         context = named_call(selected.name, "create_context")(create, selected.options)
@@ -71,7 +66,7 @@ def _opened(selected: Selected) -> tuple[Device, Callable[[OptionValues], Contex
 
 
 def has_of(name: str, device: Device, attribute: str) -> bool:
-    """Return a boolean property of a device: `has_memory`, `has_streams` or `has_raw_inputs`."""
+    """Return `has_memory`, `has_streams` or `has_raw_inputs` of a device."""
     try:
         return bool(named_call(name, attribute)(getattr, device, attribute))
     except errors.NNAdapterError:
@@ -84,7 +79,7 @@ def has_of(name: str, device: Device, attribute: str) -> bool:
 
 
 def ask_supported(context: Context, model: SegmentModel, expected: int) -> Sequence[Verdict]:
-    """Return one verdict per operation; if the driver raises or returns anything else, all are refusals."""
+    """Return one verdict per operation; all refusals if the driver raises or returns anything else."""
     try:
         verdicts = list(context.supported(model))
         if len(verdicts) == expected and all(map(_is_verdict, verdicts)):
@@ -98,7 +93,7 @@ def ask_supported(context: Context, model: SegmentModel, expected: int) -> Seque
 
 
 def ask_admission(context: Context, model: SegmentModel) -> Admission:
-    """Return the device's answer about a final segment; a refusal if the driver raises."""
+    """Return the answer about a final segment; a refusal if the driver raises."""
     try:
         admission = context.admit(model)
         if isinstance(admission, Admission) and _is_verdict(admission.verdict):
@@ -126,7 +121,7 @@ def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Uns
 
 
 def ask_profile(context: Context, capability: Capability) -> Profile | Unsupported | None:
-    """Return the declared profile, None if there is none, or a refusal if it is invalid."""
+    """Return the declared profile, None, or a refusal of an invalid one."""
     try:
         context_profile = context.profile()
     except errors.FAILURES as error:
@@ -143,15 +138,10 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
 
 
 def checked_program(program: object) -> Program:
-    """Return a compiled or deserialized program after checking its type and sizes.
-
-    Raises:
-        CompilationError: it is not a Program.
-        TypeError: its memory sizes are not integers.
-    """
+    """Return a compiled or loaded program after checking its type and sizes."""
     if not isinstance(program, Program):
         raise errors.CompilationError(f"the driver gave {type(program).__name__}, expected a Program")
-    # A size that is not a number would otherwise fail later, outside the handling of driver errors.
+    # otherwise it would fail outside the handling of driver errors
     for nbytes in (program.memory_bytes, program.execution_bytes, *program.shared_bytes.values()):
         operator.index(nbytes)
     return program
@@ -191,7 +181,7 @@ def create_execution(program: Program) -> Execution:
 
 
 def use_memory(device: str, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a device's memory (`allocate`, `copy_in` or `copy_out`); errors carry device and phase."""
+    """Call a function of device memory; errors carry device and phase."""
     try:
         return named_call(device, call)(function, *arguments)
     except errors.NNAdapterError as error:
@@ -273,7 +263,7 @@ def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
 
 
 def blamed_nodes(error: BaseException, count: int) -> dict[int, Unsupported]:
-    """Return the refusals of a CompilationError for the `count` nodes, without malformed entries."""
+    """Return the valid refusals of a CompilationError for `count` nodes."""
     refused = error.refused if isinstance(error, errors.CompilationError) else {}
     return {
         position: refusal

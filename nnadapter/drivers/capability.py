@@ -1,4 +1,4 @@
-"""Device capabilities: limits, options, accepted operations and declared speed, as frozen values."""
+"""Device capabilities: limits, options, supported operations and speed, as frozen values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nnadapter.ir.operand import DataType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Speed of a device in seconds, bytes per second and floating-point operations (FLOP) per second.
+    """Speed of a device, attained rather than promised by a data sheet.
 
     An operation takes `operation_seconds` plus the longer of FLOP / peak and bytes / bandwidth. A segment adds
     `launch_seconds` and, for each input and output, `transfer_seconds` plus bytes / `transfer_bandwidth`. A
-    multiply-add counts as two. Declare attained speeds, not those of a data sheet.
+    multiply-add counts as two FLOP.
 
     Sources: Williams, Waterman, Patterson: Roofline (CACM 2009); Hockney's model of messages (`r`-infinity, `n`-half).
     """
@@ -36,17 +36,15 @@ class Profile:
     operation_seconds: float = 0.0
     """Overhead of one operation."""
     peak_of_dtype: Mapping[str, float] = field(default_factory=dict)
-    """Data type of an operation's first input -> (integer or floating-point) operations per second."""
+    """Data type of an operation's first input -> operations per second."""
     boundary_dtypes: frozenset[str] | None = None
-    """Data types that are transferred unchanged; None for all. The driver converts others on the host, which costs
-    time.
-    """
+    """Data types transferred unchanged; None for all. The driver converts others on the host, which costs time."""
     channels_last: bool = False
-    """The device reorders transferred tensors of rank 4 between [N, C, H, W] and channels-last."""
+    """Transferred tensors of rank 4 are reordered from or to channels-last."""
     host_memory: bool = False
     """The device computes in host memory, so transfers cost nothing."""
     simulated: bool = False
-    """The device is a simulator: these are the limits of the simulated hardware, and its clock follows them."""
+    """Simulator, with the limits and the clock of the simulated hardware."""
 
 
 def flaw(profile: object) -> str:
@@ -102,7 +100,7 @@ _WRONG = {
     "host_memory": _flag,
     "simulated": _flag,
 }
-"""Field -> check that returns the expected value in words, or an empty string if the value is valid."""
+"""Field -> check that returns the expected value as text if the value is invalid."""
 
 
 class DeviceType(StrEnum):
@@ -137,11 +135,11 @@ class DeviceRole(StrEnum):
     """Role of a device in a session. External drivers are always accelerators."""
 
     ACCELERATOR = "accelerator"
-    """Gets the nodes that it supports; earlier requested devices come first."""
+    """Gets supported nodes, in the order of requested devices."""
     HOST = "host"
-    """Runs nodes that no other device supports, and work that another device failed to do. Always present."""
+    """Runs nodes that no other device supports, and work that failed elsewhere. Always present."""
     LAST_RESORT = "last resort"
-    """Runs nodes that even the host refuses. Consulted only then, unless the user requests it."""
+    """Runs nodes that even the host refuses."""
 
     @property
     def accelerates(self) -> bool:
@@ -155,7 +153,7 @@ class Option:
 
     name: str
     default: bool | int | float | str | tuple[str, ...]
-    """Defines the type, too. A tuple of strings is passed as a list or as comma-separated text."""
+    """Defines the type. A tuple of strings can also be passed as comma-separated text."""
     help: str
     """One sentence."""
     choices: tuple[str, ...] = ()
@@ -163,7 +161,7 @@ class Option:
     minimum: int | float | None = None
     """Smallest allowed number."""
     affects_speed: bool = True
-    """True if the option may change the speed of supported operations. Calibrations are stored per value."""
+    """True if the option may change the speed. Calibrations are stored per value."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -178,15 +176,15 @@ class Option:
 
 OptionValue = bool | int | float | str | tuple[str, ...]
 OptionValues = Mapping[str, OptionValue]
-"""All options of a device, validated, with defaults filled in."""
+"""All options of a device, validated, with defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSupport:
-    """Row of `nnadapter ops DEVICE`: a supported operation and its limits."""
+    """Row of `nnadapter ops DEVICE`."""
 
     type: str
-    """Operation name in the adapter IR, or `domain::op_type` for devices with ONNX models."""
+    """Operation of the adapter IR, or `domain::op_type` for ONNX."""
     dtypes: frozenset[DataType]
     """Data types of the first input."""
     ranks: tuple[int, int]
@@ -196,11 +194,7 @@ class OperationSupport:
 
 
 class OperationRows(Sequence[OperationSupport]):
-    """Lazily computed rows: most sessions never read them, and the tables are slow to import.
-
-    Args:
-        make: returns the rows; called once.
-    """
+    """Rows computed on first use, because tables are slow to import."""
 
     def __init__(self, make: Callable[[], Iterable[OperationSupport]]) -> None:
         self._make = make
@@ -232,21 +226,21 @@ class DynamicShapes(StrEnum):
     NONE = "none"
     """Every program has static shapes."""
     ANY = "any"
-    """One program runs at any size, if `Context.admit` accepts the model. Dimensions of 0 occur in ONNX models only as
-    inputs of Concat; in adapter IR, where the model asks for them.
+    """One program runs at any size, if `Context.admit` accepts the model. In ONNX models, only
+    inputs of Concat have dimensions of 0.
     """
     BOUNDED = "bounded"
-    """One program runs at sizes within `Capability.dimension_bounds`. For devices with adapter IR only."""
+    """One program runs at sizes within `Capability.dimension_bounds`. For adapter IR only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DimensionBounds:
-    """Bounds for tensors with dynamic shapes. The driver itself judges static shapes."""
+    """Bounds for tensors with dynamic shapes. Drivers judge static shapes themselves."""
 
     smallest: int = 0
-    """Smallest size of a dimension."""
+    """Smallest dimension."""
     largest: int | None = None
-    """Largest size of a dimension; None for no limit."""
+    """Largest dimension; None for no limit."""
     largest_elements: int | None = None
     """Largest number of elements of a tensor; None for no limit."""
 
@@ -265,14 +259,13 @@ class Capability:
         dynamic_shapes: support for dynamic shapes.
         dimension_bounds: supported sizes, for `DynamicShapes.BOUNDED`.
         checks_indices: the device raises for an index or length out of range before it accesses memory. Other devices
-            get no node with a computed index that is not proven to be in range.
-        supports_external_initializers: ONNX segments may refer to large weights instead of containing them, see
-            `nnadapter.onnx.references`.
+            get no node with a computed index that may be out of range.
+        supports_external_initializers: ONNX segments may refer to large weights, see `nnadapter.onnx.references`.
         domains: for `ModelForm.IR`: ONNX domains from which ops without a converter become operations CUSTOM.
         memory_bytes: size of device memory; None for no limit. `Context.admit` judges segments one by one, so a device
             that holds all programs of a plan at once must leave space for the others.
         options: options of a context.
-        operations: rows for `nnadapter ops DEVICE`; empty if only `supported` can tell. See `OperationRows`.
+        operations: rows for `nnadapter ops DEVICE`; empty if only `supported` can tell.
         limits: limits of all operations, as text.
         profile: speed; None if undeclared. `Context.profile` takes precedence.
     """
@@ -314,13 +307,13 @@ class MemoryStatistics:
     total_bytes: int
     used_bytes: int
     peak_bytes: int
-    """Maximum of `used_bytes` since the device was opened."""
+    """Maximum since the device was opened."""
     allocations: int | None = None
-    """Number of allocations since then; None if the driver does not count."""
+    """Allocations since then; None if not counted."""
     bytes_in: int | None = None
-    """Bytes copied from the host to the device since then."""
+    """Copied from the host to the device since then."""
     bytes_out: int | None = None
-    """Bytes copied from the device to the host since then."""
+    """Copied from the device to the host since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +321,7 @@ class DeviceInfo:
     """Row of `nnadapter devices`."""
 
     name: str
-    """Name in device requests: `fake_npu`, or `driver:id` if the driver has several devices."""
+    """`fake_npu`, or `driver:id` if the driver has several devices."""
     vendor: str = ""
     type: DeviceType = DeviceType.ACCELERATOR
     sub_type: str = ""
@@ -339,11 +332,11 @@ class DeviceInfo:
     reason: str = ""
     """Cause and remedy if the device is not available."""
     installable: bool = True
-    """Installing something can make the device available; False for other hardware or another operating system."""
+    """True if something can be installed that makes the device available."""
     distribution: str = ""
-    """Installed distribution that contains the driver."""
+    """Distribution that contains the driver."""
     capability: Capability | None = None
-    """None if the device is not available."""
+    """None if not available."""
 
     def to_dict(self) -> dict[str, Any]:
         return {

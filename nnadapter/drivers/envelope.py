@@ -1,7 +1,7 @@
 """File format of stored programs.
 
-Layout: magic, version and header length as little-endian uint32, SHA-256 of the length and of everything after the
-digest, header, contents.
+Magic, version and header length as little-endian uint32, SHA-256 of the length and of everything after the digest,
+header, contents.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Envelope(NamedTuple):
     magic: bytes
     """8 bytes, unique to this kind."""
     version: int
-    """Increased with every incompatible change; other versions are refused."""
+    """Changes with the format; other versions are refused."""
 
     def close(self, header: bytes, contents: Iterable[bytes | memoryview]) -> bytes:
         parts = (header, *contents)
@@ -37,7 +37,7 @@ class Envelope(NamedTuple):
         return b"".join((_PREFIX.pack(self.magic, self.version, len(header), digest.digest()), *parts))
 
     def header_of(self, blob: memoryview) -> bytes | None:
-        """Return the header without verifying the digest; None for another kind or version."""
+        """Return the unverified header; None for another kind or version."""
         if len(blob) < PREFIX_BYTES:
             return None
         magic, version, length, _ = _PREFIX.unpack_from(blob)

@@ -1,8 +1,7 @@
 """Named driver calls for crash traces, and translation of third-party errors.
 
-A crash in C ends the process without running Python, but `faulthandler` still prints the function names of every
-thread. So drivers are called through a function named like `device 'acme_c', call 'compute', segment 3 (nodes 'conv1'
-and 12 more)`.
+After a crash in C, `faulthandler` still prints function names. So drivers are called through functions named like
+`device 'acme_c', call 'compute', segment 3 (nodes 'conv1' and 12 more)`.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from nnadapter.process.resources import memoize
 
 
 def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:
-    """Return a function that calls its first argument with the others and has a descriptive name for crash traces.
+    """Return a function that calls its first argument with the others, and has a name for crash traces.
 
     Args:
         device: device name.
         call: the driver's method.
-        segment: index of the segment, if any.
+        segment: index of the segment.
         nodes: names of its nodes.
     """
     return _named(
@@ -33,7 +32,7 @@ def named_call(device: str, call: str, segment: int | None = None, nodes: Sequen
 
 
 class NamedCalls(dict[str, Callable[..., Any]]):
-    """Cache of `named_call` for one device and segment, by method."""
+    """Cache of `named_call` by method."""
 
     def __init__(self, device: str, segment: int | None = None, nodes: Sequence[str] = ()) -> None:
         super().__init__()
@@ -53,7 +52,7 @@ def _named(name: str) -> Callable[..., Any]:
 
 @memoize(1)
 def print_crashes() -> None:
-    """Enable `faulthandler` on standard error, unless it is enabled already."""
+    """Enable `faulthandler`, unless it is enabled already."""
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         with suppress(OSError, ValueError):  # closed
             faulthandler.enable(sys.__stderr__)
@@ -76,16 +75,16 @@ _LONGEST = 300
 def translated_as(
     problem: str, advice: str, kind: type[NNAdapterError], words: Callable[[BaseException], str]
 ) -> Iterator[None]:
-    """Translate foreign exceptions of the block into `kind`: problem, `words(error)`, advice."""
+    """Translate third-party exceptions of the block into `kind`."""
     try:
         yield
     except NNAdapterError:
         raise
-    except Exception as error:  # packages raise RuntimeError, TypeError, ValueError and their own errors
+    except Exception as error:  # packages raise all kinds of errors
         raise kind(f"{problem}: {words(error)}; {advice}") from error
 
 
 def one_line(text: str, error: BaseException) -> str:
-    """Return a message on one line, shortened; the error's type name if it is empty."""
+    """Return a short message on one line; the error's type name if empty."""
     joined = " ".join(text.split())
     return (joined if len(joined) <= _LONGEST else f"{joined[:_LONGEST]}…") or type(error).__name__

@@ -1,7 +1,7 @@
 """Geometry of windows, resizes, slices and pads, for lowerings.
 
-Each function depends only on types and attributes of a `NamedOperation`, so a lowering calls it once. It is
-independent of `nnadapter.ir.definition`; tests compare both.
+The functions depend only on types and attributes, so a lowering calls them once. Tests compare them with
+`nnadapter.ir.definition`, which is independent.
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ import numpy as np
 from nnadapter.ir import Array, Layout, NamedOperation, OperandType
 
 Coordinates = Callable[[Array, np.float32, np.float32, np.float32], Array]
-"""Output indices, input size, output size and scale -> input coordinates; all float32."""
+"""Output indices, input size, output size and scale -> input coordinates, all float32."""
 
 
 def window_padding(operation: NamedOperation) -> tuple[tuple[int, int], ...]:
-    """Return the padding that makes every window of a convolution or pool complete.
+    """Return (before, after) padding per spatial axis that completes every window of CONV_2D, CONV_3D or a pool.
 
-    Equals `pads`, plus more at the end if `ceil_mode` leaves the last window partly outside. Pools must ignore it:
+    This is `pads`, plus more at the end if `ceil_mode` leaves the last window partly outside. Pools must ignore it:
     fill with the smallest number for a maximum, or with 0 for a sum divided by `window_divisors`.
-
-    Args:
-        operation: CONV_2D, CONV_3D, or a pool.
-
-    Returns:
-        (before, after) for every spatial axis.
     """
     return tuple(
         (begin, max(end, (count - 1) * stride + (kernel - 1) * dilation + 1 - begin - size))
@@ -36,12 +30,9 @@ def window_padding(operation: NamedOperation) -> tuple[tuple[int, int], ...]:
 
 
 def window_divisors(operation: NamedOperation) -> Array:
-    """Return the divisor of each window of AVERAGE_POOL_2D or AVERAGE_POOL_3D.
+    """Return the divisor of each window of AVERAGE_POOL_2D or AVERAGE_POOL_3D, with one axis per spatial axis.
 
-    Padding counts if `count_include_pad` is set; the additional padding of `ceil_mode` never does.
-
-    Returns:
-        Array of the result's data type with one axis per spatial axis.
+    Padding counts with `count_include_pad`; the additional padding of `ceil_mode` never does.
     """
     inside = bool(operation.count_include_pad)
     counts = [
@@ -53,32 +44,19 @@ def window_divisors(operation: NamedOperation) -> Array:
 
 
 def transposed_crop(operation: NamedOperation) -> tuple[slice, ...]:
-    """Return the crop that turns an unpadded transposed convolution into the result.
+    """Return a slice per spatial axis that crops an unpadded transposed convolution to the result.
 
-    An unpadded axis has `stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding` elements. Unlike the pads
-    of most libraries, the crop may be asymmetric.
-
-    Args:
-        operation: CONV_2D_TRANSPOSE or CONV_3D_TRANSPOSE.
-
-    Returns:
-        A slice for every spatial axis.
+    An unpadded axis has `stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding` elements. The crop may be
+    asymmetric, unlike the pads of most libraries.
     """
     pads, sizes = operation.pads, _sizes(operation.output.type)
     return tuple(slice(begin, begin + size) for begin, size in zip(pads, sizes, strict=False))
 
 
 def resize_coordinates(operation: NamedOperation, axis: int) -> Array:
-    """Return input coordinates of the elements along an axis of a resized result, neither rounded nor clamped.
+    """Return the input coordinate of each element along an axis of a resized result, neither rounded nor clamped.
 
     Source: ONNX Resize-19, `coordinate_transformation_mode`; in float32, as ONNX Runtime computes it.
-
-    Args:
-        operation: RESIZE_NEAREST or RESIZE_LINEAR.
-        axis: nonnegative index of the axis.
-
-    Returns:
-        float32, one per element of the result along the axis.
     """
     size, output_size = operation.input.type.dimensions[axis], operation.output.type.dimensions[axis]
     mode = _COORDINATES[operation.coordinate_transformation_mode]
@@ -97,8 +75,8 @@ def linear_indices(operation: NamedOperation, axis: int) -> tuple[Array, Array, 
     """Return the neighbors and weights of RESIZE_LINEAR along an axis.
 
     Returns:
-        Lower index (int64), upper index (int64) and weight of the upper element (float32), one each per element of the
-        result along the axis: `x[lower] * (1 - weight) + x[upper] * weight`.
+        lower (int64), upper (int64) and weight (float32) per element of the result: `x[lower] * (1 - weight) +
+        x[upper] * weight`.
     """
     last = operation.input.type.dimensions[axis] - 1
     places = np.clip(resize_coordinates(operation, axis), 0, last)
@@ -115,7 +93,7 @@ def resized_axes(operation: NamedOperation) -> tuple[int, ...]:
 
 
 def slices(operation: NamedOperation) -> tuple[slice, ...]:
-    """Return numpy's index for SLICE: a slice for every axis, with steps of either sign.
+    """Return numpy's index for SLICE: a slice per axis, with steps of either sign.
 
     An end before the first element, stored as -(size + 1), becomes None.
     """
@@ -126,11 +104,7 @@ def slices(operation: NamedOperation) -> tuple[slice, ...]:
 
 
 def positive_slices(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple[int, ...]]:
-    """Return `slices` for devices without negative steps.
-
-    Returns:
-        A slice with positive step for every axis; the axes to reverse afterwards.
-    """
+    """Return `slices` with positive steps, and the axes to reverse afterwards."""
     axis_slices, reversed_axes = list(slices(operation)), []
     for axis, size in enumerate(operation.input.type.dimensions):
         if axis_slices[axis].step is not None and axis_slices[axis].step < 0:
@@ -141,11 +115,7 @@ def positive_slices(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple
 
 
 def crop_and_padding(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple[tuple[int, int], ...]]:
-    """Return crop and padding of PAD; negative pads crop.
-
-    Returns:
-        A slice for every axis, and (before, after) for every axis.
-    """
+    """Return PAD's crop, from negative pads, as a slice per axis, and its padding (before, after) per axis."""
     sizes, pads = operation.input.type.dimensions, operation.pads
     pairs = tuple(zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
     crops = tuple(slice(max(0, -begin), size - max(0, -end)) for size, (begin, end) in zip(sizes, pairs, strict=True))
@@ -153,7 +123,6 @@ def crop_and_padding(operation: NamedOperation) -> tuple[tuple[slice, ...], tupl
 
 
 def _sizes(type_: OperandType) -> tuple[int, ...]:
-    """Return the sizes of the spatial axes."""
     return type_.dimensions[1:-1] if type_.layout is Layout.NHWC else type_.dimensions[2:]
 
 

@@ -8,21 +8,19 @@
     6  Execution.compute        inputs -> outputs
 
 The host calls them in this order. It asks `supported` about the entire graph and `admit` (optional) about every final
-segment. Only an admitted segment obliges the driver to compile. `Capability.form` selects the form of models: adapter
-IR (`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
+segment; only an admitted segment obliges the driver to compile. `Capability.form` selects adapter IR
+(`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
 
 Dynamic shapes: with `Capability.dynamic_shapes`, dimensions and attributes of an adapter IR model may be symbolic
-numbers (`Model.has_dynamic_shapes`). `Execution.specialize` passes their values. A comparison on them in `supported`,
-`admit` or `compile` (`size > 16`) becomes a guard of the program; other shapes get another compilation.
+numbers (`Model.has_dynamic_shapes`), and `Execution.specialize` passes their values. A comparison such as `size > 16`
+in `supported`, `admit` or `compile` becomes a guard of the program; other shapes get another compilation.
 
-Streams: a device with streams runs work while the host continues. Work of one stream runs in order. Work of two
-streams may overlap unless one waits for an event of the other. A session enqueues consecutive steps of a run
-(`Execution.enqueue`) and waits once, before another device needs the results. A wait reports failures; results of
-later work in a failed stream are ignored.
+Streams: a device with streams works while the host continues, in order within a stream. Two streams overlap unless one
+waits for an event of the other. A session enqueues consecutive steps (`Execution.enqueue`) and waits once, before
+another device needs the results. Failures surface at the wait; later results of that stream are ignored.
 
 Sources: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
-`execute_program`), with verdicts instead of booleans and a separate execution; streams and events of
-PaddleCustomDevice; NNAPI's fenced compute, whose events report failures.
+`execute_program`), with verdicts instead of booleans; streams of PaddleCustomDevice; NNAPI's fenced compute.
 """
 
 from __future__ import annotations
@@ -48,16 +46,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """Deadline, cancellation and progress of one compilation or computation. Source: NNAdapterControl."""
+    """Deadline, cancellation and progress of a call. Source: NNAdapterControl."""
 
     deadline_seconds: float = 0.0
     """Seconds after the start of the call; 0 for none."""
     cancelled: Callable[[], bool] | None = None
-    """Callable that returns True if the work should stop, also once the deadline has passed. Drivers may call it from
-    any thread. It never raises.
+    """Callable that returns True on cancellation and after the deadline. Drivers may call it from any thread. Never
+    raises.
     """
     progress: Callable[[float], None] | None = None
-    """Callable for the completed fraction, 0 to 1. Drivers may call it from any thread. It never raises."""
+    """Callable for the completed fraction, 0 to 1. Drivers may call it from any thread. Never raises."""
 
 
 UNLIMITED = Control()
@@ -82,7 +80,7 @@ class Memory(ABC):
         """Free the memory; do nothing if it is already free."""
 
     def dlpack_device(self) -> tuple[int, int] | None:
-        """Return DLPack's device type and id, or None to export a host copy instead."""
+        """Return DLPack's device type and id; None to export a host copy instead."""
         return None
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
@@ -105,7 +103,7 @@ class DeviceTensor:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_donated: bool = False
-    """An execution may overwrite the memory with results, because nothing reads this tensor afterwards."""
+    """Executions may overwrite the memory with results: nothing reads this tensor afterwards."""
 
     @property
     def nbytes(self) -> int:
@@ -131,8 +129,8 @@ class Event(ABC):
         """Block the host until the event has happened; return at once if it was never recorded.
 
         Raises:
-            ExecutionError: work before the event failed, and no `Stream.synchronize` had raised this when the event
-                was recorded. A subclass of NNAdapterError that says more is fine. Every call raises it again.
+            ExecutionError: work before the event failed, and no `Stream.synchronize` had raised this when it was
+                recorded. Every call raises it. Other NNAdapterErrors are allowed.
         """
 
     @abstractmethod
@@ -177,9 +175,9 @@ SegmentModel = Any
 
 
 KERNEL = "kernel "
-"""Prefix in `Admission.runs_as` for an operation that a custom kernel computes; the kernel's name follows."""
+"""Prefix in `Admission.runs_as`, before the name of a custom kernel."""
 NO_OPERATION = "no operation"
-"""Entry of `Admission.runs_as` for an operation that costs nothing: a view, or one that a pass removed."""
+"""Entry of `Admission.runs_as` for operations without cost, such as views."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,11 +187,11 @@ class Admission:
     verdict: Verdict = SUPPORTED
     """SUPPORTED obliges the driver to compile the segment."""
     runs_as: tuple[str, ...] = ()
-    """Per operation (node, for ONNX) the name of the device operation that computes it; empty if unknown. Operations
-    with the same name are fused into one; `NO_OPERATION` costs nothing.
+    """Device operation that computes each operation (node, for ONNX); empty if unknown. Equal names mean fusion into one;
+    `NO_OPERATION` costs nothing.
     """
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
-    """Facts for the report, known before compilation. Names carry the unit, as in `arena_bytes`."""
+    """Facts for the report, with units in the names, as in `arena_bytes`."""
 
 
 class Compatibility(StrEnum):
@@ -220,7 +218,7 @@ class Execution(ABC):
             inputs: read-only, contiguous, with the order, data types and dimensions of the model's inputs.
 
         Returns:
-            Arrays in the order of the model's outputs, owned by the caller: a later `compute` must not write to them.
+            Arrays in the order of the model's outputs. The caller owns them: a later `compute` must not write to them.
         """
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
@@ -248,8 +246,7 @@ class Execution(ABC):
 
         Args:
             inputs: see `compute`.
-            outputs: one writable, contiguous array per output, with its data type and dimensions. The arrays overlap
-                neither each other nor the inputs.
+            outputs: one writable, contiguous array per output, with its data type and dimensions, without overlap.
 
         Returns:
             `outputs`, or new arrays if the driver cannot write into them.
@@ -262,7 +259,7 @@ class Execution(ABC):
         """Run the program once from device memory into new device memory; block until done.
 
         Args:
-            inputs: in the order of the model's inputs. Only donated ones (`is_donated`) may be overwritten.
+            inputs: in the order of the model's inputs. Only donated ones may be overwritten.
             control: see `compute_within`.
 
         Returns:
@@ -274,14 +271,13 @@ class Execution(ABC):
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """Start `compute_on_device` as work of a stream and return at once; failures surface when the host waits.
+        """Start `compute_on_device` as work of a stream; failures surface when the host waits.
 
         Called only if the device has streams and memory. Until the work is done, the host neither frees the tensors
         nor closes or reuses the execution.
 
         Args:
-            inputs: see `compute_on_device`; pending work of this stream, or of one that it waits for, may still
-                produce them.
+            inputs: see `compute_on_device`; pending work of this or an awaited stream may still produce them.
             stream: of the device.
             control: see `compute_within`; valid until the work is done.
         """
@@ -302,8 +298,7 @@ class Program(ABC):
     def memory_bytes(self) -> int:
         """Bytes held now by the program and one execution, without `shared_bytes`; 0 if unknown.
 
-        The value may grow from run to run. The host evicts the least recently used plans if all together hold too
-        much.
+        The value may grow. The host evicts the least recently used plans if all together hold too much.
         """
         return 0
 
@@ -314,7 +309,7 @@ class Program(ABC):
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
-        """Bytes shared with other programs of the device, such as packed weights or an arena; each key counts once."""
+        """Bytes shared with other programs of the device, such as packed weights; each key counts once."""
         return {}
 
     def serialize(self) -> bytes | None:
@@ -332,14 +327,14 @@ class ProgramReader:
         """Load a program from bytes of `Program.serialize`.
 
         Raises:
-            IncompatibleProgramError: the bytes are damaged, from another version or device, or do not fit the context.
+            IncompatibleProgramError: damaged, from another version or device, or not for this context.
         """
         raise IncompatibleProgramError(f"{type(self).__name__} cannot deserialize programs; compile the model instead")
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """Load a program from a read-only view of a mapped file. Override it to avoid the copy.
+        """Load a program from a read-only view of a verified, mapped file, which the program may keep.
 
-        The host has verified the checksum. The program may keep the view.
+        Override it to avoid the copy.
         """
         return self.deserialize(bytes(blob))
 
@@ -347,7 +342,7 @@ class ProgramReader:
         """Return whether the context can load the bytes, judging by their header.
 
         Args:
-            blob: read-only view of a mapped file; reading more than the beginning loads more of the file.
+            blob: read-only view of a mapped file; reading far loads much of it.
 
         Returns:
             None to let the host compare the stored driver version and device name.
@@ -362,8 +357,8 @@ class Context(ProgramReader, ABC):
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
         """Return one verdict per operation (per node, for ONNX), in the model's order.
 
-        The model is an entire graph, possibly with gaps, or a part of one. Judge each operation separately, with the
-        code that lowers it; `admit` judges total size. An exception refuses all operations.
+        The model is an entire graph, possibly with gaps, or a part of one. Judge operations separately, with the code
+        that lowers them; `admit` judges their total size. An exception refuses all operations.
         """
 
     def admit(self, model: SegmentModel) -> Admission:
@@ -375,10 +370,7 @@ class Context(ProgramReader, ABC):
         return None
 
     def kernels(self) -> Sequence[Kernel]:
-        """Return host functions for ONNX ops that the device does not support, see docs/kernels.md.
-
-        Called once per context.
-        """
+        """Return host functions for ONNX ops that the device does not support, see docs/kernels.md. Called once."""
         return ()
 
     @abstractmethod
@@ -394,11 +386,11 @@ class Context(ProgramReader, ABC):
         return self
 
     def with_trace(self, trace: Trace, lane: str) -> Context:
-        """Return the context for a traced session. Override it to add events to those of the host.
+        """Return the context for a traced session. Override it to add events to the host's.
 
         Args:
             trace: receives events.
-            lane: lane of the events: the device's name in the session.
+            lane: the device's name in the session.
         """
         return self
 
@@ -410,10 +402,8 @@ class Context(ProgramReader, ABC):
         """Return a program for a model that differs from a compiled one only in constants, as repeated layers do.
 
         Args:
-            program: from `compile` or `clone_with_constants` of this context. It stays unchanged and may be closed
-                before or after the new program.
-            model: adapter IR that `admit` accepted. It differs from the model of `program` only in names and
-                constants.
+            program: from this context. It stays unchanged and may be closed before or after the new program.
+            model: admitted adapter IR. It differs from the model of `program` only in names and constants.
 
         Returns:
             None if the model must be compiled, because the program depends on values of constants.
@@ -450,9 +440,9 @@ class Device(ABC):
         raise DriverError(f"{type(self).__name__} has no memory to allocate")
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
-        """Return a copy of another library's tensor in device memory; None if the device cannot import it.
+        """Return a copy of another library's tensor in device memory; None to copy it through host memory.
 
-        Called only if `has_memory`. After None, the host copies through its own memory.
+        Called only if `has_memory`.
         """
         return None
 
@@ -460,13 +450,13 @@ class Device(ABC):
     def has_raw_inputs(self) -> bool:
         """True if native code, which numpy's read-only flag does not stop, gets the addresses of inputs.
 
-        Sessions pass copies to such a device. An engine that promises not to write to inputs may return False.
+        Such devices get copies. An engine that promises not to write to inputs may return False.
         """
         return False
 
     @property
     def has_streams(self) -> bool:
-        """True if the device works while the host continues; `create_stream` and `create_event` then work."""
+        """True if the device works while the host continues."""
         return False
 
     def create_stream(self) -> Stream:
@@ -478,21 +468,18 @@ class Device(ABC):
         raise DriverError(f"{type(self).__name__} has no events")
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """Return the current usage of device memory; None if it has none or does not count."""
+        """Return the current usage of device memory; None if unknown."""
         return None
 
     def close(self) -> None:  # noqa: B027
-        """Close the device after its contexts. Usually never called: devices stay open until the process ends.
-
-        Save persistent data in `Context.close`.
-        """
+        """Close the device after its contexts. Usually never called, so save persistent data in `Context.close`."""
 
 
 class Driver(ABC):
     """Class named by an entry point of the group `nnadapter.drivers`; created without arguments."""
 
     interface_version: tuple[int, int] = INTERFACE_VERSION
-    """Interface version that the driver was written for."""
+    """Interface version that the driver implements."""
 
     @abstractmethod
     def open(self, device_id: str) -> Device:
@@ -505,6 +492,6 @@ class Driver(ABC):
     def devices(self) -> Sequence[DeviceInfo]:
         """Return the devices on this machine, without opening any; empty for one device with the driver's name.
 
-        List an existing but unusable device with `available=False` and a reason.
+        List unusable devices with `available=False` and a reason.
         """
         return ()

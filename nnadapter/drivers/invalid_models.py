@@ -1,8 +1,4 @@
-"""Blame for failures: invalid model or faulty driver.
-
-The host passes valid models only, so drivers skip verification. Direct users of a context may pass anything; after a
-failure the model is verified.
-"""
+"""Blame for failures: invalid model or faulty driver."""
 
 from __future__ import annotations
 
@@ -15,10 +11,10 @@ from nnadapter.ir import Model, verify
 
 @contextmanager
 def invalid_models_told(model: Model) -> Iterator[None]:
-    """Verify `model` if the block fails unexpectedly.
+    """Verify `model` if the block fails unexpectedly, because drivers themselves do not verify models.
 
     Raises:
-        InvalidModelError: the block failed and the model is invalid; otherwise the failure passes unchanged.
+        InvalidModelError: the model is invalid; otherwise the failure passes unchanged.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""Custom kernels: their declaration and the registry of this process.
+"""Custom kernels and their registry.
 
-Sources: Paddle Lite's kernels (op, target, precision, layout, and a type per argument, as overloads) and Paddle's
+Sources: Paddle Lite's kernels (op, target, precision and layout per argument, as overloads) and Paddle's
 `PD_REGISTER_PLUGIN_KERNEL`.
 """
 
@@ -24,7 +24,7 @@ class Target(StrEnum):
     ANY = "any"
     HOST = "host"
     DEVICE = "device"
-    """Device memory. No driver passes it, so such a kernel is never chosen; refusals name the cause."""
+    """Device memory. No driver passes it, so such a kernel is never chosen, and refusals say so."""
 
 
 class KernelOrigin(StrEnum):
@@ -42,9 +42,7 @@ class KernelType:
     precision: frozenset[DataType] = ANY
     """Data types; the constructor also accepts names."""
     layout: Layout | None = None
-    """Order of axes; None for ONNX's. `NHWC` is for rank 4 only: the host transposes inputs before the call and
-    outputs after it.
-    """
+    """Order of axes; None for ONNX's. With `NHWC`, for rank 4 only, the host transposes inputs and outputs."""
 
     def __post_init__(self) -> None:
         """Normalize the fields.
@@ -68,7 +66,7 @@ class KernelType:
 
 
 KernelFunction = Callable[..., Any]
-"""Read-only arrays by position (None for absent inputs), attributes by keyword -> one array, or one per output."""
+"""Read-only arrays by position (None if absent), attributes by keyword -> one array, or one per output."""
 InferRule = Callable[[Sequence[OperandType | None], Mapping[str, Any]], OperandType | Sequence[OperandType]]
 """Types of the inputs (None if absent) and attributes -> types of the outputs."""
 
@@ -82,21 +80,18 @@ class Kernel:
     function: KernelFunction
     """Gets read-only numpy arrays and returns new ones; may be called from several threads."""
     device: str = ""
-    """`driver` for all devices of a driver, `driver:id` for one; empty for devices of the driver that provides the
-    kernel.
-    """
+    """`driver` or `driver:id`; empty for the devices of the driver that provides the kernel."""
     domain: str = ""
     """Empty for ONNX's own domain."""
     since_version: int = 1
-    """First schema version of the op; without a schema, first opset version of the domain."""
+    """First schema version of the op; without a schema, opset version of the domain."""
     until_version: int | None = None
     """Last version; None for no limit."""
     inputs: tuple[KernelType, ...] = ()
-    """By position; further arguments are unrestricted."""
+    """Types by position; further arguments are unrestricted."""
     outputs: tuple[KernelType, ...] = ()
-    """Return the device name of a provider."""
     attributes: Mapping[str, Any] | None = None
-    """Supported attributes with defaults; nodes with other attributes are refused. None accepts any."""
+    """Supported attributes with defaults; other attributes lead to refusal. None accepts any."""
     infer: InferRule | None = None
     """Types of the outputs; required if neither ONNX nor the model defines them."""
     name: str = ""
@@ -104,7 +99,7 @@ class Kernel:
     priority: int = 0
     """Higher is chosen first, before every other criterion."""
     overrides: bool = False
-    """Replaces the device's own implementation; otherwise used only for nodes that the device refuses."""
+    """Replaces the device's own implementation; otherwise serves only nodes that the device refuses."""
     origin: KernelOrigin = KernelOrigin.DRIVER
     number: int = 0
     """Registration counter."""
@@ -113,7 +108,7 @@ class Kernel:
         """Validate and normalize the fields.
 
         Raises:
-            InvalidOptionError: the function is not callable, a name is invalid, or the version range is empty.
+            InvalidOptionError: a field is invalid.
         """
         if not callable(self.function):
             raise InvalidOptionError(f"a kernel's function is {self.function!r}, expected something to call")
@@ -176,6 +171,6 @@ def remove_kernel(kernel: Kernel) -> None:
 
 
 def registered_kernels() -> tuple[Kernel, ...]:
-    """Return the kernels registered by users, in order of registration."""
+    """Return the users' kernels in order of registration."""
     with _lock:
         return tuple(_registered)

@@ -1,6 +1,6 @@
 """Null device: supports every operation and returns zeros.
 
-A minimal driver, useful for testing planning, partitioning and host overhead on any machine.
+A minimal driver, for testing planning, partitioning and host overhead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class NullExecution(Execution):
     """Execution that returns zeros."""
 
     def __init__(self, outputs: Sequence[tuple[tuple[int, ...], Any]]) -> None:
-        """Store dimensions and numpy types of the outputs."""
         self._outputs = outputs
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -74,11 +73,7 @@ class NullContext(Context):
         return [SUPPORTED] * len(model.operations)
 
     def compile(self, model: Model) -> Program:
-        """Verify the model and wrap it.
-
-        Raises:
-            InvalidModelError: the model contradicts itself.
-        """
+        """Verify the model and wrap it."""
         verify(model)
         return NullProgram(model)
 

@@ -15,7 +15,7 @@ from nnadapter.optional_parts import optional_part
 
 DRIVER = "ort"
 SUFFIX = "ExecutionProvider"
-"""Suffix of ONNX Runtime's names, optional in device names."""
+"""Optional in device names."""
 
 _BUILD = "a build of ONNX Runtime that has it"
 SUPPLIERS: Mapping[str, str] = MappingProxyType(
@@ -62,28 +62,24 @@ NEEDS: Mapping[str, HardwareNeeds] = MappingProxyType(
         ),
     }
 )
-"""Hardware requirements per provider; a missing provider is not in any package, or not for this kind of computer."""
+"""Requirements of providers that packages contain."""
 
 GRAPHICS = frozenset(
     f"{name}{SUFFIX}" for name in ("CUDA", "Dml", "Js", "MIGraphX", "NvTensorRTRTX", "Tensorrt", "WebGpu")
 )
 """Providers for graphics processors."""
 BY_KERNELS = frozenset(("CUDAExecutionProvider", "WebGpuExecutionProvider"))
-"""Providers that run node by node with kernels for dynamic shapes; others need static shapes, or are untested."""
+"""Providers with kernels for dynamic shapes; others need static shapes, or are untested."""
 
 PLACES: Mapping[str, str] = MappingProxyType({CPU_PROVIDER: "cpu", "CUDAExecutionProvider": "cuda"})
-"""Memory type of a provider, as named by ONNX Runtime, if sessions may keep values there.
-
-The CPU provider is included for tests.
-"""
+"""ONNX Runtime's memory type of a provider, if values may stay there; the CPU is included for tests."""
 
 OWN_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"CUDAExecutionProvider": MappingProxyType({"use_tf32": "0"})}
 )
-"""Default options per provider: no TF32, so float32 is multiplied in float32 as on every device."""
+"""Default options: float32 is multiplied in float32, as on every device."""
 
 NO_HARDWARE = "ONNX Runtime has it, and this machine none of the hardware that it is for"
-"""Reason for an unusable provider."""
 
 
 def device_name(provider: str) -> str:
@@ -104,7 +100,7 @@ def short_name(provider: str) -> str:
 
 
 def full_name(name: str, providers: Iterable[str]) -> str:
-    """Return the provider that `name` means, with or without suffix; otherwise `name`."""
+    """Return the provider that `name` means; otherwise `name`."""
     lowercase_name = name.lower()
     return next(
         (provider for provider in providers if lowercase_name in (provider.lower(), short_name(provider).lower())), name
@@ -112,17 +108,17 @@ def full_name(name: str, providers: Iterable[str]) -> str:
 
 
 def how_to_get(provider: str) -> str:
-    """Return an installation hint, as the end of a sentence."""
+    """Return an installation hint, as end of a sentence."""
     return f"get it by {SUPPLIERS.get(provider, _BUILD)}"
 
 
 def has_hardware(provider: str) -> bool:
-    """Return whether this machine has the required hardware, as far as known. Loads nothing."""
+    """Return whether this machine has the hardware, as far as known."""
     return provider not in NEEDS or NEEDS[provider].met_by(Machine())
 
 
 def is_cpu(provider: str) -> bool:
-    """Return whether it is the CPU provider, which is the device `cpu`."""
+    """Return whether it is the device `cpu`."""
     return provider == CPU_PROVIDER
 
 
@@ -134,11 +130,11 @@ _READERS: Mapping[str, Collection[str]] = {
     "qnn.lora_config": (_QNN,),
     "qnn.rpc_control_latency": (_QNN,),
 }
-"""Run option entries that only some providers read. Source: onnxruntime_run_options_config_keys.h."""
+"""Run option entries of single providers. Source: onnxruntime_run_options_config_keys.h."""
 
 
 def provider_of_device(name: str) -> str:
-    """Return the provider of a device; the device's name if it is not a provider."""
+    """Return the provider of a device, or the device's name."""
     if name == CPU:
         return CPU_PROVIDER
     driver, _, device_id = name.partition(":")
@@ -150,11 +146,7 @@ def devices_of_providers(
 ) -> list[DeviceRequest]:
     """Return the devices for a client's providers, in order.
 
-    A device name stands for itself; an installed provider becomes `ort:NAME`. Others are skipped with a warning, as in
-    ONNX Runtime.
-
-    Raises:
-        InvalidOptionError: `provider_options` does not match `providers`.
+    Names of devices stand for themselves, and installed providers for `ort:NAME`. Others are skipped with a warning.
     """
     requests: list[DeviceRequest] = []
     for name, options in _pairs(providers, provider_options):
@@ -184,7 +176,7 @@ def options_of_cpu(
 
 
 def warn_of_unread_entries(entries: Mapping[str, str], devices: Sequence[str]) -> None:
-    """Warn of run option entries for providers that the session does not use."""
+    """Warn of run option entries for unused providers."""
     providers = {_QNN if name.partition(":")[0] == "qnn" else provider_of_device(name) for name in devices}
     for key, value in entries.items():
         if key in _READERS and providers.isdisjoint(_READERS[key]):

@@ -1,10 +1,7 @@
 """Device `reference`: onnx's reference evaluator, slow, the last resort for nodes that ONNX Runtime does not support.
 
-Added automatically after `cpu` for nodes that `cpu` refused; if requested by name, it is an ordinary device.
-
-Adaptations: the domain `ai.onnx` becomes empty, value types are inferred (functions that depend on them are expanded),
-operators of `reference_operators` replace the evaluator's, results get ONNX Runtime's types (arrays, object strings),
-inputs are read-only, and all errors are translated.
+Adaptations: one spelling of ONNX's domain, inferred types (functions that depend on them are expanded), corrected
+operators (`reference_operators`), ONNX Runtime's result types, read-only inputs, and translated errors.
 """
 
 from __future__ import annotations
@@ -52,13 +49,13 @@ _CAPABILITY = Capability(
     profile=_PROFILE,
 )
 _WITHOUT_BROADCAST = frozenset({"Pow", "PRelu"})
-"""Operators that raise TypeError in the evaluator for the attribute `broadcast`."""
+"""Operators that raise TypeError for the attribute `broadcast`."""
 _OWN_DOMAIN = "ai.onnx"
-"""Long name of ONNX's domain, unknown to the evaluator."""
+"""Long name of ONNX's domain."""
 
 
 class ReferenceExecution(Execution):
-    """Private evaluator, because the evaluator's operators may keep state of a run."""
+    """Private evaluator, because operators may keep state of a run."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._inputs = tuple(value.name for value in model.graph.input)
@@ -68,7 +65,7 @@ class ReferenceExecution(Execution):
         """Evaluate the model. Sequences are lists; an empty optional is None."""
         feeds = {name: _read_only(input_value) for name, input_value in zip(self._inputs, inputs, strict=True)}
         try:
-            # numpy warns of results that ONNX defines (division by zero, overflow)
+            # ONNX defines these results (division by zero, overflow)
             with np.errstate(all="ignore"):
                 results = self._evaluator.run(None, feeds)
         except Exception as error:
@@ -94,7 +91,7 @@ class ReferenceProgram(Program):
 
 
 class ReferenceContext(Context):
-    """Context that accepts nodes with an implementation in the evaluator."""
+    """Context for the evaluator's operators."""
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         normalized_model = _normalized(model)
@@ -182,7 +179,7 @@ def _node_verdict(node_model: onnx.ModelProto, functions: Container[tuple[str, s
 
 
 def _is_read_as_newer(node_model: onnx.ModelProto) -> bool:
-    """Return whether the evaluator ignores an old operator's broadcasting or cannot read its attribute."""
+    """Return whether the evaluator ignores broadcasting of an old opset, or cannot read an attribute."""
     (node,) = node_model.graph.node
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Cast":
@@ -203,7 +200,6 @@ def _is_read_as_newer(node_model: onnx.ModelProto) -> bool:
 def _single_node_model(
     model: onnx.ModelProto, node: onnx.NodeProto, types: Mapping[str, onnx.ValueInfoProto], *, holds_calls: bool
 ) -> onnx.ModelProto:
-    """Return a model of one node, with functions only if the node may call one."""
     from nnadapter.onnx.construction import model_of, untyped
 
     inputs = (types.get(name) or untyped([name])[0] for name in dict.fromkeys(filter(None, node.input)))
@@ -212,7 +208,6 @@ def _single_node_model(
 
 
 def _normalized(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with one spelling of ONNX's domain."""
     import onnx
 
     copy = onnx.ModelProto()
@@ -225,7 +220,6 @@ def _normalized(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with inferred types; unchanged if inference fails."""
     from nnadapter.onnx.propagation import FAILURES, infer
 
     try:
@@ -247,7 +241,7 @@ def _read_only(input_value: Any) -> Any:
 
 
 def _result(value: Any) -> Any:
-    """Convert a result as ONNX Runtime returns it: a writable array, a list of these, or None."""
+    """Convert a result to a writable array, a list of these, or None."""
     from nnadapter.drivers.reference_operators import EMPTY
 
     if value is None or value is EMPTY:

@@ -1,7 +1,4 @@
-"""Corrected operators for onnx's reference evaluator.
-
-Imported with the first evaluator, because it needs the evaluator's classes.
-"""
+"""Corrected operators for onnx's reference evaluator."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _Loop
 
 EMPTY: list[None] = [None]
-"""Empty optional; results of the evaluator cannot be None."""
+"""Empty optional; results cannot be None."""
 
 
 class Optional(OpRun):
-    """Optional is its contents; the evaluator wraps them in a list, which is a sequence. Source: Optional-15."""
+    """Optional equal to its contents, which the evaluator wraps in a list. Source: Optional-15."""
 
     op_domain = ""
 
@@ -38,7 +35,7 @@ _Base: Any = _Loop
 
 
 class Loop(_Base):  # type: ignore[misc]
-    """Loop with scan outputs that get a leading axis; an absent condition is true; no iterations give no rows.
+    """Loop with a leading axis for scan outputs; an absent condition is true; no iterations give no rows.
 
     Source: Loop-16.
     """
@@ -71,4 +68,3 @@ class Loop(_Base):  # type: ignore[misc]
 
 
 OPERATORS: list[Any] = [Optional, OptionalHasElement, Loop]
-"""Replacements for the evaluator's operators."""

@@ -1,7 +1,6 @@
 """Driver registry: built-in drivers, entry points and libraries.
 
-Listing names imports and loads nothing. A driver that cannot be loaded becomes a row with a reason, and an error only
-when its device is opened.
+Listing names imports nothing. A broken driver becomes a row with a reason, and an error only when it is opened.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _LINUX = "Linux"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Operating system and file system root for checks of hardware needs."""
+    """Operating system and file system root."""
 
     system: str = field(default_factory=platform.system)
     root: Path = Path("/")
@@ -57,9 +56,9 @@ class HardwareNeeds:
 
     systems: tuple[str, ...]
     files: tuple[str, ...] = ()
-    """Glob patterns below the root; on Linux at least one must match. Other systems are judged by name only."""
+    """Glob patterns below the root; on Linux, one of them must match."""
     content: str = ""
-    """Required beginning of such a file."""
+    """Start of such a file."""
 
     def met_by(self, machine: Machine) -> bool:
         if machine.system not in self.systems:
@@ -118,12 +117,12 @@ _SUFFIX = "executionprovider"
 
 
 def devices_called(name: str) -> Sequence[str]:
-    """Return candidate devices for a common name; case and ONNX Runtime's suffix are ignored."""
+    """Return candidate devices for a common name, in any case, with or without suffix."""
     return COMMON_NAMES.get(name.lower().removesuffix(_SUFFIX), ())
 
 
 PATH_VARIABLE = "NNADAPTER_DRIVER_PATH"
-"""Folders of driver libraries, separated as in PATH. Unset: no search."""
+"""Folders of driver libraries, separated as in PATH."""
 _NAMES = re.compile(r"(?:lib)?nnadapter_(?P<name>[a-z][a-z0-9_]*)\.(?:so|dylib|dll)")
 
 
@@ -146,7 +145,7 @@ def _in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def library_of(named: object) -> Path | None:
-    """Return the library of an entry point: a path, or the LIBRARY of a module; None for a class."""
+    """Return the library of an entry point: a path, or a module's LIBRARY; None for a class."""
     library = getattr(named, "LIBRARY", None) if isinstance(named, ModuleType) else named
     return Path(library) if isinstance(library, (str, Path)) else None
 
@@ -192,7 +191,7 @@ def _named(hint: type | UnionType) -> str:
 
 
 GROUP = "nnadapter.drivers"
-"""Entry point group; an entry point's name is the device's name."""
+"""Entry point group; the entry point's name is the device's."""
 
 
 class DriverSource(NamedTuple):
@@ -201,11 +200,11 @@ class DriverSource(NamedTuple):
     target: str
     """`module:Class`; for C drivers `module`, `module:path` or the path of the library."""
     distribution: str
-    """Name and version of the distribution; NNADAPTER_DRIVER_PATH for a library found there."""
+    """Name and version; NNADAPTER_DRIVER_PATH for a library found there."""
     library: Path | None = None
-    """Path of a library from NNADAPTER_DRIVER_PATH."""
+    """Library found in NNADAPTER_DRIVER_PATH."""
     is_around: bool = False
-    """Each device wraps another one, named after the colon."""
+    """Its devices wrap others, named after the colon."""
 
 
 _BUILT_IN = {
@@ -229,7 +228,7 @@ _loaded: dict[str, Driver | _Failure] = {}
 _devices: dict[str, Device] = {}
 _isolated: dict[str, IsolatedDevice] = {}
 _isolating: dict[str, threading.Lock] = {}
-"""Locks for opening, one per device: a device that hangs blocks no other."""
+"""One lock per device, so that a hanging device blocks no other."""
 _device_locks: dict[str, threading.Lock] = {}
 
 
@@ -237,7 +236,7 @@ _device_locks: dict[str, threading.Lock] = {}
 def sources() -> Mapping[str, DriverSource]:
     """Return every driver by name, sorted. Plug-ins cannot replace built-in names.
 
-    If two distributions or libraries claim one name, neither is usable and the row carries the reason.
+    If two of them claim a name, neither is usable and the row has the reason.
     """
     sources_by_name = dict(_BUILT_IN)
     for name, source in _external_drivers():
@@ -250,7 +249,7 @@ def sources() -> Mapping[str, DriverSource]:
 
 
 def source_of(driver_name: str) -> DriverSource:
-    """Return the source of an existing driver, without searching for plug-ins if it is built in."""
+    """Return the source of an existing driver; search for plug-ins only if necessary."""
     return _BUILT_IN.get(driver_name) or sources()[driver_name]
 
 
@@ -269,7 +268,7 @@ def _external_drivers() -> Iterator[tuple[str, DriverSource]]:
 
 
 def refresh() -> None:
-    """Search for drivers again, for example after installing one. Opened devices stay open."""
+    """Search for drivers again. Opened devices stay open."""
     with _lock:
         sources.cache_clear()
         for name in [name for name, loaded in _loaded.items() if isinstance(loaded, _Failure)]:
@@ -277,7 +276,7 @@ def refresh() -> None:
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """Return every device of every driver, with a reason if unavailable. Never raises for a broken driver."""
+    """Return every device, with a reason if unavailable. Never raises for a broken driver."""
     rows = (*(row for name in sources() for row in _rows(name)), *_shadowed())
     return tuple(sorted(rows, key=lambda row: row.name))
 
@@ -313,7 +312,7 @@ def device_info(name: str) -> DeviceInfo:
 
 
 def inside(name: str) -> str:
-    """Return the name of the wrapped device, recursively; for other devices the name itself."""
+    """Return the innermost wrapped device; other devices are their own."""
     driver_name, _, device_id = name.partition(":")
     is_around = driver_name in _BUILT_IN and _BUILT_IN[driver_name].is_around
     return inside(device_id) if is_around and device_id else name
@@ -327,12 +326,7 @@ def require_driver(name: str) -> None:
 
 
 def library_path(name: str) -> Path | None:
-    """Return the shared library of a driver; None for Python drivers.
-
-    Raises:
-        DeviceNotFoundError: there is no such driver.
-        DeviceUnavailableError: it cannot be loaded.
-    """
+    """Return the shared library of a driver; None for Python drivers."""
     require_driver(name)
     with _lock:
         driver = _driver(name)
@@ -346,7 +340,7 @@ def open_device(name: str) -> Device:
 
     Raises:
         DeviceNotFoundError: no driver has that name.
-        DeviceUnavailableError: the driver or the device cannot be used here.
+        DeviceUnavailableError: the driver or the device cannot be used.
     """
     driver_name, _, device_id = name.partition(":")
     require_driver(name)
@@ -357,14 +351,14 @@ def open_device(name: str) -> Device:
 
 
 def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
-    """Return a device in a process of its own, opened once per host process.
+    """Return a device in a process of its own, shared by all sessions; its driver is not loaded here.
 
     Args:
         name: of the device.
-        limit_s: time limit in seconds for opening; None for the default of `isolation.limits`.
+        limit_s: time limit for opening.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: as for `open_device`; the driver is not loaded in this process.
+        DeviceNotFoundError, DeviceUnavailableError: see `open_device`.
         DeviceLostError: the process died while opening.
     """
     # imported lazily: most sessions isolate nothing
@@ -388,7 +382,7 @@ def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
 
 
 def device_lock(name: str) -> threading.Lock:
-    """Return the lock of a serial device, shared by all sessions of the process."""
+    """Return the lock of a serial device, shared by all sessions."""
     with _lock:
         return _device_locks.setdefault(inside(name), new_lock())
 
@@ -448,7 +442,7 @@ def _load_library(name: str, path: Path) -> Driver:
 
 
 def _check(factory: object, source: DriverSource) -> str:
-    """Return what is wrong with a driver class; empty if nothing."""
+    """Return the error in a driver class; empty if it is valid."""
     where = f"{source.target} of {source.distribution}"
     if not (inspect.isclass(factory) and issubclass(factory, Driver)):
         expected = "a sub-class of nnadapter.drivers.Driver, or a module whose LIBRARY is the path of a driver in C"
@@ -501,7 +495,7 @@ def _unknown(name: str) -> str:
 
 
 def _state(device: str) -> Iterator[str]:
-    """Yield name and availability, or remedy, of a device that a common name may mean."""
+    """Yield a possible device with its state or remedy."""
     for row in _rows(device.partition(":")[0]):
         if row.name == device or row.name.startswith(f"{device}."):
             yield f"{row.name!r} ({'which is here' if row.available else row.reason})"
@@ -519,10 +513,7 @@ BUILT_IN_DISTRIBUTION = "nnadapter"
 
 
 def driver_files(device: str) -> list[Path]:
-    """Return the sorted files of an opened device's driver: its library, or all Python files of its package.
-
-    Empty for built-in drivers. Libraries that a Python driver loads are unknown.
-    """
+    """Return the driver's library, or all Python files of its package, sorted; empty for built-in drivers."""
     source = source_of(inside(device).partition(":")[0])
     if source.distribution == BUILT_IN_DISTRIBUTION:
         return []

@@ -1,4 +1,4 @@
-"""Selection: device requests -> device names with validated options, in order of preference."""
+"""Selection: device requests -> device names with validated options."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DeviceRequest = str | tuple[str, Mapping[str, Any]]
 
 
 Limits = Mapping[str, float]
-"""Time limits of an isolated device in seconds, by phase; others have defaults."""
+"""Time limits of an isolated device in seconds, by phase."""
 Isolate = bool | Collection[str] | Mapping[str, Any]
-"""Devices that get a process of their own: all, none, or by name, optionally with `Limits`."""
+"""Devices to isolate: all, none, or by name, optionally with `Limits`."""
 ISOLATE = "isolate"
-"""Option of a device that requests isolation."""
+"""Option that requests isolation."""
 
 
 class Selected(NamedTuple):
@@ -43,11 +43,11 @@ def select(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate =
 
     Args:
         requests: requested devices.
-        isolate: isolated devices, unless their options decide. Host devices are never isolated.
+        isolate: isolated devices, unless their options decide; never host devices.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
-        InvalidOptionError: an option is unknown or invalid, or a device is named twice.
+        InvalidOptionError: an invalid option, or a device named twice.
     """
     parsed_requests = _each_once(requests)
     names = [name for name, _ in parsed_requests]
@@ -58,12 +58,7 @@ def select(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate =
 
 
 def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) -> Selected:
-    """Return one device, without adding `cpu`.
-
-    Raises:
-        DeviceNotFoundError, DeviceUnavailableError: it does not exist or cannot be used.
-        InvalidOptionError: `name` is not a string, or an option is unknown or invalid.
-    """
+    """Return one device, without adding `cpu`; see `select`."""
     device = canonical(name)
     limits = _limits(device, options.get(ISOLATE), isolate)
     if limits is None:
@@ -75,7 +70,7 @@ def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) 
 
 
 def canonical(name: str) -> str:
-    """Return the canonical name of a device: `fake_npu:0` is `fake_npu`."""
+    """Return the canonical name: `fake_npu:0` is `fake_npu`."""
     if not isinstance(name, str):
         raise InvalidOptionError(f"a device is chosen by its name, got {name!r}")
     return name.removesuffix(":0")
@@ -88,16 +83,12 @@ def requests_of(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isol
 
 
 def named_requests(requests: DeviceRequest | Sequence[DeviceRequest]) -> dict[str, Mapping[str, Any]]:
-    """Return the unchecked options of every requested device, by name.
-
-    Raises:
-        InvalidOptionError: malformed requests, or a device named twice.
-    """
+    """Return the unchecked options of requested devices."""
     return dict(_each_once(requests))
 
 
 def accelerates_first(requests: DeviceRequest | Sequence[DeviceRequest]) -> bool:
-    """Return whether the first device is an accelerator; False for invalid requests, which fail when opened."""
+    """Return whether the first device is an accelerator; False for invalid requests."""
     try:
         return next(iter(named_requests(requests)), CPU) not in HOSTS
     except InvalidOptionError:
@@ -114,16 +105,16 @@ def _each_once(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[tuple[
 
 
 def check_options(device: str, options: Mapping[str, Any]) -> OptionValues:
-    """Return every option of `device`, converted and checked, with defaults filled in.
+    """Return every option of `device`, converted and checked, with defaults.
 
     Raises:
-        InvalidOptionError: an unknown option (with suggestions), or an invalid value.
+        InvalidOptionError: an option is unknown or invalid.
     """
     return _checked(device, options, {option.name: option for option in open_device(device).capability.options})
 
 
 def _limits(device: str, setting: object, isolate: Isolate) -> Limits | None:
-    """Return the time limits of an isolated device; None if it runs in this process."""
+    """Return the time limits of an isolated device, or None."""
     if setting is None and (device in HOSTS or isinstance(isolate, bool)):
         return {} if isolate and device not in HOSTS else None
     if setting is None:
@@ -159,7 +150,7 @@ def _checked(device: str, options: Mapping[str, Any], supported_options: Mapping
 def _listed(requests: DeviceRequest | Sequence[DeviceRequest]) -> Sequence[DeviceRequest]:
     if isinstance(requests, str):
         return [requests]
-    # A pair (name, mapping) is one device with options.
+    # (name, mapping) is one device
     if isinstance(requests, tuple) and len(requests) == 2 and isinstance(requests[1], Mapping):
         return [requests]
     if not isinstance(requests, Sequence):

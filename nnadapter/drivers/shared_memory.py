@@ -1,10 +1,8 @@
-"""Shared memory: blocks that another process can map through a descriptor.
+"""Shared memory: blocks that another process can map.
 
-A block is a memfd, or an unlinked temporary file on systems without one, so the last process to unmap it frees it. A
-memfd is sealed: if a peer could shrink it, reads beyond the end would kill this process.
-
-`place_of` finds the block of an array. A forked child gets private, empty memory instead, so that two processes never
-compute in the same block.
+A block is a memfd, or an unlinked file on systems without one, freed with its last mapping. A memfd is sealed: if a
+peer could shrink it, reads beyond the end would kill this process. A forked child gets private, empty memory, so two
+processes never compute in one block.
 """
 
 from __future__ import annotations
@@ -29,10 +27,7 @@ _numbers = count(1)
 
 
 class Block(mmap.mmap):
-    """Shared bytes, freed with the last reference to the block or to an array in it.
-
-    Args:
-        nbytes: size, rounded up to pages.
+    """Shared bytes, freed with the last reference to the block or its arrays.
 
     Raises:
         OutOfMemoryError: there is no memory.
@@ -73,17 +68,13 @@ class Place(NamedTuple):
 
 _all: WeakValueDictionary[int, Block] = WeakValueDictionary()
 _block_number_by_address: dict[int, int] = {}
-"""Numbers of the blocks that `place_of` finds, by address."""
+"""Blocks that `place_of` finds."""
 _starts: list[list[int]] = [[]]
-"""Sorted addresses; updates replace the list, so lookups need no lock."""
+"""Sorted addresses, replaced as a whole, so lookups need no lock."""
 
 
 def shared_bytes(nbytes: int) -> Array:
-    """Return new shared bytes, page-aligned and known to `place_of`.
-
-    Raises:
-        OutOfMemoryError: there is no memory.
-    """
+    """Return new page-aligned shared bytes that `place_of` finds."""
     block = Block(nbytes)
     _block_number_by_address[block.address] = block.number
     finalize(block, _forget, block.address)
@@ -92,7 +83,7 @@ def shared_bytes(nbytes: int) -> Array:
 
 
 def place_of(array: Array) -> Place | None:
-    """Return the position of an array in shared memory; None for other memory and arrays with gaps."""
+    """Return the position in shared memory; None for other memory and arrays with gaps."""
     starts = _starts[0]
     if not starts:
         return None
@@ -137,7 +128,7 @@ def _forget(address: int) -> None:
 
 
 def _part() -> None:
-    """After a fork in the child: replace shared pages with private, empty ones."""
+    """Replace shared pages in a forked child."""
     _block_number_by_address.clear()
     _starts[0] = []
     with suppress(AttributeError, OSError):  # C library without these symbols: blocks stay shared

@@ -1,4 +1,4 @@
-"""Base class of drivers that are tables of lowerings: device, context and verdicts derive from the table."""
+"""Base class of drivers that are tables of lowerings."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ if TYPE_CHECKING:
 class TableDriver(Driver):
     """Driver of one device that computes operation by operation.
 
-    Subclass it and decorate methods with `lowers`; nothing more is required. Capability, verdicts, segments and
-    execution derive from them. Constants are copied to the device once, values are dropped after their last use, and
-    results that share memory with inputs or constants are copied. Each context has its own instance, so lowerings may
-    read `option_values`.
+    Subclass it and decorate methods with `lowers`. Capability, verdicts, segments and execution derive from them.
+    Constants are copied to the device once, values are dropped after their last use, and results that share memory
+    with inputs or constants are copied. Each context has its own instance, so lowerings may read `option_values`.
     """
 
     info: ClassVar[DeviceInfo | None] = None
-    """Row of `nnadapter devices`; its name must equal the name of the entry point."""
+    """Row of `nnadapter devices`, with the name of the entry point."""
     types: ClassVar[Names] = DataType.FLOAT32
     """Data types of operands for lowerings without `types`."""
     threading: ClassVar[Threading] = Threading.REENTRANT
@@ -53,9 +52,7 @@ class TableDriver(Driver):
     """ONNX domains whose nodes reach `lowers("CUSTOM")`; see `Capability.domains`."""
     options: ClassVar[tuple[Option, ...]] = ()
     dynamic_shapes: ClassVar[DynamicShapes] = DynamicShapes.NONE
-    """Support for dynamic shapes. A segment is planned once and lowered again for new sizes; comparisons of sizes in
-    lowerings become guards of the plan.
-    """
+    """Support for dynamic shapes. New sizes are lowered again without planning; comparisons of sizes become guards."""
     dimension_bounds: ClassVar[DimensionBounds | None] = None
     """Supported sizes, for `DynamicShapes.BOUNDED`."""
     limits: ClassVar[str] = ""
@@ -64,18 +61,18 @@ class TableDriver(Driver):
     lowerings: ClassVar[Sequence[Lowers]] = ()
     """Functions decorated with `lowers` outside the class."""
     option_values: OptionValues = MappingProxyType({})
-    """Options of this instance's context, validated, with defaults filled in."""
+    """Validated options of this instance's context, with defaults."""
 
     def to_device(self, array: Array) -> Any:
-        """Convert a host array (an input of a run or a constant) to the values that compute functions take."""
+        """Convert an input or a constant to the device's values."""
         return array
 
     def to_host(self, value: Any) -> Array:
-        """Convert a value of a compute function to an array, which may share memory with it."""
+        """Convert a value to an array, which may share its memory."""
         return np.asarray(value, order="C")
 
     def admit(self, model: Model) -> Admission:
-        """Check limits of a segment as a whole, see `Context.admit`. Override it if there are any."""
+        """Check limits of a segment as a whole, see `Context.admit`."""
         return Admission()
 
     def devices(self) -> Sequence[DeviceInfo]:
@@ -91,8 +88,7 @@ class TableDriver(Driver):
         """Lowering table bound to this instance.
 
         Raises:
-            DriverError: a row names an unknown operation or a duplicate, `types` is invalid, or an entry of
-                `lowerings` is not decorated.
+            DriverError: a row, `types` or `lowerings` is invalid.
         """
         from nnadapter.drivers.table_program import LoweringTable
 
@@ -139,7 +135,6 @@ class TableDevice(Device):
         return TableContext(self._driver(options))
 
     def _driver(self, options: OptionValues) -> TableDriver:
-        """Return a new driver instance for one context."""
         driver = self._driver_type()
         driver.option_values = options
         return driver
@@ -164,7 +159,7 @@ class TableContext(Context):
         """Lower every operation.
 
         Raises:
-            CompilationError: a lowering refused an operation that it accepted before.
+            CompilationError: a lowering refused an operation that it had accepted.
         """
         from nnadapter.drivers.table_program import OpenTableProgram, TableProgram
 

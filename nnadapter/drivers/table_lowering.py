@@ -11,8 +11,8 @@ from nnadapter.ir.operand import DataType, Layout
 from partition.graph import Unsupported
 
 Computes = Callable[..., Any]
-"""Compute function: input values by position (None if absent) -> output value, or a sequence of several. It must not
-write to its inputs or retain its outputs; it may return a view of an input.
+"""Compute function: input values by position (None if absent) -> output value, or a sequence of several. It may return
+views of inputs, but must neither write to inputs nor retain outputs.
 """
 Lowers = Callable[..., Computes | Unsupported]
 """Lowering: `NamedOperation` -> compute function, or a refusal."""
@@ -33,7 +33,7 @@ class Lowering:
     types: frozenset[DataType] | None
     """Data types of operands; None for the driver's `types`."""
     results: frozenset[DataType]
-    """Additional data types of results, for operations whose results differ from their operands."""
+    """Additional data types of results."""
     ranks: tuple[int, int] | None
     """Smallest and largest rank of the first input; None for the schema's."""
     fuse_codes: frozenset[str]
@@ -43,7 +43,7 @@ class Lowering:
     quantized: bool
     """True if operands may be quantized."""
     limits: str
-    """Further limits, as text, that `lower` checks."""
+    """Further limits, checked by `lower`, as text."""
 
 
 def lowers(
@@ -59,22 +59,22 @@ def lowers(
     """Register a function, or a method of a `TableDriver`, as the lowering of operations.
 
     The function gets a verified `NamedOperation` within the limits declared here. It returns a function that computes
-    the outputs from the input values, or `Unsupported`. It is called for verdicts and again for each compiled segment.
+    outputs from input values, or `Unsupported`. It is called for verdicts and again for each compiled segment.
 
     Args:
         operations: names of the schema table, such as `CONV_2D`.
-        types: data types of operands, by default the driver's. A role that accepts none of them, such as the condition
-            of WHERE, keeps its data types of the schema table.
+        types: data types of operands, by default the driver's. Roles that accept none of them, such as the condition of
+            WHERE, keep those of the schema table.
         results: additional data types of results, such as `bool` for comparisons.
         ranks: smallest and largest rank of the first input, by default the schema's.
-        fuse_codes: activations that the operation can apply to its result. Converted models have only `none`; a
-            driver's passes and hand-built models may have others.
+        fuse_codes: activations that it can apply to its result. Only a driver's passes and hand-built models have
+            others than `none`.
         layouts: layouts of images.
         quantized: operands may be quantized.
-        limits: further limits, as text for `nnadapter ops`.
+        limits: further limits, as text.
 
     Raises:
-        DriverError: no operation, an unknown data type or layout, `ranks` not an ascending pair, or not a function.
+        DriverError: an argument is invalid, or the decorated object is not a function.
     """
     if not operations or not all(isinstance(operation, str) for operation in operations):
         raise DriverError(f'lowers got {operations!r}, expected names of operations, as in @lowers("ADD", "SUB")')
@@ -111,7 +111,7 @@ def _check_function(function: object, operations: tuple[str, ...]) -> None:
 
 
 def rows_of(function: object) -> tuple[Lowering, ...]:
-    """Return the rows that `lowers` stored on a function; empty for other objects."""
+    """Return the rows of a lowering; empty for other objects."""
     rows = getattr(function, _ROWS, ())
     return rows if isinstance(rows, tuple) else ()  # Mock-like objects have every attribute.
 

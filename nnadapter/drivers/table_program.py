@@ -25,11 +25,11 @@ from partition.graph import Reason, Unsupported
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """Row of a lowering table, combined with the limits of the operation's schema."""
+    """Row of a lowering table, combined with the operation's schema."""
 
     lowering: Lowering
     dtypes: tuple[frozenset[DataType], ...]
-    """Data types per role; the last entry also applies to all further inputs."""
+    """Data types per role; the last entry covers all further inputs."""
     results: frozenset[DataType]
     quantized: frozenset[DataType]
     """Data types of quantized operands, in any role."""
@@ -43,11 +43,7 @@ class TableRow:
 
 
 class LoweringTable:
-    """Lowerings of a device by operation. `dtypes` is the default for rows without `types`.
-
-    Raises:
-        DriverError: a row is invalid, or an operation has two rows.
-    """
+    """Lowerings by operation. `dtypes` is the default for rows without `types`."""
 
     def __init__(self, lowerings: Iterable[Lowering], dtypes: frozenset[DataType]) -> None:
         rows: dict[str, TableRow] = {}
@@ -57,7 +53,7 @@ class LoweringTable:
         self.rows: Mapping[str, TableRow] = rows
 
     def lower(self, model: Model, operation: Operation) -> Computes | Unsupported:
-        """Return the compute function of an operation of a verified model, or a refusal."""
+        """Return the compute function of an operation, or a refusal."""
         row = self.rows.get(operation.type)
         if row is None:
             return Unsupported(Reason.UNSUPPORTED_OPERATION, f"there is no kernel for {operation.type}")
@@ -138,7 +134,7 @@ def _refusals(operation: NamedOperation, row: TableRow) -> Iterator[Unsupported]
 def _refused_operand(
     operation: NamedOperation, operand: Operand, dtypes: frozenset[DataType], row: TableRow
 ) -> Iterator[Unsupported]:
-    """Yield the refusal of an operand, if any. Formatting a dynamic shape adds guards, so it happens only then."""
+    """Yield refusals of an operand. Formatting a dynamic shape adds guards, so it happens only then."""
     type_, layouts = operand.type, row.lowering.layouts
     accepted_dtypes = dtypes if type_.quantization is None else row.quantized
     if not accepted_dtypes:
@@ -164,7 +160,7 @@ class ConstantMemory:
         spans = sorted(_span(array) for array in arrays if array.size)
         self._begins = [begin for begin, _ in spans]
         self._ends = list(accumulate((end for _, end in spans), max))
-        """Per span, the largest end among spans that start no later."""
+        """Largest end of the spans that start no later, per span."""
 
     def may_hold(self, array: Array) -> bool:
         begin, end = _span(array)
@@ -173,7 +169,7 @@ class ConstantMemory:
 
 
 def _span(array: Array) -> tuple[int, int]:
-    """Return the first address of an array and the address after its last byte."""
+    """Return the first address and the one after the last byte."""
     begin: int = array.__array_interface__["data"][0]
     end = begin + array.itemsize
     for size, stride in zip(array.shape, array.strides, strict=True):
@@ -201,10 +197,10 @@ class Step(NamedTuple):
     read: Callable[[Sequence[Any]], Sequence[Any]]
     """Selects the operation's inputs from all values."""
     result: int | None
-    """Index of the single output; None if the function returns a sequence."""
+    """None if the function returns a sequence."""
     results: tuple[int, ...]
     freed: tuple[int, ...]
-    """Indices of values whose last use this is."""
+    """Values with their last use here."""
     operation: NamedOperation
 
 
@@ -212,12 +208,12 @@ class Constants(NamedTuple):
     """Constants of a segment on its device."""
 
     values: Sequence[Any]
-    """By operand index, None for others, plus a trailing None for absent inputs (index -1)."""
+    """Values by operand index, plus a trailing None for absent inputs (index -1)."""
     memory: ConstantMemory
 
 
 class TableExecution(Execution):
-    """Sequential run of compute functions. Stateless between runs, so threads may share it."""
+    """Stateless run of compute functions; threads may share it."""
 
     def __init__(self, model: Model, closures: Sequence[Computes], border: HostTransfers, constants: Constants) -> None:
         self._steps = tuple(_steps(model, closures))
@@ -226,19 +222,11 @@ class TableExecution(Execution):
         self._constants = constants
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Run all operations.
-
-        Raises:
-            ExecutionError: a compute function failed; the message names its operation.
-        """
+        """Run all operations."""
         return self._computed(inputs, self._steps)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """Run all operations, checking for cancellation before each.
-
-        Raises:
-            CancelledError: the run was cancelled.
-        """
+        """Run all operations, checking for cancellation before each."""
         if control.cancelled is None:
             return self._computed(inputs, self._steps)
         return self._computed(inputs, _while_wanted(self._steps, control.cancelled))
@@ -252,7 +240,7 @@ class TableExecution(Execution):
         return self._given_away([values[index] for index in self._outputs], inputs)
 
     def _given_away(self, results: Sequence[Any], inputs: Sequence[Array]) -> list[Array]:
-        """Return writable arrays that share no memory with inputs, constants or each other."""
+        """Return writable arrays without shared memory."""
         live_arrays, arrays = list(inputs), []
         for value in results:
             array = np.asarray(self._border.to_host(value))
@@ -267,7 +255,7 @@ class TableExecution(Execution):
 class TableProgram(Program):
     """Lowered segment with static shapes.
 
-    Each further execution lowers the model again, because compute functions may keep state.
+    Each execution lowers the model again, because compute functions may keep state.
     """
 
     def __init__(
@@ -305,7 +293,7 @@ def copy_constants(model: Model, border: HostTransfers) -> Constants:
 
 
 def _on_the_host(arrays: Iterable[Array | None], values: Iterable[Any], border: HostTransfers) -> Iterator[Array]:
-    """Yield each constant and, if it converts back, its device value: results may be either."""
+    """Yield each constant and its device value as array: results may be either."""
     for array, value in zip(arrays, values, strict=False):
         if array is not None:
             yield array
@@ -358,14 +346,14 @@ def _steps(model: Model, closures: Sequence[Computes]) -> Iterator[Step]:
 
 
 def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that selects values in C; itemgetter of one index would return no sequence."""
+    """Return a function that selects values; itemgetter of one index would return no sequence."""
     if len(positions) == 1:
         return itemgetter(slice(positions[0], positions[0] + 1))
     return itemgetter(*positions)
 
 
 def _last_uses(model: Model) -> list[tuple[int, ...]]:
-    """Return per operation the values whose last use it is, without constants and model outputs."""
+    """Return the values to drop after each operation; constants and outputs stay."""
     live_values = {
         *model.outputs,
         ABSENT,

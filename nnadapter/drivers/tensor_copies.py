@@ -1,8 +1,7 @@
-"""Copies of one tensor on the host and on devices, and device memory bound to the lifetime of an owner.
+"""Copies of one tensor on the host and on devices, and device memory bound to an owner.
 
-A tensor never changes, so all its copies are equal. A copy is created once, on first request at a place, and recorded.
-
-Memory of a dead owner is freed by the next caller, not by the finalizer: a finalizer may run inside a driver call.
+A tensor never changes; a copy is made once, when a place first needs it. Memory of a dead owner is freed by the next
+caller: a finalizer may run inside a driver call.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from partition.graph import ITEMSIZE_OF_DTYPE
 
 
 class _Owner(weakref.ref[object]):
-    """Weak reference to the owner, with the memory that it keeps alive."""
+    """Weak reference to an owner, with its memory."""
 
     memory: Memory
     key: Hashable
 
 
 class OwnerBoundMemory:
-    """Device memory by key, each with an owner. Thread-safe."""
+    """Device memory by key and owner. Thread-safe."""
 
     def __init__(self) -> None:
         self._owners: dict[Hashable, _Owner] = {}
@@ -45,13 +44,13 @@ class OwnerBoundMemory:
         return len(self._owners) - len(self._gone)
 
     def find(self, key: Hashable, owner: object) -> Memory | None:
-        """Return the memory stored under a key for that owner."""
+        """Return the memory of an owner."""
         owner_ref = self._owners.get(key)
         return owner_ref.memory if owner_ref is not None and owner_ref() is owner else None
 
     def add(self, key: Hashable, owner: object, memory: Memory) -> Memory:
-        """Store memory for its owner; return the memory already stored under the key, if another thread was first."""
-        owner_ref = _Owner(owner, self._gone.append)  # a C callback takes no lock and cannot be interrupted
+        """Store memory for its owner; return an earlier thread's memory instead, if any."""
+        owner_ref = _Owner(owner, self._gone.append)  # C callback: no lock, no interrupt
         owner_ref.memory, owner_ref.key = memory, key
         if self._gone:
             self.free_orphans()
@@ -61,7 +60,7 @@ class OwnerBoundMemory:
         return first.memory
 
     def free_orphans(self) -> None:
-        """Free the memory of dead owners. Failures become warnings, because the caller is seldom the former owner."""
+        """Free the memory of dead owners. Failures become warnings, since the caller is seldom to blame."""
         failures: list[str] = []
         while self._gone:
             with self._lock:
@@ -82,7 +81,7 @@ TENSORS = OwnerBoundMemory()
 
 
 def bind_to_owner(tensor: DeviceTensor) -> DeviceTensor:
-    """Return the tensor; its memory is freed some time after the last reference to it is gone."""
+    """Return the tensor, with memory that is freed after its last reference is gone."""
     TENSORS.add(id(tensor.memory), tensor, tensor.memory)
     return tensor
 
@@ -90,9 +89,9 @@ def bind_to_owner(tensor: DeviceTensor) -> DeviceTensor:
 HOST = "host"
 """Name of the host in transfers."""
 _PLAIN_KINDS = frozenset("biufc")
-"""numpy's own kinds of numbers; extension types have kind V."""
+"""numpy's numbers; extension types have kind V."""
 _PACKED = frozenset(name for name, size in ITEMSIZE_OF_DTYPE.items() if 0 < size < 1)
-"""Data types with several elements per byte on devices, but not in numpy."""
+"""Types with several elements per byte on devices only."""
 
 
 class Transfer(NamedTuple):
@@ -106,12 +105,12 @@ class Transfer(NamedTuple):
 
 
 class Copies(FedTensor):
-    """Tensor with copies on the host and on devices. Thread-safe: concurrent requests for one copy get the same one.
+    """Tensor with copies on the host and on devices. Thread-safe: concurrent requests get the same copy.
 
     Args:
-        array: the host copy, no longer written to; None if only devices have copies.
+        array: the host copy, no longer written to; None if only devices have one.
         tensors: device copies by device name.
-        is_donated: nothing needs the tensor after the run that it is fed to.
+        is_donated: not needed after the run that it is fed to.
     """
 
     __slots__ = ("_array", "_tensors", "is_donated", "is_shared")
@@ -146,12 +145,7 @@ class Copies(FedTensor):
         return self._tensors.get(device)
 
     def host(self, name: str = "", transfers: list[Transfer] | None = None) -> Array:
-        """Return the read-only host copy; create it if missing.
-
-        Args:
-            name: of the value, for the transfer.
-            transfers: receives the transfer, if one happens.
-        """
+        """Return the read-only host copy; create and record it if missing."""
         if self._array is None:
             started = time.perf_counter()
             self._array = array = self.own_array()
@@ -161,18 +155,14 @@ class Copies(FedTensor):
         return self._array
 
     def without_array(self) -> Copies:
-        """Return a tensor without the host array, which the caller may change: on devices only, or with a new array."""
+        """Return a tensor without the host array, which the caller may change."""
         return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
 
     def donate(self, is_donated: bool = True) -> Copies:
         return Copies(self._array, self._tensors, is_donated=is_donated)
 
     def own_array(self) -> Array:
-        """Return a new array that the caller may write to.
-
-        Raises:
-            ExecutionError: the driver failed to copy from the device.
-        """
+        """Return a new array for the caller."""
         if self._array is not None:
             return self._array.copy()
         array = np.empty(self.shape, self.dtype)
@@ -181,12 +171,12 @@ class Copies(FedTensor):
         return array
 
     def on(self, device: str, name: str = "", transfers: list[Transfer] | None = None) -> DeviceTensor:
-        """Return the read-only device copy; create it if missing.
+        """Return the read-only device copy; create and record it if missing.
 
         Raises:
             OutOfMemoryError: the device is full.
             ExecutionError: the driver failed to copy.
-            InvalidInputError: the tensor cannot reside on devices, see `can_lie_on_devices`.
+            InvalidInputError: devices cannot store the tensor.
         """
         tensor = self._tensors.get(device)
         if tensor is not None:

@@ -359,9 +359,9 @@ _FORMS: Mapping[str, _Forms] = {
     "WebGpuExecutionProvider": _WEB_GPU,
 }
 _IN_32_BITS = frozenset(("QNNExecutionProvider",))
-"""They compute int64 in 32 bits."""
+"""Providers that compute int64 in 32 bits."""
 _MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))
-"""They accept float16 without hardware support."""
+"""Providers that accept float16 without hardware support."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 

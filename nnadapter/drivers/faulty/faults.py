@@ -102,7 +102,7 @@ class EarlierCounts:
 
     counts: Mapping[str, int] = field(default_factory=dict)
     fault_counts: Mapping[int, int] = field(default_factory=Counter)
-    """By number in the script."""
+    """Injected faults by number in the script."""
 
 
 class Log:
@@ -158,7 +158,7 @@ class TriggeredFault:
 
     fault: Fault
     number: int
-    """From 1."""
+    """Position in the script, from 1."""
     call: int
     draw: int
     """64 random bits."""

@@ -37,7 +37,7 @@ class Phase(StrEnum):
     RUN = "run"
     """`Execution.compute` and its variants."""
     CLOSE = "close"
-    """Of executions, programs and contexts."""
+    """Closing of executions, programs and contexts."""
 
 
 class Kind(StrEnum):
@@ -72,7 +72,7 @@ class KindRow:
     description: str
     phases: frozenset[Phase]
     keys: tuple[str, ...] = ()
-    """Allowed keys, besides those that select calls."""
+    """Allowed keys, in addition to keys that select calls."""
 
 
 _ANY = frozenset(Phase)
@@ -153,15 +153,15 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     """Exception class of `fail` and `raise`."""
     message: Text | None = None
     signal: Text | None = None
-    """Of `crash`; SIGSEGV by default."""
+    """Signal of `crash`; SIGSEGV by default."""
     code: Annotated[int, Meta(ge=0, le=255)] | None = None
-    """Of `exit`; 3 by default."""
+    """Exit code of `exit`; 3 by default."""
     seconds: Seconds | None = None
-    """Of `slow`, `hang` and `device_lost`; the last two default to forever."""
+    """Duration of `slow`, `hang` and `device_lost`; the last two default to forever."""
     output: Annotated[int, Meta(ge=0)] | None = None
     """Wrong output; all by default."""
     bits: Number | None = None
-    """Of `flipped_bits`, per output; 1 by default."""
+    """Flipped bits per output; 1 by default."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "kind", _enum_member(Kind, self.kind, "kind"))
@@ -192,9 +192,9 @@ class Script(Struct, frozen=True, kw_only=True):
     """Fault script."""
 
     faults: tuple[Fault, ...] = ()
-    """In order of application."""
+    """Faults in order of application."""
     seed: Seed = 0
-    """Of all random choices."""
+    """Seed of all random choices."""
     log: str = ""
     """Path of a log; counts continue from an existing one."""
 

@@ -32,7 +32,7 @@ from nnadapter.process.resources import Cache, ObjectPool, memoize, new_lock
 
 
 class NativeEvent(Event):
-    """Event of a C driver. Older drivers lack `is_done` and `synchronize`."""
+    """Event of a C driver. Older drivers do not support `is_done` and `synchronize`."""
 
     def __init__(self, functions: Functions, device: int) -> None:
         self._functions = functions
@@ -321,7 +321,7 @@ class CallSignature:
     def __init__(self, border: NativeSignature, sizes: Any = None) -> None:
         self.border, self.told = border, sizes
         self.calls: dict[object, NativeCall] = {}
-        """By slot; a slot runs one computation at a time."""
+        """Requests by slot; a slot runs one computation at a time."""
 
     @cached_property
     def request(self) -> Request:
@@ -418,7 +418,7 @@ class RunSignature:
         self._sizes, self._border = sizes, border
 
     def numbers(self, sizes: Sequence[Any]) -> list[int]:
-        """Select the model's sizes from those of a run."""
+        """Select the model's sizes from a run's."""
         return self._sizes.of(sizes)
 
     def at(self, numbers: Sequence[int]) -> CallSignature:
@@ -490,7 +490,7 @@ class NativeExecution(Execution):
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """Return None for empty or packed tensors."""
+        """Run on device memory; None for empty or packed tensors."""
         return self.computed_on_device(self._fixed, inputs, control)
 
     def enqueue(

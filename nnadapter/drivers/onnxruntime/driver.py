@@ -92,7 +92,7 @@ def _kernel_verdict(node: onnx.NodeProto, forms: tuple[_Packed, ...], ranks: Map
 
 
 _ENOUGH = 150_000
-"""Work, in output elements, at which a thread pool pays off."""
+"""Work, in output elements, that makes a thread pool pay off."""
 _PRODUCTS = 32
 """Multiply-adds per element of an elementwise function."""
 _DYNAMIC_SIZE_GUESS = 128

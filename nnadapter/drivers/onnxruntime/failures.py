@@ -267,10 +267,10 @@ class Flaw(NamedTuple):
 
     optimizers: tuple[str, ...]
     words: tuple[bytes, ...]
-    """Words of all such models."""
+    """Words that occur in all such models."""
     occurs_in: Callable[[WireGraph], bool]
     any_word: tuple[bytes, ...] = ()
-    """Words of which at least one occurs."""
+    """Alternative words; at least one occurs."""
 
 
 class _Norm(NamedTuple):

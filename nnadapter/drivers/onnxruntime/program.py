@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 _MOST_THREADS = 256
 """Limit on threads in all pools."""
 _FEWEST_POOLS = 8
-"""Pools allowed in any case."""
 _uncounted: ContextVar[int] = ContextVar("uncounted", default=0)
-"""Permits to ignore."""
 
 
 class _Pools:

@@ -42,7 +42,6 @@ _CLOCKS = (time.time_ns, time.monotonic_ns)
 _READINGS = 20
 _LEFT_OUT = frozenset(("thread_scheduling_stats",))
 _AROUND_NODES = 2
-"""Events per run besides nodes."""
 _numbers = count()
 
 
