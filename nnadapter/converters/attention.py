@@ -75,7 +75,6 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list
 
 
 def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) -> tuple[int, int, int]:
-    """Return keys, values, and the number of past ones."""
     past = node.input(4), node.input(5)
     if any(past) and (not all(past) or node.input(6)):
         raise Refusal(
@@ -160,7 +159,6 @@ def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None
 
 
 def _looked_up(context: ConversionContext, node: OnnxNode, position: int) -> int:
-    """Return table rows by `position_ids`, or the table."""
     cache = context.operand(node.input(position))
     if not node.input(3):
         return cache
@@ -264,7 +262,6 @@ def _with_band(write: NodeWriter, mask: str) -> str:
 
 
 def _places(write: NodeWriter, first: int, count: int) -> str:
-    """Write consecutive integers."""
     return write.node("Range", *(write.number(limit, DataType.INT64) for limit in (first, first + count, 1)))
 
 

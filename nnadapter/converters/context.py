@@ -78,13 +78,7 @@ _PLAIN = frozenset((int,))
 
 
 class GraphValues:
-    """Values of one graph, as converters query them.
-
-    Args:
-        values: facts by name.
-        constants: contents of initializers.
-        sizes: symbolic contents of shape-derived values; may grow.
-    """
+    """Values of one graph, as converters query them. `sizes` are symbolic shape-derived values, and may grow."""
 
     def __init__(
         self,
@@ -246,12 +240,8 @@ _NOTHING = QuantizedNode()
 class ConversionContext(GraphValues):
     """Builder of the IR model; a refused node leaves it unchanged. See `GraphValues`.
 
-    Args:
-        values: facts by name.
-        constants: contents of initializers.
-        sizes: symbolic contents of shape-derived values; may grow.
-        typed_names: other values of certain type.
-        takes_sizes: make shape-derived values model inputs, without guards.
+    `typed_names` are further values of certain type. `takes_sizes` makes shape-derived values model inputs, without
+    guards.
     """
 
     def __init__(
@@ -267,7 +257,7 @@ class ConversionContext(GraphValues):
         self._typed_names = typed_names
         self._takes_sizes = takes_sizes
         self.guessed = False
-        """The type of a value was used that no operation produced."""
+        """True if a type was used that no operation produced."""
         self.builder = ModelBuilder()
         self._operands: dict[str, int] = {}
         self._computed_operands: dict[str, int] = {}
@@ -354,7 +344,7 @@ class ConversionContext(GraphValues):
         *,
         makes_result: bool = False,
     ) -> tuple[int, ...]:
-        """Add an operation of the current node, and return its outputs.
+        """Add an operation of the current node, and return its outputs, or raise Refusal.
 
         Args:
             type_: operation type.
@@ -363,9 +353,6 @@ class ConversionContext(GraphValues):
             outputs: ONNX names; empty for intermediate results.
             quantized: types of quantized outputs.
             makes_result: following operations only move this result.
-
-        Raises:
-            Refusal: the operation does not accept these operands or attributes.
         """
         if (outputs or makes_result) and self._quantized.result is not None:
             quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}
@@ -403,7 +390,7 @@ class ConversionContext(GraphValues):
         return self.builder.value_of(operand)
 
     def _refusal(self, type_: str, inputs: Sequence[int], error: InvalidModelError) -> Refusal:
-        """An undefined data type is unsupported, not an invalid node."""
+        """Return the refusal; an undefined data type is unsupported, not invalid."""
         try:
             roles = schema_of(type_).inputs
         except InvalidModelError:  # external operation that is missing or broken

@@ -34,17 +34,17 @@ class Conversion:
     """Convertible nodes only."""
     verdicts: tuple[Verdict, ...]
     operations: tuple[tuple[int, ...], ...]
-    """Per node, positions in `model.operations`, unless refused or held by another node of its atom."""
+    """Positions in `model.operations` per node; none if refused or counted at another node of its atom."""
     operand_of: Mapping[str, int]
     """ONNX value name -> operand."""
     groups: tuple[tuple[int, ...], ...] = ()
     """Nodes converted as one."""
     tables: frozenset[int] = frozenset()
-    """Operations on shape-derived values, for no node."""
+    """Operations for shape-derived values that belong to no node."""
     source: tuple[SymbolicModel, Sequence[Any]] | None = None
-    """Symbolic model and numbers behind `model`."""
+    """Symbolic model and numbers that `model` was specialized from."""
     one_by_one: Callable[[], PerNodeConversions] | None = None
-    """Convert nodes of atoms individually, if an atom has several."""
+    """Callable that converts nodes of atoms individually, if an atom has several."""
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
         if self.source is None:
@@ -55,7 +55,7 @@ class Conversion:
 
     @cached_property
     def flops(self) -> tuple[int | None, ...]:
-        """Per node; 0 if counted at another node of its atom, None if refused."""
+        """Floating-point operations per node; 0 if counted at another node of its atom, None if refused."""
         return tuple(
             _flops(self.model, made) if verdict else None
             for made, verdict in zip(self.operations, self.verdicts, strict=True)
@@ -74,7 +74,7 @@ class PerNodeConversions:
     conversion: Conversion
     """One node per distinct kind."""
     like: tuple[int, ...] = ()
-    """Per node, its kind's position in `conversion`."""
+    """Position in `conversion` of each node's kind."""
     copies: tuple[int, ...] = ()
     """Duplicated nodes, for exclusive use by groups."""
 
@@ -88,23 +88,14 @@ def convert_graph(
     groups: Sequence[Group] = (),
     calls: KernelCalls | None = None,
 ) -> Conversion:
-    """Convert as many nodes as possible.
+    """Convert as many nodes as possible; `nodes` are in topological order and folded.
 
     1. Converters of the exact schema version run in order; groups run at their last node, or node by node if refused.
     2. A node is refused, and adds nothing, if it violates its schema, has no converter, has a value that is not a dense
-       tensor of known shape, yields other types than the graph's, or if its converter or the IR schema refuses it.
-    3. A refused node becomes a CUSTOM call if a device has a kernel. `calls` can force calls, and devices can declare
-       domains whose nodes without converter become calls.
+       tensor of known shape, or yields other types than the graph's. Converters and the IR schema may also refuse it.
+    3. A refused node becomes a CUSTOM call if a device has a kernel or declares its domain. `calls` can force calls.
     4. Unused outputs after the first count as absent.
-
-    Args:
-        nodes: in topological order, folded.
-        values: facts about each value.
-        constants: contents of initializers.
-        outputs: of the graph.
-        captured: outer values that subgraphs read, additional outputs.
-        groups: disjoint.
-        calls: available kernels, or None.
+    5. Model outputs are `outputs`, inputs of refused nodes, and `captured` values, which subgraphs read.
     """
     wanted = dict.fromkeys((*outputs, *captured))
     growing = GrowingConversion(ConversionContext(values, constants), nodes, wanted, groups, calls)

@@ -219,7 +219,6 @@ def _filter(context: ConversionContext, name: str) -> int:
 
 
 def _wanted_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return sizes by `output_shape` or `auto_pad`, or None if pads decide."""
     named = node.integers("output_shape")
     if named:
         if len(named) not in (len(sizes), len(sizes) + 2):

@@ -86,7 +86,7 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
 
 
 def _with_static_sizes(type_: OperandType) -> OperandType:
-    """A kernel's answer holds for concrete sizes only."""
+    """Drop symbolic sizes: a kernel's answer holds for concrete ones only."""
     return OperandType(type_.dtype, tuple(int(size) for size in type_.dimensions), type_.layout, type_.quantization)
 
 

@@ -71,7 +71,6 @@ def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _is_exact(limit: Array | None) -> bool:
-    """Return whether float64 represents a scalar bound exactly."""
     if limit is None:
         return True
     return limit.size == 1 and (limit.dtype.kind not in "iu" or abs(int(limit.reshape(-1)[0])) <= 2**53)
@@ -118,7 +117,6 @@ def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y: int) -> None:
-    """Add y to the truncated remainder if signs differ."""
     (remainder,) = context.add("MOD", (x, y), {"fmod": True})
     zero = context.add_constant(np.zeros((), np.dtype(context.type_of(x).dtype)))
     signs = (context.add("LESS", (operand, zero))[0] for operand in (remainder, y))

@@ -40,9 +40,9 @@ class Export:
     model: onnx.ModelProto
     """Results of refused operations are inputs."""
     nodes: tuple[range, ...]
-    """Per operation."""
+    """Node positions per operation."""
     refusals: Mapping[int, Unsupported]
-    """Keyed by operation."""
+    """Refusals by operation."""
 
 
 def to_onnx(model: Model) -> onnx.ModelProto:

@@ -110,7 +110,6 @@ def convert_trilu(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) -> None:
-    """Compare distances from the main diagonal with the diagonal."""
     source, diagonal = (context.operand(node.input(position)) for position in range(2))
     type_, number = context.type_of(source), context.type_of(diagonal)
     if type_.rank < 2 or number.size != 1 or number.rank > 1:

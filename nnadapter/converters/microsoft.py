@@ -91,7 +91,6 @@ def _called(inner: OnnxNode, names: Mapping[str, str]) -> OnnxNode:
 
 
 def _convert_group(context: ConversionContext, nodes: Sequence[OnnxNode], group: Group) -> bool:
-    """Convert nodes to one quantized operation, or return False."""
     mark = context.mark()
     sources = {name: nodes[source] for name, source in group.sources.items()}
     try:

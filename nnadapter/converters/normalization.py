@@ -176,7 +176,7 @@ for _op_type, _type in (("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), (
 
 
 _ONNX_EPSILON = 1e-9
-"""Of MeanVarianceNormalization-13, on deviations."""
+"""Epsilon of MeanVarianceNormalization-13, added to deviations."""
 
 
 @exporter("RMS_NORMALIZATION")

@@ -82,7 +82,7 @@ def _refuse_disputed_pads(node: OnnxNode, windows: Windows) -> None:
 
 
 def _rounds_up(node: OnnxNode, windows: Windows) -> bool:
-    """Rounding makes no difference with `auto_pad`."""
+    """Return `ceil_mode`, which makes no difference with `auto_pad`."""
     return windows.auto_pad == "NOTSET" and bool(node.integer("ceil_mode", 0))
 
 

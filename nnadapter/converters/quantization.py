@@ -51,11 +51,7 @@ _INTEGERS: Mapping[str, DataType] = {data_type.value: data_type for data_type in
 def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int | None) -> Quantization:
     """Return the quantization of constant scales and zero points, or raise Refusal.
 
-    Args:
-        node: named in refusals.
-        scale: one, or one per index of `axis`.
-        zero_point: None for 0.
-        axis: nonnegative; None requires a single scale.
+    `scale` is single, or has one value per index of `axis`, which is nonnegative, or None if it must be single.
     """
     scales = scale.reshape(-1).astype(np.float32)
     points = np.zeros(scales.size, np.int64) if zero_point is None else zero_point.reshape(-1).astype(np.int64)
@@ -131,13 +127,7 @@ def add_quantized_product(
 ) -> int:
     """Add CONV_2D, FULLY_CONNECTED or MAT_MUL on quantized operands, or raise Refusal.
 
-    Args:
-        context: conversion context.
-        type_: the operation.
-        operands: input, weight, and optionally an int32 bias, reinterpreted with the scale of the sums.
-        attributes: as without quantization.
-        result: None for int32 sums.
-        outputs: ONNX names.
+    An optional int32 bias is reinterpreted with the scale of the sums. `result` is None for int32 sums.
     """
     x, filter_, *bias = operands
     if bias:
@@ -194,11 +184,11 @@ class _Linear:
     context: ConversionContext
     node: OnnxNode
     dtype: DataType
-    """Of the integers."""
+    """Data type of the integers."""
 
     @property
     def axis(self) -> int:
-        """Nonnegative; 0 for a single scale."""
+        """Axis of the scales, nonnegative; 0 for a single scale."""
         if not (self.block or self._has_many_scales):
             return 0  # the value may be internal to a group, with unknown shape
         rank = len(self.context.dimensions(self.node.input(0)))
@@ -226,7 +216,7 @@ class _Linear:
 
     @property
     def is_constant(self) -> bool:
-        """Whether QUANTIZE or DEQUANTIZE can express it."""
+        """True if QUANTIZE or DEQUANTIZE can express it."""
         names = [name for name in self.node.inputs[1:3] if name]
         if self.block or not all(map(self.context.is_constant, names)):
             return False
@@ -254,7 +244,6 @@ class _Linear:
         return reshaped(context, operand, (*dimensions, *[1] * (rank - 1 - self.axis)))
 
     def _in_blocks(self, operand: int) -> int:
-        """Repeat elements per block, cutting the last one."""
         context, axis, block = self.context, self.axis, self.block
         wanted = context.dimensions(self.node.input(0))
         size = context.type_of(operand).dimensions
@@ -305,7 +294,7 @@ def convert_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _result_type(context: ConversionContext, node: OnnxNode) -> DataType:
-    """Zero point's type, `output_dtype`, or uint8."""
+    """Return the zero point's type, `output_dtype`, or uint8."""
     code = node.integer("output_dtype", 0)
     named = data_type_name(code) if code else "uint8"
     type_name = context.type_of(node.input(2)).dtype.value if node.input(2) else named
@@ -322,7 +311,6 @@ def _integer_type(node: OnnxNode, name: str) -> DataType:
 
 
 def _check_precision(context: ConversionContext, node: OnnxNode) -> None:
-    """Refuse another `precision` than float32."""
     code = node.integer("precision", 0)
     if code and data_type_name(code) != _REAL.value:
         raise Refusal(

@@ -25,9 +25,9 @@ GROUPED = _types(
 )
 
 ACTIVATED = frozenset({"Conv", "Gemm", "MatMul"})
-"""Fusible before an activation."""
+"""Ops that may be fused with an activation."""
 ACTIVATIONS = frozenset({"Relu", "Clip"})
-"""Fusible before QuantizeLinear."""
+"""Activations that may be fused."""
 
 _BIASED = frozenset({"Conv", "Gemm"})
 _BIAS_TOLERANCE = 1e-5
@@ -46,12 +46,8 @@ def convert_quantized_group(
     2. Products are summed exactly and rounded once; other ops are bitwise as separate nodes.
     3. Biases must be int32 with the scale of the sums.
 
-    Args:
-        context: positioned at the group.
-        node: the real-valued op.
-        sources: value name -> DequantizeLinear, of non-constant inputs.
-        target: the QuantizeLinear.
-        activation: Relu or Clip before it.
+    `sources` map value names to their DequantizeLinear. `activation` is a Relu or Clip before `target`, the
+    QuantizeLinear.
     """
     convert = lookup(node.domain, node.op_type, node.since_version)
     if convert is None or node.op_type not in GROUPED:
@@ -81,7 +77,7 @@ def _fused(context: ConversionContext, activation: OnnxNode | None) -> Mapping[s
 
 
 def _bound(context: ConversionContext, clip: OnnxNode, position: int, name: str, default: float) -> float:
-    """An attribute until version 6, an input since 11."""
+    """Return a bound of Clip, an attribute until version 6, then an input."""
     bound = context.optional_constant(clip, position)
     if bound is None:
         return clip.number(name, default)
@@ -119,14 +115,12 @@ def _operand(context: ConversionContext, source: OnnxNode) -> int:
 
 
 def _moved_operands(context: ConversionContext, node: OnnxNode, operands: Collection[str]) -> dict[str, int]:
-    """Return moved dequantized constants as integers."""
     others = [name for name in dict.fromkeys(node.inputs) if name not in operands]
     known = [(name, context.dequantized(name)) for name in others]
     return {name: context.add_constant(it.integers, it.quantization) for name, it in known if it is not None}
 
 
 def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int]) -> int:
-    """Return the bias with the exact scale of the sums."""
     x, filter_, bias = (context.type_of(operands[name]) if name in operands else None for name in node.inputs[:3])
     quantizations = [None if type_ is None else type_.quantization for type_ in (x, filter_, bias)]
     first, second, own_quantization = quantizations

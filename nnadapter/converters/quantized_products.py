@@ -37,7 +37,7 @@ def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataT
 def _quantization(
     context: ConversionContext, node: OnnxNode, names: tuple[str, str, str], axis: int | None = None
 ) -> Quantization:
-    """An empty scale is 1, an empty zero point 0."""
+    """Return a quantization; an empty scale is 1, an empty zero point 0."""
     value, scale, zero_point = names
     _integers_of(context, node, value)
     return parameters(
@@ -98,7 +98,6 @@ def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_point: str, weights: int) -> None:
-    """Subtract a run-time zero point times weight sums."""
     if any(size != 1 for size in context.dimensions(zero_point)):
         raise Refusal(
             Reason.NOT_CONSTANT,
@@ -174,7 +173,6 @@ def _add_known(
 def _add_int32_product(
     context: ConversionContext, a_name: str, a_zero: str, b_name: str, b_zero: str, outputs: tuple[str, ...] = ()
 ) -> int:
-    """Multiply int32 differences."""
     a = _difference(context, a_name, a_zero, per_row=True)
     b = _difference(context, b_name, b_zero, per_row=False)
     return context.add("MAT_MUL", (a, b), outputs=outputs)[0]
@@ -188,7 +186,6 @@ def _difference(context: ConversionContext, name: str, zero_point: str, *, per_r
 
 
 def _spread(context: ConversionContext, name: str, dtype: DataType, *, per_row: bool) -> int:
-    """Make parameters broadcastable to their matrix."""
     operand = cast(context, context.operand(name), dtype)
     dimensions = context.type_of(operand).dimensions
     if all(size == 1 for size in dimensions):

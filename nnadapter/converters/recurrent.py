@@ -44,7 +44,7 @@ _DEFAULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 _STATES = (5, 6)
-"""Layout 1 swaps the first two axes of initial states."""
+"""Positions of initial states; layout 1 swaps their first two axes."""
 
 
 @converter("LSTM", 7, 14, 22)
@@ -66,7 +66,6 @@ def convert_rnn(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _add(context: ConversionContext, node: OnnxNode, extra_attributes: Mapping[str, AttributeValue]) -> None:
-    """Add the layer, transposed for layout 1."""
     layout = node.integer("layout", 0)
     if layout not in (0, 1):
         raise Refusal(Reason.INVALID_NODE, f"attribute 'layout' of {node.op_type} is {layout}; expected 0 or 1")
@@ -84,7 +83,7 @@ def _add(context: ConversionContext, node: OnnxNode, extra_attributes: Mapping[s
 
 
 def _check_hidden_size(context: ConversionContext, node: OnnxNode) -> None:
-    """ONNX Runtime requires `hidden_size`, although weights imply it."""
+    """Check `hidden_size`: ONNX Runtime requires it, although weights imply it."""
     units = context.dimensions(node.input(2))[-1:]
     hidden_size = node.integer("hidden_size") if "hidden_size" in node.attributes else "missing"
     if units != (hidden_size,):
@@ -171,7 +170,7 @@ _NAMES: Mapping[str, str] = {
 
 
 _LENGTHS = 4
-"""Position in ONNX and the IR."""
+"""Position of sequence lengths, in ONNX and the IR."""
 
 
 @exporter("LSTM", "GRU", "RNN")

@@ -24,7 +24,6 @@ class _Reduction:
     context: ConversionContext
     input: int
     axes: tuple[int, ...]
-    """Ascending."""
     keepdims: bool
     outputs: tuple[str, ...]
 
@@ -117,12 +116,12 @@ _RULES: Mapping[str, tuple[_Rule, tuple[int, ...], tuple[int, ...]]] = {
 
 
 def _with_attribute(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None:
-    """Empty axes mean all."""
+    """Convert with axes as an attribute; empty means all."""
     _convert(rule, context, node, node.integers("axes") or None)
 
 
 def _with_input(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None:
-    """Empty axes mean all, or none with `noop_with_empty_axes`."""
+    """Convert with axes as an input; empty means all, or none with `noop_with_empty_axes`."""
     axes = constant_integers(context, node, 1) or None
     _convert(rule, context, node, () if axes is None and node.integer("noop_with_empty_axes", 0) else axes)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter
 
 __all__ = ["ConversionContext", "Converter", "Exporter", "OnnxNode", "Reason", "Refusal", "converter", "exporter"]
-"""For modules that define converters."""
+"""Names for modules that define converters."""
 
 _CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, and the adapter IR holds dense tensors alone"
 _STRINGS = Reason.UNSUPPORTED_TYPE, "works on strings, and the adapter IR holds numbers and booleans alone"
@@ -39,7 +39,7 @@ _UNKNOWN_SIZE = Reason.DATA_DEPENDENT_SHAPE, "makes as many elements as the cont
 _FILE = Reason.UNSUPPORTED_OPERATION, "reads compressed pictures, which takes a library of its own"
 
 ANOTHER_GRAPH = Reason.CONTROL_FLOW, "runs another graph, which the adapter IR cannot hold"
-"""For other ops with subgraphs, such as BeamSearch of com.microsoft."""
+"""Reason for other ops with subgraphs, such as BeamSearch of com.microsoft."""
 NO_CONVERTER = Reason.UNSUPPORTED_OPERATION, "has no converter"
 
 UNCONVERTED: Mapping[str, tuple[Reason, str]] = MappingProxyType(
@@ -61,7 +61,7 @@ UNCONVERTED: Mapping[str, tuple[Reason, str]] = MappingProxyType(
 
 
 Converter = Callable[[ConversionContext, OnnxNode], None]
-"""Adds a node's operations, or raises Refusal."""
+"""Function that adds a node's operations, or raises Refusal."""
 
 _CONVERTERS: dict[tuple[str, str, int], Converter] = {}
 _PLACES: dict[tuple[str, str, int], Mapping[str, Any]] = {}
@@ -151,7 +151,7 @@ def _hidden() -> list[str]:
 
 
 Exporter = Callable[["NodeWriter"], "str | Sequence[str]"]
-"""Writes an operation's nodes and returns result names, or raises Refusal."""
+"""Function that writes an operation's nodes and returns result names, or raises Refusal."""
 
 _EXPORTERS: dict[str, Exporter] = {}
 

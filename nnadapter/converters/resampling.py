@@ -126,7 +126,7 @@ def _resolve(
 def _resolve_sizes(
     node: OnnxNode, dimensions: tuple[int, ...], axes: tuple[int, ...], sizes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Source: ONNX Resize-18, `keep_aspect_ratio_policy`."""
+    """Apply `keep_aspect_ratio_policy`. Source: ONNX Resize-18."""
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     ratios = tuple(_ratio(size, dimensions[axis]) for axis, size in zip(axes, sizes, strict=True))
     choose = {"not_larger": min, "not_smaller": max}.get(policy)
@@ -141,12 +141,12 @@ def _resolve_sizes(
 
 
 def _scales_of(dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tuple[float, ...]) -> tuple[float, ...]:
-    """ONNX Runtime copies the input if no size changes, unlike ONNX."""
+    """Return 1 if sizes do not change: ONNX Runtime then copies the input, unlike ONNX."""
     return (1.0,) * len(scales) if sizes == dimensions else scales
 
 
 def _ratio(size: int, dimension: int) -> float:
-    """Float32; 1 for an empty dimension."""
+    """Return a float32 scale, 1 for an empty dimension."""
     return apply_function(quotient_of_sizes, size, dimension) if dimension else 1.0
 
 
@@ -157,7 +157,7 @@ def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Numb
 
 
 def _sizes(dimensions: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
-    """Source: ONNX Resize-11, in float32."""
+    """Scale sizes in float32. Source: ONNX Resize-11."""
     return tuple(apply_function(scaled_size, size, scale) for size, scale in zip(dimensions, scales, strict=True))
 
 
@@ -187,7 +187,6 @@ def _check_choice(node: OnnxNode, name: str, value: str, choices: Sequence[str])
 
 
 _MODES: Mapping[str, str] = MappingProxyType({"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"})
-"""Names since version 20."""
 
 
 @converter("GridSample", 16)
@@ -287,11 +286,11 @@ def convert_deform_conv(context: ConversionContext, node: OnnxNode) -> None:
 
 
 _RATIO_TOLERANCE = 1e-6
-"""For quotients of sizes."""
+"""Tolerance for quotients of sizes."""
 
 
 _PRECISIONS = (np.float32, np.float64)
-"""ONNX engines compute in either, and the floor may differ."""
+"""Precisions of ONNX engines, in which the floor may differ."""
 
 
 @exporter("RESIZE_NEAREST")
@@ -307,10 +306,7 @@ def export_resize_linear(write: NodeWriter) -> str:
 
 
 def _resize(write: NodeWriter, **attributes: object) -> str:
-    """Write scales, which define positions, if they yield the sizes; otherwise sizes.
-
-    Refused: sizes that need both.
-    """
+    """Write scales, which define positions, if they yield the sizes; otherwise sizes. Refused: sizes that need both."""
     of, dimensions = write.operation, write.known(write.type.dimensions)
     scales = np.asarray(write.known(of.scales), np.float32)
     shape = write.known(of.shape)

@@ -92,7 +92,7 @@ def _present(inputs: Inputs, position: int) -> SymbolicArray:
 
 
 def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Other inputs are guarded."""
+    """Return the elements, with other inputs guarded."""
     if _is_table(inputs):
         return None
     _settle(inputs[1:])
@@ -161,7 +161,7 @@ def _chosen(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
 
 
 def _pairwise(function: Callable[[Any, Any], bool]) -> Rule:
-    """Guards arise when the result is read."""
+    """Return a rule that compares; guards arise when its result is read."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
         return _each(function, _present(inputs, 0).items, _present(inputs, 1).items)
@@ -183,14 +183,14 @@ def _magnitude(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _remainder(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Source: ONNX Mod-13; the sign is the divisor's."""
+    """Return the remainder with the divisor's sign. Source: ONNX Mod-13."""
     if expected.dtype.name not in _INTEGERS or node.integer("fmod", 0):
         return None
     return _each(operator.mod, _present(inputs, 0).items, _present(inputs, 1).items)
 
 
 def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Only small integer powers of integers are exact."""
+    """Multiply: only small integer powers of integers are exact."""
     base, exponents = _present(inputs, 0), _present(inputs, 1).plain()
     if base.dtype.kind != "i" or exponents.size != 1 or float(exponents.reshape(-1)[0]) not in _SMALL_POWERS:
         return None
@@ -199,7 +199,7 @@ def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """The upper bound wins a conflict. Source: ONNX Clip-11."""
+    """Clip; the upper bound wins a conflict. Source: ONNX Clip-11."""
     if len(node.inputs) < 2 or expected.dtype.name not in _INTEGERS:  # attributes before version 11
         return None
     bounds = zip((max, min), inputs[1:], strict=False)
@@ -208,7 +208,7 @@ def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
-    """Integers only, since order matters for reals."""
+    """Return a rule that reduces integers; reals depend on the order."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
         _settle(inputs[1:])
@@ -220,7 +220,7 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
 
 
 def _root(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Float64 roots rounded to float32 are correctly rounded."""
+    """Return roots: float64 ones rounded to float32 are correctly rounded."""
     source = _present(inputs, 0).items
     roots = _each(root_of, source, source)
     return _each(to_float32, roots, roots) if expected.dtype == np.float32 else roots
@@ -234,7 +234,7 @@ def _spread(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _each(function: Callable[[Any, Any], Any], first: Array, second: Array) -> Array:
-    """Unary functions ignore the second argument."""
+    """Apply a function elementwise; unary ones ignore the second argument."""
     first, second = np.broadcast_arrays(first, second)
     made = [apply_function(function, one, other) for one, other in zip(first.flat, second.flat, strict=True)]
     return _objects(made).reshape(first.shape)

@@ -122,7 +122,7 @@ def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> Non
 
 
 def _check_size(node: OnnxNode, size: float) -> None:
-    """A tiny model may request any size."""
+    """Refuse large tables, which a tiny model may request."""
     if size > limits.TABLE_ELEMENTS:
         raise Refusal(
             Reason.MEMORY_LIMIT,
@@ -131,7 +131,6 @@ def _check_size(node: OnnxNode, size: float) -> None:
 
 
 def _triangles(edges: Array, rows: int) -> Array:
-    """Return [rows, bins] for edges [bins + 2]."""
     left, center, right = edges[:-2], edges[1:-1], edges[2:]
     row = np.arange(rows)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -63,14 +63,7 @@ class GraphWriter:
 
 
 class NodeWriter:
-    """Writer of the nodes of one operation.
-
-    Args:
-        graph: enclosing graph.
-        operation: as in `write.operation.strides`.
-        inputs: names by role, empty if absent.
-        types: of the inputs.
-    """
+    """Writer of the nodes of one operation; an absent input's name is empty."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Op bodies: ops without a schema in onnx, described as functions of ONNX ops.
+"""Op bodies: ops without a schema in onnx, described per node as functions of ONNX ops.
 
-A body is written for one node. Inference over it yields types and shapes, converters convert it at the newest opset,
-and devices that take ONNX get it at the model's opset. ONNX Runtime still gets the original node.
+Inference over a body yields types and shapes, converters convert it, and devices that take ONNX get it at the model's
+opset. ONNX Runtime still gets the original node.
 """
 
 from __future__ import annotations
@@ -33,11 +33,8 @@ def invalid_node(node: OnnxNode, problem: str) -> Refusal:
 class NodeInputs:
     """Facts about the inputs of one node, by position.
 
-    Args:
-        node: the node.
-        values: None if absent; sizes that are not numbers are dynamic.
-        constants: known contents.
-        integers: position -> contents of a shape-derived input, possibly symbolic, or None.
+    `values` are None if absent, and dynamic sizes are not numbers. `integers` returns the contents of a shape-derived
+    input, possibly symbolic, or None.
     """
 
     def __init__(
@@ -112,7 +109,7 @@ NEWEST_OPSET = 24
 OLDEST_OPSET = 13
 """Softmax and other ops differ before this opset."""
 _SMALL_ELEMENTS = 1024
-"""Largest constants, in elements, with contents in inference."""
+"""Largest constants, in elements, that inference gets with contents."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -372,12 +369,7 @@ def body_of(
 ) -> Body | None:
     """Return the body of a node, or None if its op has none.
 
-    Args:
-        node: missing attributes take the schema's defaults.
-        inputs: None if absent.
-        constants: known contents by position.
-        opset: to write in; None for the newest supported.
-        integers: see `NodeInputs`.
+    `inputs` are None if absent, `constants` are keyed by position, and `opset` defaults to the newest supported.
 
     Raises:
         Refusal: invalid, not expressible in ONNX ops, or too little is known.

@@ -25,7 +25,6 @@ _BY_ADDRESS = frozenset(
 )
 """Data types that ONNX Runtime accepts by address."""
 _NAME = 8 << 3 | BYTES
-"""Tag of TensorProto.name."""
 _OF_PLACES = (13 << 3 | BYTES, 14 << 3 | NUMBER)
 """Tags of TensorProto.external_data and data_location."""
 LOCATION = "compiled"
@@ -86,7 +85,6 @@ def joined_bytes(contents: bytes, tensors: Mapping[str, Array]) -> bytes:
 
 
 def _filled(contents: bytes, tensors: Mapping[str, Array], start: int, end: int) -> bytes | None:
-    """Return a constant with its contents, or None if it has them."""
     rows = list(fields(contents, start, end))
     name = next((contents[begin:stop].decode(errors="replace") for tag, _, begin, stop in rows if tag == _NAME), "")
     if name not in tensors:

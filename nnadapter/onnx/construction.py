@@ -31,7 +31,6 @@ from nnadapter.process.resources import memoize
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, GraphError, Value
 
 _IR_VERSION = 8
-"""Known to every supported ONNX Runtime."""
 _Message = TypeVar("_Message", bound=Message)
 NodeText = tuple[str, Sequence[str], Sequence[str], Mapping[str, Any]]
 """Op type, inputs, outputs, attributes."""
@@ -226,19 +225,11 @@ def extract(
     constants: Sequence[str],
     outputs: Sequence[str],
 ) -> ModelProto:
-    """Extract a part of a model.
+    """Extract the nodes at ascending positions as a model.
 
     1. Inputs and outputs get the types in `graph.values`, otherwise the model's. Containers keep their nesting.
     2. All operator sets are imported; only needed functions are copied.
     3. The IR version is at least 4, since constants are not inputs. Metadata is omitted.
-
-    Args:
-        index: the model.
-        graph: its graph, from `read_graph`.
-        nodes: positions, ascending.
-        inputs: in order.
-        constants: names of initializers.
-        outputs: in order.
 
     Raises:
         GraphError: a constant has no initializer.
@@ -277,7 +268,6 @@ def _typed(index: OnnxIndex, value: Value) -> ValueInfoProto:
 _NODE_IR_VERSION = 10
 """First IR version with 4-bit types."""
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
-"""Attributes with a result's type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -298,7 +288,7 @@ class Types:
     """Type constraints of an op's schema."""
 
     inputs: tuple[tuple[str, frozenset[str]], ...]
-    """Type parameter or fixed type, and allowed types."""
+    """Type parameter or fixed type, with allowed types."""
     outputs: tuple[tuple[str, frozenset[str]], ...]
     variadic: bool
 

@@ -188,7 +188,6 @@ class _Files:
 
 
 def _bounds(place: Mapping[str, str], size: int, expected: int) -> tuple[int, int]:
-    """Return offset and length."""
     for name in place.keys() & {"offset", "length"}:
         if not (place[name].isascii() and place[name].isdigit()):
             raise ValueError(f"its {name} is {place[name]!r}, expected a number")
@@ -217,7 +216,6 @@ def _put(tensor: TensorProto, contents: bytes) -> None:
 
 
 def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]:
-    """Yield tensors in attributes, subgraphs and sparse tensors."""
     sparse = [*part.sparse_initializer] if isinstance(part, onnx.GraphProto) else []
     for attribute in chain.from_iterable(map(attrgetter("attribute"), part.node)):
         yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
@@ -463,13 +461,13 @@ class BegunModel:
 
 
 LARGEST_MESSAGE = (1 << 31) - (1 << 20)
-"""Largest file: protobuf's 2 GiB less a margin."""
+"""Maximum bytes of a file: protobuf's 2 GiB less a margin."""
 _ALIGNMENT = 4096
-"""Page size, so that readers can map weights."""
+"""Page size, so that weights can be mapped."""
 
 
 def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: int = LARGEST_MESSAGE) -> None:
-    """Write a model to `path` atomically, with weights inline, or in `path.data` if larger than `largest` bytes.
+    """Write a model to `path` atomically; weights that would exceed `largest` bytes go to `path.data`.
 
     Raises:
         ModelFileError: a file cannot be written, or a weight file cannot be read.
@@ -489,7 +487,6 @@ def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: in
 
 
 def _with_data_beside(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """Write weights to `path` and return a model that refers to it."""
     saved_model = copied(model)
     referred = [tensor for tensor in saved_model.graph.initializer if is_reference(tensor)]
     sources = [copied(tensor) for tensor in referred]

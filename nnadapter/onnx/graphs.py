@@ -270,13 +270,8 @@ def read_graph(
 ) -> Graph:
     """Return the graph of a model; node i is node i of `model.graph`.
 
-    An initializer that is also an input is a constant until IR version 3, since then an overridable input.
-
-    Args:
-        model: tensor contents are not read.
-        values: facts that override value infos.
-        origins: names of original nodes, by default the nodes themselves.
-        nodes: as already read, with origins.
+    An initializer that is also an input is a constant until IR version 3, since then an overridable input. `values`
+    override value infos. `nodes` are the model's nodes as already read; `origins` default to the nodes themselves.
 
     Raises:
         GraphError: a value is defined twice or never, or nodes are not in topological order.
@@ -379,7 +374,6 @@ def check_calls_in(source: str | os.PathLike[str] | bytes) -> None:
 
 
 def _sizes(bodies: dict[FunctionKey, list[FunctionKey]]) -> dict[FunctionKey, int]:
-    """Return expanded node counts per function, callees first."""
     sizes: dict[FunctionKey, int] = {}
     for function in bodies:
         path, entered = [function], set[FunctionKey]()

@@ -59,7 +59,6 @@ class DeclaredTypes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """First (input, axis) per named dimension."""
         places: dict[str, tuple[str, int]] = {}
         for info in self._graph.input:
             for axis, dimension in enumerate(info.type.tensor_type.shape.dim):
@@ -179,11 +178,11 @@ _DEFAULTS = {"STFT": ("onesided", 1)}
 """Ops whose inference uses another default than the schema's."""
 _UNUSUAL = LIKE_INPUT | _DEFAULTS.keys()
 _FAILURE = "(op_type:"
-"""Prefix of messages about a node."""
+"""Prefix of onnx's messages about a node."""
 _UNKNOWN = ("No Op registered", "No Schema registered", "expected to have type but instead is null")
-"""Messages about unknown ops and their consumers."""
+"""onnx's messages about unknown ops and their consumers."""
 SMALL_ELEMENTS = 1024
-"""Largest constants, in elements, with contents in inference."""
+"""Largest constants, in elements, that inference gets with contents."""
 Types = Mapping[str, onnx.ValueInfoProto]
 
 
@@ -196,7 +195,7 @@ class InitialFacts:
     constants: Mapping[str, Array]
     nodes: Sequence[int]
     stated: Types = field(default_factory=dict)
-    """Types from rules."""
+    """Types from type rules."""
 
 
 @contextmanager
@@ -226,13 +225,13 @@ class Inference:
 
     @cached_property
     def has_rules(self) -> bool:
-        """Whether type rules or schemas beyond onnx's apply."""
+        """True if type rules or schemas beyond onnx's apply."""
         kinds = {(node.domain, node.op_type) for node in self._read.nodes}
         return self.has_further or any(kind in self._rules for kind in kinds)
 
     @cached_property
     def has_further(self) -> bool:
-        """Whether an op's schema is missing in onnx."""
+        """True if onnx lacks the schema of an op."""
         kinds = {(node.domain, node.op_type, node.since_version) for node in self._read.nodes}
         return any(is_further(*kind) for kind in kinds)
 
@@ -400,7 +399,6 @@ class Inference:
         return skeleton
 
     def _inferable(self, nodes: Sequence[int]) -> Iterable[onnx.NodeProto]:
-        """Return the nodes, with ops that inference mishandles replaced."""
         graph_nodes = self._graph.nodes
         protos: Sequence[onnx.NodeProto] = self._model.graph.node
         if len(nodes) == len(graph_nodes) and all(node.op_type not in _UNUSUAL for node in graph_nodes):

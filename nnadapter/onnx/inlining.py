@@ -1,8 +1,8 @@
 """Inlining of functions and If branches.
 
 A model-local function is expanded if a converter exists for an op of its body, since no device knows it by name. A
-function op of ONNX is expanded only if converters exist for its body but not for itself, since ONNX Runtime may have a
-kernel. Others are expanded if no device takes the op (`nnadapter/candidates/atoms.py`).
+function op of ONNX, for which ONNX Runtime may have a kernel, is expanded only if converters exist for its body but not
+for itself. Others are expanded if no device takes the op (`nnadapter/candidates/atoms.py`).
 """
 
 from __future__ import annotations
@@ -365,7 +365,6 @@ def _every_name(graph: onnx.GraphProto) -> set[str]:
 
 
 def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield branches of `If` nodes, also nested ones."""
     for node in graph.node:
         if node.op_type == "If" and plain_domain(node.domain) == "":
             for attribute in node.attribute:
@@ -375,7 +374,6 @@ def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _large(branch: onnx.GraphProto) -> list[onnx.TensorProto]:
-    """Return large initializers that a branch may capture."""
     interface_names = {value.name for value in (*branch.output, *branch.input)}
     return [
         tensor
@@ -391,7 +389,6 @@ def _unused(name: str, existing_names: Collection[str]) -> str:
 
 
 def _free(name: str, existing_names: set[str]) -> str:
-    """Return `name`, extended until no value name starts with it."""
     while any(value.startswith(f"{name}/") for value in existing_names):
         name += "_"
     return name
@@ -428,7 +425,6 @@ def _insert(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, branch: onn
 
 
 def _renamed(branch: onnx.GraphProto, name: str) -> dict[str, str]:
-    """Return new names of a branch's definitions."""
     local_names = [tensor.name for tensor in branch.initializer]
     local_names.extend(sparse.values.name for sparse in branch.sparse_initializer)
     local_names.extend(output for node in branch.node for output in node.output if output)

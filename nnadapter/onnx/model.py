@@ -42,7 +42,6 @@ class _SchemaRules:
     """Constraints of a schema."""
 
     operator_name: str
-    """Op type and version."""
     types: dict[str, int]
     """Attribute name -> `AttributeProto.AttributeType`."""
     required: tuple[str, ...]
@@ -92,13 +91,11 @@ def may_take_types(op_type: str, since_version: int, domain: str, dtypes: tuple[
 
 
 class _NodeForm(NamedTuple):
-    """Checked part of a node."""
-
     stated: tuple[tuple[str, int], ...]
     inputs: int
     outputs: int
     absent: tuple[int, ...]
-    """Positions."""
+    """Positions of absent inputs."""
 
 
 @memoize(_FORMS)
@@ -186,7 +183,7 @@ class OnnxNode:
     name: str
     op_type: str
     domain: str
-    """Empty for ONNX's."""
+    """Empty for ONNX's own."""
     since_version: int
     """0 if there is no schema."""
     inputs: tuple[str, ...]
@@ -264,11 +261,8 @@ def _op_types(graph: Any) -> Counter[str]:
 def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node | None = None) -> OnnxNode:
     """Return a node without its protobuf.
 
-    Args:
-        proto: the node.
-        name: unique in the graph.
-        since_version: 0 without schema.
-        node: as already read, without attributes.
+    `name` is unique in the graph, `since_version` is 0 without schema, and `node` is the same node as already read,
+    without attributes.
     """
     node = node_of(proto, name) if node is None else node
     stated = proto.attribute  # most nodes state none
@@ -299,7 +293,7 @@ class Operators:
     """Operator facts from converters and kernels."""
 
     has_converter: Callable[[str, str, int], bool]
-    """Keyed by domain, op type and schema version."""
+    """(domain, op type, schema version) -> True if there is a converter."""
     contradiction: Callable[[OnnxNode, Mapping[str, Value], Mapping[str, Array]], Unsupported | None]
     """(node, values, constants) -> fault, or None."""
     output_types: TypesByConversion = lambda node, values, constants: None
@@ -343,11 +337,8 @@ def read_model(
 ) -> OnnxModel:
     """Return `model` with its nodes read, or raise InvalidModelError.
 
-    Args:
-        model: the model.
-        operators: facts beyond onnx's.
-        origins: per node, the model node that it stands for; by default itself.
-        read: nodes as already read, each its own origin.
+    `operators` holds facts beyond onnx's, `origins` are the model nodes that nodes come from, and `read` are nodes as
+    already read, each its own origin.
     """
     stood_for = None if origins is None else [(name,) for name in origins]
     try:

@@ -183,7 +183,7 @@ def _makes_sparse(node: NodeProto) -> bool:
 
 
 def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
-    """Source: onnx.proto, `SparseTensorProto`: indices are linear, or coordinates."""
+    """Return the dense array. Source: onnx.proto, `SparseTensorProto`: indices are linear, or coordinates."""
     dimensions = tuple(sparse.dims)
     try:
         values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)

@@ -99,9 +99,9 @@ def _check(attribute: onnx.AttributeProto, label: str) -> None:
 
 
 _SMALL_BYTES = 1 << 12
-"""Largest constants with contents; larger ones become inputs."""
+"""Largest constants kept with contents, in bytes; larger ones become inputs."""
 _DECIDING_ELEMENTS = 64
-"""Most reals that may be limits, scales or probabilities; weights never affect a refusal."""
+"""Most reals that may be limits, scales or probabilities; more are weights, which never affect a refusal."""
 _LARGEST_REALS = 1 << 16
 """Bytes above which reals always become inputs."""
 _REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
@@ -116,9 +116,9 @@ class SizedCase(NamedTuple):
     case: object
     shapes: tuple[_Shape, ...]
     digests: tuple[bytes | None, ...]
-    """Constant inputs except weights."""
+    """Digests of constant inputs except weights."""
     few: tuple[bytes | None, ...]
-    """Constant inputs except per-channel reals."""
+    """Digests of constant inputs except per-channel reals."""
 
     @property
     def rough(self) -> object:
@@ -144,11 +144,7 @@ class Parts:
     ) -> None:
         """Infer the types of values, unless passed; raises InvalidModelError for a malformed Einsum.
 
-        Args:
-            model: the model.
-            constant_bytes: largest constants with contents; larger ones become inputs.
-            embedded_names: constants always with contents.
-            types: other values count as unknown.
+        Constants up to `constant_bytes`, and those in `embedded_names`, keep their contents; others become inputs.
         """
         self._model = model
         self._types = _inferred(model) if types is None else dict(types)
@@ -157,7 +153,7 @@ class Parts:
 
     @cached_property
     def constants(self) -> dict[str, onnx.TensorProto]:
-        """Initializers with contents."""
+        """Initializers kept with contents."""
         return {
             tensor.name: with_contents(tensor) for tensor in self._model.graph.initializer if self._has_contents(tensor)
         }
@@ -181,7 +177,6 @@ class Parts:
 
     @cached_property
     def weights(self) -> frozenset[str]:
-        """Names of initializers."""
         return frozenset(tensor.name for tensor in self._model.graph.initializer)
 
     @cached_property
@@ -190,7 +185,6 @@ class Parts:
 
     @property
     def opset(self) -> int:
-        """Opset of ONNX's own domain."""
         return opsets_of(self._model.opset_import).get("", 1)
 
     @cached_property
@@ -281,7 +275,6 @@ def _has_shape(value: onnx.ValueInfoProto) -> bool:
 
 
 def _nameless(shapes: Sequence[_Shape]) -> tuple[_Shape, ...]:
-    """Number dynamic sizes by first occurrence, from -1 down."""
     numbers: dict[str, int] = {}
     return tuple(
         shape and tuple(numbers.setdefault(size, ~len(numbers)) if isinstance(size, str) else size for size in shape)

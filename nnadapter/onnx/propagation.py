@@ -1,8 +1,8 @@
 """onnx's inference, guarded against memory blow-up and crashes.
 
-With data propagation, onnx builds a message per element of every propagated vector. So types are inferred first without
-it, and again with it only if shapes are computed, on a model that propagates no long vectors: Add, Sub and Mul on them
-become Max, which has the same type; other nodes are removed, and their results become inputs.
+With data propagation, onnx builds a message per element of every propagated vector. It is enabled only if shapes are
+computed, on a model that propagates no long vectors: Add, Sub and Mul on them become Max, which has the same type, and
+results of other nodes become inputs of types inferred without propagation.
 
 Some ops crash the process if their first input has no type; they are hidden until it is known.
 """
@@ -37,9 +37,9 @@ _LIKE_FIRST_INPUT = frozenset(
         "ThresholdedRelu",
     ]
 )
-"""In ONNX's domain, at some opsets."""
+"""Ops of ONNX's domain, at some opsets."""
 _OF_MICROSOFT = frozenset(("MoE", "QMoE"))
-"""Described nowhere else."""
+"""Ops of com.microsoft that are described nowhere else."""
 LIKE_INPUT = _LIKE_FIRST_INPUT | _OF_MICROSOFT
 _HAS_INFERENCE: Mapping[str, float] = {"LayerNormalization": 17, "ThresholdedRelu": 10}
 """First version with inference."""
@@ -58,7 +58,7 @@ def stand_in(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def with_stand_ins(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace such nodes; returns the same object if there are none."""
+    """Replace nodes by `stand_in` as needed; returns the same object if there are none."""
     nodes = model.graph.node
     if all(node.op_type not in LIKE_INPUT for node in nodes):
         return model
@@ -73,7 +73,6 @@ def with_stand_ins(model: onnx.ModelProto) -> onnx.ModelProto:
 FAILURES = (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError)
 """Errors for conflicting types."""
 _LONGEST_SHAPE = 64
-"""Maximum rank of an array."""
 _MEASURING = frozenset(("Shape", "Size", "Constant"))
 _ALIKE = frozenset(("Add", "Sub", "Mul"))
 """Propagating ops with results typed like `Max`."""
@@ -98,7 +97,7 @@ _NEEDING_TYPES = MappingProxyType(
 Source: onnx 1.23.2, by inference over every schema in a child process; tests/onnx/test_propagation.py repeats it.
 """
 _ELEMENT_TYPES = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items()}
-"""Keyed by type names in schemas."""
+"""Schema type name -> element type."""
 _WITHHELD = "nnadapter.withheld"
 """Domain without schemas."""
 Types = dict[str, onnx.ValueInfoProto]
@@ -169,7 +168,6 @@ def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _visited(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield nodes that inference visits."""
     for node in chain(model.graph.node, *(function.node for function in model.functions)):
         if node.op_type in RUNNING_GRAPHS:
             yield from with_nested([node])

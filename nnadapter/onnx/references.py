@@ -3,12 +3,12 @@
 A reference is an initializer with `data_location` EXTERNAL, so that copying a message does not copy its weights.
 `external_data` describes one of three places:
 
-- `mapped`: an external data file, memory-mapped.
+- `mapped`: an external data file, memory-mapped. Replace it by renaming, never in place.
 - `read`: the model's own file. Users overwrite it during a session, so contents are copied on first use.
 - `memory`: an array that the reference's creator keeps alive.
 
-Opening a file that changed since loading is an error. Replace mapped files by renaming, never in place. References stay
-in this process, except for drivers with `Capability.supports_external_initializers`.
+Opening a file that changed since loading is an error. References stay in this process, except for drivers with
+`Capability.supports_external_initializers`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _BITS = {
     for name in names.split()
     if hasattr(TensorProto, name)  # newer versions of onnx have more
 }
-"""Per element, for sub-byte types."""
+"""Bits per element, for sub-byte types."""
 _numbers = count(1)
 _living: dict[Hashable, weakref.ref[Array]] = {}
 """Live arrays by place. The removal callback is a C-level `pop`, so it needs no lock."""
@@ -111,7 +111,6 @@ def bytes_of(tensor: TensorProto) -> int:
 
 @memoize(64)
 def _bits_of(data_type: int) -> int:
-    """Return bits per element, 0 if unknown."""
     if data_type not in helper.get_all_tensor_dtypes():
         return 0
     return _BITS.get(data_type) or 8 * helper.tensor_dtype_to_np_dtype(data_type).itemsize
@@ -380,7 +379,7 @@ class ReadingAhead:
         return self._arrays
 
     def stop(self) -> None:
-        """Stop after current tensors."""
+        """Stop reading after current tensors."""
         self._left.clear()
 
 

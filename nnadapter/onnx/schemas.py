@@ -21,7 +21,7 @@ from partition.graph import Reason, Unsupported
 
 
 class Refusal(Exception):  # noqa: N818  a verdict, not an error
-    """Raised by a converter to refuse its node; callers turn it into a verdict."""
+    """Exception by which a converter refuses its node; callers turn it into a verdict."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
@@ -180,15 +180,10 @@ def add_schema(
     required: Sequence[str] = (),
     domain: str = MICROSOFT,
 ) -> None:
-    """Register the schema of an op.
+    """Register an op's schema.
 
-    Args:
-        op_type: its name.
-        inputs: space-separated, see `FurtherSchema.inputs`.
-        outputs: likewise.
-        attributes: name -> default, or type without default: int, float, str, or a list of these.
-        required: required attributes.
-        domain: of the op.
+    `inputs` and `outputs` are space-separated, as in `FurtherSchema.inputs`. `attributes` map names to defaults, or to
+    types: int, float, str, or lists of these.
     """
     stated = {name: value if _is_type(value) else type(value) for name, value in attributes.items()}
     _SCHEMAS[domain, op_type] = FurtherSchema(
@@ -229,7 +224,7 @@ def bounds_of(names: Sequence[str]) -> tuple[int, int]:
 
 
 _LARGEST_OPSET = (1 << 31) - 1
-"""onnx's upper bound."""
+"""Upper bound of onnx."""
 
 
 @memoize(4096)

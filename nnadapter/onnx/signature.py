@@ -82,12 +82,12 @@ class Signature:
 
     @cached_property
     def _required(self) -> frozenset[str]:
-        """Excludes inputs of optional type."""
+        """Required inputs, without those of optional type."""
         return frozenset(value.name for value in self.inputs if not (value.dtype or "").startswith("optional"))
 
     @cached_property
     def _optional(self) -> Sequence[str]:
-        """None if not fed."""
+        """Inputs of optional type, None if not fed."""
         return [value.name for value in self.inputs if value.name not in self._required]
 
     @cached_property
@@ -152,7 +152,7 @@ class Signature:
         return dict.fromkeys(self._optional) | checked if self._optional else checked
 
     def _fits(self, name: str, fed_value: Any) -> bool:
-        """Fast path for nearly all feeds."""
+        """Return whether it is an array as declared: fast path for most feeds."""
         form = self._forms.get(name)
         if form is None or not (type(fed_value) is np.ndarray or isinstance(fed_value, FedTensor)):
             return False

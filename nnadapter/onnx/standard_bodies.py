@@ -1,9 +1,9 @@
 """Bodies of ONNX's own ops for devices without a kernel.
 
 - Integer products in float32, exact up to 2^24; longer sums are split and added in int32.
-- QLinearConv and QLinearMatMul dequantized. ONNX Runtime rescales integer sums, so results may differ by one step where
-  a real is halfway between integers.
-- Attention and RotaryEmbedding, without casts and comparisons in ONNX's function bodies that few devices support.
+- QLinearConv and QLinearMatMul on dequantized values. ONNX Runtime rescales integer sums, so results may differ by one
+  step where a real is halfway between integers.
+- Attention and RotaryEmbedding without casts and comparisons that few devices support, unlike ONNX's function bodies.
   Sizes: batch B, query heads N, key heads G, queries S, keys T (P of them past), head size H.
 """
 
@@ -25,7 +25,7 @@ from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason, Value
 
 OLDEST_INTEGER_OPSET = 11
-"""Clip takes inputs, and Round exists."""
+"""First opset with bounds of Clip as inputs, and Round."""
 _LARGEST = 255
 """Largest difference of 8-bit integers."""
 _EXACT = 2**24
@@ -220,7 +220,7 @@ def _scale(body: BodyBuilder, position: int) -> str:
 
 
 OLDEST_STABLE_OPSET = 7
-"""Sub broadcasts."""
+"""First opset with broadcasting Sub."""
 
 
 def softplus_body(body: BodyBuilder) -> Sequence[str]:
@@ -237,7 +237,7 @@ _SCORES = 3
 _PADDED_SINCE = 24
 """First version that hides keys beyond a short mask."""
 _COUNTS = "float32"
-"""Few devices compute in int64."""
+"""Type of lengths: few devices compute in int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,9 +245,9 @@ class _Heads:
     queries: int
     keys: int
     size: int
-    """Of queries and keys."""
+    """Head size of queries and keys."""
     wide: int
-    """Of values."""
+    """Head size of values."""
 
 
 def attention_body(body: BodyBuilder) -> Sequence[str]:
@@ -333,7 +333,6 @@ def _weighted_values(body: BodyBuilder, parts: tuple[str, str, str], bias: str, 
 
 
 def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
-    """Return the bias grouped like query heads."""
     rank = 4 if body.input(_LENGTHS) else body.inputs.rank(_MASK) if body.input(_MASK) else 2
     if rank < 3:
         return bias
@@ -376,13 +375,11 @@ def _both(body: BodyBuilder, first: str, second: str) -> str:
 
 
 def _any(body: BodyBuilder, allowed: str) -> str:
-    """Return whether each query sees any key."""
     count = body.add("ReduceSum", body.cast(allowed, _COUNTS), body.constant((-1,)))
     return body.add("Less", body.constant(0.0, _COUNTS), count)
 
 
 def _as_long(body: BodyBuilder, key: str) -> str:
-    """Pad the mask to all keys."""
     mask, rank = body.input(_MASK), body.inputs.rank(_MASK)
     width, total = body.inputs.width(_MASK), _total(body)
     if width is not None and width == total:
@@ -454,8 +451,6 @@ def written_through(body: Body, inputs: Sequence[Value | None], constants: Mappi
 
 @dataclass(frozen=True, slots=True)
 class _PrecomputableValues:
-    """Facts about inner values, by name."""
-
     values: Mapping[str, Value]
     contents: Mapping[str, Array]
 

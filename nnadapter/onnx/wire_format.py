@@ -29,10 +29,8 @@ INITIALIZER = 5 << 3 | BYTES
 RAW_DATA = 9 << 3 | BYTES
 """Tag in TensorProto."""
 _LONGEST = 10
-"""Of a 64-bit varint."""
 _FIXED_BYTES = {1: 8, 5: 4}
 _NO_TYPES = frozenset((3, 4, 6, 7))
-"""Groups and reserved types."""
 
 
 def fields(contents: Contents, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
@@ -141,7 +139,6 @@ def search(contents: Contents) -> Callable[[bytes], bool]:
 
 
 def _beside_weights(contents: Contents) -> Iterator[tuple[int, int]]:
-    """Yield each stretch between initializers."""
     begin = 0
     for tag, _, start, end in fields(contents, 0, len(contents)):
         for inner, _, at, stop in fields(contents, start, end) if tag >> 3 == _GRAPH else ():
@@ -189,7 +186,7 @@ _INNER: Mapping[str, Mapping[int, str]] = {
     "Map": {2: "TypeProto"},
     "TensorShapeProto": {1: "Dimension"},
 }  # fmt: skip
-"""Source: onnx.proto."""
+"""Message fields of each message. Source: onnx.proto."""
 _MOST: Mapping[tuple[str, int], tuple[int, str]] = {
     ("GraphProto", 1): (limits.NODES, "nodes in a graph"),
     ("GraphProto", 5): (limits.NODES, "initializers in a graph"),
@@ -214,7 +211,7 @@ _STRIDE = (1 << 14) - 1
 """Fields between checks of the limit."""
 _FULL_OF_NUMBERS = frozenset(("AttributeProto", "TensorProto"))
 _DIMENSIONS = ("TensorProto", 1)
-"""May be packed."""
+"""Field that may be packed."""
 
 
 def check_size(source: str | os.PathLike[str] | bytes, label: str) -> bool:
@@ -318,11 +315,11 @@ class _Walk:
 
 
 FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, FLOAT16, DOUBLE = 1, 2, 3, 4, 5, 6, 7, 10, 11
-"""Of TensorProto."""
+"""Data types of TensorProto."""
 _FORMATS = {FLOAT: "f", FLOAT16: "e", DOUBLE: "d"}
 _FORMATS |= {INT8: "b", INT16: "h", INT32: "i", INT64: "q", UINT8: "B", UINT16: "H"}
 _INPUT, _OUTPUT, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 0x0A, 0x12, 0x22, 0x2A, 0x3A
-"""Of NodeProto."""
+"""Tags of NodeProto."""
 _REDUCING = frozenset(("ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"))
 _KEEPING_RANKS = _REDUCING | frozenset((
     "Abs", "Add", "Cast", "Clip", "Div", "Dropout", "Erf", "Exp", "Identity", "Log", "Max", "Min", "Mul", "Neg", "Pow",
@@ -332,14 +329,13 @@ _KEEPING_RANKS = _REDUCING | frozenset((
 _GRAPH_TYPES = (b"\xa0\x01\x05", b"\xa0\x01\x0a")
 """Type field of attributes with graphs."""
 _NAME_OF_TENSOR = 8
-"""Of TensorProto."""
 _FLOATS, _INTEGERS = 7, 8
-"""Of AttributeProto."""
+"""Fields of AttributeProto."""
 _MOST_NODES = 100_000
-"""Nodes after which calls stay."""
+"""Maximum number of inlined nodes."""
 _DEEPEST_CALL = 32
 _MOST_VALUES = 64
-"""Most elements to decode."""
+"""Maximum elements to decode."""
 
 
 class WireConstant(NamedTuple):
@@ -365,7 +361,7 @@ class WireNode:
     __slots__ = ("_attributes", "_contents", "_places", "domain", "inputs", "op_type", "outputs")
 
     def __init__(self, contents: Contents, start: int, end: int) -> None:
-        """All fields have one-byte tags and length-delimited values."""
+        """Read a NodeProto: all fields have one-byte tags and length-delimited values."""
         inputs: list[str] = []
         outputs: list[str] = []
         places: list[tuple[int, int]] = []
@@ -441,7 +437,6 @@ class WireGraph:
 
     @cached_property
     def _folded_names(self) -> frozenset[str]:
-        """Results of ops on constants."""
         names = set(self._initializers)
         for node in self.nodes:
             reads = filter(None, node.inputs)

@@ -103,7 +103,6 @@ def _score_scale(body: BodyBuilder, query: str, scores: Scores, dtype: str) -> s
 
 
 def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int) -> str:
-    """Repeat key heads shared by several query heads."""
     if heads == groups:
         return x
     tiled = body.add("Tile", body.unsqueeze(x, 2), body.constant((1, 1, heads // groups, 1, 1)))
@@ -139,7 +138,6 @@ def lowest(dtype: str) -> float:
 
 
 def _with_sink(body: BodyBuilder, logits: str, query: str, sink: str) -> str:
-    """Apply softmax with an extra logit, then drop its column."""
     zeros = body.add("Mul", sliced(body, query, 3, 0, 1), body.constant(0.0, body.inputs.dtype()))  # `[B, N, S, 1]`
     scores = body.add("Concat", logits, body.add("Add", zeros, sink), axis=-1)
     return sliced(body, body.add("Softmax", scores, axis=-1), 3, 0, -1)
@@ -150,21 +148,14 @@ _NUMBERS = "float32"
 
 
 def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
-    """Return the additive mask `[B or 1, N or 1, S or 1, T]`, or an empty name.
+    """Return the additive mask `[B or 1, N or 1, S or 1, T]`, or an empty name, or raise Refusal.
 
     1. Rank 1 holds key counts per sequence, optionally first keys, or offsets of packed sequences, which ONNX Runtime
-       ignores here. In ranks 2 and 3, 0 hides a key. A single column is ignored.
+       ignores. In ranks 2 and 3, 0 hides a key. A single column is ignored.
     2. `mask_filter_value` is added for hidden keys, so a query with all keys hidden sees all of them.
+    3. The input at position `bias` is added.
 
-    Args:
-        body: body.
-        position: of the mask.
-        bias: position of the bias, added to the mask.
-        places: adds the range over all keys.
-        rows: batch size, None if dynamic.
-
-    Raises:
-        Refusal: unknown form of mask.
+    `places` adds the range over all keys; `rows` is the batch size, if static.
     """
     mask = _key_mask(body, position, places, rows) if body.input(position) else ""
     added = body.input(bias)
@@ -187,7 +178,6 @@ def _key_mask(body: BodyBuilder, position: int, places: Callable[[], str], rows:
 
 
 def _between(body: BodyBuilder, position: int, places: str, rows: int | None) -> str:
-    """Return which keys a mask of rank 1 allows."""
     numbers, count = body.cast(body.input(position), _NUMBERS), body.inputs.size(position, 0)
     places = body.cast(places, _NUMBERS)
     texts, stated = ((body.inputs.value(input_index).shape or (None,))[0] for input_index in (0, position))
@@ -209,7 +199,6 @@ def _between(body: BodyBuilder, position: int, places: str, rows: int | None) ->
 
 
 def _in_the_run(body: BodyBuilder, numbers: str) -> tuple[str, str]:
-    """Return ends and starts (default 0) for a dynamic batch size."""
     texts, count = length_of(body, body.input(0), 0), length_of(body, numbers, 0)
     has_starts = body.cast(body.add("Equal", count, body.add("Add", texts, texts)), _NUMBERS)
     last = body.add("Slice", numbers, body.add("Sub", count, texts), count)
@@ -312,7 +301,6 @@ def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _streams(body: BodyBuilder, pairs: int) -> list[int]:
-    """Return which position each feature pair uses."""
     sections, layout = body.node.integers("mrope_section") or (), body.node.integer("mrope_layout", 0)
     if len(sections) != 3 or sum(sections) != pairs or min(sections) < 0 or layout not in (0, 1):
         problem = f"{list(sections)}, and 'mrope_layout' {layout}"
@@ -323,7 +311,6 @@ def _streams(body: BodyBuilder, pairs: int) -> list[int]:
 
 
 def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
-    """Return the number of rotated pairs, and the input's width."""
     if body.node.integer("is_packed_batching", 0):
         raise body.unsupported("is_packed_batching", "is 1; expected 0")
     if body.node.number("scale", 1.0) != 1:
@@ -342,7 +329,6 @@ def _turned_heads(body: BodyBuilder, tables: tuple[str, str], pairs: int, width:
 
 
 def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
-    """Return head count and size."""
     packed, part = body.inputs.rank(0) == 3, body.node.integer("rotary_embedding_dim", 0)
     heads = body.node.integer("num_heads", 0)
     if part and heads < 1:
@@ -481,7 +467,6 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
 def _places(
     body: BodyBuilder, keys: tuple[str, int, int | None], past: tuple[str, str] | None, total: int | None
 ) -> str:
-    """Return the range over all keys."""
     if total is not None or past is None:
         return steps_along(body, keys[0], keys[1], total)
     count = body.add("Add", length_of(body, keys[0], keys[1]), length_of(body, past[0], 2))

@@ -208,13 +208,11 @@ class _Table:
         return body.add("Concat", *parts, body.unsqueeze(rest, -1), axis=-1)
 
     def spread(self, parameters: str) -> str:
-        """Repeat scales or zero points for each element."""
         body, block = self.body, _block_size(self.body, 128)
         many = body.add("Expand", body.unsqueeze(parameters, -1), body.constant((block,)))
         return sliced(body, self._joined(many), -1, 0, self.length)
 
     def _joined(self, x: str) -> str:
-        """Merge the last two axes."""
         rank = self.body.inputs.rank(0) - 1 + self.body.inputs.rank(1)
         return self.body.reshape(x, *(0,) * (rank - 1), -1)
 

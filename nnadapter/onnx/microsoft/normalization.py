@@ -188,7 +188,6 @@ def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _group_norm(body: BodyBuilder, x: str) -> str:
-    """Normalize channel groups, channels first internally."""
     last, dtype = body.node.integer("channels_last", 1), body.inputs.dtype()
     picture = body.add("Transpose", x, perm=[0, 3, 1, 2]) if last else x
     flat = body.reshape(picture, 0, body.node.integer("groups"), -1)

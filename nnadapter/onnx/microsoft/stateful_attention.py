@@ -1,8 +1,9 @@
 """Bodies of stateful ops: grouped-query attention, linear attention, causal convolution.
 
-GroupQueryAttention appends keys to each sequence's cache, by lengths in `seqlens_k`. If sizes and
-`total_sequence_length` show that caches are empty, new keys are used directly. Otherwise lengths are data: keys are
-scattered, or with dynamic sizes gathered, and masks hide unused slots.
+GroupQueryAttention appends keys to caches, by lengths in `seqlens_k`. If sizes and `total_sequence_length` show that
+caches are empty, new keys are used directly. Otherwise keys are scattered, or with dynamic sizes gathered, and masks
+hide
+unused slots.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ _EXPECTED = {
     "k_quant_type": "NONE",
     "v_quant_type": "NONE",
 }
-"""Required attribute values."""
+"""Attribute values that are required."""
 _REFUSED_INPUTS = {12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight", 16: "query_seqlens"}
 _NO_SINK = -1
 _COUNTS = "float32"
-"""Few devices compute in int64."""
+"""Type of lengths: few devices compute in int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cache:
     steps: int | None
-    """S; None if sizes are unknown, including the others."""
+    """S; None if sizes are unknown, then the other fields are unset."""
     total: int = 0
     """Keys of the longest sequence."""
     size: int = 0
@@ -118,7 +119,6 @@ def _refuse(body: BodyBuilder) -> None:
 
 
 def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, int]:
-    """Return queries, keys, values `[B, N, S, H]`, and H."""
     width = body.inputs.width(0)
     packed = not body.input(1)
     count = heads + 2 * groups if packed else heads
@@ -321,12 +321,10 @@ def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window:
 
 
 def _columns(cache: _Cache, first: str) -> int:
-    """Return the number of keys in attention, with unused cache slots."""
     return max(cache.total, cache.size) if first else cache.total
 
 
 def _as_wide(body: BodyBuilder, bias: str, key: str, cache: _Cache) -> str:
-    """Pad a bias to unused cache slots."""
     if cache.steps is None:
         behind = body.add("Sub", length_of(body, key, 2), length_of(body, bias, 3))
         return body.add("Pad", bias, body.add("Concat", body.constant((0,) * 7), behind, axis=0))
@@ -390,7 +388,6 @@ def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
-    """Repeat heads of [B, T, heads * depth] to [B, T, groups * depth]."""
     queries, width, name = body.inputs.width(0), body.inputs.width(position), body.input(position)
     if queries is None or width is None or queries % heads or groups % heads:
         raise body.invalid(f"has {heads} heads of queries of {queries} features for {groups} heads of values")
@@ -456,7 +453,6 @@ def _padded(body: BodyBuilder, x: str, length: int) -> str:
 
 
 def _channels_first(body: BodyBuilder, position: int) -> str:
-    """Return [B, S, d, ...] as [B, C, S]; empty if absent."""
     name = body.input(position)
     if not name:
         return ""

@@ -16,7 +16,7 @@ class BranchDecision(NamedTuple):
     """Decided condition."""
 
     condition: str
-    """Readable."""
+    """Condition as text."""
     value: bool
     nodes: tuple[str, ...]
     """`If` nodes replaced by the branch."""
@@ -29,24 +29,24 @@ class BranchDecision(NamedTuple):
 
 
 Choice = tuple[BranchDecision, ...]
-"""Outermost first."""
+"""Decisions, outermost first."""
 
 
 Truths = tuple[bool, ...]
-"""In evaluation order."""
+"""Condition values in evaluation order."""
 
 
 class Conditions(NamedTuple):
     """Model that computes conditions before a run."""
 
     inputs: tuple[str, ...]
-    """Inputs read."""
+    """Inputs with deciding contents."""
     shapes: tuple[str, ...]
-    """Inputs measured."""
+    """Inputs with deciding shapes."""
     results: tuple[str, ...]
-    """Inputs, or outputs of `contents`."""
+    """Names of the conditions: inputs, or outputs of `contents`."""
     contents: bytes
-    """Serialized model on `inputs`, then `shapes`; empty if inputs suffice."""
+    """Serialized model on `inputs`, then shapes of `shapes`; empty if inputs suffice."""
 
 
 def decisions_text(choice: Iterable[BranchDecision]) -> str:

@@ -28,9 +28,9 @@ from nnadapter.process.resources import paused_collection
 from partition.graph import Value
 
 _MOST_BYTES = 1 << 16
-"""Limit per value."""
+"""Bytes per value on the way to a condition."""
 _MOST_NODES = 256
-"""Limit per model."""
+"""Nodes for all conditions."""
 _LONGEST_TEXT = 80
 _INTEGER_DTYPES = frozenset(("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))
 _REAL = frozenset(("float16", "float32", "float64"))
@@ -44,7 +44,7 @@ class DecidingConditions:
     prepared: Prepared
     conditions: Conditions
     texts: tuple[str, ...]
-    """Readable."""
+    """Conditions as text."""
     keys: tuple[bytes, ...]
     branches: Mapping[int, tuple[int, bool]]
     """`If` position -> condition number, and whether then-branch if true."""
@@ -137,7 +137,6 @@ class _PrecomputableValues:
     keys: dict[str, bytes] = field(default_factory=dict)
     """Content keys, equal for equal computations on the same inputs."""
     _measured: dict[int, str] = field(default_factory=dict)
-    """Shape or Size node -> measured input."""
 
     def __post_init__(self) -> None:
         prepared = self.prepared
@@ -235,7 +234,6 @@ class _PrecomputableValues:
         return model_of(prepared.model, nodes, infos, untyped(outputs), constants)
 
     def _nodes(self, index: int) -> list[onnx.NodeProto]:
-        """Return a node, rewritten to read an input's shape."""
         node = self.prepared.nodes[index]
         if index not in self._measured:
             return [self.prepared.model.graph.node[index]]
@@ -248,7 +246,6 @@ class _PrecomputableValues:
         return [helper.make_node("Identity", [shape], list(node.outputs))]
 
     def _shape_of(self, source: object) -> str:
-        """Return an unused name for a shape or slice bound."""
         return f"{source}{self._shape_name_suffix}"
 
     @cached_property

@@ -238,7 +238,6 @@ _KERNELS: Mapping[str, Callable[[OnnxNode, Sequence[_Shape]], _Shape]] = {
     "LpPool": _kernel_shape_attribute,
     "MaxPool": _kernel_shape_attribute,
 }
-"""Op -> window size."""
 
 
 def moves_windows(node: OnnxNode) -> bool:
@@ -364,7 +363,6 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
 
 
 def _agrees_as_computed(prepared: Prepared, shapes: Shapes) -> bool:
-    """Check consistency and windows after specialization."""
     try:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
@@ -410,7 +408,6 @@ def assumed_inputs(graph: Graph, requested_shapes: Shapes) -> tuple[str, ...]:
 def _candidates(
     prepared: Prepared, inputs: Mapping[str, Value], named: Mapping[Dimension, int]
 ) -> Iterator[tuple[_Sizes, Mapping[Dimension, int]]]:
-    """Yield sizes, and sizes bound to dimensions."""
     metadata = {entry.key: entry.value for entry in prepared.model.metadata_props}
     stated = tuple(int(number) for number in re.findall(r"\d+", metadata.get("imgsz", "")))
     if stated:
@@ -431,7 +428,6 @@ def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimens
 
 
 def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> Shapes:
-    """Fill dynamic dimensions, equal for equal names."""
     shaped = {name: value for name, value in inputs.items() if value.shape is not None}
     lengths, firsts = dict[Dimension, int](), dict[Dimension, int]()
     for value in sorted(shaped.values(), key=lambda value: len(value.shape or ()), reverse=True):
@@ -484,7 +480,7 @@ _PROMPT = 64
 _MANY_ROWS, _LONG = 8, (256, 512, 1024)
 """Past and new tokens, smallest first, since plans beyond a model's last position are useless."""
 _MOST_COMBINED = 3
-"""Most dimensions to combine."""
+"""Maximum number of dimensions to combine."""
 _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
 """Limits while doubling sizes."""
 

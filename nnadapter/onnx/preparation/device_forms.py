@@ -38,7 +38,7 @@ from partition.graph import Value
 class _Writing(NamedTuple):
     rule: BodyRule
     oldest: int = OLDEST_OPSET
-    """Oldest opset."""
+    """Oldest opset of the rule."""
 
 
 _WRITTEN: Mapping[str, _Writing] = {
@@ -51,7 +51,7 @@ _WRITTEN: Mapping[str, _Writing] = {
     "RotaryEmbedding": _Writing(rotary_embedding_body),
     "Softplus": _Writing(softplus_body, OLDEST_STABLE_OPSET),
 }
-"""ONNX ops with our own bodies."""
+"""ONNX ops with bodies other than ONNX's function."""
 
 
 def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | None:

@@ -1,8 +1,7 @@
 """Constant folding: exact results by numpy, others by ONNX Runtime.
 
-numpy handles constants, movement and integers, which covers most exported shape arithmetic without importing ONNX
-Runtime. Shape and Size are folded by types alone. Gather and Slice of a partially known shape are folded if they read
-static sizes only.
+numpy handles constants, movement and integers, enough for most shape arithmetic without importing ONNX Runtime. Shape
+and Size need only types. Gather and Slice of a partially known shape are folded if they read static sizes only.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _unsqueeze(node: OnnxNode, arrays: Sequence[Array]) -> Array:
 
 
 def _axes(node: OnnxNode, arrays: Sequence[Array]) -> tuple[int, ...]:
-    """An attribute until opset 12, then an input."""
+    """Return the axes, an attribute until opset 12, then an input."""
     axes = tuple(arrays[1].tolist()) if len(arrays) > 1 else node.integers("axes")
     if not axes:
         raise ValueError("none may stand for all")
@@ -154,7 +153,6 @@ def _quotient(dividend: Array, divisor: Array) -> Any:
 
 
 def _check_integers(arrays: Sequence[Array]) -> None:
-    """Raise ValueError unless all are integers of one type."""
     if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind not in "iu":
         raise ValueError("they are not integers of one type")
 
@@ -316,7 +314,7 @@ _Sizes = Sequence[int | str | None]
 _SINCE_INPUTS = 10
 """Version since which bounds are inputs."""
 _STEP = 3
-"""Position after the first input."""
+"""Position of the step, after the first input."""
 
 
 def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> Array | None:
@@ -442,14 +440,14 @@ class Folding:
     def __init__(
         self, read: OnnxModel, constants: Mapping[str, Array], budget: float, dequantizing: Collection[int] = ()
     ) -> None:
-        """`budget` limits the bytes of results; `dequantizing` are DequantizeLinear nodes to fold."""
+        """Start a folding. `budget` limits the bytes of results; `dequantizing` are DequantizeLinear nodes to fold."""
         self._read = read
         self._dequantizing = dequantizing
         self.folded: dict[str, Array] = {}
         self._known_before = constants
         self.known: Mapping[str, Array] = ChainMap(self.folded, constants)  # type: ignore[arg-type]
         self.evaluated: set[int] = set()
-        """Nodes behind `folded`; excludes failures and unused results."""
+        """Nodes that `folded` comes from, without failures and unused results."""
         self._budget = budget
         self._waiting: list[int] = []
         self._promised: set[str] = set()

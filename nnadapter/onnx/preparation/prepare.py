@@ -36,8 +36,7 @@ from partition.graph import Graph, Node, Value
 def attribute_bytes(attributes: Mapping[str, object]) -> bytes:
     """Return a canonical encoding of `attributes`.
 
-    1. Sorted by name; values carry kind and length. Numbers are little-endian float64 or decimal digits, so -0.0
-       differs from 0.0.
+    1. Sorted by name; values carry kind and length. -0.0 differs from 0.0.
     2. Tensors are data type, dimensions and digest; other messages their serialization.
     3. In subgraphs, values are numbered by appearance, and names do not count.
     """
@@ -80,7 +79,6 @@ _ENCODERS: Mapping[type, Callable[[Any], bytes]] = {
 
 
 def _graph_bytes(graph: Any, outer: dict[str, bytes] | None = None) -> bytes:
-    """Encode a subgraph; `outer` numbers enclosing values."""
     numbers = dict(outer or {})
 
     def number(name: str) -> bytes:
@@ -131,18 +129,19 @@ class NodeHashes:
     """Hashes per node, 32 hexadecimal digits each."""
 
     content_hashes: tuple[str, ...]
-    """Nodes by themselves."""
+    """Hash of each node by itself."""
     ancestry_hashes: tuple[str, ...]
-    """Nodes with producers up to `DEPTH`."""
+    """Hash of each node with producers up to `DEPTH`."""
 
 
 def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str, Array] = _NONE) -> NodeHashes:
     """Return both hashes of every node, in linear time.
 
-    1. The content hash covers op, version, attributes, and per input whether it is absent, computed or constant.
-       Constants count by type and shape, small integers also by contents; weights do not.
+    1. The content hash covers op, version, attributes, and whether inputs are absent, computed or constant. Constants
+       count
+       by type and shape, small integers also by contents.
     2. The ancestry hash adds the producers' hashes and output indices. Model inputs count by data type.
-    3. Names and computed shapes never count.
+    3. Names, weights and computed shapes never count.
     """
     node_digests = [_content_bytes(graph, node, constants) for node in nodes]
     return NodeHashes(tuple(map(bytes.hex, node_digests)), tuple(map(bytes.hex, _wired(graph, node_digests))))
@@ -172,7 +171,7 @@ def _input_bytes(graph: Graph, name: str, constants: Mapping[str, Array]) -> byt
 
 
 def _wired(graph: Graph, node_digests: Sequence[bytes]) -> Sequence[bytes]:
-    """Each round covers one more level of producers."""
+    """Return ancestry hashes; each round covers one more level of producers."""
     sources = [tuple(_sources(graph, node)) for node in range(len(graph.nodes))]
     hashes = list(node_digests)
     for _ in range(DEPTH):
@@ -187,7 +186,6 @@ def _wired(graph: Graph, node_digests: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _sources(graph: Graph, node: int) -> Iterator[tuple[int | None, bytes]]:
-    """Yield (producer or None, tag) per computed or model input."""
     for name in graph.nodes[node].reads:
         maker = graph.producer.get(name)
         if maker is not None:
@@ -203,7 +201,7 @@ def _digest(contents: bytes) -> bytes:
 _WHOLE_ROUNDS = 2
 """Rounds over the entire graph before single nodes."""
 _MOST_ROUNDS = 6
-"""Upper bound, so that time stays linear."""
+"""Maximum number of rounds, so that time stays linear."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -222,11 +220,11 @@ class Prepared(OnnxModel):
     stated: Types = field(default_factory=dict)
     """Types found without onnx."""
     referenced_arrays: Sequence[Array] = ()
-    """Arrays that references need alive."""
+    """Arrays that references need to stay alive."""
     original: Prepared | None = None
     """Model before constant `If` nodes were inlined, or None."""
     functions: tuple[tuple[str, OnnxNode], ...] = ()
-    """Expanded function ops, after their origins' names."""
+    """Names of origins, with the function ops expanded there."""
     branch_decisions: Choice = ()
     """Branches inlined because of inputs."""
 
@@ -266,13 +264,9 @@ class Specialized:
 
 @paused_collection
 def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
-    """Do all shape-independent work on `model`.
+    """Do all shape-independent work on `model`; `operators` holds facts beyond onnx's.
 
     An `If` with a constant condition becomes its branch, so the model may be rewritten.
-
-    Args:
-        model: the model.
-        operators: facts beyond onnx's.
 
     Raises:
         InvalidModelError: the graph or an Einsum equation is invalid.
@@ -375,7 +369,6 @@ def prepare_again(
 
 
 def _once_bytes(constants: Mapping[str, Array]) -> int:
-    """Return the folding budget in bytes."""
     constant_bytes = sum(array.nbytes for array in constants.values())
     return min(limits.FOLDED_BYTES, limits.FREELY_FOLDED_BYTES + limits.FOLDING_GROWTH * constant_bytes)
 
@@ -443,7 +436,6 @@ def _specialized(
 
 
 def _check_elements(graph: Graph, positions: Sequence[int], values: Mapping[str, Value]) -> None:
-    """Raise InvalidModelError if a result exceeds `limits.ELEMENTS`."""
     for index in positions:
         for name in graph.nodes[index].outputs:
             shape = values[name].static_shape if name in values else None

@@ -1,9 +1,9 @@
 """Shape facts beyond onnx's inference.
 
 - Data-dependent shapes are marked.
-- Always empty Concat inputs are removed: rotary embeddings pass on the unrotated part `q[..., rotated:]`, empty in
-  Phi-3, which devices do not accept.
-- Ranks follow from shape lengths; onnx infers Reshape by the shape's elements only (anchor grids of detectors).
+- Concat inputs that are always empty are removed: rotary embeddings pass on an unrotated part, empty in Phi-3, and
+  devices accept no empty tensors.
+- Ranks follow from shape lengths, which onnx's inference of Reshape ignores (anchor grids of detectors).
 - `Forward` propagates in one pass; inference would restart at each level of computed shapes (`Shape` -> `Div` ->
   `Reshape`).
 """
@@ -154,16 +154,14 @@ class _Sizes:
         return isinstance(length, int) and starts is not None and len(starts) == 1 and starts[0] >= length
 
     def _numbers(self, name: str) -> tuple[int, ...] | None:
-        """Return the integers of a small constant, not of weights."""
         array = self._constants.get(name)
         is_small = array is not None and array.dtype.kind == "i" and array.size <= _MOST_NUMBERS
         return tuple(map(int, array.reshape(-1))) if is_small and array is not None else None
 
 
 _AXES, _STEPS = 3, 4
-"""Inputs of Slice since opset 10."""
+"""Input positions of Slice since opset 10."""
 _MOST_NUMBERS = 64
-"""Maximum rank of an array."""
 
 
 _Rank = Callable[[Sequence[Value | None]], int | None]
