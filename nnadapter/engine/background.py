@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     _Key = tuple[InputShapes, Chosen | None]
 
 _MOST_AWAITED = 8
-"""Largest number of queued plans; later runs request others again."""
+"""Queued plans; later runs request others again."""
 _MOST_FAILED = 256
 _WHOLE = "as it was"
 _NAME = "nnadapter: plans"
@@ -40,7 +40,7 @@ class Planned(Protocol):
         pass
 
     def make_ahead(self, shapes: InputShapes, chosen: Chosen | None) -> None:
-        """Make the plan for these input shapes and selected branches."""
+        pass
 
     def on_host(self) -> CpuFallback:
         pass
@@ -51,7 +51,7 @@ class BackgroundPlanner:
 
     def __init__(self, engine: Planned) -> None:
         self.runs = 0
-        """Number of runs on the CPU while a plan was made."""
+        """Runs on the CPU while a plan was made."""
         self._engine = ref(engine)
         self._wholes: PlanCache[CpuFallback] = PlanCache(1, sys.maxsize)
         self._lock = new_lock()
@@ -59,11 +59,10 @@ class BackgroundPlanner:
         self._thread: Thread | None = None
         self._failed: Cache[_Key, bool] = Cache("plans not made in the background", _MOST_FAILED)
         self._is_refused = False
-        """The CPU cannot load the model."""
         register_after_fork(self)
 
     def begin(self, shapes: InputShapes, chosen: Chosen | None = None) -> bool:
-        """Queue the plan for these shapes, unless it is queued; False if it failed before."""
+        """Queue the plan for these shapes; False if it failed before."""
         key = shapes, chosen
         if self._failed.get(key):
             return False
@@ -83,7 +82,7 @@ class BackgroundPlanner:
     def run(
         self, feed: Mapping[str, Any], outputs: Sequence[str], control: RunControl | None, kept: Kept | None
     ) -> RunResult | None:
-        """Run the entire model on the CPU; None if the CPU cannot load it and the run must wait for its plan."""
+        """Run the entire model on the CPU; None if the CPU cannot load it."""
         if self._is_refused:
             return None
         use = object()
@@ -102,7 +101,7 @@ class BackgroundPlanner:
             self._wholes.close_unused()
 
     def after_fork(self) -> None:
-        """Forget thread and queue in a forked process; later runs request their plans again."""
+        """Forget thread and queue in a forked process."""
         self._awaited.clear()
         self._thread = None
 
@@ -133,7 +132,7 @@ class BackgroundPlanner:
             if following is None:
                 self._thread = None
         engine = self._engine()
-        # models with dynamic shapes need the CPU's model for later shapes
+        # later shapes still need the CPU's model
         if following is None and engine is not None and engine.is_fixed:
             self._wholes.drop_all()
             self._wholes.close_unused()

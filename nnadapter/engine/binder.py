@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Bindable(NamedTuple):
-    """Plan, and the information needed to bind its programs."""
+    """Plan to bind, and functions for its failures."""
 
     plan: Plan
     reads: Mapping[int, tuple[str, ...]]
@@ -45,15 +45,14 @@ class Bindable(NamedTuple):
     constants: Mapping[str, Array]
     nodes_of: Callable[[Step], Sequence[str]]
     run_failed: Callable[[Mapping[str, int], Step, BaseException], Substitute]
-    """Makes the substitute of a failed step, or raises; receives slots by name."""
+    """Makes the substitute of a failed step, or raises."""
     say: Callable[[Step, BaseException, str], Incident]
-    """Records that a step failed and what replaces it, by the fallback policy."""
+    """Records a failure, by the fallback policy."""
     reference: Callable[[Mapping[str, int], Step], Substitute]
-    """Makes the substitute with which a step is compared, or raises; receives slots by name."""
+    """Makes the substitute with which a step is compared, or raises."""
     checks: Mapping[int, Sequence[IndexCheck]] = {}
-    """Indices and lengths to check before each segment."""
     make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
-    """Makes the CPU fallback for the entire model, or raises; None without the model."""
+    """None without the model."""
 
 
 class Binder:
@@ -71,9 +70,9 @@ class Binder:
         self._on_check = partial(bindable.reference, self._slots)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
-        """Values whose sizes are checked; not released before the end of the run."""
+        """Values whose sizes are checked; released only at the end of the run."""
         self._same: dict[int, Mapping[str, Any]] = {}
-        """Fields of each step that do not depend on its program."""
+        """Fields of steps that do not depend on the program."""
         known, made = bindable.constants, self._plan.produced_values
         self._constants = {
             slot: known[name] for name, slot in self._outputs.items() if name in known and name not in made
@@ -92,7 +91,7 @@ class Binder:
         is_told_sizes: bool = False,
         expected: OutputCheck | None = None,
     ) -> BoundStep:
-        """Bind a program to the step at a position; `expected` overrides the output types in the plan."""
+        """Bind a program to a step; `expected` overrides the output types in the plan."""
         step, names = self._plan.steps[position], tuple(inputs)
         same = self._same.get(position)
         if same is None or same["names"] != names:
@@ -132,11 +131,11 @@ class Binder:
         }
 
     def plan(self, steps: Sequence[BoundStep], sizes: GuardedShapes | None = None) -> CompiledPlan:
-        """Return the compiled plan of all steps; `sizes` are its guarded shapes if programs take symbolic sizes."""
+        """Return the compiled plan; `sizes` are its guarded shapes if programs take symbolic sizes."""
         overlap, trace = self._bindable.overlap, self._site.trace
         ahead = None
         if not overlap.is_serial:
-            from nnadapter.engine.concurrent_steps import Flights  # most plans are serial
+            from nnadapter.engine.concurrent_steps import Flights
 
             ahead = Flights(steps, overlap, trace)
         return CompiledPlan(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MISSES = "Missing Input: {}"
 """Message of ONNX Runtime for an unbound input."""
 Target = Any
-"""Target of an output: a device on which it stays, an array to fill, a `DeviceValue` or an `onnxruntime.OrtValue`."""
+"""Target of an output: device name, array to fill, `DeviceValue` or `onnxruntime.OrtValue`."""
 
 
 class Binding(Protocol):
@@ -37,13 +37,13 @@ class Binding(Protocol):
 
     @property
     def results(self) -> list[Any]:
-        """Results of the last run: `DeviceValue`, `onnxruntime.OrtValue`, or lists."""
+        pass
 
     def bind_input(self, name: str, value: Any) -> None:
         """Bind an array, a `DeviceValue` or an `onnxruntime.OrtValue` to an input."""
 
     def bind_output(self, name: str, target: Target) -> None:
-        """Request an output."""
+        pass
 
     def clear_inputs(self) -> None:
         pass
@@ -80,7 +80,7 @@ class PlannedBinding:
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         self._places: dict[str, str] = {}
-        """Memory in which values of each device stay; empty if the device has no memory of its own."""
+        """Memory in which values of each device stay; empty for host memory."""
         self.results: list[Any] = []
 
     def bind_input(self, name: str, value: Any) -> None:
@@ -89,7 +89,7 @@ class PlannedBinding:
             self._know(value.device)
 
     def bind_output(self, name: str, target: Target) -> None:
-        """Request an output; InvalidInputError if it is unknown, or the device is outside of the session."""
+        """Request an output; InvalidInputError if it or the device is unknown."""
         if name not in self._all_outputs:
             raise InvalidInputError(
                 f"Invalid output name: {name!r}; the model's outputs are {list(self._all_outputs)}", name=name
@@ -145,9 +145,9 @@ class HostBinding:
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
-        """Inputs whose value may be replaced before the next run, and the contents that ONNX Runtime reads."""
+        """Inputs that may be replaced before the next run, and the contents that ONNX Runtime reads."""
         self._used: set[str] = set()
-        """Outputs that ONNX Runtime allocated; allocated again for each run, which would otherwise overwrite them."""
+        """Outputs that ONNX Runtime allocates anew for each run, instead of overwriting them."""
 
     @property
     def results(self) -> list[Any]:
@@ -171,7 +171,7 @@ class HostBinding:
     def bind_output(self, name: str, target: Target) -> None:
         if type(target) is str and target == CPU:
             if name not in self._targets:
-                self._allocate(name)  # now, since outputs come in this order
+                self._allocate(name)
             elif type(self._targets[name]) is not str:
                 self._used.add(name)
         else:
@@ -204,12 +204,7 @@ class HostBinding:
         self._used.clear()
 
     def run(self, options: Any) -> Provenance:
-        """Run with newly allocated outputs, except for outputs bound to memory.
-
-        Raises:
-            InputValueError: a count makes a result too large.
-            MissingInputError: an input that the model reads is not bound.
-        """
+        """Run with newly allocated outputs, except for outputs bound to memory."""
         for count_check in self._counts:
             count_check.check(self._fed)
         for name, (value, bound) in self._values.items():
@@ -221,7 +216,7 @@ class HostBinding:
             provenance: Provenance = self._run(self._binding, options)
         except InvalidInputError as error:
             missing = [name for name in self._needed if name not in self._fed and _MISSES.format(name) in str(error)]
-            if not missing:  # an input that no node reads may be missing
+            if not missing:  # an unread input may be missing
                 raise
             raise MissingInputError.of(missing, self._fed, self._needed) from error.__cause__
         self._used.update(name for name, target in self._targets.items() if isinstance(target, (str, DeviceValue)))
@@ -263,7 +258,7 @@ def _fed(value: Any) -> Any:
 
 
 def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
-    """Return the contents of an OrtValue where they are, or in host memory if no driver reads them there."""
+    """Return an OrtValue's contents; in host memory if no driver reads them on the device."""
     from nnadapter.drivers.providers import device_name, provider_at
 
     provider = provider_at(value.device_name())
@@ -278,7 +273,6 @@ def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
 
 
 def _delivered(name: str, result: Any, target: Target) -> Any:
-    """Store a result in its target, and return it as `Binding.results` has it."""
     if isinstance(target, np.ndarray):
         _refuse_other(name, result, target.dtype.name, target.shape)
         target[...] = result
@@ -306,12 +300,7 @@ def _refuse_other(name: str, result: Any, dtype: str, shape: tuple[int, ...]) ->
 
 
 def array_at(name: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array:
-    """Return the array at an address in host memory.
-
-    Raises:
-        InvalidInputError: device memory.
-        ClosedError: null address.
-    """
+    """Return the array at an address in host memory."""
     import ctypes
 
     if device_type != CPU:

@@ -1,7 +1,6 @@
 """Bound steps of a compiled plan: programs, slots, index checks, substitutes, and device-resident values.
 
-On a device with memory of its own, a step's outputs stay on the device and are copied to the host on first use; shared
-inputs are copied to the device once. A step runs on device memory only if that saves a copy, or the caller requested
+On a device with memory of its own, a step uses device memory only if that saves a copy, or the caller requested
 device-resident values. A driver that cannot do this, or runs out of memory, uses arrays.
 """
 
@@ -41,14 +40,13 @@ class Residence:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     slots: tuple[int, ...]
-    """Of the inputs."""
     expected: OutputCheck
     last: frozenset[int] = frozenset()
-    """Slots of model inputs that only this step reads and that are no outputs: they may be donated."""
+    """Slots of model inputs that may be donated: only this step reads them."""
     able: bool = field(default=True)
     """False after the driver reported that it cannot."""
     enqueues: bool = field(default=True)
-    """False after the driver reported that it cannot on a stream."""
+    """The same on a stream."""
 
     def compute(
         self,
@@ -61,12 +59,8 @@ class Residence:
     ) -> Sequence[Copies] | None:
         """Run a step in device memory; return None if arrays are better or the driver cannot.
 
-        Args:
-            compute: runs its program.
-            values: values of the run by slot; copies made on the device are stored there for later steps.
-            made: receives the transfers.
-            stays: inputs and outputs of the model that stay on devices, with these devices.
-            is_work_of_stream: `compute` enqueues the step.
+        `values` also receives copies made on the device, for later steps. `made` receives the transfers. `stays` maps
+        device-resident inputs and outputs of the model to devices.
         """
         inputs = [values[slot] for slot in self.slots]
         if not self.able or not (
@@ -110,7 +104,7 @@ def _copies(values: list[Any], slot: int) -> Copies:
 
 
 def delivered(copies: Copies, name: str, device: str, made: list[Transfer]) -> Copies:
-    """Return an output on the requested device, if that has memory of its own; empty for the current location."""
+    """Return an output on the requested device, if that has memory of its own."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, made)
     return copies
@@ -118,7 +112,7 @@ def delivered(copies: Copies, name: str, device: str, made: list[Transfer]) -> C
 
 def has_memory(device: str) -> bool:
     """Return True if a device has memory of its own."""
-    from nnadapter.drivers.boundary import has_of  # drivers are loaded when a device is named
+    from nnadapter.drivers.boundary import has_of
     from nnadapter.drivers.registry import open_device
 
     return has_of(device, open_device(device), "has_memory")
@@ -131,7 +125,7 @@ def residences(
     reads: Mapping[int, tuple[str, ...]],
     expected: Callable[[Sequence[str]], OutputCheck],
 ) -> dict[int, Residence]:
-    """Return the device-resident execution of each segment whose device (in `owning`) has memory of its own."""
+    """Return the device-resident execution of each segment whose device is in `owning`."""
     saving = saving_steps(plan, owning)
     readers = Counter(name for step in plan.steps for name in step.inputs)
     given_up = {name for name in plan.graph.inputs if readers[name] == 1} - set(plan.graph.outputs)
@@ -151,7 +145,7 @@ def residences(
 
 
 Kept = Mapping[str, str]
-"""Inputs and outputs that stay on devices, by name; an empty device means the current location."""
+"""Device-resident inputs and outputs, with their devices; empty for the current location."""
 NOTHING_KEPT: Kept = MappingProxyType({})
 
 
@@ -169,7 +163,7 @@ def output_of(value: Any, name: str, feeds: Mapping[str, Any], kept: Kept | None
 
 
 def own_value(value: Any, fed: bool) -> Any:
-    """Return an output that only the caller holds: constants and inputs are copied."""
+    """Return an array that only the caller holds: constants and inputs are copied."""
     if isinstance(value, np.ndarray) and (fed or not value.flags.writeable):
         return value.copy()
     return value
@@ -183,7 +177,7 @@ class Planned(NamedTuple):
     shape: tuple[int, ...]
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise OtherShapeError for another shape: the inferred shape is wrong."""
+        """Raise OtherShapeError if the inferred shape is wrong."""
         value = values[self.slot]
         if value.shape != self.shape:
             raise OtherShapeError(
@@ -225,7 +219,7 @@ def expected_outputs(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
 def _array_type(name: str | None) -> np.dtype[Any] | None:
     try:
         return None if name is None else np.dtype(name)
-    except TypeError:  # numpy lacks the type, so it cannot be checked
+    except TypeError:
         return None
 
 
@@ -242,7 +236,7 @@ class BoundCheck(NamedTuple):
     bounds: tuple[tuple[_Limit, _Limit, int | None], ...]
     check_of: IndexCheck
     interval: tuple[_Limit, ...] = ()
-    """Interval that is compared in place of the value, see `IndexCheck.interval`."""
+    """See `IndexCheck.interval`."""
 
     def check(self, values: Sequence[Any]) -> None:
         """Raise InputValueError if an index or a length is out of range."""
@@ -298,7 +292,7 @@ class BoundCheck(NamedTuple):
 
 
 def bound_checks(checks: Sequence[IndexCheck], slots: Mapping[str, int]) -> tuple[BoundCheck, ...]:
-    """Return checks bound to the slots of their values."""
+    """Bind checks to the slots of their values."""
 
     def limit(bound: Bound | None) -> _Limit:
         if not isinstance(bound, Size):
@@ -354,22 +348,19 @@ class BoundStep:
     step: Step
     pool: ExecutionPool
     inputs: tuple[int, ...]
-    """Slots."""
     outputs: tuple[int, ...]
     released: tuple[int, ...]
     expected: OutputCheck
     guarded: bool
     """Inputs are passed read-only and contiguous, and outputs are checked: all devices but the CPU."""
     planned: tuple[Planned, ...]
-    """Planned shapes of inputs that other steps compute."""
     on_failure: Callable[[Step, BaseException], Substitute]
     say: Callable[[Step, BaseException, str], Incident]
-    """Records a failure and what replaces the step, by the fallback policy."""
+    """Records a failure, by the fallback policy."""
     make_room: Callable[[], bool]
     on_check: Callable[[Step], Substitute]
     """Makes the substitute with which the step is compared, or raises."""
     names: tuple[str, ...]
-    """Of the inputs."""
     lock: Lock
     """Guards `substitute`, `reference` and `failures`; shared by all bindings of a step."""
     health: Health = WELL
@@ -382,15 +373,12 @@ class BoundStep:
     takes_sizes: bool = False
     """Its program is adapter IR with dynamic shapes."""
     residence: Residence | None = None
-    """None without device memory."""
     seconds: float = 0.0
-    """Duration of the last run."""
     failures: tuple[str, ...] = ()
     """First few different failures."""
     substitute: Substitute | None = None
-    """From the first failure on."""
     reference: Substitute | None = None
-    """Substitute for comparison, from the first comparison on."""
+    """Substitute for comparison."""
 
     @property
     def pools(self) -> list[ExecutionPool]:

@@ -26,7 +26,7 @@ Chosen = TypeVar("Chosen")
 
 
 class Fork(Generic[Chosen]):
-    """Conditions that select branches, as a tree: each result is another fork or a selection. Thread-safe.
+    """Conditions that select branches, as a tree of forks and selections. Thread-safe.
 
     Args:
         make: returns the next fork or the selection for condition values; may be called again for the same values.
@@ -88,7 +88,6 @@ class Fork(Generic[Chosen]):
         return tuple(bool(values[name].reshape(-1)[0]) for name in self._conditions.results)
 
     def _loaded(self) -> SessionExecution:
-        """Return a session for the conditions, without a thread pool."""
         with self._loading:
             if self._execution is None:
                 from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, session_execution
@@ -105,7 +104,7 @@ def _bytes_of(value: Any) -> bytes:
 
 
 def _native(value: Any) -> Any:
-    """Convert an array to native byte order, which ONNX Runtime assumes."""
+    """Convert to native byte order, which ONNX Runtime assumes."""
     array = on_host(value)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
@@ -113,7 +112,7 @@ def _native(value: Any) -> Any:
 def write_fork(
     message: Message, truths: Truths, conditions: Conditions, texts: Sequence[str], writer: ContainerWriter
 ) -> None:
-    """Fill a Fork message; `truths` are the values of the conditions before this fork."""
+    """Fill a Fork message; `truths` are the condition values before this fork."""
     message.truths.extend(truths)
     message.inputs.extend(conditions.inputs)
     message.shapes.extend(conditions.shapes)

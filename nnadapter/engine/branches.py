@@ -1,8 +1,8 @@
 """Plans for models whose inputs select branches of `If`, and the selected model for reports.
 
-A device without support for `If` takes no node inside of one. If inputs select the branch, each selection is planned as
-a model of its own, without the `If`, when a run first selects it. The original model, with its branches, serves
-selections without gain, contradictory ones, and those beyond the limit.
+A device without support for `If` takes no node inside of one. So each selection of branches is planned as a model of
+its own when a run first selects it. The original model serves selections without gain, contradictory ones, and those
+beyond the limit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOST_IN_VAIN = 4
 
 
 class NothingGainedError(NNAdapterError):
-    """A selection delegates no node from inside an `If`. Internal to this package."""
+    """A selection delegates no node of its branches. Internal to this package."""
 
 
 def refuse_without_gain(partitioning: Partitioning) -> None:
@@ -77,7 +77,6 @@ class Chosen:
     original_model_shapes: Cache[InputShapes, bool] = field(
         default_factory=lambda: Cache("shapes of choices", _MOST_LEFT)
     )
-    """Input shapes that the original model serves."""
     has_gained: bool = False
     in_vain: int = 0
 
@@ -100,29 +99,26 @@ class Chosen:
         return self.plans is plans or self.is_abandoned
 
     def admit(self, partitioning: Partitioning) -> None:
-        """Raise NothingGainedError if devices have gained nothing so far, and do not now."""
+        """Raise NothingGainedError if devices never gained anything."""
         if not self.has_gained:
             refuse_without_gain(partitioning)
 
 
 class Choices:
-    """Branch selections of one session. Thread-safe.
-
-    `own` are the plans of the original model.
-    """
+    """Branch selections of one session. Thread-safe."""
 
     def __init__(self, decision: DecidingConditions, own: ModelPlans, session: SessionPlans) -> None:
         self._own, self._session, self._plans = Chosen(own), session, session.plans
         self._made: dict[Choice, Chosen] = {}
         self._decisions: dict[Truths, DecidingConditions] = {}
         self._contradicted: list[Truths] = []
-        self._forks, self._numbers = count(2), count(1)  # 1 is the first fork
+        self._forks, self._numbers = count(2), count(1)
         self.note = ""
-        """Report note if selections are too many to plan; otherwise empty."""
+        """Report note if selections are too many to plan."""
         self._fork = self._fork_of(decision)
 
     def chosen(self, feed: Mapping[str, Any] | None) -> Chosen:
-        """Return the selection of a checked feed; without a feed, the selection with all conditions true."""
+        """Return the selection of a checked feed; without a feed, all conditions are true."""
         if feed is not None:
             return self._fork.chosen(feed)
         behind: Fork[Chosen] | Chosen = self._fork
@@ -133,7 +129,6 @@ class Choices:
     def take(
         self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None, chosen: Chosen | None = None
     ) -> LeasedPlan[Compiled]:
-        """Return the plan of a feed's selection, or of a given one."""
         chosen = self.chosen(feed) if chosen is None else chosen
         taken = self._taken(chosen, use, shapes, lambda: chosen.plans.take(use, shapes, feed))
         return taken or self._own.plans.take(use, shapes, feed)
@@ -154,7 +149,7 @@ class Choices:
 
     @property
     def original_model_shapes(self) -> OriginalModelShapes:
-        """Selections that the original model serves, because they gain nothing or are contradictory."""
+        """Selections that the original model serves."""
         left: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
         for choice, chosen in list(self._made.items()):
             if chosen.is_abandoned or len(chosen.original_model_shapes):
@@ -183,7 +178,6 @@ class Choices:
 
     @property
     def text(self) -> str:
-        """Report text on the shapes that plans of each selection serve."""
         texts = ((entry.prepared.branch_decisions, entry.plans.sizes_text) for entry in list(self._made.values()))
         return "; ".join(f"where {decisions_text(choice)}: {text}" for choice, text in texts if text)
 
@@ -217,7 +211,7 @@ class Choices:
 
     def _fork_of(self, decision: DecidingConditions) -> Fork[Chosen]:
         self._decisions[decision_values(decision.prepared.branch_decisions)] = decision
-        # If a condition cannot be computed, the original model runs and raises the same error.
+        # if a condition cannot be computed, the original model runs and raises the same error
         own: Choices = proxy(self)  # weak: it owns the fork
         return Fork(decision.conditions, lambda truths: own._behind(decision, truths), lambda error: own._own)
 
@@ -255,12 +249,9 @@ def of_choice(
     values: Mapping[str, Any],
     plan: Callable[[Prepared], Partitioning],
 ) -> tuple[Partitioning, Notes]:
-    """Return the partitioning of the branches that inputs select, as sessions plan it, and notes for the report.
+    """Return the partitioning for inputs with these contents, as sessions plan it, and notes.
 
-    Conditions that `values` (contents of inputs) do not decide are assumed true.
-
-    Raises:
-        InvalidInputError: unknown input, or unfit contents.
+    Undecided conditions are assumed true. Raises InvalidInputError for unknown inputs or unfit contents.
     """
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
     feed = {name: array_for(name, value, inputs) for name, value in values.items()}
@@ -294,7 +285,7 @@ def measured(shapes: Shapes) -> dict[str, Array]:
 def chosen_by(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
     """Return the model with the branches that a feed selects, and whether a condition had to be assumed.
 
-    Conditions on inputs missing in the feed are assumed true.
+    Conditions on missing inputs are assumed true.
 
     Raises:
         InvalidInputError: a condition cannot be computed.
@@ -308,7 +299,7 @@ def chosen_by(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> 
         try:
             prepared = decided(decision, _truths(decision.conditions, {**sizes, **feed}) if is_told else every)
         except InvalidModelError:
-            break  # like sessions, which then run the original model
+            break
     return prepared, is_assumed
 
 
@@ -352,7 +343,7 @@ def _cast(array: Array, declared: Value) -> Array:
 
 
 def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
-    """Return the first plan of a compiled file for the branches that inputs select; without values, the first plan.
+    """Return the first plan of a compiled file for these inputs; without values, the first plan.
 
     Raises:
         InvalidInputError: unfit contents, a missing input, or no plan for the selection.
@@ -366,7 +357,7 @@ def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
     if lost:
         raise InvalidInputError(f"input {lost[0]!r} chooses as well; give it, too", name=lost[0])
     truths = fork.chosen({**measured(file.shapes(plans[0])), **feed})
-    for wanted in (truths, ()):  # as in runs
+    for wanted in (truths, ()):
         plan = next((plan for plan in plans if tuple(plan.truths) == wanted), None)
         if plan is not None:
             return plan

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 
 def is_cacheable(requests: DeviceRequest | Sequence[DeviceRequest], options: Options, session_options: object) -> bool:
-    """Return True if plans of a session can be cached: an accelerator comes first, and the cache key is computable.
+    """Return True if plans can be cached: an accelerator comes first, and the cache key is computable.
 
-    Session options of ONNX Runtime cannot be read back, so they exclude caching.
+    ONNX Runtime's session options cannot be read back, so they exclude caching.
     """
     is_told = session_options is None and options.trace is None and not POLICIES[options.policy].times
     if options.shadow is not None:
@@ -79,9 +79,6 @@ class CachedPlanSource(FilePlanSource):
     Args:
         original_model_shapes: shapes at which selections of branches run with plans that have all branches.
         plan_model: returns a source that plans the model, from the reason for it.
-
-    Raises:
-        NNAdapterError: the plans cannot be used here.
     """
 
     recoverable = _ENDS
@@ -95,7 +92,7 @@ class CachedPlanSource(FilePlanSource):
         plan_model: Callable[[str], ModelPlanSource],
     ) -> None:
         self._original_model_shapes, self._plan_model = original_model_shapes, plan_model
-        # Placement was decided when the plans were made; instead of fallback, the model is planned again.
+        # placement was decided when the plans were made; instead of fallback, the model is planned again
         plain = replace(
             options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None, background=False
         )
@@ -103,7 +100,6 @@ class CachedPlanSource(FilePlanSource):
         self.devices = tuple(devices)
 
     def observed(self, last_shapes: InputShapes | None) -> KeptReport:
-        """Return the report of the plan used last, with the segments whose programs were cached."""
         newest = self.plans.newest
         record = self._file.message.plans[0] if newest is None else newest.record
         cached = {number: step.HasField("program") for number, step in enumerate(record.steps)}
@@ -120,7 +116,6 @@ class CachedPlanSource(FilePlanSource):
         return self._plan_model(f"the one that was is not used any more: {error}")
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
-        """Return True if plans with all branches serve these shapes; new selections are planned."""
         left = self._original_model_shapes.get(truths, frozenset())
         return left is None or shapes in left
 
@@ -149,9 +144,7 @@ class CachedSession:
 
     source: Source
     devices: tuple[Selected, ...]
-    """With all of their options; hosts with the caller's options."""
     requests: Requests
-    """Copy of the caller's device requests."""
     options: Options
     place: Place
 
@@ -172,7 +165,6 @@ class CachedSession:
         from nnadapter.engine.model_source import ModelPlanSource
         from nnadapter.engine.plan_cache_writer import PlanCacheWriter
 
-        # do not keep the model's contents in memory
         light = replace(self, source=replace(self.source, held=None)) if self._in_memory else self
         verifies = self.options.verify is not None
         writer = PlanCacheWriter(self.place, light._is_unchanged, why, make_report, verifies=verifies)
@@ -219,7 +211,6 @@ class CachedSession:
             )
 
     def _is_unchanged(self) -> bool:
-        """Return True if the key of the session is unchanged, so that new plans can be cached under it."""
         return self._key_now() == self.place.key
 
     def _key_now(self) -> Key | None:
@@ -235,8 +226,8 @@ def cached_session(source: Any, requests: Requests, options: Options) -> CachedS
     try:
         named = deepcopy(named_requests(requests))
         for name in named:
-            require_driver(name)  # before the model is read
-        telling = begun_source(source)  # in a thread, while devices are opened and their packages imported
+            require_driver(name)
+        telling = begun_source(source)
         devices = tuple(_selected(named, options.isolated))
         isolate = {device.name: device.limits for device in devices if device.limits is not None}
         options = replace(options, isolate=isolate or False)
@@ -248,7 +239,6 @@ def cached_session(source: Any, requests: Requests, options: Options) -> CachedS
 
 
 def _selected(named: Mapping[str, Mapping[str, Any]], isolate: Isolate) -> Iterator[Selected]:
-    """Yield the named devices with all of their options; hosts need not be opened."""
     for name, options in named.items():
         yield Selected(name, options, named=True) if name in HOSTS else select_one(name, options, isolate)
 
@@ -259,7 +249,7 @@ class Found:
 
     hit: bool
     miss_reason: str = ""
-    """Reason if there are none, with the parts of the key in which the nearest entry differs."""
+    """With the differing parts of the nearest entry's key."""
     shapes: str = ""
 
 
@@ -269,7 +259,7 @@ def look(
     options: Options,
     shapes: Shapes | None = None,
 ) -> Found:
-    """Search for cached plans of a session that serve these shapes of all inputs (None for any)."""
+    """Search for cached plans that serve these shapes of all inputs (None for any)."""
     if kind_of(source) is SourceKind.COMPILED:
         return Found(False, "a compiled model has its plans in itself")
     if not is_cacheable(requests, options, None):
@@ -287,7 +277,7 @@ def look(
 
 
 def _found(file: CompiledFile, shapes: Shapes | None) -> Found:
-    from nnadapter.engine.file_texts import plans_held, served  # rarely needed
+    from nnadapter.engine.file_texts import plans_held, served
 
     assert isinstance(file.container, LinkedContainer), "of a place"
     file.container.check_links()

@@ -1,12 +1,9 @@
 """Compilation of a partitioning: programs of its segments, repair after failures, and binding to a plan.
 
-If a device fails to compile a segment that it admitted, failing atoms are searched by bisection, within a budget: atoms
-that fail alone, or two that fail only together. Otherwise the segment is too large and is cut in two. If no atom
-compiles at all, the search ends early.
-
-Failing nodes are banned: the device gets no nodes of the same form in this session and, if it has a cache, in later
-ones until the ban expires. If the search finds nothing, the device loses the whole segment. Then the graph is cut
-again, and compiled programs are reused.
+If a device fails to compile a segment, failing atoms are searched by bisection, within a budget: atoms that fail alone,
+or two that fail only together. Otherwise the segment is too large and is cut in two. Failing nodes are banned on the
+device, also in later sessions if it has a cache. If the search finds nothing, the device loses the whole segment. Then
+the graph is cut again, and compiled programs are reused.
 """
 
 from __future__ import annotations
@@ -74,7 +71,6 @@ from nnadapter.process.resources import close_all
 from partition.plan import Plan, Step
 
 _TRIES = 4
-"""Programs tried by `clone_with_constants` for one segment."""
 Likeness = Hashable
 """Key of segments that may share a program, each with its own constants."""
 
@@ -86,9 +82,7 @@ class Built(NamedTuple):
     inputs: tuple[str, ...]
     seconds: float
     program_sharing_key: Likeness | None = None
-    """None if sharing is impossible."""
     takes_sizes: bool = False
-    """Its model is adapter IR with dynamic shapes."""
     twin: Hashable = None
     """Segment whose program was cloned; None if it was compiled."""
 
@@ -101,7 +95,7 @@ def program_sharing_key_of(device: str, part: Part) -> Likeness | None:
 
 
 class Programs:
-    """Programs of a plan, by segment. Segments that leave the plan stay until `keep_only`."""
+    """Programs by segment. Segments that leave the plan stay until `keep_only`."""
 
     def __init__(self) -> None:
         self._built: dict[Hashable, Built] = {}
@@ -119,17 +113,15 @@ class Programs:
             self._compiled.setdefault(built.program_sharing_key, []).append(key)
 
     def alike(self, likeness: Likeness) -> list[Hashable]:
-        """Return compiled segments with this sharing key, newest first, as many as are worth trying."""
+        """Return compiled segments with this key, newest first, as many as are worth trying."""
         return self._compiled.get(likeness, [])[: -_TRIES - 1 : -1]
 
     def twins(self, plan: Plan) -> dict[int, int]:
-        """Return the segment whose program was cloned, for each cloned segment."""
         segments: dict[Hashable, int] = {atoms_of(plan, step): step.segment for step in plan.steps}
         twin_atoms = {number: self._built[key].twin for key, number in segments.items()}
         return {number: segments[twin] for number, twin in twin_atoms.items() if twin in segments}
 
     def keep_only(self, plan: Plan) -> None:
-        """Close programs of segments that are not in the plan."""
         used = {atoms_of(plan, step) for step in plan.steps}
         close_all([self._built.pop(key).program for key in self._built.keys() - used])
 
@@ -153,7 +145,7 @@ def bound_by(binder: Binder, position: int, built: Built) -> BoundStep:
 
 
 def atoms_of(plan: Plan, step: Step) -> Atoms:
-    """Return the identity of a segment, which does not depend on how the graph around it is cut."""
+    """Return the identity of a segment, however the graph around it is cut."""
     return step.device, tuple(sorted({plan.graph.atom_of[node] for node in step.nodes}))
 
 
@@ -186,10 +178,10 @@ class Builder:
     ) -> Iterator[tuple[Program, float]]:
         """Yield the programs of specialized segments and their compile times.
 
-        The device is asked about every segment, since its verdict may depend on constants.
+        Every segment is admitted separately, since a verdict may depend on constants.
         """
         made, by_name = Programs(), self._setting.by_name
-        for step, part, _ in wanted:  # all checks, then all compiles: half the time of alternating
+        for step, part, _ in wanted:  # all checks first: half the time of alternating
             check_admitted(by_name[step.device].context, calls[step.segment], part)
         for step, part, _ in wanted:
             likeness = None if alone else program_sharing_key_of(step.device, part)
@@ -209,7 +201,6 @@ class Builder:
 
 
 Compiles = Callable[[Sequence[int]], bool]
-"""Returns whether a device compiles these atoms."""
 
 _MOST_TRIES = 128
 _MOST_SECONDS = 30.0
@@ -223,11 +214,9 @@ class Culprits:
     """Atoms at fault."""
 
     alone: tuple[int, ...] = ()
-    """Atoms that fail by themselves."""
     beside: tuple[tuple[int, int], ...] = ()
     """Pairs of atoms that fail only together."""
     is_too_large: bool = False
-    """No atom and no pair is at fault."""
 
     def __add__(self, other: Culprits) -> Culprits:
         return Culprits(self.alone + other.alone, self.beside + other.beside, self.is_too_large or other.is_too_large)
@@ -237,7 +226,7 @@ NOT_FOUND = Culprits()
 
 
 class _SpentError(Exception):
-    """The budget is spent. Internal to this file."""
+    pass
 
 
 @dataclass(eq=False, slots=True)
@@ -249,11 +238,9 @@ class Budget:
     clock: Callable[[], float] = field(default=time.perf_counter)
 
     def left(self) -> bool:
-        """Return True if tries and seconds remain."""
         return self.tries > 0 and self.seconds > 0
 
     def spend(self, work: Callable[[], bool]) -> bool:
-        """Run one try, or raise if the budget is spent."""
         if not self.left():
             raise _SpentError
         started = self.clock()
@@ -265,10 +252,7 @@ class Budget:
 
 
 def culprits_of(atoms: Sequence[int], compiles: Compiles, budget: Budget) -> Culprits:
-    """Return the atoms at fault in `atoms`, which failed to compile together.
-
-    The result is `NOT_FOUND` if the budget was too small, or nothing compiles.
-    """
+    """Return the atoms at fault in `atoms`, which failed to compile together; `NOT_FOUND` without result."""
     tried = passed = 0
 
     def asked(some: Sequence[int]) -> bool:
@@ -299,13 +283,12 @@ def _search(failing: tuple[int, ...], compiles: Compiles) -> Culprits:
     found = NOT_FOUND
     for half in failed:
         found += _search(half, compiles)
-        if found.is_too_large:  # it is cut in two, and failing parts are searched then
+        if found.is_too_large:
             break
     return found
 
 
 def _together(left: tuple[int, ...], right: tuple[int, ...], compiles: Compiles) -> Culprits:
-    """Return the atoms at fault if two halves compile but not their union."""
     one = _needed(left, right, compiles)
     other = _needed(right, (one,), compiles) if not compiles((*right, one)) else None
     if other is None or compiles((one, other)):
@@ -381,7 +364,6 @@ class Repair:
 
     def _compiles(self, partitioning: Partitioning, device: SessionDevice) -> Callable[[Sequence[int]], bool]:
         def compiles(atoms: Sequence[int]) -> bool:
-            """Return True if the device compiles these atoms, or does not admit them."""
             model, names = model_of(partitioning.model, device, atoms), _names(partitioning, atoms)
             admission = named_call(device.name, "admit", None, names)(ask_admission, device.context, model)
             if isinstance(admission.verdict, Unsupported):
@@ -389,7 +371,7 @@ class Repair:
             try:
                 program = named_call(device.name, "compile", None, names)(device.context.compile, model)
                 close_all([checked_program(program)])
-            except FAILURES:  # a driver may raise anything; this is its boundary
+            except FAILURES:
                 return False
             return True
 
@@ -420,7 +402,7 @@ def _is_invalid(partitioning: Partitioning, node: int) -> bool:
 def delegated(setting: Setting, plan: Plan, left: Step) -> dict[Atoms, Unsupported]:
     """Refuse all accelerated segments, because ONNX Runtime cannot load a remaining segment.
 
-    ONNX Runtime may load a contradictory model but not its parts, whose types are known.
+    It may load a contradictory model but not its parts, whose types are known.
     """
     detail = f"ONNX Runtime does not load segment {left.segment}, which is left then"
     why = Unsupported(Reason.COMPILE_FAILED, detail)
@@ -449,7 +431,6 @@ class Compiler:
 
     setting: Setting
     make_room: Callable[[], bool] = evict_nothing
-    """See `PlanDevices`."""
     arenas: Arenas = field(init=False)
     """Memory of intermediate values, shared by all plans; isolated devices map it."""
 
@@ -460,7 +441,6 @@ class Compiler:
             self.incidents.add(Incident("load", device, None, (), kind, message, INSTEAD))
         self._repair, self._builder = Repair(self.setting), Builder(self.setting)
         self._said: set[Cause] = set()
-        """Causes that were warned of."""
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
         """Settle and compile, repeatedly without failed nodes, until everything compiles.
@@ -477,11 +457,7 @@ class Compiler:
             raise
 
     def compile_open(self, partitioning: Partitioning, opening: DynamicPartitioning) -> Compiled:
-        """Compile a dynamic partitioning; `partitioning` is the one at some shapes, for the report.
-
-        Raises:
-            CompilationError: a device took a segment with dynamic shapes and fails to compile it.
-        """
+        """Compile a dynamic partitioning; `partitioning` is the one at some shapes, for the report."""
         programs, opened = Programs(), opening.partitioning
         warn_of_idle(partitioning, self._said)
         try:
@@ -506,7 +482,6 @@ class Compiler:
 
     @property
     def resting(self) -> tuple[str, ...]:
-        """Report notes on devices that are paused."""
         return self._site.resting
 
     def _compile(self, planner: Planner, judgment: Judgment, programs: Programs) -> Compiled:
@@ -571,10 +546,10 @@ class Compiler:
             if key in programs or step.segment in without:
                 continue
             if failed and step.device == host:
-                continue  # the cut will change; segments of the CPU are compiled when it is final
+                continue  # the cut will change
             try:
                 programs.add(key, self._program_or_again(partitioning, step, piece, programs))
-            except FAILURES as error:  # a driver may raise anything; this is its boundary
+            except FAILURES as error:
                 if (
                     step.device == host
                     and not blamed(partitioning, step, error)
@@ -611,7 +586,7 @@ class Compiler:
         try:
             return self._builder.built(whole, calls, alone=alone)
         except CompilationError:
-            # The original model may hold a node that ONNX Runtime refuses but that is folded.
+            # the original model may hold a folded node that ONNX Runtime refuses
             return self._builder.built(parts.part(step), calls)
 
     def _compile_failed(self, partitioning: Partitioning, step: Step, error: BaseException, instead: str) -> str:
@@ -659,7 +634,6 @@ class Compiler:
         )
 
     def _filling(self, partitioning: Partitioning, opening: DynamicPartitioning, programs: Programs) -> Compiled:
-        """Return a template, some of whose segments are compiled for each set of sizes."""
         opened = opening.partitioning
         steps = enumerate(opened.plan.steps)
         built = {
@@ -711,7 +685,7 @@ class Compiler:
         return replace(whole, say=partial(self._cpu_fallback_incident, partitioning))
 
     def on_host(self, part: Part, outputs: tuple[str, ...]) -> CpuFallback:
-        """Compile an entire model on the host; raise NNAdapterError if the host cannot load it."""
+        """Compile an entire model on the host."""
         calls = NamedCalls(self.setting.host.name)
         built = self._builder.built(part, calls)
         return CpuFallback(calls.device, self._site.pools(calls)(built.program), built.inputs, outputs)
@@ -746,7 +720,7 @@ class Compiler:
         device, built = self._build_substitute(
             host_of(self.setting, partitioning.plan, step), partitioning, message, step, error
         )
-        if not slots.keys() >= set(built.inputs):  # it may need the size of a value inside of another segment
+        if not slots.keys() >= set(built.inputs):
             raise ExecutionError(message, device=step.device, segment=step.segment, phase="run") from error
         pools = self._site.pools(NamedCalls(device.name, *calls_about(partitioning, step).about))
         inputs = tuple(slots[name] for name in built.inputs)
@@ -777,7 +751,6 @@ class Compiler:
 
 
 def _new_places(before: Partitioning, step: Step, after: Partitioning) -> str:
-    """Return a text on the new devices of a step's nodes after the graph is cut again."""
     names = nodes_of(before, step)
     wanted = set(names)
     steps = [(new_step.device, len(wanted.intersection(nodes_of(after, new_step)))) for new_step in after.plan.steps]

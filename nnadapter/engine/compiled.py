@@ -1,8 +1,7 @@
 """Result of compilation: a plan with its programs, how it was chosen, its measured time, and accuracy checks.
 
-A choice measured while the machine was busy may be wrong: later runs are clearly slower than another candidate, or
-clearly faster than measured. Single runs are noisy and overlapping runs compete, so several consecutive blocks of runs
-must agree.
+A choice measured on a busy machine may be wrong: later runs are clearly slower than another candidate, or clearly
+faster than measured. Single runs are noisy, so several consecutive blocks of runs must agree.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 
 BLOCK = 16
-"""Runs in a block."""
 BLOCKS = 3
 """Consecutive blocks that must contradict the measurement."""
 _SLOWER = 1.25
@@ -51,7 +49,6 @@ class Promise:
 
     seconds: float
     rival_seconds: float = inf
-    """Time of the fastest other candidate."""
 
     def contradicted_by(self, block: Sequence[float]) -> bool:
         taken = typical(block)
@@ -61,14 +58,13 @@ class Promise:
 
 @dataclass(slots=True)
 class Watch:
-    """Check of runs against the measured time. Thread-safe, except that concurrent calls may lose a run."""
+    """Check of runs against the measured time. Thread-safe, but concurrent calls may lose a run."""
 
     promise: Promise
     block: list[float] = field(default_factory=list)
     against: int = 0
-    """Consecutive contradicting blocks."""
     taken: float = 0.0
-    """Typical run of the last contradicting block, in seconds."""
+    """Seconds of the last contradicting block."""
     ended: float = -inf
 
     def is_broken_by(self, seconds: float, now: float) -> bool:
@@ -90,7 +86,7 @@ class Watch:
 
 
 _BYTES_PER_NODE = 256
-"""Types, verdicts and placement of a node, which every plan holds for itself."""
+"""Types, verdicts and placement of a node."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -100,11 +96,10 @@ class RunnablePlan:
     plan: CompiledPlan
     notes: tuple[str, ...] = ()
     watch: Watch | None = None
-    """None if it was not measured."""
     shapes: ShapeSet | None = None
-    """Shapes that it serves; None for only the shapes it was made at."""
+    """None for only the shapes it was made at."""
     programs: SpecializedPrograms[Any] | None = None
-    """Programs that a template shares with its specialized plans; None for other plans."""
+    """Programs that a template shares with its specialized plans."""
     is_template: bool = False
     """It never runs itself, only its specialized plans do."""
 
@@ -136,11 +131,8 @@ class TimedPlacement:
     """Placement that was measured."""
 
     origin: Origin
-    """Search that found it."""
     predicted: float | None
-    """Seconds; None for a cached choice."""
     measured: float
-    """Seconds of a run: the lower quartile."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -149,15 +141,14 @@ class Compiled(RunnablePlan):
 
     partitioning: Partitioning
     compile_seconds: Mapping[int, float]
-    """By segment."""
     bound_to: Mapping[int, int] = field(default_factory=dict)
     """Segment -> segment whose program was cloned with other constants."""
     timed: tuple[TimedPlacement, ...] = ()
-    """Measured candidates, the chosen one first, then fastest first; empty without measurement."""
+    """Measured candidates: the chosen one, then fastest first."""
     chosen: str = ""
     """Text on how it was measured."""
     opening: DynamicPartitioning | None = None
-    """Its dynamic partitioning, if any; `partitioning` is the one at the shapes it was made at."""
+    """Dynamic partitioning, if any; `partitioning` is the one at the shapes it was made at."""
 
     @property
     def has_dynamic_shapes(self) -> bool:
@@ -184,15 +175,12 @@ class Checks(Protocol):
     def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
         """Compare every step of a run; return incidents of wrong steps, whose nodes were withdrawn.
 
-        A run with incidents is to be repeated. `values` are by slot; empty if the CPU fallback ran.
-
-        Raises:
-            AccuracyError: a step is wrong and the policy forbids fallback.
+        A run with incidents is to be repeated. Raises AccuracyError if the policy forbids fallback.
         """
 
     @property
     def count(self) -> int:
-        """Number of plans found correct, or corrected."""
+        pass
 
     @property
     def notes(self) -> Sequence[str]:

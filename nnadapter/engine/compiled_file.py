@@ -1,7 +1,6 @@
 """Compiled file, and the rules that its messages must satisfy.
 
-Checksums do not protect against forgery, so every message is checked once at opening. Contents of parts are checked
-when they are used: programs by their driver, segments by their parser.
+Checksums do not protect against forgery, so every message is checked once at opening.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from nnadapter.store.container import ADVICE, Container
 from partition.graph import ITEMSIZE_OF_DTYPE
 
 Rule = Callable[[Message, Container], Iterator[str]]
-"""Yields texts on the faults of a message."""
 
 _LARGEST_ITEM_BYTES = 16
 _MOST_ELEMENTS = 1 << 62
@@ -49,7 +47,6 @@ def problem_of(model: Message, container: Container) -> str:
 
 
 def _problems(message: Message, container: Container) -> Iterator[str]:
-    """Yield the faults of nested messages, then of the message itself."""
     for field, value in message.ListFields():
         rule = RULES.get(field.message_type.name) if field.message_type is not None else None
         if rule is not None:
@@ -184,7 +181,7 @@ def _filled_program(filled: Message, container: Container) -> Iterator[str]:
 
 
 def _any(message: Message, container: Container) -> Iterator[str]:
-    """Accept the message: its fields are checked by other rules, or when read (`trace_messages.py`)."""
+    """Accept the message: its fields are checked by other rules, or when read."""
     yield from ()
 
 
@@ -263,7 +260,7 @@ def _is_few_numbers(value: Message) -> bool:
 
 
 def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], outputs: Sequence[str]) -> Iterator[str]:
-    """Check that values are defined once and before use, and that inputs and constants have their declared types."""
+    """Check that values are defined once and before use, and that inputs and constants have their types."""
     values = {row.name: row for row in plan.values}
     if len(plan.shapes) != len(inputs):
         yield "a plan is for other inputs"
@@ -296,7 +293,6 @@ def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], output
 
 
 def _readers(step: Message) -> tuple[Message, ...]:
-    """Return the messages of a step that name its inputs."""
     return step, step.segment, step.instead, step.program
 
 
@@ -327,7 +323,7 @@ def _once(names: Iterable[str], what: str) -> Iterator[str]:
 
 
 def _part(container: Container, number: int, kind: str) -> Iterator[str]:
-    """Check that a part exists and has this kind; empty for any, since equal parts have the kind of the first."""
+    """Check existence and kind of a part; any kind if empty, since equal parts have the first one's."""
     if number >= len(container.parts):
         yield f"part {number} is asked for, and there are {len(container.parts)}"
     elif kind and container.parts[number].kind != kind:
@@ -362,11 +358,7 @@ class CompiledFile:
     """Opened compiled model: its message is read, its parts are not."""
 
     def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
-        """Open a path, contents, or a container.
-
-        Raises:
-            CompiledModelError: it cannot be read, is damaged, or of a newer version.
-        """
+        """Open a path, contents, or a container; CompiledModelError if it is damaged or of a newer version."""
         self.container = _opened(source)
         found = [number for number, part in enumerate(self.container.parts) if part.kind == MODEL]
         if len(found) != 1:
@@ -376,7 +368,7 @@ class CompiledFile:
         if problem:
             raise self.container.damaged(problem)
         self.whole: Message | None = self._cpu_fallback()
-        """The original model as a plan for all shapes: one step on the CPU; None if the file lacks it."""
+        """Original model as a plan for all shapes: one step on the CPU."""
 
     @property
     def signature(self) -> Signature:
@@ -389,7 +381,7 @@ class CompiledFile:
         return {name: read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
 
     def report(self, plan: Message) -> bytes:
-        """Return the report of a plan as JSON; the original model has the report of the first plan."""
+        """Return the report of a plan as JSON; the original model has the first plan's."""
         described = self.message.plans[0] if plan is self.whole else plan
         return bytes(self.container.contents(described.report, REPORT))
 

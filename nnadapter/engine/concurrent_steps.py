@@ -1,12 +1,11 @@
 """Runs with several steps in flight at once, on device streams or in device threads.
 
-A run acquires a `Flight` for its exclusive use until all work is done. An enqueued step is *pending* until a wait
-confirmed that it is done. While any step is pending, no value of the run is released, so memory in use by a device is
-never freed. After an interrupt the values stay with the flight; the next run that acquires it waits for the steps
-first.
+A run has exclusive use of a `Flight` until all work is done. While an enqueued step is *pending* (not confirmed by a
+wait), no value is released, so memory in use by a device is never freed. After an interrupt the values stay with the
+flight; the next run that acquires it waits first.
 
-If a wait raises, the events show which pending step failed. It runs on its substitute; later pending steps of the
-device run again, since they read its missing outputs.
+If a wait raises, events show which step failed. It runs on its substitute; later pending steps of the device run again,
+since they read its missing outputs.
 
 Threaded steps use memory that the run releases at its end, so a run never ends before them. Locks and queues are
 implemented in C, so no interrupt breaks them.
@@ -47,12 +46,10 @@ class Job:
         self.result: StepRun | None = None
         self.error: BaseException | None = None
         self.under_way = Lock()
-        """Held until there is a result or an error."""
         self.under_way.acquire()
         self._claim: dict[str, str] = {}
 
     def do(self) -> None:
-        """Run the step, unless the run no longer waits for it."""
         if self._claimed_by("lane") != "lane":
             return
         try:
@@ -63,7 +60,6 @@ class Job:
             self.under_way.release()
 
     def wait(self) -> StepRun:
-        """Wait for the step; return its result or raise its error."""
         with self.under_way:
             if self.error is not None:
                 raise self.error
@@ -104,7 +100,6 @@ class Lane:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Wait for all jobs, and end the thread."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -126,17 +121,14 @@ class Pending:
     event: Event
     started: float
     seconds: float = 0.0
-    """Host time to enqueue it."""
 
 
 class Flight:
-    """Streams, events, executions and threads for one run; reused by later runs until closed."""
+    """Resources of one run in flight; reused by later runs until closed."""
 
     def __init__(self, steps: Sequence[BoundStep], devices: Iterable[str]) -> None:
         self.streams: dict[str, Stream] = {}
-        """By device."""
         self.events: dict[int, Event] = {}
-        """By segment."""
         self.executions: dict[int, Execution] = {}
         self.pending: list[Pending] = []
         self.values: list[Any] = []
@@ -166,7 +158,6 @@ class Flight:
         self.values, self.made = [], []
 
     def close(self) -> None:
-        """Wait, free streams and events, and return the executions."""
         self.settle()
         for pool in self._pools:
             pool.give_back(self)
@@ -208,7 +199,6 @@ class Flights:
             self._flights.users.pop(user, None)
 
     def after_fork(self) -> None:
-        """Set inherited flights aside in a forked process, which lacks their threads."""
         self._parted += self._flights.clear()
         self._flights.users.clear()
 
@@ -222,7 +212,6 @@ class _Run:
         self._values, self._made, self._kept, self._control, self._sizes, self._given, self._holds = run
         self._runs: dict[int, StepRun] = {}
         self._jobs: dict[int, Job] = {}
-        """Jobs in device threads by segment, in order."""
         self._released: list[int] = []
         """Slots that at most a pending step still reads."""
 
@@ -254,7 +243,7 @@ class _Run:
             lane.submit(job)
         elif segment not in self._overlap.enqueued_segments:
             self._run_now(bound)
-        elif bound.health.is_troubled:  # perhaps only now; it was planned to be enqueued without a wait
+        elif bound.health.is_troubled:  # perhaps only now; it was planned without a wait
             self._wait_for_all()
             self._run_now(bound)
         elif not self._is_enqueued(bound):
@@ -272,7 +261,7 @@ class _Run:
         assert bound.residence is not None and self._made is not None, "only such steps are enqueued"
         segment = bound.step.segment
         if bound.index_checks:
-            self._wait_for_all()  # values to check may be in flight
+            self._wait_for_all()
             for index_check in bound.index_checks:
                 index_check.check(self._values)
         entry = Pending(bound, self._flight.events[segment], time.perf_counter())
@@ -316,7 +305,6 @@ class _Run:
         return made
 
     def _wait_for(self, segment: int) -> None:
-        """Wait for one step, and for earlier ones of its stream or thread."""
         job = self._jobs.get(segment)
         if job is not None:
             self._wait_for_job(segment, job)
@@ -402,7 +390,6 @@ class _Run:
 
 
 def _first_failure(entries: Sequence[Pending], error: BaseException) -> tuple[int, BaseException]:
-    """Return index and error of the first failed step; index 0 if no event reports an error."""
     for position, entry in enumerate(entries):
         try:
             entry.event.synchronize()

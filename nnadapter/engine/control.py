@@ -1,14 +1,14 @@
 """Control of a run: termination, deadlines, and turns on devices.
 
-Runs of one plan that follow each other take turns: each device serves one run at a time, the earliest first. A run
-releases its device before it waits for the next one, so there is no deadlock.
+Runs of one plan take turns: each device serves one run at a time, the earliest first. A run releases its device before
+it waits for the next one, so there is no deadlock.
 
-All runs of a session have the same deadline, so one thread sleeps until the earliest end. Runs only add and remove a
-dictionary entry and never wake the thread. A deadline's clock stops while a run waits for its turn.
+One thread per session watches deadlines. Runs only add and remove a dictionary entry and never wake it. A deadline's
+clock stops while a run waits for its turn.
 
-A run stops before its next step, or during a step if the device supports it: ONNX Runtime reads its run options, and a
-driver polls its `Control`. A run that completes returns its results, even if late. Run options may be shared by many
-runs, so each run to be stopped has a copy, and a thread copies the caller's `terminate` flag to it.
+A run stops before its next step, or during a step if the device supports it. A run that completes returns its results,
+even if late. Run options may be shared by many runs, so each run to be stopped has a copy, and a thread copies the
+caller's `terminate` flag to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS = 0.005
-"""Polling interval of waits."""
 
 
 class Turns:
@@ -44,7 +43,6 @@ class Turns:
         self._waiting: dict[str, list[tuple[int, Lock]]] = {}
 
     def take_free(self, device: str) -> bool:
-        """Acquire the device if it is free."""
         with self._lock:
             is_free = device not in self._taken
             self._taken.add(device)
@@ -53,7 +51,7 @@ class Turns:
     def take(self, device: str, number: int, is_over: Callable[[], bool]) -> bool:
         """Wait until the device is free and no run with a lower number waits for it, then acquire it.
 
-        Returns False if `is_over` became true first. Each run has a unique number.
+        Returns False if `is_over` became true first.
         """
         with self._lock:
             if device not in self._taken:
@@ -88,21 +86,16 @@ class Turns:
 
 
 ENTRY = "nnadapter.deadline_s"
-"""Run configuration entry with this run's deadline in seconds, which overrides the session's."""
+"""Run configuration entry with this run's deadline in seconds."""
 Tell = Callable[[], float | None]
 """Called at the deadline; returns a later time by `monotonic` if the run has more time."""
 
 
 def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
-    """Return the deadline in run options, in seconds; None if there is none.
-
-    Raises:
-        InvalidOptionError: the entry is not a positive number.
-        TypeError: the argument is not run options.
-    """
+    """Return the deadline in run options, in seconds; None if there is none."""
     try:
         said = None if options is None else options.get_run_config_entry(ENTRY)
-    except RuntimeError:  # no such entry
+    except RuntimeError:
         return None
     except AttributeError:
         raise TypeError(f"run options are an onnxruntime.RunOptions, got {type(options).__name__}") from None
@@ -129,14 +122,13 @@ class Deadlines:
         register_after_fork(self)
 
     def watch(self, tell: Tell) -> float:
-        """Register a run, and return its deadline by `monotonic`; another thread then calls `tell`."""
+        """Register a run, and return its deadline by `monotonic`, at which another thread calls `tell`."""
         end = self._ends[tell] = time.monotonic() + self.seconds
         if not self._is_awake:
             self._wake()
         return end
 
     def forget(self, tell: Tell) -> None:
-        """Unregister a run that is done."""
         self._ends.pop(tell, None)
 
     def close(self) -> None:
@@ -144,7 +136,7 @@ class Deadlines:
         _let_go(self._asleep)
 
     def after_fork(self) -> None:
-        """Forget the thread and the runs in a forked process, which has neither."""
+        """Forget thread and runs in a forked process, which has neither."""
         self._is_awake = False
         self._ends.clear()
 
@@ -184,22 +176,21 @@ def _look(held: ReferenceType[Deadlines], asleep: Lock) -> None:
 
 
 def _let_go(asleep: Lock) -> None:
-    with suppress(RuntimeError):  # released by another caller
+    with suppress(RuntimeError):
         asleep.release()
 
 
 _LEAST_SECONDS = 1e-9
-"""Value passed to a driver when no time remains, since 0 means no deadline."""
+"""Passed to a driver when no time remains, since 0 means no deadline."""
 _LEAST_LEFT = 0.001
-"""Shortest interval in seconds between two checks of a run that waits for its turn."""
+"""Shortest interval between two checks of a run that waits for its turn."""
 
 
 class RunControl:
-    """Control of one run. `stop` may be called from any thread and from a finalizer, since it takes no lock.
+    """Control of one run. `stop` takes no lock, so any thread and finalizers may call it.
 
     Args:
         turns: turns shared with other runs; None if devices are not shared.
-        number: number of this run among them.
         is_held: a caller may call `stop`.
     """
 
@@ -207,20 +198,17 @@ class RunControl:
         self.trace = SILENT
         self._turns, self._number = turns, number
         self._device: str | None = None
-        """Device that it holds."""
         self.copies_options = False
         """CPU steps get a copy of the caller's run options, without adapters."""
         self._stopped = False
         self._is_held = is_held
         self._callers: onnxruntime.RunOptions | None = None
-        """Never written to."""
         self._own: onnxruntime.RunOptions | None = None
-        """Run options of this run alone; None if only the caller's options can stop it."""
+        """None if only the caller's options can stop the run."""
         self._following: Lock | None = None
         """Held while a thread copies the caller's `terminate` flag."""
         self._deadlines: Deadlines | None = None
         self._of_call: Deadlines | None = None
-        """Deadline of this run alone, if its run options have one."""
         self._end: float | None = None
         self._left: float | None = None
         """Seconds to the deadline, while the run waits for its turn."""
@@ -238,7 +226,7 @@ class RunControl:
             deadlines = self._of_call = Deadlines(seconds)
         if options is not None and deadlines is None and not self._is_held and not self.copies_options:
             return options
-        from nnadapter.drivers.onnxruntime.sessions import copied_run_options, new_run_options  # most runs need none
+        from nnadapter.drivers.onnxruntime.sessions import copied_run_options, new_run_options
 
         self._own = made = new_run_options() if options is None else copied_run_options(options)
         if options is not None:
@@ -253,7 +241,6 @@ class RunControl:
         return made
 
     def end(self) -> None:
-        """End the run, and release its device and threads."""
         if self._deadlines is not None:
             self._deadlines.forget(self._late)
         if self._of_call is not None:
@@ -274,7 +261,6 @@ class RunControl:
 
     @property
     def takes_turns(self) -> bool:
-        """True if the run gets a device only at the step that needs it."""
         return self._turns is not None
 
     def before(self, device: str, *, shared: bool) -> None:
@@ -286,7 +272,7 @@ class RunControl:
             self._device = device
 
     def _waited(self, turns: Turns, device: str) -> bool:
-        """Wait for the turn on a device with the deadline's clock stopped; return False if the run is to stop."""
+        """Wait for the turn with the deadline's clock stopped; return False if the run is to stop."""
         asked = self.trace.timestamp()
         self._left = None if self._end is None else self._end - time.monotonic()
         try:
@@ -302,7 +288,7 @@ class RunControl:
         return Control(deadline_seconds=left, cancelled=self._is_over)
 
     def error(self, what: str, *, device: str, segment: int | None = None) -> CancelledError:
-        """Return the error for a run that is to stop; `what` is the step in progress or next."""
+        """Return the error for a stopped run; `what` is the step in progress or next."""
         late = self._end is not None and time.monotonic() >= self._end and not self._stopped
         if late and self._deadlines is not None:
             seconds = self._deadlines.seconds

@@ -26,7 +26,6 @@ class CpuFallback:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     say: Callable[[NNAdapterError], Incident] | None = None
-    """Records that it replaces a failed plan; None if it replaces none."""
 
     def run(
         self,
@@ -36,7 +35,6 @@ class CpuFallback:
         kept: Kept | None,
         control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
-        """Run the model; `failure` is that of the plan it replaces, if any."""
         started, made = time.perf_counter(), list[Transfer]()
         arrays = [on_host(feeds[name], name, made) for name in self.inputs]
         try:

@@ -32,8 +32,7 @@ class DeviceValue:
     """Tensor on a device, for `InferenceSession.io_binding` and `run_with_ort_values`.
 
     Outputs of runs are never overwritten. A device with memory of its own holds the value, which is copied to the host
-    on demand; for other devices it is in host memory. It is freed by `close`, by a `with` block, or with its last
-    reference.
+    on demand; otherwise it is in host memory. It is freed by `close`, by a `with` block, or with its last reference.
     """
 
     __slots__ = ("_contents", "_device")
@@ -60,7 +59,7 @@ class DeviceValue:
         name, array = canonical(device), plain(array)
         if not has_of(name, open_device(name), "has_memory"):
             return cls(array, name)
-        if not array.size:  # an empty tensor, such as a cache before its first token, needs no device memory
+        if not array.size:  # needs no device memory
             return cls(Copies(array.copy()), name)
         on_device = Copies(array).on(name)
         return cls(Copies(None, {name: on_device}), name)
@@ -102,12 +101,10 @@ class DeviceValue:
 
     @property
     def device(self) -> str:
-        """Device that holds the value."""
         return self._device
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Data type, as numpy's."""
         return self.contents.dtype
 
     @property
@@ -128,11 +125,7 @@ class DeviceValue:
         return held.own_array() if isinstance(held, Copies) else held.copy()
 
     def update_inplace(self, np_arr: Array) -> None:
-        """Replace the contents by an array of the same dtype and shape.
-
-        Raises:
-            InvalidInputError: another dtype or shape.
-        """
+        """Replace the contents by an array of the same dtype and shape; otherwise raise InvalidInputError."""
         if (np_arr.dtype, np_arr.shape) != (self.dtype, self.contents.shape):
             raise InvalidInputError(
                 f"the value is {self.dtype}{list(self.contents.shape)}, got {np_arr.dtype}{list(np_arr.shape)}; "
@@ -145,7 +138,6 @@ class DeviceValue:
         self._contents = contents
 
     def shape(self) -> list[int]:
-        """Return the dimensions."""
         return list(self.contents.shape)
 
     def data_type(self) -> str:
@@ -157,11 +149,9 @@ class DeviceValue:
         return ELEMENT_TYPE_OF_DTYPE[self.dtype.name]
 
     def device_name(self) -> str:
-        """Return the device that holds the value."""
         return self._device
 
     def tensor_size_in_bytes(self) -> int:
-        """Return the size in bytes."""
         return self.nbytes
 
     def has_value(self) -> bool:
@@ -178,7 +168,7 @@ class DeviceValue:
         return False
 
     def close(self) -> None:
-        """Drop the contents, whose memory is freed after the last run that uses it; ClosedError if already closed."""
+        """Drop the contents; ClosedError if already closed."""
         _ = self.contents
         self._contents = None
 
@@ -186,15 +176,10 @@ class DeviceValue:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Drop the contents; allowed after `close`."""
         self._contents = None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return the contents, read-only unless copied.
-
-        Raises:
-            ValueError: another dtype without permission to copy, as in numpy.
-        """
+        """Return the contents, read-only unless copied; ValueError if `copy=False` forbids a change of dtype."""
         array = self._array()
         is_other = dtype is not None and array.dtype != dtype
         if is_other and copy is False:
@@ -215,11 +200,8 @@ class DeviceValue:
     ) -> Any:
         """Return a copy of the contents, since some consumers write to read-only tensors.
 
-        The copy is in device memory if the device supports DLPack, otherwise in host memory. With `copy=False` the
-        contents are shared and flagged as read-only.
-
-        Raises:
-            BufferError: cannot share, because they are on a device or the consumer does not support the flag.
+        The copy is in device memory if the device supports DLPack. With `copy=False` the contents are shared and
+        flagged as read-only; BufferError if that is impossible.
         """
         told = max_version is not None and max_version >= _READ_ONLY_SINCE
         tensor = self._exchanged()
@@ -258,17 +240,15 @@ class DeviceValue:
 
     @property
     def _ortvalue(self) -> Any:
-        """Value as ONNX Runtime's sessions take it, in host memory."""
         from nnadapter.drivers.onnxruntime.values import native_value
 
         return native_value(self._array())
 
     @property
     def _session(self) -> None:
-        """Session that owns the memory, which ONNX Runtime reads: none."""
+        """ONNX Runtime reads here the session that owns the memory."""
 
     def _exchanged(self) -> DeviceTensor | None:
-        """Return the device tensor if the device supports DLPack."""
         held = self.contents
         tensor = held.tensor_on(self._device) if isinstance(held, Copies) else None
         return None if tensor is None or tensor.memory.dlpack_device() is None else tensor
@@ -279,11 +259,7 @@ class DeviceValue:
 
 
 def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None) -> Any:
-    """Export an array by DLPack; numpy before 2.1 supports neither versions nor the read-only flag.
-
-    Raises:
-        BufferError: memory of another device is requested, or numpy cannot flag the array as read-only.
-    """
+    """Export an array by DLPack; numpy before 2.1 supports neither versions nor the read-only flag."""
     try:
         return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
     except TypeError:
@@ -295,7 +271,7 @@ def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_
 @memoize(_MOST_NAMES)
 def device_named(device_type: str, device_id: int) -> str:
     """Return our name of an ONNX Runtime device: `fake_npu`, 1 -> `fake_npu:1`; `cuda` -> `ort:CUDA`."""
-    from nnadapter.drivers.providers import device_name, provider_at  # rarely used
+    from nnadapter.drivers.providers import device_name, provider_at
 
     provider = provider_at(canonical(device_type)) if not device_id else None
     if provider is not None:

@@ -34,7 +34,7 @@ class DynamicPlan:
     """Entry for a dynamic plan, which may be evicted and made again.
 
     Args:
-        shapes: shapes that it serves; they may change when it is made again, since drivers may guard other sizes.
+        shapes: shapes that it serves; may change when it is made again, since drivers may guard other sizes.
         is_template: its segments are compiled for each set of sizes.
         branch: condition values that select its branches.
     """
@@ -44,12 +44,7 @@ class DynamicPlan:
 
 
 class DynamicPlans(ABC, Generic[PlanT]):
-    """Dynamic plans of one model or file, most recently used first. Thread-safe.
-
-    Args:
-        limit: largest number of templates.
-        cache_name: name of the cache of shapes that no plan serves.
-    """
+    """Dynamic plans of one model or file, most recently used first. Thread-safe."""
 
     def __init__(self, plans: PlanCache[PlanT], limit: int, cache_name: str) -> None:
         self._plans = plans
@@ -57,18 +52,18 @@ class DynamicPlans(ABC, Generic[PlanT]):
         """No limit of bytes: specialized plans account for the shared programs of templates."""
         self._entries: tuple[DynamicPlan, ...] = ()
         self._refused: Cache[object, bool] = Cache(cache_name, _MOST_REFUSED)
-        """Sizes for which a device refuses a segment of a template, by its key."""
+        """Sizes for which a device refuses a segment of a template."""
 
     @abstractmethod
     def make(self, entry: DynamicPlan) -> PlanT:
-        """Make or load a plan."""
+        pass
 
     def shapes_of(self, entry: DynamicPlan) -> ShapeSet:
         assert entry.shapes is not None, "the plan was made"
         return entry.shapes
 
     def take_existing(self, use: object, shapes: Shapes, branch: tuple[bool, ...] = ()) -> LeasedPlan[PlanT] | None:
-        """Return the first plan that serves some shapes, made again if it was evicted; None if there is none."""
+        """Return the first plan that serves some shapes, made again if it was evicted."""
         for entry in self._entries:
             if entry.branch != branch:
                 continue
@@ -92,7 +87,6 @@ class DynamicPlans(ABC, Generic[PlanT]):
         return taken
 
     def move_to_front(self, entry: DynamicPlan) -> None:
-        """Note that a plan was used last."""
         self._entries = (entry, *(other for other in self._entries if other is not entry))
 
     def end_use(self, use: object) -> None:
@@ -102,7 +96,6 @@ class DynamicPlans(ABC, Generic[PlanT]):
             plans.close_unused()
 
     def close(self) -> None:
-        """Drop all templates; the specialized plans are dropped with the other plans."""
         self._templates.close()
 
     def _take_made(

@@ -49,7 +49,7 @@ class Engine(Protocol):
         options: Any = None,
         control: RunControl | None = None,
     ) -> RunResult:
-        """Run the model; see `InferenceSession.run`."""
+        pass
 
     def binding(self) -> Binding:
         pass
@@ -58,7 +58,7 @@ class Engine(Protocol):
         """Make or load the plans for these input shapes."""
 
     def observed(self) -> Observed | KeptReport:
-        """Return placement and observations for the shapes of the last run, or for default shapes."""
+        """Return observations for the shapes of the last run, or for default shapes."""
 
     def inputs(self) -> list[NodeArg]:
         pass
@@ -94,7 +94,6 @@ class _Serving:
         self.source = source
         self.latest: Repeat | None = None
         self.last_shapes: InputShapes | None = None
-        """Input shapes of the last run of a dynamic plan."""
 
 
 class PlanEngine:
@@ -116,12 +115,11 @@ class PlanEngine:
             weakref.finalize(self, self._recorder.finish)
         self._has_read_entries = False
         self._retired: list[PlanSource[Any]] = []
-        """Replaced sources; their plans may still be in use."""
+        """Their plans may still be in use."""
         self._replacing, self._is_closed = new_lock(), False
 
     @property
     def source(self) -> PlanSource[Any]:
-        """Current plan source. A recoverable error replaces it by its successor."""
         return self._serving.source
 
     def run(
@@ -176,7 +174,7 @@ class PlanEngine:
         is_due = checks is not None and checks.is_due()
         latest = None if is_due else serving.latest
         if control is None and (options is not None or self._deadlines is not None):
-            from nnadapter.engine.control import RunControl  # most runs have no control
+            from nnadapter.engine.control import RunControl
 
             control = RunControl()
         if options is not None:
@@ -233,7 +231,6 @@ class PlanEngine:
             TENSORS.free_orphans()
 
     def _replace(self, failed: _Serving, error: Exception) -> _Serving:
-        """Replace a failed source by its successor, unless another thread has done so."""
         with self._replacing:
             if self._is_closed:
                 raise ClosedError("the session is closed; make another one")
@@ -246,7 +243,6 @@ class PlanEngine:
     def _with_adapters(
         self, feed: Mapping[str, Any], options: Any, control: RunControl | None, *, is_bound: bool
     ) -> Mapping[str, Any]:
-        """Add the parameters of active adapters; CPU steps then get run options without adapters."""
         from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters, warn_of_adapters
 
         if not has_adapters(options):
@@ -289,7 +285,6 @@ class PlanEngine:
 
     @contextmanager
     def _controlled(self, control: RunControl | None, options: Any) -> Iterator[None]:
-        """Make a run stoppable, by its control or at its deadline."""
         if control is None:
             yield
             return
@@ -313,7 +308,7 @@ class PlanEngine:
         options: Any,
         control: RunControl | None,
     ) -> RunResult:
-        """Run and compare every step; after a wrong result, run again by another plan, without control and deadline."""
+        """Run and compare every step; after a wrong result, run again by another plan."""
         found: tuple[Incident, ...] = ()
         values, wanted, kept = work
         while True:
@@ -328,7 +323,7 @@ class PlanEngine:
             control = None
 
     def binding(self) -> Binding:
-        from nnadapter.engine.bindings import PlannedBinding  # most sessions bind nothing
+        from nnadapter.engine.bindings import PlannedBinding
 
         return PlannedBinding(self, self._all_outputs, self.source.devices)
 
@@ -401,9 +396,7 @@ def _deadlines(seconds: float | None) -> Deadlines | None:
 class SingleStep:
     """Fast path for the only step of a plan; falls back to `CompiledPlan.run`.
 
-    Args:
-        names: inputs that the step reads.
-        order: index of each output among the results of the step.
+    `order` maps each output to its index among the results of the step.
     """
 
     __slots__ = ("_bound", "_hand", "_health", "_names", "_order", "_outputs", "_plan")
@@ -467,7 +460,6 @@ class Repeat:
         self._serves = serves
         self._watch, self._fits = compiled.watch, fits
         self.is_broken = False
-        """Runs have contradicted the measured time; see `Watch`."""
         self._outputs = signature.output_names
         alone = compiled.plan.alone(self._outputs)
         self._alone = alone if alone is not None and not alone[0].guarded else None
@@ -486,7 +478,7 @@ class Repeat:
         )
         self._expected = expected if len(expected) == len(feed) else ()
         self._direct: tuple[BoundStep, _Run] | None = None
-        """The only step with ONNX Runtime's run method, if the session has the model's input and output names."""
+        """The only step with ONNX Runtime's run method, if the session has the model's names."""
 
     @property
     def is_of_choice(self) -> bool:
@@ -500,7 +492,7 @@ class Repeat:
             array = feed.get(name)
             if type(array) is not np.ndarray or array.shape != shape:
                 return None
-            if array.dtype is not dtype and array.dtype != dtype:  # nearly always the same object
+            if array.dtype is not dtype and array.dtype != dtype:
                 return None
         if self._fits is not None and not self._fits(feed):
             return None
@@ -545,7 +537,7 @@ class Repeat:
         other._fits, other._serves = self._fits, self._serves
         other._expected = tuple(zip(fed, dtypes, by_name.values(), strict=True))
         other._alone = other._direct = None
-        if sizes is None:  # the plan does not depend on sizes
+        if sizes is None:
             other._alone, other._direct, other._run_plan = self._alone, self._direct, self._run_plan
         else:
             other._run_plan = partial(self._plan.run, wanted=self._outputs, sizes=sizes)
@@ -554,7 +546,7 @@ class Repeat:
     def _run_alone(
         self, bound: BoundStep, input_names: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]
     ) -> RunResult | None:
-        from nnadapter.drivers.onnxruntime.sessions import SessionExecution  # already imported if the CPU runs the plan
+        from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 
         execution = bound.pool.shared
         if isinstance(execution, SessionExecution) and self._named_alike(execution, input_names, order):
@@ -563,7 +555,7 @@ class Repeat:
         return self._run_directly(bound, partial(_by_position, bound.pool, input_names, order), feed)
 
     def _run_directly(self, bound: BoundStep, run: _Run, feed: Mapping[str, Any]) -> RunResult | None:
-        # Closing the plan during the run is harmless: a session lives as long as it is referenced.
+        # closing the plan during the run is harmless: a session lives as long as it is referenced
         lease = self.lease
         if lease.dropped:
             return None

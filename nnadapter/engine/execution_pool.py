@@ -49,7 +49,7 @@ class ExecutionPool:
 
     @property
     def holding(self) -> Holding:
-        """Memory of the program and its executions (at least one); the last known value if the driver fails."""
+        """Memory of the program and its executions; the last known value if the driver fails."""
         try:
             told: Holding = self._calls["memory_bytes"](_held, self.program, len(self._executions.all))
         except FAILURES:
@@ -59,7 +59,6 @@ class ExecutionPool:
 
     @property
     def told(self) -> Holding:
-        """Last value of `holding`; zero if it was never queried."""
         return self._holding or _NOTHING
 
     @property
@@ -70,10 +69,7 @@ class ExecutionPool:
     def compute(
         self, inputs: Sequence[Any], control: RunControl | None = None, sizes: Sequence[Any] | None = None
     ) -> Sequence[Any]:
-        """Run the program once, in an execution for exclusive use unless it is reentrant.
-
-        `sizes` are for `Execution.specialize`; None if the program takes none.
-        """
+        """Run the program once; `sizes` are for `Execution.specialize`, if it takes any."""
         if control is None and sizes is None:
             return self._plainly(inputs)
         within = () if control is None else (control.for_driver(),)
@@ -81,7 +77,6 @@ class ExecutionPool:
         return results
 
     def _plainly(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Run without control and sizes: the fast path of nearly every run."""
         outputs: Sequence[Any]
         if (shared := self._shared) is not None:
             outputs = self._call(shared.compute, inputs)
@@ -112,7 +107,6 @@ class ExecutionPool:
         return self._executions.acquire(user)
 
     def give_back(self, user: object) -> None:
-        """Return the execution that a user reserved."""
         self._executions.users.pop(user, None)
 
     def enqueue(
@@ -123,7 +117,7 @@ class ExecutionPool:
         control: RunControl | None,
         sizes: Sequence[Any] | None,
     ) -> Sequence[DeviceTensor] | None:
-        """Enqueue the program on a stream, in an execution that the caller reserved."""
+        """Enqueue the program on a stream, in a reserved execution."""
         within = UNLIMITED if control is None else control.for_driver()
         made: Sequence[DeviceTensor] | None = self._call(_method, execution, sizes, "enqueue", inputs, stream, within)
         return made
@@ -145,7 +139,6 @@ class ExecutionPool:
             self._executions.users.pop(user, None)
 
     def close(self) -> None:
-        """Close every execution, then the program. Idempotent."""
         if self._is_closed:
             return
         self._is_closed, self._shared = True, None

@@ -1,14 +1,12 @@
 """Executor of a compiled plan: runs the steps in order, by numbered value slots, and replaces steps that fail.
 
 Intermediate values of static size share one memory block, since fresh memory for a large result often costs more than
-computing it. A step reuses a region of the block only if it depends on all steps that used the region before, so
-independent steps may overlap. Model outputs, small values and device-resident values are not planned. A driver may
-return a view of its input; one in the block is copied.
+computing it. A step reuses a region only if it depends on all steps that used it before, so independent steps may
+overlap. A driver may return a view of its input; one in the block is copied.
 
 A failed step runs on the CPU with the same inputs, unless the fallback policy forbids it. A `TransientError` is first
-retried on the device once; an `OutOfMemoryError` as long as idle plans can be closed. A device that keeps failing is
-paused (`plan_devices.py`). Inputs survive a failure: Python drivers get read-only arrays; native drivers, and devices
-in trouble, get copies.
+retried on the device once; an `OutOfMemoryError` as long as idle plans can be closed. Inputs survive a failure: Python
+drivers get read-only arrays; native drivers, and devices in trouble, get copies.
 """
 
 from __future__ import annotations
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
 
 
 LEAST_BYTES = 1 << 16
-"""Smallest value for which memory is planned."""
 
 Into = tuple[Array, ...]
 """Arrays that a step writes its outputs to; empty if it allocates them."""
@@ -67,7 +64,7 @@ class Place(NamedTuple):
     dimensions: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int | None
-    """Offset in the block; None for new memory, since the caller receives it."""
+    """In the block; None for new memory, since the caller receives it."""
 
     def within(self, block: Array) -> Array | None:
         if self.offset is None:
@@ -99,7 +96,6 @@ class IntermediateBuffers:
     """Memory layout of the intermediate values of one plan."""
 
     rows: Sequence[Sequence[Place]]
-    """Outputs of each step; empty if the step allocates them."""
     nbytes: int
     arenas: Arenas = field(repr=False)
 
@@ -116,7 +112,7 @@ class IntermediateBuffers:
 def plan_intermediate_buffers(
     plan: Plan, reads: Mapping[int, Sequence[str]], arenas: Arenas, staying: Collection[int] = ()
 ) -> IntermediateBuffers | None:
-    """Plan the memory of a plan's intermediate values; None if there are none to plan.
+    """Plan the memory of a plan's intermediate values, if there are any.
 
     `reads` are the inputs of each segment's program, `staying` the segments with device-resident outputs.
     """
@@ -153,8 +149,8 @@ def share_regions(
 ) -> tuple[dict[str, int], list[int]]:
     """Return the memory region of every value, and the bytes of every region.
 
-    A value gets the smallest free region that is large enough; otherwise the largest free one, which grows; otherwise a
-    new one. `steps` are inputs and outputs of each step in execution order.
+    A value gets the smallest free region that is large enough; otherwise the largest free one, which grows. `steps` are
+    inputs and outputs of each step in execution order.
     """
     made_by = {name: position for position, (_, outputs) in enumerate(steps) for name in outputs}
     readers = Counter[str]()  # a set of steps is an integer with one bit per step
@@ -186,7 +182,7 @@ def _best(free: Sequence[int], regions: Sequence[int], nbytes: int) -> int:
 
 
 def held_between(arenas: Arenas) -> Mapping[Hashable, int]:
-    """Return the intermediate memory that all plans of a session share; see `Holding.shared_bytes`."""
+    """Return the intermediate memory that all plans of a session share."""
     return {("between steps", id(arenas)): arenas.used_bytes}
 
 
@@ -202,7 +198,7 @@ def _places(check: OutputCheck) -> list[Place]:
 
 
 def _apart(result: Any, block: Array) -> Any:
-    """Copy a result if it lies in the block; sequences hold arrays."""
+    """Copy a result if it lies in the block."""
     if isinstance(result, (list, tuple)):
         return type(result)(_apart(element, block) for element in result)
     shared = isinstance(result, np.ndarray) and result.base is not None and np.may_share_memory(result, block)
@@ -213,19 +209,16 @@ class OneRun(NamedTuple):
     """State of a run whose steps may overlap. Serial runs pass it as arguments, to save making it."""
 
     values: list[Any]
-    """By slot."""
     made: list[Transfer] | None
-    """Receives the transfers of the run; None if all values are arrays."""
+    """Receives the transfers; None if all values are arrays."""
     kept: Kept
-    """Outputs that remain on devices."""
     control: RunControl | None
-    """Checked before every step; None if the run cannot be stopped."""
+    """None if the run cannot be stopped."""
     sizes: Sequence[Any] | None
-    """Symbolic sizes of the run; None if no program takes them."""
+    """None if no program takes symbolic sizes."""
     given: RunBuffers | None
-    """Memory of intermediate values; None if all are newly allocated."""
+    """None if all intermediate values are newly allocated."""
     holds: bool = False
-    """Values are released only at the end of the run."""
 
 
 _MOST_FAILURES = 5
@@ -237,10 +230,7 @@ def _stopped(control: RunControl, bound: BoundStep, device: str, how: str) -> er
 
 
 def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
-    """Wait for the turn of the next step; raise CancelledError if the run is to stop.
-
-    `shared` means that the plan has several devices.
-    """
+    """Wait for the turn of the next step; raise CancelledError if the run is to stop."""
     control.before(bound.step.device, shared=shared)
     if control.is_over:
         raise _stopped(control, bound, bound.step.device, "was next")
@@ -316,7 +306,7 @@ def after_failure(
             bound.failures = (*bound.failures, failure)
     try:
         results = _results_of(substitute, bound, failure, values, control, given)
-    except errors.DonatedValueError as gone:  # donated to the failed run
+    except errors.DonatedValueError as gone:
         text = f"segment {bound.step.segment} failed on {device!r} ({failure}), and cannot be repeated: {gone}"
         raise errors.ExecutionError(text, device=device, segment=bound.step.segment, phase="run") from error
     incident = bound.say(bound.step, error, f"it runs on {substitute.display_name} instead")
@@ -377,7 +367,7 @@ def _computed(
     given: RunBuffers | None,
 ) -> Sequence[Any]:
     host = not bound.guarded
-    # Drivers get the control by another call, which allocates its results.
+    # drivers get the control by another call, which allocates its results
     into = () if given is None or not (host or control is None) else given.of(bound.position)
     results = _of_host(bound, inputs, control, into) if host else _guarded(bound, inputs, control, sizes, into)
     return results if given is None else given.copy_if_aliased(results, into)
@@ -441,10 +431,10 @@ class Ahead(Protocol):
     """Runner of a plan's steps that may begin steps before earlier ones are done."""
 
     def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
-        """Run every step; all are done on return."""
+        pass
 
     def close(self) -> None:
-        """Wait for steps in flight, and free the resources of runs."""
+        pass
 
 
 class CompiledPlan:
@@ -483,9 +473,9 @@ class CompiledPlan:
         self._size_class = size_class
         self.steps = tuple(steps)
         self.note = ""
-        """Reason why the plan was abandoned; empty otherwise."""
+        """Reason why the plan was abandoned."""
         self.transfers: tuple[Transfer, ...] | None = None
-        """Transfers of the last run; None if no value could be device-resident, or there was no run."""
+        """Of the last run; None if no value could be device-resident."""
         self._stays = any(bound.residence is not None and bound.residence.saves for bound in self.steps)
         self._make_whole = whole
         self._new_transfers = new_transfers
@@ -500,11 +490,7 @@ class CompiledPlan:
             self._blank[slot] = array
 
     def alone(self, outputs: Sequence[str]) -> tuple[BoundStep, tuple[str, ...], tuple[int, ...]] | None:
-        """Return the only step of the plan, if it reads only inputs, as arrays, and computes all `outputs`.
-
-        Returns:
-            The step, the names of its inputs, and the index of each output among its results; or None.
-        """
+        """Return the only step, the names of its inputs, and the index of each output; None for other plans."""
         if len(self.steps) != 1 or not set(outputs) <= set(self.steps[0].step.outputs):
             return None
         (bound,) = self.steps
@@ -545,15 +531,11 @@ class CompiledPlan:
             kept: outputs to return as `Copies`, with their devices; None if there are none and no feed is `Copies`.
             sizes: symbolic sizes, if its programs take them.
             failed: error of the only step, if it was already tried.
-
-        Raises:
-            CancelledError: `control` stopped the run.
-            ExecutionError, NotDelegatedError: a step failed and has no substitute.
         """
         if self.note and self._whole is not None:
             return self._whole.run(feeds, wanted, self.note, kept, control)
         try:
-            # A stopped run leaves steps in flight, which would write to the released block.
+            # a stopped run leaves steps in flight, which would write to the released block
             may_leave_work = control is not None and self._ahead is not None
             if self._borders is None or may_leave_work or sizes is not None:
                 return self._run_steps(feeds, wanted, control, kept, sizes, failed=failed)
@@ -662,7 +644,6 @@ class CompiledPlan:
 
     @property
     def holding(self) -> Holding:
-        """Memory of programs and executions, as reported by drivers, and of intermediate values."""
         holdings = [pool.holding for pool in self._pools()]
         shared = {key: nbytes for holding in holdings for key, nbytes in holding.shared_bytes.items()}
         shared.update(self._held_between())

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from nnadapter.planning.settling import Partitioning
 
 _MOST_KEPT = 64
-"""Newest incidents that a session stores."""
 _MOST_CAUSES = 256
-"""Causes that are counted and warned of individually."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,6 @@ class Incident:
     """Index in the plan; None if the segment was never planned."""
     nodes: tuple[str, ...]
     kind: str
-    """Name of the error's class."""
     message: str
     fallback_action: str
 
@@ -68,7 +65,6 @@ class Incidents:
 
     @property
     def newest(self) -> tuple[Incident, ...]:
-        """Newest incidents, in order."""
         with self._lock:
             return tuple(self._kept)
 
@@ -105,15 +101,6 @@ def fall_back(
 
     Each cause (stage, device and kind of error) is warned of once. A repetition (`REPEATED`) is no fallback and is
     always allowed.
-
-    Args:
-        stage: one of `STAGES`.
-        step: failed step.
-        nodes: names of its nodes.
-        message: what happened.
-        instead: what is done now.
-        error: error of the driver.
-        incidents: incidents of the session.
     """
     fell_back(incidents.trace, step, message, instead)
     policy = incidents.policy(stage)
@@ -148,7 +135,7 @@ def named(nodes: Sequence[str]) -> str:
 
 
 def run_failure(step: Step, nodes: Sequence[str], why: str) -> str:
-    """Return the message for a step that failed on its device; `why` describes the error."""
+    """Return the message for a step that failed on its device."""
     return f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {why}"
 
 
@@ -216,7 +203,6 @@ _COMPILING = (Reason.COMPILE_FAILED, Reason.BANNED)
 
 
 def _is_known_wrong(plan: Plan, device: str, node: int) -> bool:
-    """Return True if a node was withdrawn for a wrong result, which was already reported."""
     verdict = plan.verdicts[device][plan.graph.atom_of[node]]
     return isinstance(verdict, Unsupported) and verdict.reason is Reason.WRONG_RESULT
 
@@ -229,7 +215,7 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 
 
 def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
-    """Warn of named devices that took no node, with the reason, if the policy is `warn`.
+    """Warn of named devices that took no node, if the policy is `warn`.
 
     Devices whose nodes were all taken by devices before them are not reported. `said` are causes already warned of.
     """
@@ -241,7 +227,7 @@ def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
         if not device.accelerates or device.name in used:
             continue
         if setting.constraints.policy.weighs and any(plan.verdicts[device.name]):
-            continue  # its costs were compared, and another device is cheaper
+            continue
         left = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
         if left and not _is_known_wrong(plan, device.name, left[0]):
             count, refusal = len(plan.graph.nodes), _refusal(plan, device.name, left[0])

@@ -1,7 +1,7 @@
 """Checks of counts in feeds that decide the size of a result, before memory is allocated for it.
 
-A count is traced back to an input through operators that only move it. The check uses the smallest possible number of
-elements: a repeated tensor is assumed to have at least one.
+A count is traced back to an input through operators that only move it. A repeated tensor is assumed to have at least
+one element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from nnadapter.onnx.wire_format import mapped, mentioned, read_graphs
 _Numbers = np.ndarray[Any, Any]
 _Find = Callable[[Mapping[str, Any]], _Numbers]
 _DEEPEST = 16
-"""Operators between an input and the operator that reads it as a count."""
 _MOVES = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"))
 
 
@@ -105,12 +104,12 @@ class CountCheck:
     most: int
 
     def check(self, feed: Mapping[str, Any]) -> None:
-        """Raise InputValueError if the result of the operator would have too many elements."""
+        """Raise InputValueError if the result would have too many elements."""
         try:
             with np.errstate(all="ignore"):
                 elements = self.elements(*(find(feed) for find in self.operands))
         except (TypeError, ValueError, AttributeError, LookupError):
-            return  # incomplete or non-numeric feeds are checked elsewhere
+            return
         if elements > self.most and np.isfinite(elements):
             raise InputValueError(
                 f"input {self.inputs[0]!r} makes {self.reader} compute {elements:.0f} elements or more; expected at "
@@ -120,7 +119,7 @@ class CountCheck:
 
 
 def wire_checks(source: str | os.PathLike[str] | bytes, inputs: frozenset[str]) -> tuple[CountCheck, ...]:
-    """Return the checks of a serialized model, read without onnx; none if the source is not a serialized model."""
+    """Return the checks of a serialized model, read without onnx; none for other sources."""
     try:
         with mapped(source) as contents:
             if not mentioned(contents, frozenset(map(str.encode, RULES))):
