@@ -1,7 +1,6 @@
 """Plans of a compiled file: their devices, and programs that are deserialized or compiled again.
 
-Each segment is a node in the graph of such a plan. A program is deserialized if the driver reports that it is
-compatible; otherwise its segment is compiled again, and the report says so.
+Each segment is a node in the graph of such a plan.
 """
 
 from __future__ import annotations
@@ -77,7 +76,6 @@ class FileDevice:
     has_raw_inputs: bool
     """Its native code gets the addresses of inputs."""
     is_isolated: bool
-    """It runs in a separate process."""
     kept: tuple[str, str]
     """Driver version and hardware at compile time."""
 
@@ -101,7 +99,6 @@ class FileDevices:
 
     opened: Mapping[str, FileDevice] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
-    """Reasons for devices that are not used."""
 
     @property
     def accelerators(self) -> frozenset[str]:
@@ -219,7 +216,7 @@ _WHY = {
 def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Sequence[str]]) -> str:
     """Return the reason why a device cannot run a stored program as it is; empty if it can.
 
-    If the driver does not check it, versions and hardware are compared. `about` is the segment and its node names.
+    `about` is the segment and its node names. If the driver does not check it, versions and hardware are compared.
     """
     says = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
     if isinstance(says, Unsupported):
@@ -287,7 +284,6 @@ class Loaded(NamedTuple):
     device: str
     inputs: tuple[str, ...]
     takes_sizes: bool = False
-    """Adapter IR with dynamic shapes."""
 
 
 @dataclass(eq=False)
@@ -333,7 +329,6 @@ class Loader:
 
     @property
     def resting(self) -> tuple[str, ...]:
-        """Report notes on paused devices."""
         return self._site.resting
 
     def load(self, record: Message) -> FilePlan:
@@ -364,7 +359,7 @@ class Loader:
         """Return the shapes that a plan serves; None for a static plan."""
         if not record.HasField("open"):
             return None
-        from nnadapter.engine.shape_messages import read_open_sizes  # not needed for static plans
+        from nnadapter.engine.shape_messages import read_open_sizes
 
         return read_open_sizes(record.open, self.file.shapes(record), self.segments)
 
@@ -410,14 +405,13 @@ class Loader:
             program = self.programs.compiled(device, model, twin, alone, about)
         except CompiledModelError:
             raise
-        except FAILURES as error:  # a driver may raise anything; this is its boundary
+        except FAILURES as error:
             return self._not_compiled(number, step, error, notes)
         if not step.HasField("program"):
             notes.append(f"segment {number} was compiled for {step.device}: {NO_STORED_PROGRAM}")
         return Loaded(program, step.device, tuple(step.segment.inputs), bool(step.segment.places))
 
     def _not_compiled(self, number: int, step: Message, error: BaseException, notes: list[str]) -> Loaded:
-        """Return the CPU's program for a segment that its device failed to compile, by the fallback policy."""
         why = f"it failed to compile segment {number}: {describe(error)}"
         failed = Step(
             segment=number,
@@ -445,7 +439,7 @@ class Loader:
         return Loaded(self._host_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
 
     def _host_program(self, segment: Message, step: Message, alone: bool) -> Program:
-        from nnadapter.drivers.onnxruntime.program import load_program  # many files have no segment on the CPU
+        from nnadapter.drivers.onnxruntime.program import load_program
 
         self._uses_host = True
         model = loadable_part(segment, self.segments, self.session_options)
@@ -468,7 +462,6 @@ class Loader:
         return binder.plan(steps, held.guards if held is not None and (is_told or held.gives_sizes) else None)
 
     def binder(self, record: Message, devices: Sequence[str], reads: Mapping[int, tuple[str, ...]]) -> Binder:
-        """Return the binder of a plan, with its devices and the inputs of each step's program."""
         plan = _plan_of(self.file, record, devices)
         bindable = Bindable(
             plan=plan,
@@ -487,7 +480,6 @@ class Loader:
         return Binder(self._site, self.arenas, bindable)
 
     def _run_failed(self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
-        """Return the substitute of a failed step on the CPU; raise if the policy or the file has none."""
         if self.incidents.policy("run") == "forbid":
             self._say_run_failed(record, step, error, "")
         message = record.steps[step.segment]

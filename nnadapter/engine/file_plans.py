@@ -28,7 +28,7 @@ def is_template(record: Message) -> bool:
 
 
 def load_template(loader: Loader, record: Message) -> FilePlan:
-    """Return the template of a plan, with the programs that serve all sizes; raise as `Loader.load` does."""
+    """Return the template of a plan, with the programs that serve all sizes."""
     held, notes, shared = loader.held_sizes(record), list[str](), dict[int, Loaded]()
     if held is None or held.trace is None:
         raise loader.file.container.damaged("a plan is for one set of sizes, and has segments for many")
@@ -76,7 +76,6 @@ def _bind_template(
 
 
 def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
-    """Return a builder of specialized segments, which uses stored programs if there are any."""
     written = {
         (number, tuple(map(read_number, row.key))): row.program.part
         for number, step in enumerate(record.steps)

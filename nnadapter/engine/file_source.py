@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 class FilePlanSource(PlanSource[FilePlan]):
     """Plans of a compiled file, loaded when needed. Thread-safe.
 
-    Args:
-        requests: requested devices; None for those of the file.
-        whole: see `Bindable.make_cpu_fallback`; None without the model.
+    `requests` are requested devices; None for those of the file.
 
     Raises:
         CompiledModelError: the file is damaged, or has nothing that runs here.
@@ -84,7 +82,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room, whole)
         self._open = self._dynamic_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:
-            # With several selections or dynamic plans, the first run decides which one is loaded.
+            # with several selections or dynamic plans, the first run decides which one is loaded
             if self._fork is None and (self._open is None or self._open.count < 2):
                 self.prepare(file.shapes(message.plans[0]))
         except BaseException:
@@ -93,7 +91,6 @@ class FilePlanSource(PlanSource[FilePlan]):
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Its devices, the CPU last."""
         return (*self._open_devices.opened, "cpu")
 
     def prepare(self, shapes: Shapes) -> None:
@@ -105,13 +102,13 @@ class FilePlanSource(PlanSource[FilePlan]):
             self._is_ready(known, None)
 
     def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
-        """Load the plan of a selection of branches, or the plan with all branches (None); False if there is none."""
+        """Load the plan of a selection of branches, or with all branches (None); False if there is none."""
         with self.use() as use:
             return (self.take(use, shapes) if truths is None else self._taken(use, shapes, truths)) is not None
 
     def observed(self, last_shapes: InputShapes | None) -> KeptReport:
         """Return the stored report of the plan used last, with observations of its runs here."""
-        from nnadapter.engine.observed import KeptReport  # most processes request no report
+        from nnadapter.engine.observed import KeptReport
 
         newest, opened = self.plans.newest, self._open_devices.opened
         isolated = tuple(name for name, device in opened.items() if device.is_isolated)
@@ -181,7 +178,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         return shapes not in self._own_shapes
 
     def _dynamic_plans(self) -> FileDynamicPlans:
-        from nnadapter.engine.file_plans import FileDynamicPlans  # most files need no specialization
+        from nnadapter.engine.file_plans import FileDynamicPlans
 
         return FileDynamicPlans(self._file.message.plans, self._loader, self.plans)
 
@@ -206,7 +203,7 @@ class FilePlanSource(PlanSource[FilePlan]):
 def _fork_of(file: CompiledFile) -> Fork[Truths] | None:
     if not file.message.forks:
         return None
-    from nnadapter.engine.branch_conditions import fork_of  # most files have no forks
+    from nnadapter.engine.branch_conditions import fork_of
 
     return fork_of(file)
 

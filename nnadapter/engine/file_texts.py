@@ -24,9 +24,7 @@ from nnadapter.planning.bounds import Bounds
 from nnadapter.traces.trace import SILENT
 
 _MOST = 8
-"""Sets of shapes in a text."""
 _MOST_ALIKE = 2
-"""Inputs with the same shape that are listed individually."""
 
 
 def served(file: CompiledFile, held: Sequence[ShapeSet]) -> str:
@@ -104,7 +102,6 @@ def _of_class(file: CompiledFile, held: ShapeSet) -> str:
 def _by_class(
     shapes: Mapping[str, Sequence[Any]], declared: Mapping[str, Sequence[Any]]
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Name equal sizes alike; fixed sizes are numbers."""
     called: dict[int, str] = {}
     for name, shape in shapes.items():
         yield name, [_called(size, axis, name, declared, called) for axis, size in enumerate(shape)]
@@ -140,11 +137,7 @@ def _by_bounds(bounds: Bounds, names: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def reasons_against(file: CompiledFile) -> tuple[str, ...]:
-    """Return the reasons why a file would not run here without compiling.
-
-    Raises:
-        CompiledModelError: the file is damaged.
-    """
+    """Return the reasons why a file would not run here without compiling."""
     file.container.verify()
     plans_held(file)
     reasons: dict[str, None] = {}

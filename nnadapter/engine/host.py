@@ -1,7 +1,6 @@
 """Engine of a model on ONNX Runtime alone: the unmodified model, with bit-equal results.
 
-Optimizers that break a model are disabled. Imports that a plain run does not need (onnx, planning, bindings, traces)
-are lazy.
+Optimizers that break a model are disabled. Imports that a plain run does not need are lazy.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 CPU = "cpu"
-"""Name in reports and provenance."""
 _OF_COUNTS = ("tensor(int64)", "tensor(int32)", "tensor(int16)", "tensor(float)", "tensor(double)")
 _ADVICE = "check the model with onnx.checker, or update onnxruntime"
 
@@ -197,7 +195,7 @@ class HostEngine:
         return HostBinding(self.session, self._run_bound, self._counts)
 
     def prepare(self, shapes: Shapes) -> None:
-        """Do nothing: ONNX Runtime takes every shape."""
+        pass
 
     def observed(self) -> Observed:
         """Return placement and notes; reads the model again."""
@@ -237,7 +235,6 @@ class HostEngine:
         return int(self.session.get_profiling_start_time_ns())
 
     def close(self) -> None:
-        """Drop the session. Idempotent."""
         self._run = _closed
         if self._deadlines is not None:
             self._deadlines.close()
@@ -297,11 +294,7 @@ class HostEngine:
             return self._unoptimized(names, feed, options, second)
 
     def _unoptimized(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """Run again with fewer optimizations, if the feed is valid and the unoptimized model accepts it.
-
-        Raises:
-            InvalidInputError: the feed is invalid; otherwise ONNX Runtime's error, translated.
-        """
+        """Run again with fewer optimizations, or raise: InvalidInputError for an invalid feed, or `error`."""
         with translated("ONNX Runtime failed to run the model", "check the inputs"):
             signature = self._signature()
             signature.check_outputs(names)
@@ -332,11 +325,7 @@ class HostEngine:
 
 
 def host_alone(source: str | os.PathLike[str] | bytes, arguments: Mapping[str, Any]) -> HostEngine | None:
-    """Return an engine without opening devices; None if ONNX Runtime cannot load the model.
-
-    Raises:
-        ModelFileError: the file cannot be read.
-    """
+    """Return an engine without opening devices; None if ONNX Runtime cannot load the model."""
     print_crashes()
     try:
         return HostEngine(source, _setting, None, {}, arguments)
@@ -381,7 +370,7 @@ class _Loader:
 
             check_equations_in(path_or_bytes)
         use_for_whole_model = getattr(self._session_options, "use_for_whole_model", None)
-        if use_for_whole_model is not None:  # `nnadapter.ort.SessionOptions` has it
+        if use_for_whole_model is not None:
             use_for_whole_model()
         self._disabled = disabled_optimizers(self._session_options, wrong_fusions(path_or_bytes), self._others)
         try:
@@ -390,7 +379,6 @@ class _Loader:
             from nnadapter.drivers.onnxruntime.sessions import external_folder
             from nnadapter.onnx.files import contents_of, describe, load_model
 
-            # Raises what is wrong with the file or its contents.
             model = load_model(self._source, folder=external_folder(self._session_options))
             with translated(f"ONNX Runtime does not load {describe(self._source)}", _ADVICE, InvalidModelError):
                 lowered = loadable(model)

@@ -1,17 +1,15 @@
 """Policy `measured`: candidates are compiled and timed in turns with real input; choices are stored for later sessions.
 
-Noise on a shared machine only adds time, and lasts. So a low quantile of a candidate's turns counts, but not the
-minimum, and two candidates are compared turn by turn. The simplest candidate wins unless another is faster by more than
-noise.
+Noise on a shared machine only adds time. So a low quantile of a candidate's turns counts, but not the minimum, and two
+candidates are compared turn by turn. The simplest candidate wins unless another is faster by more than noise.
 
 1. All candidates take turns until the winner is clear (`costs/calibrator.py`).
-2. The winner and the fastest other one repeat this. If both contests agree beyond noise, and the machine was otherwise
-   idle, the choice is stored on disk.
-3. Later runs are checked against the measured time (`compiled.py`). On contradiction the choice is forgotten and the
-   next run measures again, at most `MOST_AGAIN` times.
+2. The winner and the fastest other one repeat this. If both contests agree and the machine was otherwise idle, the
+   choice is stored on disk.
+3. Later runs are checked against the measured time (`compiled.py`). On contradiction the next run measures again.
 
-If shapes vary, the winner at the first shapes gets a dynamic plan, for sizes near those. If that loses the gain, each
-set of shapes has a contest of its own.
+If shapes vary, the winner gets a dynamic plan, for sizes near those measured. If that loses the gain, each set of
+shapes has a contest of its own.
 """
 
 from __future__ import annotations
@@ -58,7 +56,6 @@ if TYPE_CHECKING:
 
 
 EARLIER = "measured in an earlier session"
-"""Text on how a cached choice was made."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,9 +63,7 @@ class Recalled:
     """Choice of an earlier session."""
 
     judgment: Judgment
-    """With the placement of that choice."""
     timed: tuple[TimedPlacement, ...]
-    """The chosen one first."""
 
 
 class PastChoices:
@@ -96,7 +91,7 @@ class PastChoices:
         ), note
 
     def keep(self, judgment: Judgment, plan: Plan, timed: Sequence[TimedPlacement]) -> str:
-        """Store the chosen plan; return the reason if that failed, otherwise an empty text."""
+        """Store the chosen plan; return the reason if that failed."""
         graph = plan.graph
         placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
         measured = tuple(
@@ -110,7 +105,6 @@ class PastChoices:
         return ""
 
     def forget(self, judgment: Judgment) -> None:
-        """Delete the stored choice for these verdicts and shapes, if its file can be deleted."""
         forget(self.key(judgment))
 
     def key(self, judgment: Judgment) -> str:
@@ -133,12 +127,11 @@ class PastChoices:
 
 
 Samples = Sequence[Sequence[float]]
-"""Seconds of the turns of every candidate, in rounds; some candidates drop out early."""
+"""Seconds of the turns of every candidate; some candidates drop out early."""
 
 MARGIN = 0.02
 """Share by which a candidate must be faster than a simpler one."""
 _FEWEST, _MOST_TURNS = 5, 15
-"""Turns of candidates that remain in question."""
 _WIDE = (10.0, 4.0, 1.5, 1.2)
 """Factors by which a candidate must be slower in every turn, after 1, 2, 3 or 4 turns."""
 _PATIENCE_SECONDS = 6.0
@@ -152,7 +145,6 @@ class Outcome:
 
     winner: int
     seconds: tuple[float, ...]
-    """Typical seconds of each candidate."""
     is_sure: bool
     """The winner is faster than the others, or as good, beyond noise."""
 
@@ -179,7 +171,7 @@ def still_in_question(samples: Samples) -> list[int]:
 def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
     """Return the winner: the first of `simplest` within `MARGIN` of the fastest.
 
-    The result is sure if no other candidate is faster than the winner by more than twice the margin, beyond noise.
+    The result is sure if no other candidate is faster by more than twice the margin, beyond noise.
     """
     seconds = tuple(typical(turns) for turns in samples)
     enough = (1 + MARGIN) * min(seconds)
@@ -194,12 +186,7 @@ def contest(
 ) -> tuple[Outcome, list[list[float]]]:
     """Time candidates in turns until the winner is clear or more turns do not help; return result and samples.
 
-    In each round, every candidate takes a turn, in a random order with a constant seed.
-
-    Args:
-        candidates: each takes a turn and returns its seconds.
-        simplest: indices, simplest first.
-        clock: returns seconds.
+    Each candidate takes a turn per round, in random order with a constant seed, and returns its seconds.
     """
     samples: list[list[float]] = [[] for _ in candidates]
     left, chance, started = list(range(len(candidates))), Random(0), clock()
@@ -217,9 +204,9 @@ def contest(
 def twice(
     turns: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, str]:
-    """Return the winner of two contests, and the reason for doubt in it; empty if there is none.
+    """Return the winner of two contests, and the reason for doubt in it.
 
-    After a contest of all candidates, its winner and the fastest other one hold a second contest. All turns count.
+    The winner of the first and the fastest other candidate hold the second contest. All turns count.
     """
     first, samples = contest(turns, simplest, clock)
     others = set(range(len(turns))) - {first.winner}
@@ -245,9 +232,7 @@ def _fastest(samples: Samples) -> int:
 MOST_AGAIN = 2
 """Repeated measurements per session and set of input shapes."""
 _MOST_CANDIDATES = 6
-"""Baselines included."""
 _TURNS_OPEN = 3
-"""Turns of a dynamic plan; the fastest counts."""
 _LOST = 1.1
 """A dynamic plan slower than another placement by this factor is rejected."""
 _FAR = 3.0
@@ -266,16 +251,12 @@ class Measurer:
         self._memory, self._compiler = PastChoices(compiler.setting, session_options), compiler
         self._stopwatch = stopwatch or Stopwatch()
         self._broken: dict[str, list[str]] = {}
-        """Report texts on contradicted measurements, by the key of the choice."""
+        """Texts on contradicted measurements, by the key of the choice."""
 
     def choose(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
         """Return the fastest candidate for these shapes, cached or measured now.
 
-        Args:
-            planner: planner of the model.
-            judgment: verdicts.
-            feed: inputs of the measured runs.
-            made_up: the feed is random.
+        `feed` are the inputs of the measured runs; `made_up` if they are random.
 
         Raises:
             NotDelegatedError: fallback is needed but forbidden.
@@ -327,7 +308,7 @@ class Measurer:
         return replace(compiled, timed=fastest.timed, chosen=how)
 
     def contradicted(self, compiled: Compiled, watch: Watch) -> None:
-        """Forget the measurement of a plan whose runs contradict it."""
+        """Forget a measurement that later runs contradict."""
         judgment, took, said = compiled.partitioning.judgment, watch.taken, watch.promise.seconds
         why = f"again, since runs took {_milliseconds(took)} where {_milliseconds(said)} had been measured"
         self._broken.setdefault(self._memory.key(judgment), []).append(why)
@@ -336,7 +317,6 @@ class Measurer:
     def _measured(
         self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any]
     ) -> tuple[Compiled, tuple[TimedPlacement, ...], str]:
-        """Return the chosen plan, all timed placements, and the reason if the choice is not stored."""
         trials: list[tuple[Candidate, Compiled]] = []
         others = pools_held()
         try:
@@ -383,7 +363,7 @@ class Measurer:
     ) -> None:
         """Append every candidate that compiles and runs without fallback; one with fallback only if all others fail.
 
-        Each gets the thread pools that it would have alone; pools of other sessions (`others`) count as taken.
+        Each gets the thread pools that it would have alone.
         """
         failure: DriverError | NotDelegatedError | None = None
         fallen: list[tuple[Candidate, Compiled]] = []

@@ -139,7 +139,7 @@ def write_tensor(message: Message, tensor: SeparateTensor, writer: ContainerWrit
 
 
 def read_array(message: Message, container: Container) -> Array:
-    """Return the array of a checked Contents message: a read-only view of the file."""
+    """Return the array of a Contents message: a read-only view of the file."""
     element = array_type_of(message.data_type)
     array: Array = np.frombuffer(container.contents(message.part), np.uint8).view(element)
     return array.reshape(tuple(message.dimensions))
@@ -198,9 +198,6 @@ def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: Cont
     """Write a segment in adapter IR, and fill a Segment message.
 
     A segment with dynamic shapes is written with its size hints, and the places of symbolic numbers.
-
-    Raises:
-        InvalidModelError: it holds something without a file format.
     """
     from nnadapter.ir.protobuf.serialization import read_model, to_parts
     from nnadapter.ir.structure import numbers, with_numbers
@@ -243,14 +240,9 @@ class Segments:
     def __init__(self, container: Container) -> None:
         self.container = container
         self._numbers = {part.sha256.hex(): number for number, part in enumerate(container.parts)}
-        """Part numbers by SHA-256."""
 
     def model(self, message: Message, trace: SymbolicTrace | None = None) -> Any:
-        """Return a segment as the model that a driver compiles; `trace` is the symbolic trace of its plan.
-
-        Raises:
-            CompiledModelError: it is invalid.
-        """
+        """Return a segment as the model that a driver compiles; `trace` is the symbolic trace of its plan."""
         if message.form == ModelForm.ONNX.value:
             contents, constants = self.onnx(message)
             from nnadapter.onnx.canonical import joined
@@ -268,14 +260,10 @@ class Segments:
         return bytes(self.container.contents(message.part, ONNX)), constants
 
     def open_model(self, message: Message, trace: SymbolicTrace | None) -> Model:
-        """Return a segment in adapter IR with symbolic sizes.
-
-        Raises:
-            CompiledModelError: it is invalid, or its sizes contradict the trace.
-        """
+        """Return a segment in adapter IR with symbolic sizes; CompiledModelError if they contradict the trace."""
         if trace is None or message.form != ModelForm.IR.value:
             raise self.container.damaged("a segment has open sizes, and its plan or its form has not")
-        from nnadapter.engine.trace_messages import traced_numbers  # not needed for static segments
+        from nnadapter.engine.trace_messages import traced_numbers
         from nnadapter.ir.structure import numbers, with_numbers
         from nnadapter.ir.symbolic_numbers import size_hint
         from nnadapter.ir.verification import verify

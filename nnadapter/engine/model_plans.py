@@ -1,8 +1,8 @@
 """Plans of one model, made when input shapes are first seen.
 
 The first shapes get a static plan, since most models never run at others. Other shapes share dynamic plans if the
-devices support them, and get static plans otherwise. A dynamic plan replaces a static plan that ran only once, since
-two plans hold weights twice. A model with a growing cache gets a dynamic plan at once.
+devices support them. A dynamic plan replaces a static plan that ran only once, since two plans hold weights twice. A
+model with a growing cache gets a dynamic plan at once.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ModelDynamicPlan(DynamicPlan):
         self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
 
     def complete(self, compiled: Compiled) -> Compiled:
-        """Return a new plan with the shapes that it serves; bounds probed for an evicted predecessor are reused."""
+        """Return a plan with the shapes that it serves; bounds probed for an evicted predecessor are reused."""
         opening = compiled.opening
         assert opening is not None, "the plan has dynamic shapes"
         if opening.is_looked_through and self.probed is None:
@@ -110,7 +110,6 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         make: makes a plan at some shapes, or raises `FixedSizesError`.
         planned_at: returns shapes with static plans; `make` reuses their verdicts.
         limit: largest number of plans; the least recently used is dropped first.
-        number: distinguishes its plans from those of the session's other models.
     """
 
     _entries: tuple[ModelDynamicPlan, ...]
@@ -133,16 +132,13 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self._trace, self._weighs = setting.trace, setting.constraints.policy.weighs
         takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
         self.needs_elements = False in takes_ir
-        """A device takes ONNX: empty tensors need plans of their own, except in a cache before its first token."""
+        """A device takes ONNX: empty tensors need plans of their own, except in an empty cache."""
         self._is_made_with_elements = takes_ir == {False}
         """No device takes IR, whose guards cover empty tensors: make plans at non-empty shapes."""
         self._reasons: list[str] = []
-        """Reasons for each plan after the first."""
         self._in_vain = 0
         self._wanted = 0
-        """Number of shapes for which a new plan was requested."""
         self._refusal = ""
-        """Reason why the last requested plan could not be made."""
         self._is_impossible = False
         self._making, self._ordering = new_lock(), new_lock()
         self._growing: Mapping[str, int] | None = None
@@ -152,10 +148,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return sum(entry.probed.widened for entry in self._entries if entry.probed is not None)
 
     def describe(self, exempt: str) -> str:
-        """Return a report text on the shapes that the plans serve, or on why there is no plan.
-
-        `exempt` names the shapes with a plan of their own, such as " but the first".
-        """
+        """Return a report text on the shapes that the plans serve, or on why there is no plan."""
         if self._refusal:
             return f"{PLAN_FOR_EACH}: {self._refusal}"
         if not self._entries:
@@ -235,12 +228,10 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
             self._entries = self._entries[: self._limit]
 
     def drop_all(self) -> None:
-        """Drop all templates; specialized plans are dropped with the other plans."""
         self._templates.drop_all()
         self._templates.close_unused()
 
     def _has_own_plan(self, shapes: Shapes) -> bool:
-        """Return True if a dynamic plan was refused for these shapes."""
         sizes = tuple(shapes.values())
         refused = self._refused
         return bool(refused.get(sizes) or any(refused.get((entry.key, sizes)) for entry in self._entries))
@@ -307,7 +298,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     @property
     def growing(self) -> Mapping[str, int]:
-        """See `growing_inputs`: a model with such inputs is sure to run at other shapes."""
+        """A model with such inputs is sure to run at other shapes."""
         if self._growing is None:
             self._growing = growing_inputs(self._prepared())
         return self._growing
@@ -362,7 +353,6 @@ class ModelPlans:
     """Static and dynamic plans of one model. Thread-safe.
 
     Args:
-        refused: see `Planner.refused_by_host`.
         number: distinguishes its plans from those of the session's other models; 0 for the first.
         admits: raises if a plan must not be used; called before and after compilation.
     """
@@ -408,7 +398,6 @@ class ModelPlans:
         return taken or (*self._plans.take(use, self._key(shapes), lambda: self._make(shapes, feed)), None)
 
     def take_open(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
-        """Return the dynamic plan that serves these shapes, made if needed; None if none is possible."""
         self.open.retry()
         return self.open.take(use, shapes)
 
@@ -424,7 +413,7 @@ class ModelPlans:
     def at_shapes(self, compiled: Compiled, shapes: Shapes) -> Compiled:
         """Return a dynamic plan as partitioned at these shapes, if the same nodes run on the same devices."""
         at_last = self.planner.settle(self.planner.judge(shapes))
-        if _nodes_of(at_last) != _nodes_of(compiled.partitioning):  # perhaps because a tensor is empty
+        if _nodes_of(at_last) != _nodes_of(compiled.partitioning):
             return compiled
         return replace(compiled, partitioning=at_last)
 
@@ -436,7 +425,6 @@ class ModelPlans:
         return (self._number, shapes) if self._number else shapes
 
     def _make_open(self, shapes: Shapes) -> Compiled:
-        """Make the dynamic plan at these shapes, or raise FixedSizesError."""
         compiled = self._planned(lambda planner: self._compiled_open(planner, shapes))
         if compiled.is_template:
             return compiled  # each set of shapes has a plan of its own, so the first may stay
@@ -502,7 +490,6 @@ class ModelPlans:
         return [plan.partitioning for plan in self._kept_plans()]
 
     def _made_up(self, planner: Planner, shapes: Shapes) -> Mapping[str, Array]:
-        """Return seeded random input of these shapes."""
         return {**self._session.defaults, **feed_for(planner.prepared, shapes)}
 
     def _make(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Compiled:

@@ -62,7 +62,6 @@ class CacheWriter(Protocol):
     """Writer of new plans to the session's cache."""
 
     note: str
-    """Description of the cache use, for the report."""
 
     def begin(self, source: ModelPlanSource) -> None:
         pass
@@ -74,9 +73,7 @@ class CacheWriter(Protocol):
 class ModelPlanSource(PlanSource[Compiled]):
     """Plan source that plans and compiles a model when its shapes are first seen. Thread-safe.
 
-    Args:
-        refused_by_host: refusals of ONNX Runtime, by node position.
-        may_leave_open: allow plans with dynamic shapes.
+    `refused_by_host` are refusals of ONNX Runtime, by node position.
     """
 
     def __init__(
@@ -92,7 +89,7 @@ class ModelPlanSource(PlanSource[Compiled]):
     ) -> None:
         model = with_weights_outside(model) if setting.accelerators else model
         prepared = prepare_for(model, setting)
-        # The positions are those of the unprepared model; if preparation changed it, ONNX Runtime refuses again.
+        # the positions are those of the unprepared model; if preparation changed it, ONNX Runtime refuses again
         known = (refused_by_host or {}) if prepared.model is model else {}
         refused = {prepared.graph.nodes[position].name: why for position, why in known.items()}
         super().__init__(
@@ -159,7 +156,6 @@ class ModelPlanSource(PlanSource[Compiled]):
             self.prepare_choice(shapes, chosen)
 
     def prepare_choice(self, shapes: Shapes, chosen: Chosen | None) -> None:
-        """Make the plan of one selection of branches; None for the model with its branches."""
         self._compiled_for(self._complete(shapes), chosen)
 
     def observed(self, last_shapes: InputShapes | None) -> Observed:
@@ -203,7 +199,6 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
-        """Conditions that inputs decide, by the decisions made before them."""
         return {} if self._choices is None else self._choices.decisions
 
     @property
@@ -212,7 +207,7 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def choice_note(self) -> str:
-        """Report note if branch selections are too many to plan; otherwise empty."""
+        """Report note if branch selections are too many to plan."""
         return "" if self._choices is None else self._choices.note
 
     def as_it_was(self) -> Part:
@@ -229,7 +224,6 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def is_fixed(self) -> bool:
-        """True if the model fixes the shapes of all inputs."""
         return self._declared_shapes() is not None
 
     @property
@@ -238,11 +232,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return (None,) if self._choices is None else self._choices.ahead
 
     def open_for(self, shapes: Shapes, chosen: Chosen | None) -> bool:
-        """Return True if a dynamic plan serves these shapes of all inputs; make it if needed.
-
-        Raises:
-            InvalidInputError: a shape does not fit, or belongs to no input.
-        """
+        """Return True if a dynamic plan serves these shapes of all inputs; make it if needed."""
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
         wanted = tuple(shapes.get(name) for name in self.input_names)
@@ -262,13 +252,12 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def _models(self) -> tuple[ModelPlans, ...]:
-        """Plans of the model, and of the selections of its branches."""
         return (self._own, *(self._choices.made if self._choices is not None else ()))
 
     def _choices_of(self, prepared: Prepared) -> Choices | None:
         if not any(node.op_type == "If" for node in prepared.nodes):
             return None
-        from nnadapter.engine.branches import Choices  # few models have it
+        from nnadapter.engine.branches import Choices
         from nnadapter.onnx.preparation.deciding_conditions import decision_of
 
         decision = decision_of(prepared)
@@ -312,7 +301,7 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     def make_ahead(self, shapes: InputShapes, chosen: Chosen | None) -> None:
         """Make the plan that a run at these shapes takes, for one selection of branches."""
-        feed = dict[str, Any]()  # branches are selected already
+        feed = dict[str, Any]()
         with self.use() as use:
             if self._choices is None:
                 self._own.take(use, shapes, feed)
@@ -320,7 +309,6 @@ class ModelPlanSource(PlanSource[Compiled]):
                 self._choices.take(use, shapes, feed, chosen)
 
     def on_host(self) -> CpuFallback:
-        """Return the CPU fallback for the entire model before preparation."""
         return self._compiler.on_host(self.as_it_was(), tuple(self.signature.output_names))
 
     def write_new_plans(self) -> None:
@@ -364,13 +352,10 @@ def _refuse_invalid(
     setting: Setting,
     session_options: onnxruntime.SessionOptions | None,
 ) -> None:
-    """Raise InvalidModelError at opening for nodes that ONNX Runtime would refuse and no device accepts.
-
-    With dynamic shapes, nothing is compiled before a run.
-    """
+    """Raise InvalidModelError at opening for nodes that ONNX Runtime would refuse and no device accepts."""
     if prepared.original is None and all(node.origins == (node.name,) for node in prepared.graph.nodes):
         model, nodes = prepared.model, prepared.nodes  # in model order
-    else:  # preparation replaced nodes
+    else:
         nodes = tuple(read_node(node, node.name, _version_of(node, model)) for node in model.graph.node)
     suspects = [position for position, node in enumerate(nodes) if _is_suspect(node, prepared.values)]
     if not suspects:
@@ -409,19 +394,18 @@ def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
 
 
 def _background_planner(source: ModelPlanSource) -> BackgroundPlanner:
-    from nnadapter.engine.background import BackgroundPlanner  # used by one option only
+    from nnadapter.engine.background import BackgroundPlanner
 
     return BackgroundPlanner(source)
 
 
 def _measurer(compiler: Compiler, session_options: onnxruntime.SessionOptions | None) -> Measurer:
-    from nnadapter.engine.measuring import Measurer  # used by one policy only
+    from nnadapter.engine.measuring import Measurer
 
     return Measurer(compiler, session_options)
 
 
 def _count_checks(prepared: Prepared) -> tuple[CountCheck, ...]:
-    """Return the checks of counts in feeds. Only inputs of rank 0 or 1 need them, which few models have."""
     graph = prepared.graph
     inputs = [name for name in graph.inputs if len(graph.value(name).shape or ()) < 2]
     if not inputs:
@@ -444,7 +428,7 @@ def make_engine(
 ) -> Engine:
     """Return the engine for a model on the devices of `setting`, which is closed on failure.
 
-    If the CPU comes first, ONNX Runtime runs the unmodified model. If ONNX Runtime cannot load it, the model is planned
+    If the CPU comes first, ONNX Runtime runs the unmodified model. If it cannot load the model, the model is planned
     over the CPU and the reference evaluator, since single nodes may be too new or lack a kernel. `begun` is the model
     if a thread is already reading it.
 
@@ -479,10 +463,7 @@ def open_source(
     begun: BegunModel | None = None,
     failed: InvalidModelError | None = None,
 ) -> ModelPlanSource:
-    """Load a model and return its plan source; raise as `make_engine` does, but do not close `setting`.
-
-    `failed` is ONNX Runtime's error if it could not load the model.
-    """
+    """Load a model and return its plan source; raise as `make_engine` does, but do not close `setting`."""
     try:
         with setting.trace.span(SESSION, PLAN, "load the model"):
             model, held = begun.finish() if begun else (loaded(source, session_options), [])

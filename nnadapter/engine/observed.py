@@ -30,21 +30,17 @@ class Observed:
 
     partitioning: Partitioning
     seconds: Mapping[int, float] = field(default_factory=dict)
-    """Last run, by segment."""
     compile_seconds: Mapping[int, float] = field(default_factory=dict)
     bound_to: Mapping[int, int] = field(default_factory=dict)
     cache: Mapping[int, Outcome] = field(default_factory=dict)
-    """Cache lookup by segment."""
     failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plans: PlanCounts | None = None
     timed: tuple[TimedPlacement, ...] = ()
-    """The chosen one first."""
     model: str = ""
     transfers: tuple[Transfer, ...] | None = None
-    """Of the last run; None if no value could be device-resident, or there was no run."""
+    """Of the last run; None if no value could be device-resident."""
     chosen: str = ""
-    """Text on how they were timed."""
     incidents: Incidents | None = None
 
 
@@ -53,18 +49,16 @@ class KeptReport:
     """Stored report of a plan, with observations since."""
 
     contents: bytes
-    """Report as JSON."""
     seconds: Mapping[int, float] = field(default_factory=dict)
-    """Last run, by segment."""
     failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """In addition to the report's."""
     plans: PlanCounts | None = None
     transfers: tuple[Transfer, ...] | None = None
     isolated: tuple[str, ...] | None = None
-    """Devices in separate processes here; None if none is open."""
+    """None if none is open."""
     cached: Mapping[int, bool] | None = None
-    """Segments whose programs were cached; None if the plan is not from the session's cache."""
+    """By segment; None if the plan is not from the session's cache."""
     incidents: Incidents | None = None
 
 

@@ -1,7 +1,4 @@
-"""Writer of a session's plans to its cache: new plans, and those of the previous entry.
-
-A plan is not written if a device failed to compile or to run it.
-"""
+"""Writer of a session's plans to its cache: new plans, and those of the previous entry."""
 
 from __future__ import annotations
 
@@ -37,13 +34,12 @@ if TYPE_CHECKING:
 
 Plans = Sequence[Compiled]
 _PARTS = {"Contents": ("part",), "Segment": ("part",), "Program": ("part",), "Plan": ("report",)}
-"""Fields of messages that are part numbers."""
 _MOST_LEFT = 64
 """Selections without gain, and shapes of each, that are carried over."""
 
 
 def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report: ReportMaker) -> str:
-    """Write plans to the cache; return the reason if they cannot be stored, otherwise an empty text.
+    """Write plans to the cache; return the reason if they cannot be stored.
 
     Raises:
         CompiledModelError: something has no file format.
@@ -67,7 +63,6 @@ def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report
 
 
 def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWriter) -> int | None:
-    """Return the part of a program that is already in a segment's entry, if any."""
     cache = setting.by_name[bound.step.device].cache
     key = None if cache is None else cache.entry(driver_program(bound.pool.program))
     entry = None if key is None else place.folder.named(key.name)
@@ -95,7 +90,7 @@ def _carry(old: CompiledFile, message: Message, writer: LinkingWriter) -> None:
     for plan in old.message.plans:
         is_new = _identity(plan) not in there and _is_led_to(plan, conditions)
         if len(message.plans) < MOST_PLANS and is_new:
-            with suppress(CompiledModelError):  # a linked entry is gone
+            with suppress(CompiledModelError):
                 carried = _carried(plan, old.container, writer)
                 message.plans.add().CopyFrom(carried)
                 _add_devices(old.message, carried, message)
@@ -109,7 +104,7 @@ def _with_room(old: Message, there: set[Truths]) -> list[Message]:
         before = tuple(fork.truths)
         return not any(truths[: len(before)] == before and truths != before for truths in led_to)
 
-    # The sort is stable, and a fork leads to plans if its successor does: no fork loses its predecessors.
+    # the sort is stable, and a fork leads to plans if its successor does: no fork loses its predecessors
     forks = sorted((fork for fork in old.forks if tuple(fork.truths) not in there), key=leads_nowhere)
     return forks[: max(MOST_FORKS - len(there), 0)]
 
@@ -145,7 +140,6 @@ def _add_devices(old: Message, plan: Message, message: Message) -> None:
 
 
 def _identity(plan: Message) -> tuple[bytes, bool, tuple[bool, ...]]:
-    """Return shapes, dynamic or not, and selection of branches."""
     shapes = b"".join(row.SerializeToString(deterministic=True) for row in plan.shapes)
     return shapes, plan.HasField("open"), tuple(plan.truths)
 
@@ -159,10 +153,9 @@ def _messages(message: Message) -> Iterator[Message]:
 
 
 _MOST_WRITES = 16
-"""Limit per session, for sessions whose shapes never recur."""
+"""For sessions whose shapes never recur."""
 _CHANGED = "what it was made of was changed meanwhile"
 _BEGINNING = -1
-"""Initial state: plans made before the first look are written too."""
 
 
 class PlanCacheWriter:
@@ -171,7 +164,6 @@ class PlanCacheWriter:
     Args:
         is_unchanged: returns whether model and options still have the key of the entry.
         why: reason why no cached plan is used, for the report.
-        verifies: plans are written only after their results were checked.
     """
 
     def __init__(
@@ -204,7 +196,6 @@ class PlanCacheWriter:
             self._write(source)
 
     def _is_checked(self, source: ModelPlanSource, plan: Compiled) -> bool:
-        """Return True if the plan's results were checked, or need not be."""
         return not self._verifies or (source.checks is not None and source.checks.is_checked(plan))
 
     def _write(self, source: ModelPlanSource) -> None:
@@ -243,5 +234,5 @@ def _changes(source: ModelPlanSource) -> int:
 def _is_as_planned(compiled: Compiled) -> bool:
     """Return True if a plan compiled and ran without failures, and was not chosen by measurement."""
     steps = compiled.plan.steps if compiled.programs is None else compiled.programs.shared.values()
-    is_measured = len(compiled.timed) > 1  # stored by `measuring`
+    is_measured = len(compiled.timed) > 1
     return not (compiled.notes or is_measured or any(bound.failures for bound in steps))

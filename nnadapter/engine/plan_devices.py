@@ -1,9 +1,8 @@
 """Devices of a plan: execution pools with or without a trace, and pauses after repeated failures.
 
-A failing step costs time before the CPU repeats it. After some consecutive failures a step is paused; after as many
-over all its steps, or when it is lost, the device is. After the pause one run tries it. If it fails, the pause doubles;
-if it succeeds, normal use resumes. Pauses are seconds, not runs, since recovery (reset, cooling, freed memory) takes
-time.
+After some consecutive failures a step is paused; after as many over all its steps, or when it is lost, the device is.
+After the pause one run tries it. If it fails, the pause doubles. Pauses are seconds, not runs, since recovery (reset,
+cooling, freed memory) takes time.
 """
 
 from __future__ import annotations
@@ -61,10 +60,8 @@ def fell_back(trace: Trace, step: Step, reason: str, instead: str) -> None:
 IN_A_ROW = 3
 """Consecutive failures that start a pause."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
-"""Seconds."""
 _MOST_STEPS = 256
 _DEVICE = ()
-"""Key for all steps of the device."""
 
 StepKey = tuple[str, ...]
 """Outputs and nodes of a step: the same in plans for other shapes, but not for other branches."""
@@ -75,7 +72,6 @@ class _Trouble:
     """Failures of a step or a device."""
 
     failures: int = 0
-    """Consecutive failures."""
     pause: float = 0.0
     until: float = 0.0
     why: str = ""
@@ -144,7 +140,7 @@ WELL = Health("", rests=False)
 
 
 def evict_nothing() -> bool:
-    """Return False: nothing can be freed; see `PlanDevices.make_room`."""
+    """Return False: nothing can be freed."""
     return False
 
 
@@ -155,11 +151,10 @@ class PlanDevices:
     accelerators: frozenset[str]
     """Devices on which nodes count as delegated."""
     owning: frozenset[str]
-    """Devices with memory of their own."""
     threading: Mapping[str, Threading]
     trace: Trace
     raw: frozenset[str] = frozenset()
-    """Devices whose native code gets the addresses of inputs, see `Device.has_raw_inputs`."""
+    """Devices whose native code gets the addresses of inputs."""
     rests: bool = True
     """Pause devices that keep failing; the policy allows fallback."""
     make_room: Callable[[], bool] = evict_nothing
@@ -171,7 +166,6 @@ class PlanDevices:
 
     @property
     def resting(self) -> tuple[str, ...]:
-        """Report notes on paused devices."""
         return tuple(text for health in list(self._healths.values()) if (text := health.text()))
 
     def pools(self, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:

@@ -1,7 +1,7 @@
 """Cache entries of plans, whose programs are in the entries of their segments.
 
-The last part of an entry, `links`, lists all parts in JSON, with their kinds: own parts by number, others by the name
-of their entry, with length and SHA-256.
+The last part of an entry, `links`, lists all parts in JSON: own parts by number, others by the name of their entry,
+with length and SHA-256.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class LinkingWriter(ContainerWriter):
         self._inner = inner
         self._rows: list[list[Any]] = []
         self._numbers: dict[int | str, int] = {}
-        """Part numbers by location."""
 
     def add(self, kind: str, *pieces: bytes | memoryview) -> int:
         number = self._inner.add(kind, *pieces)
@@ -48,7 +47,7 @@ class LinkingWriter(ContainerWriter):
 
 
 class LinkedContainer(Container):
-    """Parts of an entry, including linked ones; CompiledModelError if the list of parts is invalid."""
+    """Parts of an entry, including linked ones."""
 
     def __init__(self, entry: Entry, find: Callable[[str], Entry | str]) -> None:
         self._own, self.name, self._find = entry.container, entry.container.name, find
@@ -76,7 +75,7 @@ class LinkedContainer(Container):
         return writer.link(part.kind, place, entry)
 
     def check_ahead(self, numbers: Iterable[int]) -> None:
-        """Do nothing: the caller has just opened the devices and reads the parts at once."""
+        """Do nothing: the caller reads the parts at once."""
 
     def verify(self) -> None:
         self._own.verify()
@@ -108,7 +107,7 @@ class LinkedContainer(Container):
 FACTS = "facts"
 """Kind of the part with facts that a compiled model does not contain."""
 MOST_PLANS = 8
-"""Plans in an entry; the newest."""
+"""The newest."""
 
 
 class Place(NamedTuple):
@@ -139,7 +138,7 @@ def facts(devices: Sequence[str], left: OriginalModelShapes) -> bytes:
 
 
 def facts_of(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes]:
-    """Return device names, and selections that the original model serves; see `facts`."""
+    """Read the part `FACTS`."""
     try:
         number = next(number for number, part in enumerate(container.parts) if part.kind == FACTS)
         told = json.loads(bytes(container.contents(number)))

@@ -27,7 +27,6 @@ OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
 """Input shapes at which the model runs with all branches, by condition values; None for all shapes."""
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
-"""Test that a feed selects the same branches."""
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "Kept | None"], RunResult | None]
 """Runs the entire model on the CPU, by feed and output names; returns None if the CPU cannot load it."""
 PlanT = TypeVar("PlanT", bound="RunnablePlan")
@@ -74,7 +73,7 @@ class PlanSource(ABC, Generic[PlanT]):
 
     @abstractmethod
     def observed(self, last_shapes: InputShapes | None) -> Observed | KeptReport:
-        """Return placement and observations of the plan used last."""
+        pass
 
     @abstractmethod
     def close(self) -> None:
@@ -133,7 +132,6 @@ class PlanSource(ABC, Generic[PlanT]):
         return {name: shape for name, shape in zip(self.input_names, shapes, strict=True) if shape is not None}
 
     def declared_shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of an input if it is static."""
         if name in self.defaults:
             return self.defaults[name].shape
         return self.signature.by_name[name].static_shape

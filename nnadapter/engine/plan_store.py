@@ -1,10 +1,8 @@
 """Cache of the compiled plans of a session, bounded in number and in bytes.
 
 Memory shared by plans counts once. Dropping plans never frees shared memory of the plan used last, so that does not
-count against the limit. Only plans used since the last query are asked again.
-
-Plans used once are evicted first, least recently used first: shapes that grow at each run never recur, and must not
-evict those that do. A plan made again soon after its eviction counts as used twice. The plan used last is never
+count. Plans used once are evicted first, least recently used first: shapes that grow at each run never recur, and must
+not evict those that do. A plan made again soon after its eviction counts as used twice. The plan used last is never
 evicted. Source: 2Q (Johnson and Shasha, VLDB 1994).
 """
 
@@ -26,7 +24,7 @@ class Holding(NamedTuple):
 
     own_bytes: int
     shared_bytes: Mapping[Hashable, int]
-    """Bytes of memory that other plans may hold as well, by its identity."""
+    """Memory that other plans may hold as well, by its identity."""
 
 
 _NOTHING = Holding(0, {})
@@ -41,7 +39,6 @@ class PlanMemory:
     def __init__(self) -> None:
         self._holdings: dict[object, Holding] = {}
         self._shared: dict[Hashable, tuple[int, int]] = {}
-        """Number of holders, and bytes, by identity."""
         self._total_bytes = 0
         self._is_counted = True
 
@@ -123,7 +120,7 @@ Kept = TypeVar("Kept", bound=HeldPlan)
 
 
 class ExistingOnly:
-    """Use that takes only an existing plan and never waits; see `PlanCache.take`."""
+    """Use that takes only an existing plan and never waits."""
 
 
 class NotMadeError(NNAdapterError):
@@ -139,7 +136,6 @@ class PlanCounts:
     reused: int
     evicted: int
     memory_bytes: int = 0
-    """Bytes of all cached plans together, if their devices report them."""
     served_shapes_text: str = ""
     """Report text on the shapes that plans serve; empty while only one set was seen."""
 
@@ -180,9 +176,7 @@ class PlanCache(Generic[Kept]):
         self._lock = new_lock()
         self.users: dict[object, Lease[Kept]] = {}
         self._gone: OrderedDict[Hashable, None] = OrderedDict()
-        """Keys evicted most recently."""
         self._left: list[Lease[Kept]] = []
-        """Dropped plans that are not closed yet."""
         self._made = self._used_again = self._dropped = 0
         self._at_end: Sequence[Closable] | None = None
         self._is_tidy = True
@@ -203,7 +197,6 @@ class PlanCache(Generic[Kept]):
 
     @property
     def newest(self) -> Kept | None:
-        """The plan used last."""
         with self._lock:
             return next((lease.plan for lease in reversed(self._leases.values()) if lease.plan is not None), None)
 
@@ -228,7 +221,7 @@ class PlanCache(Generic[Kept]):
             if only_made and (lease is None or lease.plan is None):
                 raise NotMadeError("the plan is not made")
             if lease is None:
-                self._is_tidy = False  # making it may fail
+                self._is_tidy = False
                 lease = Lease(came_back=key in self._gone)
                 self._unmade[lease] = key
                 self._leases[key] = lease
@@ -293,7 +286,7 @@ class PlanCache(Generic[Kept]):
     def close_unused(self) -> None:
         """Close dropped plans that are no longer in use."""
         if self._is_tidy:
-            return  # after nearly every run
+            return
         with self._lock:
             used = list(self.users.values())
             for lease, key in list(self._unmade.items()):
@@ -319,7 +312,7 @@ class PlanCache(Generic[Kept]):
         with self._lock:
             if self._at_end is None:
                 self._at_end = at_end
-            self._is_tidy = False  # even if there never was a plan
+            self._is_tidy = False
             for key in list(self._leases):
                 self._drop(key)
         self.close_unused()
@@ -343,13 +336,13 @@ class PlanCache(Generic[Kept]):
         return plan
 
     def _trim(self) -> None:
-        if len(self._leases) > 1:  # a single plan is never evicted
+        if len(self._leases) > 1:
             self._ask()
         last = next((lease for lease in reversed(self._leases.values()) if lease.plan is not None), None)
         if last is None:
-            return  # closed while the plan was made
+            return
         if len(self._leases) <= self._limit and self._memory.freed_bytes(last) <= self._limit_bytes:
-            return  # nearly always
+            return
         kept = [(key, lease) for key, lease in self._leases.items() if lease.plan is not None and lease is not last]
         may_go = sorted(kept, key=_recurs)
         most = self._limit - (len(self._leases) - len(kept))

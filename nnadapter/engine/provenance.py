@@ -17,9 +17,8 @@ class StepRun(NamedTuple):
     """Device that computed the result."""
     seconds: float
     failure: str = ""
-    """Failure of the planned device; empty if there was none."""
+    """Failure of the planned device, if any."""
     incidents: tuple[Incident, ...] = ()
-    """Including those whose repetition succeeded."""
 
 
 class Provenance(NamedTuple):
@@ -27,7 +26,7 @@ class Provenance(NamedTuple):
 
     steps: tuple[StepRun, ...]
     transfers: tuple[Transfer, ...] = ()
-    """Transfers of device-resident values; inputs and outputs of other devices do not count."""
+    """Of device-resident values only."""
 
     @property
     def seconds(self) -> float:

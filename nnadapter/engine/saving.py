@@ -6,7 +6,7 @@ A file contains:
 2. For every plan: types of the values between steps, steps, constants, and report.
 3. For every step: its segment, to compile again with another driver version, and its serialized program, if any.
 4. For every step on an accelerator: the same nodes for the CPU, unless fallback is forbidden.
-5. Steps that run threaded, since the costs that decided this are not known at load time.
+5. Steps that run threaded, since costs are not known at load time.
 6. The original model, on request, for shapes without a plan.
 """
 
@@ -68,7 +68,7 @@ class SavedReport(Protocol):
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Versions of packages and of the drivers of the plan's devices."""
+        pass
 
     @property
     def machine(self) -> str:
@@ -102,8 +102,6 @@ def save(
 ) -> None:
     """Write the plans of a source as a compiled model, on request with the original model.
 
-    An existing file is replaced when the new one is complete.
-
     Raises:
         CompiledModelError: the file cannot be written, or something has no file format.
     """
@@ -125,11 +123,7 @@ def add_message(message: Message, writer: ContainerWriter) -> None:
 
 
 def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Target) -> Message:
-    """Write the parts of plans, and return the message that describes them.
-
-    Raises:
-        CompiledModelError: something has no file format.
-    """
+    """Write the parts of plans, and return the message that describes them."""
     writer = target.writer
     message = MESSAGES.new("CompiledModel")
     message.version = VERSION
@@ -283,7 +277,6 @@ def _write_segment(
     has_program: bool,
     writer: ContainerWriter,
 ) -> None:
-    """Write the segment that an accelerator compiles again."""
     piece = partitioning.pieces[position]
     if piece is not None and isinstance(piece.part.model, Model):
         try:

@@ -35,11 +35,7 @@ def write_open_sizes(message: Message, shapes: ShapeSet, writer: ContainerWriter
 
 
 def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> ShapeSet:
-    """Read a DynamicShapes message; `shapes` are the input shapes at which its plan was made.
-
-    Raises:
-        CompiledModelError: it is inconsistent.
-    """
+    """Read a DynamicShapes message; `shapes` are the input shapes at which its plan was made."""
     size_class = None
     if message.HasField("size_class"):
         size_class = _read_class(message.size_class, shapes, segments)
@@ -65,7 +61,7 @@ def write_shape_derived_values(message: Message, given: ShapeDerivedValues, writ
 
 
 def read_shape_derived_values(message: Message, trace: SymbolicTrace, segments: Segments) -> ShapeDerivedValues:
-    """Read a Given message; CompiledModelError if it is inconsistent."""
+    """Read a Given message."""
     sizes = _read_arrays(message.sizes, trace, segments.container)
     tables = _read_tables(message.tables, trace, segments) if message.HasField("tables") else None
     names = tuple(message.names)

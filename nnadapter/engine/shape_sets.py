@@ -1,4 +1,4 @@
-"""Sets of input shapes that a plan with dynamic shapes serves: guards, bounds of sizes, and index checks."""
+"""Sets of input shapes that a dynamic plan serves: guards, bounds of sizes, and index checks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ _MOST_PROBED = 256
 class ProbedBounds:
     """Bounds on the sizes that a plan serves; widened when a probe succeeds outside of them.
 
-    Args:
-        holds: probes whether the plan serves some shapes.
-        agreeing: makes the sizes of inputs consistent with each other.
+    `agreeing` makes the sizes of inputs consistent with each other.
     """
 
     def __init__(self, bounds: Bounds, holds: Callable[[Shapes], bool], agreeing: Callable[[Shapes], Shapes]) -> None:
@@ -48,7 +46,7 @@ class ProbedBounds:
     def _widen(self, shapes: Shapes) -> None:
         """Widen the bounds if probes succeed at the new smallest and largest sizes too.
 
-        The ends are made consistent: the smallest sizes of all inputs may not fit together (mask of 1, cache of 0).
+        The smallest sizes of all inputs may not fit together (mask of 1, cache of 0), so they are made consistent.
         """
         with self._widening:
             wider = self.current.widened(shapes)
@@ -64,7 +62,6 @@ class ShapeSet:
     """Shapes that a plan serves; all conditions must hold."""
 
     guards: GuardedShapes | None
-    """None if no segment depends on sizes."""
     limits: Bounds | ProbedBounds | None
     """For engines with unknown guards; None for all sizes."""
     vicinity: Bounds | None = None

@@ -1,9 +1,9 @@
 """Specialization of a plan for concrete sizes, for devices that compile static shapes.
 
 Judging, converting and cutting happen once, with symbolic sizes. For new sizes, symbolic values become constants, and
-the device is asked about each segment and compiles it. Sizes at which a segment is the same share its program: for a
-language model with a growing cache, only segments that read the cache are compiled again. Segments that differ only in
-names, such as equal layers, share a program.
+the device admits and compiles each segment. Sizes at which a segment is the same share its program, so with a growing
+cache only segments that read the cache are compiled again. Segments that differ only in names, such as equal layers,
+share a program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class SegmentRequest(NamedTuple):
 
     step: Step
     part: Part
-    """Specialized part."""
     numbers: tuple[Any, ...]
     """Numbers that the segment depends on."""
 
@@ -46,7 +45,7 @@ _Key = tuple[int, tuple[Any, ...]]
 _SHARED: _Key = (-1, ())
 """Key of the steps that serve all sizes."""
 _BYTES_PER_PROGRAM = 7 << 10
-"""Estimated memory of a program and its step, in addition to the bytes that the driver reports."""
+"""Estimate for a program and its step, in addition to the bytes that the driver reports."""
 
 
 class SpecializationRefusedError(NNAdapterError):
@@ -54,7 +53,7 @@ class SpecializationRefusedError(NNAdapterError):
 
 
 class _NoRoomError(SpecializationRefusedError):
-    """The device is out of memory."""
+    pass
 
 
 _Plan = ref[Any]
@@ -77,7 +76,6 @@ class _Leaving(NamedTuple):
 
     plan: _Plan | None
     holders: Mapping[_Key, int]
-    """Number of holders of each of its programs after its release."""
 
 
 class _Made(NamedTuple):
@@ -94,11 +92,7 @@ FilledPlan = TypeVar("FilledPlan")
 class SpecializedPrograms(Generic[FilledPlan]):
     """Programs of a template, by sizes. Thread-safe.
 
-    Args:
-        fillable: parts to specialize, by position.
-        shared: steps that serve all sizes, by position, with their compile times.
-        build: compiles segments.
-        wrap: makes a plan of the bound steps and the compile times.
+    `fillable` are parts to specialize, `shared` the steps that serve all sizes, by position.
     """
 
     def __init__(
@@ -121,12 +115,10 @@ class SpecializedPrograms(Generic[FilledPlan]):
             group_specializations([fillable[position] for position in self._same if steps[position].device == device])
         self._build, self._wrap = build, wrap
         self.shared: Mapping[int, BoundStep] = {position: step for position, (step, _) in shared.items()}
-        """Steps that serve all sizes, by position."""
         self._shared = (_SHARED,) if shared else ()
         self._made: dict[_Key, _Made] = dict.fromkeys(self._shared, _Made(tuple(self.shared.values()), 0.0))
         self._bound: list[Any] = [self.shared.get(position) for position in range(len(steps))]
         self._seconds = {step.segment: 0.0 for step in steps}
-        """Compile times of a plan, with 0 for specialized segments."""
         self._seconds.update({step.step.segment: seconds for step, seconds in shared.values()})
         is_told = sizes is not None and bool(
             sizes.contents.names or any(step.takes_sizes for step, _ in shared.values())
@@ -135,7 +127,6 @@ class SpecializedPrograms(Generic[FilledPlan]):
         self._gone = deque[_Plan]()
         """Dead plans that were not released, because an interrupt came during their handover."""
         self._held: dict[_Plan, _Holder] = {ref(self): _Holder(ref(self), self._shared)}
-        """Programs of each plan, and of the template itself."""
         self._unused = set[_Plan]()
         """Plans that never ran, whose memory was not queried yet."""
         self._holders: dict[_Key, int] = dict.fromkeys(self._shared, 1)
@@ -180,7 +171,6 @@ class SpecializedPrograms(Generic[FilledPlan]):
 
     @property
     def made(self) -> tuple[tuple[int, tuple[Any, ...], BoundStep], ...]:
-        """Specialized steps, with their positions and the numbers that they depend on."""
         with self._lock:
             self._close_left()
             return tuple(
@@ -195,8 +185,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
     ) -> Sequence[Any] | None:
         """Return the symbolic sizes that programs get in a run; None if none takes them.
 
-        They are recomputed from `shapes` if the programs use other guards than the matched ones, with another
-        numbering.
+        Programs may have other guards than the matched ones, which number the sizes differently.
         """
         if self._told is None or self._told is guards:
             return sizes if self._told is not None else None
@@ -222,7 +211,6 @@ class SpecializedPrograms(Generic[FilledPlan]):
         return Holding(0, shared)
 
     def release(self, holder: object) -> None:
-        """Close the programs that only this plan holds."""
         with self._lock:
             self._close_left()
             self._let_go(ref(holder))

@@ -55,11 +55,7 @@ def write_trace(message: Message, trace: SymbolicTrace) -> None:
 
 
 def read_trace(message: Message, variables: Sequence[int], container: Container) -> SymbolicTrace:
-    """Read a Trace message; `variables` are the sizes at which it was made.
-
-    Raises:
-        CompiledModelError: it is damaged or inconsistent.
-    """
+    """Read a Trace message; `variables` are the sizes at which it was made."""
     steps = list(_steps(message, len(variables), container))
     if _grows_too_much(steps, len(variables)):
         raise container.damaged("a size may come to have more digits than any size has")

@@ -1,7 +1,7 @@
 """Programs and streams whose computations are recorded as trace events.
 
-For streams, an event is recorded before and after each step, and a thread per traced stream waits for them and reads
-the clock, unless the driver reports the times.
+For streams, an event is recorded before and after each step; a thread per stream waits for them and reads the clock,
+unless the driver reports the times.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ class Watcher:
         self._jobs.put((begin, end, note))
 
     def finish(self) -> None:
-        """Wait until all events are noted."""
         noted = Lock()
         noted.acquire()
         self._jobs.put(noted)
@@ -76,7 +75,7 @@ class Watchers:
         enqueue: Callable[[], Sequence[Any] | None],
         noting: Callable[[Sequence[Any]], Note],
     ) -> Sequence[Any] | None:
-        """Watch the work that `enqueue` puts into a stream, and return its outputs; None if nothing was enqueued.
+        """Watch the work that `enqueue` puts into a stream, and return its outputs.
 
         `noting` makes the note function from the outputs.
         """
@@ -114,7 +113,7 @@ def _watch(jobs: SimpleQueue[_Job | Lock | None], now: Callable[[], int]) -> Non
             job.release()
             continue
         begin, end, note = job
-        with suppress(*FAILURES):  # error of an earlier step
+        with suppress(*FAILURES):
             begin.synchronize()
         start, failure = begin.happened_ns or now(), None
         try:
@@ -193,7 +192,7 @@ class _Steps:
         self.watchers = Watchers(trace.timestamp)
 
     def done(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
-        """Return the result of `compute`, and record it unless it is None; errors are recorded too."""
+        """Return the result of `compute`, and record it unless it is None."""
         start = self.trace.timestamp()
         try:
             outputs = compute()
@@ -207,8 +206,6 @@ class _Steps:
     def enqueued(
         self, inputs: Sequence[Any], stream: Stream, enqueue: Callable[[], Sequence[Any] | None]
     ) -> Sequence[Any] | None:
-        """Return the outputs of `enqueue`; the work is recorded when it is done."""
-
         def noting(outputs: Sequence[Any]) -> Note:
             facts = self._facts_of(inputs, outputs)
             return lambda start, end, failure: self._note(start, _with_failure(facts, failure), end)
@@ -343,7 +340,7 @@ def _words(form: _Form) -> str:
 
 
 _USUAL_NODES = 1_000
-"""Assumed number of nodes of a model that only ONNX Runtime can read."""
+"""For a model that only ONNX Runtime can read."""
 
 
 class HostTracing:
@@ -377,7 +374,6 @@ class HostTracing:
         return traced_run(self.recorder, CPU, run, self._profile)
 
     def begin(self, session: onnxruntime.InferenceSession) -> None:
-        """Begin to read ONNX Runtime's own events of a loaded session."""
         if self._profile is not None:
             self._profile.nodes = _node_count(self._source)
             self._profile.begin(session)
@@ -388,5 +384,5 @@ def _node_count(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> int
 
     try:
         return len(load_model(source, external_data=False).graph.node)
-    except NNAdapterError:  # a format that only ONNX Runtime reads
+    except NNAdapterError:
         return _USUAL_NODES

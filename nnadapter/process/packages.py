@@ -1,7 +1,6 @@
 """Installed packages: versions, extras with their install commands, and plug-ins by entry points.
 
-Plug-ins are imported one by one on first use. A name of two distributions is used by neither, and a broken plug-in does
-not affect others.
+Plug-ins are imported one by one on first use. A name of two distributions is used by neither.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def installed_version(distribution: str) -> str:
             if form in _OLDER or not version:
                 break
             return version
-    from importlib import metadata  # supports older forms, but is slow to import
+    from importlib import metadata  # slow to import
 
     try:
         return metadata.version(distribution)
@@ -52,11 +51,11 @@ def installed_version(distribution: str) -> str:
 
 
 def installed_builds(distribution: str) -> str:
-    """Return names and versions of a distribution and its builds with a suffix, such as `onnxruntime-gpu`."""
+    """Return names and versions of a distribution and its builds, such as `onnxruntime-gpu`."""
     target_name, builds = _normalized(distribution), dict[str, str]()
     for stem, form in _scan_distributions():
         name, _, version = stem.partition("-")
-        if _is_build(_normalized(name), target_name):  # the first of a name counts
+        if _is_build(_normalized(name), target_name):
             builds.setdefault(_normalized(name), "" if form in _OLDER else version)
     return ", ".join(f"{name} {version or installed_version(name)}" for name, version in sorted(builds.items()))
 
@@ -66,7 +65,6 @@ def _is_build(name: str, target_name: str) -> bool:
 
 
 def _scan_distributions() -> Iterator[tuple[str, str]]:
-    """Yield name-version and form of the installed distributions, in import order."""
     for folder in (path for path in sys.path if isinstance(path, str)):
         with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
             for entry in entries:
@@ -89,7 +87,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "ray": ("ray", "ray"),
     }
 )
-"""Extra -> required package, and the module that it installs."""
+"""Extra -> required package, and its module."""
 
 
 def has_extra(extra: str) -> bool:
@@ -114,10 +112,7 @@ def require_extra(extra: str, feature: str) -> None:
 
 
 def named(target: str) -> object:
-    """Import the object of an entry point, ignoring its extras.
-
-    Source: PyPA specification of entry points, `module:attribute [extra]`.
-    """
+    """Import the object of an entry point (PyPA: `module:attribute [extra]`), ignoring its extras."""
     from importlib import import_module
 
     module_name, _, attribute = target.partition("[")[0].strip().partition(":")
@@ -143,18 +138,16 @@ class PlugIn:
     target: str
     """`module:attribute`."""
     distribution: str
-    """Name and version."""
     problem: str = ""
-    """Reason why it is not used, with advice; may be empty."""
+    """Reason why it is not used, with advice."""
 
 
 class PlugIns(Generic[_Value]):
     """Entry points of one group, read on first access.
 
     Args:
-        group: group of the entry points.
         check: converts a loaded object, or raises ValueError.
-        problem: returns what is wrong with a name before import; empty if nothing.
+        problem: returns a defect of a name, known before import.
     """
 
     def __init__(
@@ -170,7 +163,6 @@ class PlugIns(Generic[_Value]):
 
     @property
     def all(self) -> Mapping[str, PlugIn]:
-        """Every plug-in by name, sorted; imports nothing."""
         with self._lock:
             if self._found is None:
                 self._found = self._read()
@@ -188,7 +180,7 @@ class PlugIns(Generic[_Value]):
         return None if isinstance(loaded, str) else loaded
 
     def problem_of(self, name: str) -> str:
-        """Return the reason why a plug-in is not used; empty if it is used, or does not exist."""
+        """Return the reason why a plug-in is not used, if any."""
         plug_in = self.all.get(name)
         if plug_in is None or plug_in.problem:
             return "" if plug_in is None else plug_in.problem
@@ -197,12 +189,11 @@ class PlugIns(Generic[_Value]):
         return loaded if isinstance(loaded, str) else ""
 
     def distribution_of(self, name: str) -> str:
-        """Return name and version of a plug-in's distribution; may be empty."""
         plug_in = self.all.get(name)
         return "" if plug_in is None else plug_in.distribution
 
     def _read(self) -> Mapping[str, PlugIn]:
-        from importlib import metadata  # slow to import, and most sessions do not need it
+        from importlib import metadata
 
         plug_ins: dict[str, PlugIn] = {}
         for point in metadata.entry_points(group=self._group):

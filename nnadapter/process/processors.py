@@ -16,7 +16,7 @@ from nnadapter.process.resources import memoize, new_lock, register_after_fork
 _STAT = Path("/proc/stat")
 _CPUINFO = Path("/proc/cpuinfo")
 _IDLE = (3, 4)
-"""Idle columns of the first line of /proc/stat: idle, and waiting for a disk."""
+"""Idle columns of /proc/stat: idle, and waiting for a disk."""
 _COLUMNS = 8
 """Later columns are included in these."""
 _SPARE = 0.3
@@ -45,7 +45,7 @@ def machine_name() -> str:
 
 
 def machine_description() -> str:
-    """Return the machine's name and number of usable processors, the key of measured times."""
+    """Return machine name and number of usable processors, the key of measured times."""
     return f"{machine_name()}, {usable()} processors"
 
 
@@ -55,9 +55,9 @@ class Load:
 
     wall_seconds: float = field(default_factory=time.perf_counter)
     own_seconds: float = field(default_factory=lambda: own_seconds())
-    """Of this process and its worker processes."""
+    """Of this process and its workers."""
     total_seconds: float | None = field(default_factory=lambda: _busy_seconds())
-    """Of all processes; None if the system does not report it."""
+    """Of all processes; None if unknown."""
 
 
 def is_crowded(start_load: Load, end_load: Load, processors: int, may_use: int) -> bool:
@@ -66,7 +66,7 @@ def is_crowded(start_load: Load, end_load: Load, processors: int, may_use: int) 
 
 
 def processors_unused_by_others(start_load: Load, end_load: Load, processors: int, may_use: int) -> float:
-    """Return the number of processors that others left to this process; see `is_crowded`."""
+    """Return the number of processors that others left to this process."""
     if (
         start_load.total_seconds is None
         or end_load.total_seconds is None
@@ -80,7 +80,7 @@ def processors_unused_by_others(start_load: Load, end_load: Load, processors: in
 
 
 def seconds_of_process(process_id: int) -> float | None:
-    """Return the processor time of another process; None if it ended, or the system does not report it.
+    """Return the processor time of another process; None if unknown.
 
     Source: process clocks of Linux, numbered as by clock_getcpuclockid.
     """
@@ -97,11 +97,9 @@ class _Workers:
 
     def __init__(self) -> None:
         self._running: dict[int, float] = {}
-        """Process id -> last reported processor time."""
         self._ended = 0.0
-        """Processor time of ended workers."""
         self._ending = deque[tuple[int, float | None]]()
-        """Ending workers with their last time; a lock-free queue, since finalizers append to it."""
+        """Lock-free queue of ending workers with their last time: finalizers append to it."""
         self._lock = new_lock()
         register_after_fork(self)
 
@@ -124,7 +122,7 @@ class _Workers:
         while self._ending:
             process_id, last = self._ending.popleft()
             recorded_seconds = self._running.pop(process_id, None)
-            if recorded_seconds is not None:  # otherwise its end was already reported
+            if recorded_seconds is not None:
                 self._ended += max(recorded_seconds, last or 0.0)
 
     def after_fork(self) -> None:

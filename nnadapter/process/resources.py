@@ -29,7 +29,6 @@ class ForkAware(Protocol):
 
 _registered: WeakSet[ForkAware] = WeakSet()
 _locks: set[ref[Any]] = set()
-"""All live locks; plans of many segments have thousands."""
 _forget = _locks.discard
 """A dying lock removes itself, in C."""
 
@@ -39,7 +38,6 @@ class Threads:
 
     def __init__(self) -> None:
         self.are_gone = False
-        """The process was forked since this object was made."""
         register_after_fork(self)
 
     def after_fork(self) -> None:
@@ -67,7 +65,7 @@ def new_re_lock() -> ReentrantLock:
 
 def _part() -> None:
     for lock in (*filter(None, [reference() for reference in _locks.copy()]), *_of_properties):
-        lock._at_fork_reinit()  # as the standard library does with its own
+        lock._at_fork_reinit()
     for thing in list(_registered):
         thing.after_fork()
 
@@ -78,7 +76,7 @@ _scanned_modules: set[str] = set()
 
 
 def _find_locks_of_properties() -> None:
-    """Find the locks of `cached_property`, which Python before 3.12 holds while any object computes the value.
+    """Find the locks of `cached_property`, which Python before 3.12 holds during computation.
 
     Called before a fork: looking at all classes in the child would copy their memory pages.
     """
@@ -121,7 +119,6 @@ class CacheCounts:
 
 _counts: dict[str, CacheCounts] = {}
 _functions: dict[str, Any] = {}
-"""Functions of `memoize` by name."""
 
 
 def cache_counts() -> tuple[CacheCounts, ...]:
@@ -158,9 +155,7 @@ def counts_of(name: str) -> CacheCounts:
 class Cache(Generic[Key, Value]):
     """Least-recently-used cache. Thread-safe. Values must not be None.
 
-    Args:
-        name: caches of one name are counted together.
-        limit: largest number of values.
+    Caches of one name are counted together.
     """
 
     def __init__(self, name: str, limit: int) -> None:
@@ -233,7 +228,7 @@ _FROZEN_AT_START = 1_000
 def paused_collection(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorator that pauses the garbage collector while a function runs.
 
-    If threads overlap, collection resumes when the thread that paused it is done: this costs time, but needs no lock.
+    If threads overlap, the first to pause it resumes collection, so no lock is needed.
     """
 
     @wraps(function)
@@ -243,10 +238,9 @@ def paused_collection(function: Callable[Parameters, Result]) -> Callable[Parame
             gc.disable()
             return function(*args, **kwargs)
         finally:
-            # An interrupt cannot come between here and the call of `enable`.
+            # an interrupt cannot come between here and the call of `enable`
             if enabled:
                 gc.enable()
-                # otherwise the program froze objects
                 if next(_first, False) and gc.get_freeze_count() < _FROZEN_AT_START:
                     try:
                         gc.freeze()
@@ -306,14 +300,12 @@ class ObjectPool(Generic[Item]):
         self._make, self._arguments = make, arguments
         self._lock = new_lock()
         self.all: list[Item] = []
-        """Objects made so far."""
         self.users: dict[object, Item] = {}
-        """Objects in use."""
 
     def acquire(self, user: object) -> Item:
         """Return a free object, or make one."""
         with self._lock:
-            if not self.users and self.all:  # nearly always
+            if not self.users and self.all:
                 self.users[user] = self.all[0]
                 return self.all[0]
             loan = self._free() if self.all else None
@@ -324,7 +316,7 @@ class ObjectPool(Generic[Item]):
             return loan
 
     def _free(self) -> Item | None:
-        # A list first: other threads pop without the lock, and the collector may switch to them during a map.
+        # a list first: other threads pop without the lock, and the collector may switch to them during a map
         borrowed_ids = set(map(id, list(self.users.values())))
         return next((thing for thing in self.all if id(thing) not in borrowed_ids), None)
 

@@ -24,7 +24,7 @@ _STDOUT, _STDERR = 1, 2
 
 @contextmanager
 def native_prints_to_stderr() -> Iterator[None]:
-    """Redirect what C code prints to standard output to standard error, in the whole process.
+    """Redirect output of native code from standard output to standard error, in the whole process.
 
     No effect without these files, or without a C library that can flush.
     """
@@ -38,7 +38,7 @@ def native_prints_to_stderr() -> Iterator[None]:
             return
         try:
             flush(None)
-            with suppress(OSError):  # standard error is closed
+            with suppress(OSError):
                 os.dup2(_STDERR, _STDOUT)
             yield
         finally:
@@ -49,7 +49,7 @@ def native_prints_to_stderr() -> Iterator[None]:
 
 @contextmanager
 def prints_to_stderr() -> Iterator[None]:
-    """Redirect what Python and C code print to standard output to standard error."""
+    """Redirect output of Python and native code from standard output to standard error."""
     with redirect_stdout(sys.stderr), native_prints_to_stderr():
         yield
 
@@ -136,7 +136,7 @@ def report(stop: KeyboardInterrupt) -> int:
 def collected_signals() -> Iterator[Callable[[], int]]:
     """Collect stop signals during the block; yield a function that returns the next one, or 0.
 
-    Each call installs the handlers again, since libraries replace them when they start. For the main thread only.
+    Each call installs the handlers again, since libraries replace them. For the main thread only.
     """
     hangup = getattr(signal, "SIGHUP", None)
     numbers = [
@@ -170,7 +170,7 @@ def deferred_termination() -> Iterator[None]:
     """Run a block that replaces the handler of SIGTERM by one that aborts. For the main thread only.
 
     SIGTERM raises SystemExit in the block, and reaches the previous handler at its end. A second one ends the process.
-    Threads started in the block never receive the signal.
+    Threads started in the block never receive it.
     """
     if not hasattr(signal, "sigtimedwait"):
         yield
@@ -199,7 +199,6 @@ def deferred_termination() -> Iterator[None]:
 
 _TERMINATION = (signal.SIGTERM,)
 _deferring: list[set[Any]] = []
-"""Previous signal mask of each such block in progress."""
 
 
 @cache
@@ -209,7 +208,6 @@ def _unblock_in_children() -> None:
 
 
 def _await_termination(received: list[int], is_over: threading.Event) -> None:
-    """Interrupt the main thread on the first SIGTERM; end the process on a second."""
     while not is_over.is_set():
         if signal.sigtimedwait(_TERMINATION, _TICK_S) is not None:
             if received:
@@ -241,7 +239,6 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _can_raise_again() -> bool:
-    """Return True on POSIX, where a thread can watch the signals of the main thread."""
     return hasattr(os, "register_at_fork")
 
 

@@ -31,14 +31,13 @@ from nnadapter.files.source_kind import MAGIC
 from nnadapter.store.container_descriptor import DESCRIPTOR
 
 VERSION = 1
-"""Format version; newer ones are refused."""
+"""Newer versions are refused."""
 PREFIX = struct.Struct("<8sIIQQ32s")
 """Magic, version, zero, offset and length of the table, SHA-256 of the table."""
 ALIGNMENT = 64
 PAGE = 4096
-"""Alignment of parts of at least this size, so that each is mapped by itself."""
+"""Larger parts are aligned to it, so that each is mapped by itself."""
 ADVICE = "compile the model again"
-"""Advice in errors about damaged files."""
 MESSAGES = Messages(
     DESCRIPTOR, "nnadapter.container", CompiledModelError, "compiled model", ADVICE, limits.CONTAINER_BYTES
 )
@@ -63,7 +62,6 @@ def aligned(offset: int, length: int) -> int:
 _DIGEST_BYTES = 32
 _CHECKED_BYTES = 1 << 24
 _AHEAD_BYTES = 1 << 20
-"""Smaller parts are checked faster than a thread starts."""
 
 
 class Container:
@@ -102,7 +100,6 @@ class Container:
 
     @classmethod
     def of(cls, contents: bytes | bytearray | memoryview) -> Container:
-        """Read the table of a file's contents."""
         return cls(memoryview(contents).cast("B"), "the compiled model")
 
     def contents(self, number: int, kind: str = "") -> memoryview:
@@ -148,11 +145,7 @@ class Container:
         return data
 
     def verify(self) -> None:
-        """Read the whole file and check every byte.
-
-        Raises:
-            CompiledModelError: the file is corrupt.
-        """
+        """Read the whole file and check every byte; CompiledModelError if it is corrupt."""
         end = PREFIX.size
         for number, part in enumerate(self.parts):
             self._check_zeros(end, part.offset)
@@ -210,7 +203,6 @@ class Container:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a path; do not wait for a writer if it is a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -226,7 +218,7 @@ class ContainerWriter:
     def add(self, kind: str, *pieces: bytes | memoryview) -> int:
         """Write a part, unless one with the same contents exists, and return its number.
 
-        `kind` is a word for the contents; equal parts have the kind of the first. `pieces` are concatenated.
+        Equal parts have the kind of the first. `pieces` are concatenated.
         """
         contents = [memoryview(piece).cast("B") for piece in pieces]
         hasher = sha256()
@@ -239,11 +231,7 @@ class ContainerWriter:
         return self._known[digest]
 
     def finish(self) -> None:
-        """Write the table and the prefix.
-
-        Raises:
-            CompiledModelError: too many parts.
-        """
+        """Write the table and the prefix."""
         table = MESSAGES.new("Table")
         for part in self._parts:
             table.parts.add(**part._asdict())
@@ -274,10 +262,8 @@ class ContainerWriter:
 def write_container(path: str | os.PathLike[str], fill: Callable[[ContainerWriter], None]) -> None:
     """Write a file with the parts that `fill` adds; it replaces `path` when it is complete and on disk.
 
-    The previous file remains as long as it is mapped, and if anything fails.
-
     Raises:
-        CompiledModelError: the file cannot be written; nothing is left behind.
+        CompiledModelError: the file cannot be written; the previous file remains.
     """
     target = Path(path)
 
@@ -298,7 +284,6 @@ def write_container(path: str | os.PathLike[str], fill: Callable[[ContainerWrite
 
 
 def _sync_folder(folder: Path) -> None:
-    """Write the folder entry to disk, if the system supports it."""
     with suppress(OSError):
         opened = os.open(folder, os.O_RDONLY)
         try:

@@ -34,9 +34,7 @@ from nnadapter.store.keys import of_device, surroundings
 from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 _PIECE_BYTES = 1 << 24
-"""Larger contents are hashed in pieces of this size, by several threads."""
 _WORTH_BYTES = 1 << 20
-"""Smallest total for which threads are faster."""
 _MOST_THREADS = 8
 _MOST_KNOWN = 1 << 16
 
@@ -76,7 +74,6 @@ def _taken(constants: Sequence[Contents]) -> Iterable[bytes]:
 
 
 def _of_one(contents: Contents, each_piece: Callable[..., Iterable[bytes]]) -> bytes:
-    """Hash a constant; a large one by the hashes of its pieces."""
     data = contents.read().data
     if data.nbytes <= _PIECE_BYTES:
         return sha256(data).digest()
@@ -105,11 +102,7 @@ def _note(contents: Contents, digest: bytes) -> None:
 
 
 def form_of(model: SegmentModel) -> Canonical:
-    """Return the canonical form of a model, which decides its program.
-
-    Raises:
-        NotCanonicalError: it holds something without a canonical form.
-    """
+    """Return the canonical form of a model, which decides its program, or raise NotCanonicalError."""
     if isinstance(model, Model):
         from nnadapter.ir.text import canonical as of_ir
 
@@ -120,12 +113,9 @@ def form_of(model: SegmentModel) -> Canonical:
 
 
 FOLDER = "bans"
-"""Subfolder of the cache."""
 _LASTING_SECONDS = 7 * 24 * 3600
 _MOST = 256
-"""Largest number of bans of one device at one version."""
 _DIGITS = 16
-"""Digits of digests in file names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,19 +124,13 @@ class Ban:
 
     device: str
     driver: str
-    """Driver version."""
     key: str
-    """Digest of device, driver and options."""
     form: str
-    """Digest of the part's canonical form."""
     operations: str
-    """As text."""
     inputs: str
-    """Their shapes as text."""
     nodes: tuple[str, ...]
-    """Nodes with which it was found."""
     stage: str
-    """Stage of the failure: `compile`, `run` or `accuracy`."""
+    """`compile`, `run` or `accuracy`."""
     is_size: bool = False
     """The segment is too large, and is cut in two; its nodes are not at fault."""
     reason: str
@@ -158,17 +142,13 @@ class Ban:
 
     @property
     def text(self) -> str:
-        """Date and reason in one sentence."""
         until = f"until {day(self.until)}"
         shown = f"; {self.reproducer} shows it" if self.reproducer else ""
         return f"banned since {day(self.since)}, {until}, because {self.reason}{shown}"
 
 
 class DeviceBans:
-    """Bans of one device of a session. Thread-safe.
-
-    `folder` is the session's cache, if it has one.
-    """
+    """Bans of one device of a session. Thread-safe."""
 
     def __init__(
         self, device: str, options: OptionValues, folder: Path | None, clock: Callable[[], float] = time.time
@@ -192,7 +172,7 @@ class DeviceBans:
         return any(not ban.is_size for ban in self.all)
 
     def find(self, model: SegmentModel) -> Ban | None:
-        """Return the ban in force of a model, in the form that its device takes; None if there is none."""
+        """Return the ban in force of a model, if there is one."""
         if not self._by_form:
             return None
         form = _form(model)
@@ -211,16 +191,7 @@ class DeviceBans:
     ) -> Ban | None:
         """Ban a model, usually of one node, in the form that the device takes.
 
-        Args:
-            model: the model.
-            nodes: names of its nodes.
-            why: what happened, as a clause.
-            stage: `compile`, `run` or `accuracy`.
-            is_size: see `Ban`.
-            reproducer: see `Ban`.
-
-        Returns:
-            The ban; None if the model has no canonical form, or there are too many bans.
+        Returns None if the model has no canonical form, or there are too many bans. `why` is a clause.
         """
         form, now = _form(model), self._clock()
         if form is None:
@@ -290,7 +261,6 @@ def day(seconds: float) -> str:
 
 
 def _form(model: SegmentModel) -> tuple[str, str, str] | None:
-    """Return digest, operations and inputs of a model's canonical form, if it has one."""
     try:
         form = form_of(model)
     except (NotCanonicalError, NNAdapterError, OSError, TypeError, ValueError):
@@ -316,7 +286,6 @@ def _write(folder: Path, ban: Ban) -> None:
 
 
 def _read(path: Path) -> Ban | None:
-    """Read a ban; None if the file is unusable."""
     try:
         told = json.loads(path.read_text())
         return _ban(told)
@@ -381,7 +350,6 @@ def _verdict(plain: Any) -> Verdict:
 
 
 PROGRAM, VERDICTS, ADMISSION, CHECKED = "program", "verdicts", "admission", "checked"
-"""Kinds of entries."""
 _SLOW_SECONDS = 0.05
 """Answers that took at least this long are cached."""
 _FITTING = (Compatibility.IDENTICAL, Compatibility.COMPATIBLE, None)
@@ -399,9 +367,7 @@ class _Keyed:
 class CachedContext(Context):
     """Caching context around a driver's context, as thread-safe as that.
 
-    Args:
-        form: form of the models that it takes.
-        options: all options of the context, including defaults.
+    `options` are all options of the context, including defaults.
     """
 
     def __init__(self, inner: Context, device: str, form: ModelForm, options: OptionValues, folder: Folder) -> None:
@@ -414,11 +380,9 @@ class CachedContext(Context):
         """The driver was not asked a question whose cached answer is used."""
 
     def outcome(self, program: Program) -> Outcome | None:
-        """Return the cache outcome of a program, if known."""
         return self._outcomes.get(program)
 
     def entry(self, program: Program) -> Key | None:
-        """Return the key of the entry with a program, if known."""
         return self._entries.get(program)
 
     def checked(self, model: SegmentModel) -> bytes | None:
@@ -428,7 +392,6 @@ class CachedContext(Context):
         return bytes(found) if isinstance(found, memoryview) else None
 
     def keep_checked(self, model: SegmentModel, found: bytes) -> None:
-        """Store the result of checking a segment's program, for this driver version."""
         keyed, _ = self._keyed(CHECKED, model, whole=False)
         if keyed is not None:
             self._stored(keyed, found, 0.0)
@@ -517,12 +480,11 @@ class CachedContext(Context):
             raise CompilationError(f"it does not take the segment: {verdict.detail}", device=self._device)
 
     def _keep(self, keyed: _Keyed | None, why: str, program: Program, seconds: float) -> None:
-        """Store a compiled program, and record why it was compiled."""
         not_kept = "" if keyed is None else self._written(keyed, program, seconds)
         self._outcomes[program] = Outcome(False, f"{why}; not kept: {not_kept}" if not_kept else why)
 
     def _written(self, keyed: _Keyed, program: Program, seconds: float) -> str:
-        """Store a program; return the reason if that fails, otherwise an empty text."""
+        """Store a program; return the reason if that fails."""
         try:
             blob = named_call(self._device, "serialize")(program.serialize)
         except FAILURES as error:

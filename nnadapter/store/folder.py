@@ -12,8 +12,7 @@ shapes     every dimension
 constants  every byte
 
 Many processes read and write a folder at once. An entry is written under another name and renamed, and never changes.
-Each use sets the access time, for eviction of the least recently used. Failures are values with a reason; only
-programming errors raise.
+Each use sets the access time, for eviction of the least recently used. Failures are values with a reason.
 """
 
 from __future__ import annotations
@@ -36,11 +35,8 @@ from nnadapter.options import Options
 from nnadapter.store.container import Container, ContainerWriter, Part
 
 PARTS = ("device", "driver", "host", "machine", "options", "structure", "shapes", "constants")
-"""In the order of a key."""
 _OF_MODEL = PARTS.index("structure")
-"""Index of the first part that describes the segment."""
 _SHORT = 7
-"""Digits of a part's digest in a file name."""
 _LONGEST = 120
 
 
@@ -48,9 +44,7 @@ class KeyPart(NamedTuple):
     """Part of a key."""
 
     digest: str
-    """SHA-256 in hexadecimal."""
     words: Mapping[str, str]
-    """Contents as text."""
 
 
 class Key(NamedTuple):
@@ -59,11 +53,9 @@ class Key(NamedTuple):
     kind: str
     """`program`, or the kind of a cached answer."""
     parts: Mapping[str, KeyPart]
-    """By the names of `PARTS`."""
 
     @property
     def short(self) -> tuple[str, ...]:
-        """Prefixes of the parts' digests."""
         return tuple(self.parts[name].digest[:_SHORT] for name in PARTS)
 
     @property
@@ -92,7 +84,7 @@ def nearest(key: Key, names: Sequence[str]) -> str | None:
 
     def likeness(name: str) -> tuple[int, tuple[bool, ...]]:
         equal = tuple(one == other for one, other in zip(wanted, short_parts(name) or (), strict=False))
-        # The model counts more: a segment of another model is no useful comparison.
+        # the model counts more: a segment of another model is no useful comparison
         return sum(equal) + 2 * sum(equal[_OF_MODEL:]), equal
 
     best = max(names, key=likeness, default=None)
@@ -124,7 +116,6 @@ def _shown(text: str | None) -> str:
 
 
 _told: set[str] = set()
-"""Warnings that this process issued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +123,12 @@ class Outcome:
     """Outcome of a cache lookup."""
 
     is_hit: bool
-    """The cached program is used."""
     miss_reason: str = ""
-    """Reason, with the differing parts of the key, and why it is not stored, if so; empty for a hit."""
+    """With the differing parts of the key, and why it is not stored; empty for a hit."""
 
 
 def warn_once(message: str) -> None:
-    """Warn about the cache, once per process and message.
-
-    Warnings raised as errors are suppressed, since they would look like a compile failure.
-    """
+    """Warn about the cache, once per process and message; suppress warnings that are raised as errors."""
     if message not in _told:
         _told.add(message)
         with suppress(CacheWarning):
@@ -158,7 +145,6 @@ def warn_unwritten(why: str) -> None:
 FORMAT = 1
 """Version of the meaning of entries; others are ignored."""
 _KEY, MADE = "cache.key", "cache.made"
-"""Kinds of parts."""
 
 
 class UnusableError(Exception):
@@ -172,7 +158,6 @@ class Entry(NamedTuple):
     kind: str
     parts: Mapping[str, KeyPart]
     seconds: float
-    """Time to make it."""
 
     @property
     def row(self) -> Part:
@@ -249,12 +234,10 @@ def _check_writers(status: os.stat_result) -> None:
 
 
 def _damaged(error: CompiledModelError) -> UnusableError:
-    """Convert the error to a reason without file name and advice."""
     return UnusableError(f"it is damaged: {str(error).partition(' is damaged: ')[2].partition(';')[0] or error}")
 
 
 _ABANDONED_SECONDS = 3600
-"""Age of an unfinished file whose process must have ended."""
 _UNFINISHED = ".part"
 _LOOKED_EVERY = 64
 """Entries that a process writes before it counts all bytes in the folder again."""
@@ -265,7 +248,7 @@ _written: dict[Path, tuple[int, int]] = {}
 
 
 class _TooMuchError(Exception):
-    """An entry is larger than the limit of the folder."""
+    pass
 
 
 class Miss(NamedTuple):
@@ -273,7 +256,7 @@ class Miss(NamedTuple):
 
     reason: str
     is_defect: bool = False
-    """The entry or the folder is defective, which deserves a warning."""
+    """Defective entry or folder, which deserves a warning."""
 
 
 class Listed(NamedTuple):
@@ -282,7 +265,6 @@ class Listed(NamedTuple):
     path: Path
     nbytes: int
     used: float
-    """Unix time."""
 
 
 class Folder(NamedTuple):
@@ -322,13 +304,12 @@ class Folder(NamedTuple):
         return Miss(f"entry {name[:40]!r} is gone") if found is None else found
 
     def keep(self, key: Key, made: bytes | memoryview, seconds: float) -> str:
-        """Write an entry and evict others if needed; return the reason if that fails, otherwise an empty text."""
+        """Write an entry and evict others if needed; return the reason if that fails."""
         if len(made) > self.max_bytes:
             return self._too_much(len(made))
         return self.keep_parts(key, lambda writer: writer.add(MADE, made), seconds)
 
     def keep_parts(self, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> str:
-        """Write an entry as `keep` does, with the parts that `fill` adds."""
         path, nbytes = self._of(key), 0
 
         def write(file: BinaryIO) -> None:
@@ -363,7 +344,6 @@ class Folder(NamedTuple):
         return _removed(path)
 
     def _read(self, path: Path) -> Entry | Miss | None:
-        """Read an entry and set its access time; None if there is no file."""
         try:
             entry = read_entry(path)
         except FileNotFoundError:
@@ -372,7 +352,7 @@ class Folder(NamedTuple):
             return Miss(f"there is an entry, and {error}", is_defect=True)
         except OSError as error:
             return Miss(f"{str(path)!r} cannot be read: {error.strerror or error}", is_defect=True)
-        with suppress(OSError):  # the file may belong to root, or be read-only
+        with suppress(OSError):
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return entry
 
@@ -392,15 +372,12 @@ class Folder(NamedTuple):
         except (OSError, UnusableError):
             return "nothing like it can be read"
         here, there = (key_parts["device"].words.get("name") for key_parts in (key.parts, {**key.parts, **parts}))
-        if there != here:  # driver and options then differ too
+        if there != here:
             return f"of this nothing is kept for {here}; the nearest entry is of {there}"
         return f"the nearest entry differs in {', '.join(differences(key, parts)) or 'nothing'}"
 
     def _shrink(self, most: int, wanted: int, kept: Path | None) -> tuple[tuple[Listed, ...], int]:
-        """Evict entries down to `wanted` bytes if there are more than `most`; return them and the remaining bytes.
-
-        Files that cannot be removed, such as open ones on Windows, stay.
-        """
+        """Evict entries down to `wanted` bytes if there are more than `most`; return them and the remaining bytes."""
         self._sweep()
         entries, dropped = self.entries(), list[Listed]()
         total = sum(entry.nbytes for entry in entries)
@@ -430,7 +407,6 @@ class Folder(NamedTuple):
             return []
 
     def _sweep(self) -> None:
-        """Remove unfinished files of processes that ended."""
         for entry, status in self._files(lambda name: name.startswith(".") and name.endswith(_UNFINISHED)):
             if time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 _removed(Path(entry.path))

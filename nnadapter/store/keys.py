@@ -32,10 +32,7 @@ _SHOWN = 12
 
 
 def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
-    """Return the key parts of the environment of a device: device, driver, host and machine.
-
-    With `takes_onnx`, ONNX Runtime's version counts.
-    """
+    """Return the key parts of the environment of a device: device, driver, host and machine."""
     return {
         **of_device(device),
         "host": text_part(
@@ -77,7 +74,6 @@ def _digest_of_host() -> str:
 
 
 def _state_of(file: Path) -> tuple[Path, int, int]:
-    """Return a file with its modification time and size."""
     with suppress(OSError):
         found = file.stat()
         return file, found.st_mtime_ns, found.st_size
@@ -111,7 +107,6 @@ def machine() -> KeyPart:
 
 
 def _abilities() -> Iterator[str]:
-    """Yield the processor's feature flags, on Linux."""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
         line = next((line for line in lines if line.startswith(("flags", "Features"))), "")
@@ -147,9 +142,7 @@ class Source:
     """Digest of a model."""
 
     model: KeyPart
-    """Of the model's own file."""
     beside: KeyPart
-    """Including external data."""
     held: Any = field(compare=False)
     """Absolute path, or contents (also of a message)."""
 
@@ -185,7 +178,7 @@ def begun_source(source: Any) -> Callable[[], Source]:
 def _is_large(source: Any) -> bool:
     try:
         return isinstance(source, (str, os.PathLike)) and Path(source).stat().st_size > _PIECE_BYTES
-    except (OSError, ValueError):  # reading it raises the error
+    except (OSError, ValueError):
         return False
 
 
@@ -214,7 +207,7 @@ def _beside(path: Path) -> tuple[int, str]:
     """Return size and digest of an external data file; bytes in weights may look like names."""
     try:
         size, _, digest = _file(path, _no_names)
-    except (OSError, ValueError):  # no such file; a model that names it cannot be loaded either
+    except (OSError, ValueError):  # a model that names it cannot be loaded either
         return 0, "not there"
     return size, digest
 
@@ -227,7 +220,6 @@ def _source(held: Any, digest: str, size: int, beside: dict[str, tuple[int, str]
 
 
 def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
-    """Return size, external data names and digest of a file."""
     if not S_ISREG(path.stat().st_mode):  # a pipe can be read only once
         raise UnkeyedError("it is no regular file")
     with path.open("rb", buffering=0) as file:
@@ -236,7 +228,7 @@ def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
 
 
 def _taken(held: int | bytes, size: int, named: Named) -> tuple[frozenset[str], str]:
-    """Return the external data names in a file or contents, and the digest of their pieces' digests."""
+    """Return the external data names in a file or contents, and a digest."""
     starts = range(0, size, _PIECE_BYTES)
     whole, names = sha256(str(size).encode()), set[str]()
     for found, digest in _each(lambda start: _piece(held, start, named), starts):
@@ -246,7 +238,6 @@ def _taken(held: int | bytes, size: int, named: Named) -> tuple[frozenset[str], 
 
 
 def _each(take: Callable[[int], _Piece], starts: Sequence[int]) -> Iterator[_Piece]:
-    """Yield the results for all pieces in order; a single one without threads."""
     if len(starts) < 2:
         yield from map(take, starts)
         return
@@ -279,7 +270,7 @@ def _no_names(data: bytes, before: int) -> Iterator[str]:
 def _named(data: bytes, before: int) -> Iterator[str]:
     """Yield external data names, each in the piece where the word `location` before it begins.
 
-    `find` of the word skips most bytes, unlike a regular expression. `before` is the overlap at the start of `data`.
+    `find` of the word skips most bytes, unlike a regular expression.
     """
     at = data.find(_LOCATION, before)
     while 0 <= at < before + _PIECE_BYTES:
@@ -290,7 +281,7 @@ def _named(data: bytes, before: int) -> Iterator[str]:
 
 
 def _name_behind(data: bytes, at: int, begins: bytes) -> str:
-    """Return the name after the word, if the entry holds exactly this key and value; UnkeyedError otherwise.
+    """Return the name after the word; UnkeyedError unless the entry holds exactly this key and value.
 
     For repeated or reordered fields, readers would take another value.
     """
@@ -306,12 +297,10 @@ def _name_behind(data: bytes, at: int, begins: bytes) -> str:
 
 
 def _number(digits: bytes) -> int:
-    """Decode a varint of one or two bytes."""
     return digits[0] & 0x7F | (digits[1] << 7 if len(digits) > 1 else 0)
 
 
 PLAN = "plan"
-"""Kind of these entries."""
 _PACKAGES = ("onnx", "numpy")
 """Packages that affect planning, in addition to drivers and ONNX Runtime."""
 
@@ -352,7 +341,6 @@ def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key
 
 
 def _joined(parts: Mapping[str, KeyPart]) -> KeyPart:
-    """Join the parts of several devices, with all their words."""
     words = dict.fromkeys(word for part in parts.values() for word in part.words)
     told = {word: ", ".join(part.words.get(word, "") for part in parts.values()) for word in words}
     return KeyPart(sha256(repr([(name, part.digest) for name, part in parts.items()]).encode()).hexdigest(), told)
@@ -364,7 +352,6 @@ def _machine(devices: Sequence[Selected]) -> KeyPart:
 
 
 def _calibrations(devices: Sequence[Selected]) -> Iterator[tuple[str, str]]:
-    """Yield names and digests of calibration files of devices and hosts."""
     for name in sorted({*HOSTS, *(device.name for device in devices)}):
         for file in calibrations_of_driver(name):
             yield file.name, sha256(file.read_bytes()).hexdigest()
@@ -374,7 +361,7 @@ def _of_devices(devices: Sequence[Selected]) -> Iterator[tuple[str, object]]:
     yield "devices", ", ".join(device.name for device in devices)
     for device in devices:
         yield f"named {device.name}", device.named
-        yield f"isolated {device.name}", device.limits is not None  # an isolated device has a calibration of its own
+        yield f"isolated {device.name}", device.limits is not None  # it has a calibration of its own
         for name, value in device.options.items():
             yield f"{device.name}.{name}", value
 
