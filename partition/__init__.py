@@ -40,7 +40,6 @@ _HOMES = {
     "make_plan": "partition.plan",
     "place_by_priority": "partition.plan",
 }
-"""Module of each public name."""
 
 __all__ = [
     "SUPPORTED",
@@ -66,7 +65,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on its first use."""
     from importlib import import_module
 
     home = _HOMES.get(name)

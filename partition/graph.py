@@ -70,7 +70,6 @@ class Reason(StrEnum):
     DATA_DEPENDENT_SHAPE = "data_dependent_shape"
     """A shape depends on the contents of a tensor."""
     CONTROL_FLOW = "control_flow"
-    """The op runs a subgraph."""
     INVALID_NODE = "invalid_node"
     """The node contradicts its schema or shapes."""
     SWITCHED_OFF = "switched_off"
@@ -84,7 +83,7 @@ class Reason(StrEnum):
     COMPILE_FAILED = "compile_failed"
     """Compilation failed after the device accepted."""
     BANNED = "banned"
-    """It failed before with this driver version; the ban expires on a certain day."""
+    """Banned until a certain day, because it failed before with this driver version."""
     DRIVER_ERROR = "driver_error"
     """The driver raised when queried."""
     WRONG_RESULT = "wrong_result"
@@ -116,7 +115,6 @@ class Unsupported:
 Verdict = Supported | Unsupported
 
 SUPPORTED = Supported()
-"""Shared positive verdict."""
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:

@@ -12,7 +12,6 @@ Turn = tuple[str, tuple[int, ...]]
 """Label, and the atoms that run in its turn."""
 
 _WORK = 64_000_000
-"""Limit of atoms that the search touches."""
 _WIDEST = 128
 """Beam width; dropping dominated states is quadratic in it."""
 
@@ -23,9 +22,7 @@ class _State:
 
     finished_atoms: int
     pending: list[int]
-    """Per atom, its number of unfinished predecessors."""
     ready: dict[str, list[int]]
-    """Per label, the atoms ready to run."""
     turns: tuple[str, ...]
 
 
@@ -116,7 +113,7 @@ def _state_after_turn(
 
 
 def _undominated(states: Sequence[_State]) -> list[_State]:
-    """Return the states whose finished atoms no other state contains, fullest first."""
+    """Return the states with maximal sets of finished atoms, fullest first."""
     maximal_states: list[_State] = []
     for state in sorted(states, key=lambda state: -state.finished_atoms.bit_count()):
         if not any(state.finished_atoms & other.finished_atoms == state.finished_atoms for other in maximal_states):
@@ -135,7 +132,6 @@ def _follow(
 
 
 _NAMED = 5
-"""Maximum of nodes named in an error message."""
 
 
 def place_by_priority(
@@ -182,7 +178,6 @@ class Cut:
     """Partition of a graph into segments."""
 
     segments: tuple[Segment, ...]
-    """In execution order."""
     exact: bool
     """No cut of this placement has fewer segments."""
 
@@ -190,14 +185,13 @@ class Cut:
 def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> Cut:
     """Return the fewest segments that realize `placement`, in execution order.
 
-    One or two labels: exact, linear time. Let turns alternate between the labels, starting with `first` (whose turn may
-    stay empty). level(v) = max over producers p of level(p) + [label(p) != label(v)], with sources at 0 for `first` and
+    One or two labels: exact, linear time. Let turns alternate between the labels, starting with a possibly empty turn
+    of `first`. level(v) = max over producers p of level(p) + [label(p) != label(v)], with sources at 0 for `first` and
     1 for the other label, is the earliest turn for v. By induction no schedule that starts with `first` needs fewer
     turns, and one segment per level suffices. The better of both starts is the minimum.
 
-    Ties: a start with `host` has the minimal number n of other segments. Another start with n + 1 of those has at least
-    2 n + 1 segments, the host's at most 2 n + 1. So it can tie but not win, and preferring fewer segments of other
-    labels minimizes both numbers.
+    Ties: a start with `host` has the minimal number n of other segments. Another start with n + 1 of those can tie but
+    not win, so preferring fewer segments of other labels minimizes both numbers.
 
     Three or more labels: see `schedule`. Unconnected siblings share a segment.
 
@@ -320,7 +314,6 @@ class Step:
     inputs: tuple[str, ...]
     """Values from outside, without constants, in order of first use."""
     constants: tuple[str, ...]
-    """In order of first use."""
     outputs: tuple[str, ...]
     """Values read elsewhere, and model outputs, in order of production."""
     released: tuple[str, ...]
@@ -333,13 +326,12 @@ class Plan:
 
     graph: Graph
     devices: tuple[str, ...]
-    """In the user's order of preference."""
+    """Labels in the user's order of preference."""
     verdicts: Mapping[str, tuple[Verdict, ...]]
-    """Per device, a verdict on every atom."""
+    """Verdicts on every atom by device."""
     placement: tuple[str, ...]
     steps: tuple[Step, ...]
     exact: bool
-    """No cut of this placement has fewer segments."""
 
     @property
     def produced_values(self) -> frozenset[str]:

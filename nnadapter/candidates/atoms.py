@@ -112,7 +112,7 @@ def _alone(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> PerNo
 
 
 def commonly_fused_groups(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of nodes that drivers' passes most often fuse: atoms, and products with what follows."""
+    """Return the groups of nodes that drivers most often fuse, such as products with their activation."""
     fused = run_passes(conversion.model, (*FUSIONS, *_INTO_PRODUCTS))
     return tuple(group for group in _groups(conversion, fused) if len(group) > 1)
 
@@ -190,7 +190,7 @@ def _conversion(
 
 
 Answers = Sequence[Sequence[Verdict]]
-"""Per accelerator in order of preference, a verdict on every atom."""
+"""Verdicts on every atom, per accelerator in order of preference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,6 @@ _WORTH_A_TRY = frozenset(
         Reason.DEVICE_REFUSED,
     ]
 )
-"""Refusals after which devices may take the expanded body."""
 AT_ALL_SHAPES = frozenset(
     [
         Reason.UNSUPPORTED_OPERATION,
@@ -275,7 +274,6 @@ def bodies_to_try(
 
 
 def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
-    """Yield single-node atoms that every device refused for a reason worth a try."""
     for atom, nodes in enumerate(graph.atoms):
         verdicts = [device_verdicts[atom] for device_verdicts in answers]
         if len(nodes) == 1 and not any(verdicts):
@@ -289,11 +287,11 @@ class Trial:
     """Outcome of expanding some nodes."""
 
     worth: Bodies
-    """Expanded nodes whose remaining parts devices take."""
+    """Expanded nodes with all remaining parts taken by devices."""
     hopeless: frozenset[str]
     """Nodes that could not be expanded, or have a part that is refused at all shapes."""
     lasting: frozenset[str]
-    """The same, and nodes with a part whose refusal is assumed to hold at all shapes."""
+    """`hopeless`, and nodes with a part that is assumed to be refused at all shapes."""
 
 
 def trial_of(

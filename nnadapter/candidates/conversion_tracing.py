@@ -44,14 +44,13 @@ class ConversionTemplate:
     """Converted model with symbolic dimensions and the trace that guards it."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """Per input; symbolic if dynamic."""
+    """Dimensions by input; symbolic if dynamic."""
     trace: SymbolicTrace
     specialized: Specialized
     conversion: Conversion
     model: SymbolicModel
     traced: Mapping[str, tuple[Any, ...]]
     sizes: Mapping[str, SymbolicArray]
-    """Shape-derived contents."""
 
     @cached_property
     def _dimensions(self) -> DynamicDimensions:
@@ -86,12 +85,11 @@ class DynamicConversion:
     """Model converted for all sizes: no shape-derived content is guarded."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """Per input; symbolic if dynamic."""
+    """Dimensions by input; symbolic if dynamic."""
     trace: SymbolicTrace
     atoms: tuple[tuple[int, ...], ...]
     conversion: Conversion
     sizes: Mapping[str, SymbolicArray]
-    """Shape-derived contents."""
 
     @cached_property
     def tables(self) -> Mapping[str, int]:
@@ -158,7 +156,6 @@ def _tables(opening: DynamicConversion, names: Sequence[str]) -> ShapeDerivedTab
 
 
 Sizes = tuple[Any, ...]
-"""Symbolic or not."""
 _Rule = Callable[[OnnxNode, Sequence["Sizes | None"], "Sizes"], "Sizes | None"]
 """(node, input dimensions, inferred dimensions of a result) -> symbolic dimensions, if known."""
 
@@ -222,7 +219,6 @@ def sizes_by_names(
 
 
 def _traced(shape: Sizes | None, names: Mapping[str, Any]) -> Sizes | None:
-    """Replace names in a shape by their symbolic sizes; None if a dimension has no such name."""
     sizes = None if shape is None else tuple(names.get(size) if isinstance(size, str) else size for size in shape)
     return None if sizes is None or any(size is None for size in sizes) else sizes
 
@@ -285,7 +281,6 @@ def _sampled(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> S
 
 
 def _attended(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
-    """Return the query dimensions; the input may also pack keys and values."""
     if not read[0] or node.input(1):
         return read[0]
     heads = node.integer("num_heads", 1)
@@ -296,9 +291,8 @@ _MACHINE_LEARNING = "ai.onnx.ml"
 _RUNNING_GRAPHS = frozenset(("If", "Scan"))
 _OLDER_RESIZE = 10
 _NAME = "traced size "
-"""Prefix that no model uses."""
 _FIRST_RULES: Mapping[tuple[str, str], _Rule] = {(MICROSOFT, "GroupQueryAttention"): _attended}
-"""For the first result only."""
+"""Rules for the first result only."""
 _RULES: Mapping[tuple[str, str], _Rule] = {
     **dict.fromkeys(
         [
@@ -454,7 +448,7 @@ class ConversionTracing:
         return replace(self._specialized.graph.value(name), shape=self._shapes[name])
 
     def _behind(self, kept: Set[int]) -> set[int]:
-        """Return nodes that were evaluated for these shapes and whose results are still read."""
+        """Return nodes that were evaluated for these shapes and have results that are still read."""
         own, known = self._specialized.model_nodes, self._prepared.constants
         pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)
         positions: set[int] = set()
@@ -475,7 +469,6 @@ class ConversionTracing:
         return any(name not in known and own.producer.get(name) in kept for name in read)
 
     def _measured(self, behind: Set[int], kept: Set[int]) -> Set[int]:
-        """Return further nodes of which only varying result sizes are read."""
         own, known = self._specialized.model_nodes, self._prepared.constants
         pending = [name for index in behind for name in self._sized_by(index)]
         positions: set[int] = set()
@@ -489,12 +482,11 @@ class ConversionTracing:
         return positions
 
     def _sized_by(self, index: int) -> list[str]:
-        """Return the inputs of varying size that a Shape or Size node measures."""
         node = self._prepared.nodes[index]
         return [name for name in node.inputs if _measures(node) and name not in self._fixed]
 
     def _hanging_on_runs(self, positions: Set[int], kept: Set[int]) -> Set[int]:
-        """Return those nodes that depend on values known only during a run."""
+        """Return the nodes that depend on values known only during a run."""
         own, known, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         run = set(kept)
         for index in sorted(positions):
@@ -505,7 +497,6 @@ class ConversionTracing:
         return run - kept
 
     def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
-        """Return results that preparation discarded because only these nodes read them."""
         nodes, constants = self._prepared.nodes, self._specialized.constants
         missing = {
             index: names
@@ -516,7 +507,7 @@ class ConversionTracing:
         return evaluate_nodes(self._prepared, list(missing), constants, wanted) if missing else {}
 
     def _types_known_by_now(self, behind: Iterable[int]) -> Iterator[Value]:
-        """Yield evaluated values whose sizes the model does not state."""
+        """Yield evaluated values without sizes in the model."""
         names = (name for index in behind for name in self._prepared.nodes[index].outputs if name in self._known)
         for name in names:
             value, array = self._values.get(name) or Value(name), self._known[name]
@@ -538,7 +529,6 @@ class ConversionTracing:
             yield from fresh.values()
 
     def _size_what_is_left(self, node: OnnxNode, index: int) -> None:
-        """Record symbolic sizes of the results of an unconverted node."""
         if not self._is_open or all(name in self._context.operand_of for name in node.outputs if name):
             return
         if runs_graphs(node) and node.outputs == self._prepared.nodes[index].outputs:
@@ -553,7 +543,6 @@ class ConversionTracing:
             self._typed.add(name)
 
     def _sized_by_converter(self, node: OnnxNode) -> dict[str, Sizes]:
-        """Return the result's sizes of a Resize without an adapter IR form."""
         (made,) = node.outputs
         try:
             sizes = resized(self._context, node)
@@ -577,7 +566,6 @@ class ConversionTracing:
         return made
 
     def _ask_of_names(self) -> None:
-        """Guard that input dimensions of the same name have equal sizes."""
         first = dict[str, Any]()
         for name, sizes in self._shapes.items():
             for size, called in zip(sizes, self._prepared.graph.value(name).shape or (), strict=False):
@@ -647,7 +635,6 @@ def _fixed_values(prepared: Prepared) -> Set[str]:
 def _of_copies(
     specialized: Specialized, traced: Mapping[str, tuple[Any, ...]]
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield symbolic dimensions of repeated nodes' results."""
     for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True):
         for name, own in zip(node.outputs, specialized.model_nodes.nodes[position].outputs, strict=True):
             if name != own and own in traced:

@@ -62,9 +62,7 @@ def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:
 
 SEED = 0
 _FEW_BITS = {"int2": (-2, 2), "uint2": (0, 4), "int4": (-8, 8), "uint4": (0, 16)}
-"""Ranges [low, high) of sub-byte integers."""
 Maker = Callable[[Value, tuple[int, ...] | None, "np.random.Generator"], Array]
-"""Makes the array of an input, with its shape if it has one."""
 
 
 def random_feed(
@@ -91,7 +89,7 @@ def feed_for(
     make: Maker | None = None,
     besides: Collection[str] = (),
 ) -> dict[str, Array]:
-    """Return an array for every input without default, and for those in `besides`; see `random_feed`."""
+    """Return an array for every input that has no default or is in `besides`; see `random_feed`."""
     make = make or random_array
     shapes = default_shapes(prepared, requested_shapes)
     generator = np.random.default_rng(seed)
@@ -126,7 +124,6 @@ def random_array(value: Value, shape: tuple[int, ...] | None, generator: np.rand
 
 
 _TEMPLATES = 8
-"""Maximum per model (LRU)."""
 _MOST_IN_VAIN = 8
 """Consecutive templates without reuse after which a model is no longer traced."""
 
@@ -158,7 +155,7 @@ class Conversions:
             self.clear()
 
     def call_kernels(self, nodes: frozenset[str]) -> None:
-        """Let exactly these nodes call custom kernels, besides those without a converter."""
+        """Let exactly these nodes call custom kernels, and nodes without a converter."""
         if self._calls is not None and nodes != self._calls.forced:
             self._calls = replace(self._calls, forced=nodes)
             self.clear()

@@ -34,7 +34,6 @@ class SpecializablePart:
     def __init__(self, part: Part, given: ShapeDerivedValues) -> None:
         self.part, self.given = part, given
         self.inputs = tuple(name for name in part.inputs if name not in given.names)
-        """Of the specialized segment."""
         with suppress(InvalidModelError):  # specialization reports the same error
             verify(part.model)  # once: guards extend the result to all sizes that a replay accepts
         named = zip(part.inputs, part.model.inputs, strict=True)

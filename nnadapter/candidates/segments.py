@@ -34,7 +34,7 @@ Calls = Mapping[int, tuple[Attributes, tuple[OperandType, ...]]]
 
 
 def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conversion: Conversion) -> Calls:
-    """Return those of `nodes` that custom kernels of a device compute."""
+    """Return the nodes that custom kernels of a device compute."""
     if not kernels.kernels or CUSTOM not in conversion.model.operation_types:
         return {}
     calls = {}
@@ -181,7 +181,6 @@ def original_model(own: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part
 
 
 def _rename(proto: onnx.NodeProto, node: Node) -> None:
-    """Give a repeated node its own names."""
     if tuple(proto.output) != node.outputs:
         proto.name, proto.output[:] = node.name, node.outputs
     if tuple(proto.input) != node.inputs:
@@ -278,7 +277,6 @@ class DynamicParts(OnnxParts):
         return tuple(self._needed(step)[1])
 
     def _needed(self, step: Step) -> tuple[list[Placed], list[str], list[str]]:
-        """Return nodes, inputs and constants of a part."""
         own, always, left = self.specialized.model_nodes, self.prepared.constants, frozenset(self.specialized.positions)
         nodes = self._placed(step.nodes)
         made = {name for _, node in nodes for name in node.outputs}

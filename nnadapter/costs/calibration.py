@@ -73,7 +73,6 @@ class MeasuredNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     seconds: Seconds
     predicted: Seconds
-    """By the lines."""
 
     @property
     def quotient(self) -> float:
@@ -93,27 +92,25 @@ class Calibration(
     driver_version: str
     interface_version: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
     options: Mapping[str, OptionValue]
-    """Options that affect speed; `isolate` for a process of its own."""
     machine: str
     crowded: bool
     """Other programs used the processors meanwhile."""
     processors: Annotated[float, Meta(ge=0)] | None = None
     """Host processors in use during computation; None if not counted."""
     launch_seconds: Seconds
-    """Of a nearly empty segment between other devices' segments."""
+    """Launch of a nearly empty segment between other devices' segments."""
     sole_launch_seconds: Seconds
-    """The same as sole segment."""
+    """Launch of the same as sole segment."""
     transfer_seconds: Seconds
-    """Of one tensor in either direction."""
+    """Transfer of one tensor in either direction."""
     transfer_seconds_per_byte: Seconds
     networks: Mapping[str, MeasuredNetwork]
-    """Show the error of the lines."""
     lines: Mapping[OperationClass, Line]
-    """Standalone float32 operations."""
+    """Standalone float32 operations, by class."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]]
-    """Fused operations, by their producer's class, then by their own."""
+    """Fused operations, by their producer's class, then their own."""
     unmeasured_classes: Mapping[OperationClass, str]
-    """With the reason."""
+    """Reasons by class."""
 
     @property
     def off_by(self) -> float:
@@ -180,7 +177,6 @@ def _rate(prefix: str, seconds: float, unit: str) -> str:
 
 
 FORMAT_VERSION = 6
-"""Increased when the meaning of the file changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,13 +340,11 @@ _FILE = FileKind(
     header={"format_version": FORMAT_VERSION},
 )
 _CLASSES = frozenset(OperationClass) - {OperationClass.OTHER, OperationClass.VIEW}
-"""Classes that a calibration must measure or explain."""
 
 
 def _check_options(
     file: Path, stored_options: Mapping[str, OptionValue], requested_options: Mapping[str, OptionValue]
 ) -> None:
-    """Refuse a file with other options than its name encodes."""
     for name in sorted({*stored_options, *requested_options}):
         if (type(stored_options.get(name)), stored_options.get(name)) != (
             type(requested_options.get(name)),
@@ -381,7 +375,6 @@ class MeasuredDevice:
 
     name: str
     version: str
-    """Of the driver."""
     options: Mapping[str, OptionValue]
 
 
@@ -397,7 +390,6 @@ class MeasuredChoice:
     """Chosen placement, with all timed candidates."""
 
     placement: Mapping[str, str]
-    """Node name -> device."""
     timed: tuple[MeasuredCandidate, ...]
     """The chosen one first."""
 
@@ -471,7 +463,6 @@ class _Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timed: Annotated[tuple[MeasuredCandidate, ...], Meta(min_length=1)]
     devices: tuple[str, ...]
     placement: Mapping[str, Annotated[int, Meta(ge=0)]]
-    """Node -> position of its device."""
 
 
 _CHOICES_FILE = FileKind(

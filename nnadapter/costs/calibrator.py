@@ -55,7 +55,7 @@ from partition.graph import all_of
 _MOST_RUNS = 50
 _LOOK_SECONDS = 0.002
 _QUIET = 6
-"""Idle checks in a row: systems account processor time at ticks of 4 to 10 ms."""
+"""Idle checks in a row: processor time is accounted at ticks of 4 to 10 ms."""
 _LOOKS = 75
 """Maximum of idle checks, as threads may never rest."""
 _RESTING = 0.25
@@ -67,12 +67,10 @@ class Stopwatch:
     """Clocks and timing of turns."""
 
     clock: Callable[[], float] = field(default_factory=lambda: time.perf_counter)
-    """Wall clock in seconds."""
     busy: Callable[[], float] = field(default_factory=lambda: own_seconds)
     """Processor seconds of this process, or of a device's."""
     sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
     turn_seconds: float = 0.02
-    """Approximate."""
 
     def turn(self, run: Callable[[], object]) -> float:
         """Return the seconds of one run, the median over a turn."""
@@ -133,7 +131,7 @@ class ProgramTiming:
 
 
 class ProgramTimer:
-    """Programs timed on one device; a context manager that closes them, not `context`."""
+    """Programs timed on one device, closed on exit."""
 
     def __init__(self, name: str, capability: Capability, context: Context, stopwatch: Stopwatch) -> None:
         self._capability = capability
@@ -151,10 +149,7 @@ class ProgramTimer:
         self.clear()
 
     def add(self, model: Model, *, is_standalone: bool = False) -> ProgramTiming | str:
-        """Compile a model and run it twice, unrecorded; return the timing, or why it cannot be timed.
-
-        `is_standalone` compiles it as a sole segment (`Context.compile_whole_graph`).
-        """
+        """Compile a model and run it twice, unrecorded; return the timing, or why it cannot be timed."""
         sent = self._form(model)
         verdict = all_of(ask_supported(self._context, sent, len(model.operations)))
         verdict = ask_admission(self._context, sent).verdict if verdict else verdict
@@ -182,8 +177,8 @@ class ProgramTimer:
     def run(self, rounds: int, budget_seconds: float, advance: Callable[[], None], *, cold: bool = False) -> None:
         """Time every program once per round, interleaved and shuffled, so that disturbances hit all of them.
 
-        A program takes a turn of runs, see `Stopwatch`. If `cold`, it runs once after host work that evicts its caches,
-        as a segment between others does; repeated runs of small programs are far faster.
+        A program takes a turn of runs. If `cold`, it runs once after host work that evicts its caches, as a segment
+        between others does.
         """
         started, chance = self._clock(), random.Random(0)
         for round_index in range(rounds):
@@ -235,7 +230,6 @@ class ProgramTimer:
         return timed if self._sample(timed) <= _LONGEST_SECONDS else None
 
     def _sample(self, timed: ProgramTiming) -> float:
-        """Return the seconds of one run, with the checks of a plan's run."""
         started = self._clock()
         self._once(timed)
         return self._clock() - started
@@ -250,23 +244,21 @@ _SWEPT = np.ones(1 << 20, np.float32)
 
 
 def _elsewhere() -> None:
-    """Evict caches without a matrix product, after which BLAS threads would spin and take a processor."""
+    """Evict caches without a matrix product, after which BLAS threads would spin."""
     np.negative(_SWEPT, out=_SWEPT)
 
 
 _ROUNDS = 20
 _LEAST_SHARE = 0.05
 _TRUSTED = 0.1
-"""Relative error up to which a measurement has full weight."""
 
 
 def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None) -> Numbers:
     """Return the non-negative coefficients for which `rows` best predict `seconds`.
 
-    Errors are relative, so that long runs do not dominate. The most negative coefficient is removed until none is.
-    Outliers have less weight. `least` are absolute uncertainties; errors are relative to at least these.
-
-    Source: Huber: Robust Estimation of a Location Parameter (1964), by iteratively reweighted least squares.
+    Errors are relative, at least to the uncertainties `least`. The most negative coefficient is removed until none is.
+    Outliers have less weight (Huber: Robust Estimation of a Location Parameter, 1964, by iteratively reweighted least
+    squares).
     """
     times = np.asarray(seconds, dtype=np.float64)
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(times), -1)
@@ -289,10 +281,9 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
 def fit_line(
     rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None
 ) -> Numbers:
-    """Return non-negative a, b and c of a `Line`; see `fit`.
+    """Return non-negative a, b and c of a `Line`; `rows` are numbers of equal operations, FLOPs and bytes.
 
     hypot(x, y) is the sum of each side times its share in it, so shares of the previous round make the problem linear.
-    `rows` are [measurements, 3]: number of equal operations, FLOPs and bytes.
     """
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(seconds), 3)
     shares = np.full((len(seconds), 2), np.sqrt(0.5))
@@ -352,13 +343,11 @@ _BY_FLOPS = frozenset(
     }
 )
 _BY_BYTES = frozenset(OperationClass) - {OperationClass.NARROW, OperationClass.DEPTHWISE, OperationClass.RECURRENT}
-"""If FLOPs and bytes of a class are proportional, only one can be fitted."""
 _BLOCKS = (1, 4, 8, 16, 32)
 """Channels computed at once."""
 _CLEARLY = 0.8
 """A block size must reduce the error to this share."""
 _FARTHEST = 16.0
-"""Bound of credible quotients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +380,6 @@ def lines_of(pairs: Sequence[Pair]) -> dict[Kind, Line]:
 
 
 def _line(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least: Sequence[float]) -> Line:
-    """Return the line of least error; channel blocks must explain clearly more."""
     blocks = _BLOCKS if any(any(work.channels) for row in works for work in row) else _BLOCKS[:1]
     lines = [_fitted(kind, works, seconds, least, block) for block in blocks]
     off = [_off(line, works, seconds) for line in lines]
@@ -452,7 +440,7 @@ def line_of(lines: Lines, kind: Kind) -> Line | None:
 
 
 def work_seconds(lines: Lines, model: Model) -> float:
-    """Return the seconds of a model's operations; without a line they count as 0."""
+    """Return the seconds of a model's operations, as far as lines are known."""
     return sum(_seconds(lines, work) for work in work_of(model))
 
 
@@ -501,8 +489,7 @@ def launches_of(
 ) -> Launches:
     """Return launches and transfers: the time of light programs that their operations do not explain.
 
-    `segments` ran cold; `standalone_programs` ran repeatedly. If not `crosses` (on the host), transfers are part of the
-    launch.
+    `segments` ran cold. If not `crosses` (on the host), transfers are part of the launch.
     """
     several = len({timed.tensors for timed in segments}) > 1
     # With equal numbers of tensors, their cost is part of the launch.
@@ -526,11 +513,10 @@ def _least(programs: Sequence[ProgramTiming]) -> list[float]:
 
 
 _SLACK = 3.0
-"""Deviation of a factor from 1 that weighs as much as a network predicted 100 % wrong."""
+"""Deviation from 1 that weighs as much as a network predicted 100 % wrong."""
 _MOST = 4.0
 """Bound of factors and of their inverses."""
 _FEWEST = 6
-"""Minimum of networks for scaling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,10 +530,9 @@ class NetworkScaledCosts:
 
 
 def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, ProgramTiming]) -> NetworkScaledCosts:
-    """Return lines and launches scaled by non-negative factors per kind that fit the times of networks.
+    """Return lines and launches scaled by non-negative factors that fit the times of networks.
 
-    Robust least squares (`fit`) with a penalty for factors other than 1. Leave-one-out cross-validation gives the error
-    for unseen networks.
+    Robust least squares with a penalty for factors other than 1. Leave-one-out cross-validation gives the error.
     """
     kinds = list(lines)
     rows = {name: _network_row(lines, launches, kinds, timed) for name, timed in networks.items()}
@@ -591,16 +576,12 @@ def _scaled(line: Line, factor: float) -> Line:
 
 
 ROUNDS = 5
-"""Turns per program."""
 _SEGMENT_ROUNDS = 31
-"""Cold runs per segment."""
 _BUDGET_SECONDS = 20.0
 _TURN_SECONDS = 0.005
 _TENSORS = (1, 2, 4, 8)
 _LEAST_PROCESSOR_SHARE = 0.5
-"""Lower bound of the processors' share left by others, as their load varies."""
 _AT_ONCE = 4
-"""Probes timed in turns, with two chains each."""
 
 
 def calibrate(
@@ -613,11 +594,9 @@ def calibrate(
 ) -> Calibration:
     """Measure a device; takes up to about 30 seconds.
 
-    1. Short and long chains of operations are compiled, and refused classes recorded.
-    2. All are timed in turns, until the budget is spent.
-    3. Per kind, a line is fitted to the further links. Fusible operations are also measured after producers.
-    4. The unexplained time of light programs gives launch and transfers.
-    5. Small mixed networks scale the lines and show their error. The host's processors in use are counted.
+    Short and long chains of operations are timed in turns, and a line per kind is fitted to their differences. The
+    unexplained time of light programs gives launch and transfers. Small mixed networks scale the lines and show their
+    error.
 
     Args:
         device: its name.
@@ -659,7 +638,6 @@ def calibrate(
 
 
 def _uncontended_processors(processors: float, available_processors: float) -> float:
-    """Return the processors that the device would use without other load."""
     return max(
         processors, min(processors / max(available_processors / usable(), _LEAST_PROCESSOR_SHARE), float(usable()))
     )
@@ -709,8 +687,8 @@ def _calibration(
 def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Measurements:
     """Time all probes that the device can run, then networks and cold segments.
 
-    Batches are small, as each program may have threads of its own, and mix classes. Networks are compared with each
-    other, so as many as threads allow take turns.
+    Batches are small, as each program may have threads of its own. Networks are compared with each other, so as many as
+    possible take turns.
     """
     every, mixed = probes(), list(networks().items())
     batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), most_pools())

@@ -37,13 +37,9 @@ class Source(StrEnum):
     """Source of costs, best first."""
 
     MEASURED = "measured"
-    """This plan was timed here."""
     CALIBRATED = "calibrated"
-    """From a calibration of this device and driver version."""
     SIMULATED = "simulated"
-    """From the device's simulated clock."""
     MODELED = "modeled"
-    """From limits that the device declares."""
     ASSUMED = "assumed"
 
 
@@ -55,7 +51,7 @@ ASSUMED = Profile(
     transfer_bandwidth=1e9,
     operation_seconds=5e-6,
 )
-"""Slower than the CPU's assumption, so that no node moves to such a device on a guess."""
+"""Slow, so that no node moves to such a device on a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +62,22 @@ class DeviceCosts:
     profile: Profile
     """Limits; if calibrated, launch, transfers, and substitutes for unmeasured classes."""
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
-    """Measured, by class; the roofline of the profile for others."""
+    """Measured lines by class; the roofline of the profile applies to others."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
-    """Measured with a producer, by its class and their own."""
+    """Measured lines by class of the producer, then of the operation."""
     measured_sole_launch_seconds: float | None = None
     """None means the profile's launch."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
-    """Show the error of the costs."""
     processors: float = 0.0
     """Host processors in use during computation, if counted."""
     has_resident_values: bool = False
     """Values stay in its memory for its other segments."""
     notes: tuple[str, ...] = ()
-    """Sentences for the user."""
 
     off_by: float = 0.0
     """Relative error, if measured."""
     missing_cost_notes: tuple[str, ...] = ()
-    """Those that explain why no better costs are available."""
+    """Notes that explain why no better costs are available."""
 
     @property
     def sole_launch_seconds(self) -> float:
@@ -96,7 +90,7 @@ class DeviceCosts:
 
     @property
     def needs_processors(self) -> bool:
-        """Whether it uses so many host processors that overlap with another such device gains nothing."""
+        """True if overlap with another such device gains nothing, as both need many host processors."""
         return self.profile.host_memory or self.processors >= _GOOD_PART * usable()
 
     @property
@@ -145,7 +139,7 @@ def device_costs(
 
 
 def calibrated(calibration: Calibration, declared: Profile | None = None, notes: tuple[str, ...] = ()) -> DeviceCosts:
-    """Return the costs that a calibration measured; data types and layouts at boundaries stay as declared."""
+    """Return the costs that a calibration measured; boundary formats stay as declared."""
     lines, is_host = calibration.lines, calibration.device in HOSTS
     if calibration.unmeasured_classes:
         names = ", ".join(operation_class.value for operation_class in calibration.unmeasured_classes)
@@ -183,17 +177,15 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
 
 
 AROUND_A_DEVICE = 5e-6
-"""Session overhead per device segment, which calibrated programs do not include."""
+"""Session overhead per device segment."""
 AROUND_THE_HOST = 2e-6
 """The same per CPU segment between others."""
 _GOOD_PART = 0.4
-"""Of the usable processors."""
 _UNMEASURABLE_BANDWIDTH = 1e15
-"""Bytes per second if more bytes took no longer."""
 
 
 CONVERSION_BANDWIDTH = 4e9
-"""Assumed bytes per second, read plus written, of a cast on the host."""
+"""Assumed bytes per second of a cast on the host."""
 _IMAGE_RANK = 4
 
 
@@ -203,13 +195,10 @@ class Crossing:
 
     nbytes: Numbers
     dtypes: tuple[str, ...]
-    """Distinct; empty for unknown."""
     dtype_of: NDArray[np.int64]
-    """Positions in `dtypes`."""
     dense: NDArray[np.bool_]
     """Tensors of numbers, as far as known."""
     images: NDArray[np.bool_]
-    """Of rank 4."""
 
     @classmethod
     def of(cls, graph: Graph, names: Sequence[str], nbytes: Numbers) -> Crossing:
@@ -226,9 +215,8 @@ class Crossing:
     def seconds(self, profile: Profile) -> Numbers:
         """Return the seconds for each value to cross in either direction; infinite if it cannot.
 
-        Host memory costs nothing. A tensor takes a fixed time plus its bytes over the bandwidth; sequences and strings
-        do not cross. The host casts data types that the device does not accept. A channels-last device reorders tensors
-        of rank 4.
+        Host memory costs nothing. A tensor takes a fixed time plus its bytes over the bandwidth. The host casts data
+        types that the device does not accept; a channels-last device reorders images.
         """
         if profile.host_memory:
             return np.zeros_like(self.nbytes)
@@ -239,7 +227,7 @@ class Crossing:
     def resident_seconds(self, profile: Profile) -> Numbers:
         """Return the seconds at either end for each device-resident value; infinite if it cannot stay.
 
-        Channels-last devices still reorder it, because segments exchange tensors in the host's layout.
+        Segments exchange tensors in the host's layout, so channels-last devices still reorder it.
         """
         reordered = reorder_seconds(profile, self.nbytes) if profile.channels_last else np.zeros_like(self.nbytes)
         return np.where(self.dense, np.where(self.images, reordered, 0.0), np.inf)
@@ -268,7 +256,7 @@ def reorder_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
 Groups = tuple[tuple[int, ...], ...]
 
 MOST_OPERATIONS = 20_000
-"""Limit of operations to ask about, because a device nearly compiles them to answer."""
+"""Limit of operations to ask about, as a device nearly compiles them to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +264,9 @@ class Fusion:
     """Fusion of nodes by one device."""
 
     groups: Groups = ()
-    """Disjoint groups of several nodes that run as one."""
     free: frozenset[int] = frozenset()
     """Nodes that cost nothing."""
     note: str = ""
-    """Reason why the device was not asked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +276,7 @@ class FusedGraph:
     original: Graph
     graph: Graph
     parts: Groups
-    """Per atom of `graph`, its atoms of `original`."""
+    """Atoms of `original` in each atom of `graph`."""
 
     def verdicts(self, verdicts_by_device: Mapping[str, Sequence[Verdict]]) -> dict[str, tuple[Verdict, ...]]:
         """Return verdicts on the atoms of `graph`: the first refusal counts."""
@@ -315,10 +301,7 @@ class FusedGraph:
 def fused_groups(
     graph: Graph, conversion: Conversion, context: Context, verdicts: Sequence[Verdict], *, most: int = MOST_OPERATIONS
 ) -> Fusion:
-    """Ask an adapter IR device what it would fuse if it got all that it supports.
-
-    Beyond `most` operations it is not asked.
-    """
+    """Ask an adapter IR device what it would fuse if it got all that it supports, up to `most` operations."""
     supported_nodes = [node for atom, verdict in zip(graph.atoms, verdicts, strict=True) if verdict for node in atom]
     operations = sorted(operation for node in supported_nodes for operation in conversion.operations[node])
     if not operations:
@@ -335,7 +318,7 @@ def fused_groups(
 def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], runs_as: Sequence[str]) -> Fusion:
     """Return the fusion described by one text per operation; an empty one if their number differs.
 
-    Nodes of operations with equal texts are a group. An atom whose operations are all NO_OPERATION is free.
+    Nodes of operations with equal texts are a group. An atom of only NO_OPERATION is free.
     """
     if len(runs_as) != len(operations):
         return Fusion()
@@ -376,7 +359,7 @@ def fuse_atoms(graph: Graph, fusions: Iterable[Fusion]) -> FusedGraph:
 
 
 def _order(graph: Graph, atoms: Groups) -> tuple[Sequence[int], Sequence[int]]:
-    """Return atoms in topological order (Kahn's algorithm), and those on or after a cycle."""
+    """Return atoms in topological order (Kahn's algorithm), and atoms on or after a cycle."""
     atom_of = {node: atom for atom, nodes in enumerate(atoms) for node in nodes}
     readers: list[set[int]] = [set() for _ in atoms]
     waiting = [0] * len(atoms)
@@ -417,7 +400,6 @@ class CostTable:
     prices: Prices
     sources: Mapping[str, Source]
     notes: tuple[str, ...]
-    """Sentences for the user."""
     on_host: Numbers
     """Seconds of each node by itself on the host."""
 
@@ -428,7 +410,7 @@ class CostTable:
         return self.prices.devices
 
     def sole_launch_savings(self, device: str) -> float:
-        """Return the seconds by which a sole launch is shorter than one between other segments."""
+        """Return the seconds by which a sole launch is shorter."""
         return float(self.prices.launch[self.devices.index(device)]) - self.sole_launch_seconds[device]
 
 
@@ -439,10 +421,10 @@ def cost_table(
     costs: Mapping[str, DeviceCosts],
     fusions: Mapping[str, Fusion] | None = None,
 ) -> CostTable:
-    """Return the prices of `graph`. Linear in the graph.
+    """Return the prices of `graph`, in linear time.
 
-    A fused group is a unit: FLOPs are summed, and bytes counted at its boundary; on a calibrated device its operations'
-    seconds are summed. The host prices every node by itself, so that its prices do not depend on other devices.
+    A fused group is a unit, with bytes counted at its boundary. The host prices every node by itself, so that its
+    prices do not depend on other devices.
     """
     devices, fusions = tuple(verdicts), fusions or {}
     work = GraphWork(graph.original, conversion)
@@ -517,7 +499,6 @@ def _run(
 
 
 def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
-    """Return the seconds of every node on the host; copies of another node are free."""
     seconds = costs.seconds(work.per_node(company=costs.is_measured), work.dtypes)
     seconds[list(work.conversion.per_node.copies)] = 0.0
     return seconds

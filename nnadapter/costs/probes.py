@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 SHORT, LONG = 1, 5
-"""Lengths of chains."""
 
 Link = Callable[[ModelBuilder, int, int], int]
 """(builder, operand, number of the link) -> result of the same type."""
@@ -37,7 +36,6 @@ class OperationWork:
     kind: Kind
     flops: float
     nbytes: float
-    """Read and written, weights included."""
     channels: tuple[int, int] = (0, 0)
 
 
@@ -46,7 +44,6 @@ class Probe:
     """Chain of one operation at one size."""
 
     kind: Kind
-    """Of the further links."""
     dimensions: tuple[int, ...]
     link: Link
 
@@ -60,7 +57,7 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """Return every probe, small ones first, and a kind before those that depend on it."""
+    """Return every probe, small ones first, and kinds after the kinds that they depend on."""
     convolution, matrix, light = OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.ELEMENTWISE
     tables, images = ((16, 64), (256, 64), (1024, 256)), ((1, 16, 14, 14), (1, 32, 28, 28), (1, 64, 56, 56))
     products = ((16, 64), (256, 64), (1024, 128))
@@ -161,7 +158,7 @@ def _sizes(kind: Kind, link: Link, sizes: tuple[tuple[int, ...], ...]) -> tuple[
 
 
 def random_constant(*dimensions: int) -> Array:
-    """Return deterministic numbers of which sums over all axes except the first stay near 1."""
+    """Return deterministic numbers, scaled so that sums over all axes except the first stay near 1."""
     fan_in = max(1.0, float(np.prod(dimensions[1:])))
     generator = np.random.default_rng(dimensions)
     numbers: Array = generator.standard_normal(dimensions, np.float32)
@@ -314,7 +311,6 @@ def _convolutions(builder: ModelBuilder, value: int) -> int:
 
 
 def _products(builder: ModelBuilder, value: int) -> int:
-    """Product with few rows, so that reading weights takes as long as computing."""
     _, width = builder.type_of(value).dimensions
     return _add(builder, "RELU", [_product(builder, value, width, width)])
 
@@ -343,7 +339,6 @@ def _product(builder: ModelBuilder, value: int, rows: int, columns: int) -> int:
 
 
 def _small(builder: ModelBuilder, value: int) -> int:
-    """Operations so small that fixed costs dominate."""
     _, width = builder.type_of(value).dimensions
     left, right = builder.add_operation("SPLIT", [value], {"axis": 1, "split": (width // 4, width - width // 4)})
     value = _add(builder, "CONCAT", [right, left], axis=1)
@@ -360,7 +355,6 @@ def _shrinking(builder: ModelBuilder, value: int) -> int:
 
 
 def _joined(builder: ModelBuilder, value: int) -> int:
-    """DenseNet block."""
     channels = builder.type_of(value).dimensions[1]
     scale, shift = (builder.add_constant(f"{name}{value}", random_constant(channels, 1, 1)) for name in ("s", "t"))
     hidden = _add(builder, "ADD", [_add(builder, "MUL", [value, scale]), shift])
@@ -370,7 +364,6 @@ def _joined(builder: ModelBuilder, value: int) -> int:
 
 
 def _separable(builder: ModelBuilder, value: int) -> int:
-    """Inverted bottleneck with squeeze-and-excitation."""
     channels = builder.type_of(value).dimensions[1]
     wide, branch = 3 * channels, value
     weight = _constant(builder, branch, wide, channels, 1, 1)

@@ -28,33 +28,24 @@ class OperationClass(StrEnum):
 
     CONVOLUTION = "convolution"
     NARROW = "narrow"
-    """Convolutions with few input channels, as of images."""
     MATRIX = "matrix"
-    """Matrix products and attention."""
     PAIRED = "paired"
-    """Products of two computed tensors, which cannot be packed in advance as weights are."""
+    """Products of two computed tensors, without weights to pack."""
     RECURRENT = "recurrent"
-    """Sequences of dependent products."""
     DEPTHWISE = "depthwise"
     """Convolutions with one input channel per group."""
     SUM_NORMALIZATION = "sum normalization"
-    """Normalizations of the sum of two computed [batch, rows, width] tensors, often one kernel."""
+    """Normalizations of the sum of two computed [batch, rows, width] tensors."""
     NORMALIZATION = "normalization"
-    """Several passes over a tensor: softmax, layer normalization."""
     REDUCTION = "reduction"
-    """Sums, extremes and pooling."""
     FUNCTION = "function"
     """Elementwise functions of many steps: exp, erf, GELU."""
     PIECEWISE = "piecewise"
-    """Elementwise functions of simple pieces, which only some engines fuse."""
     ELEMENTWISE = "elementwise"
     """Arithmetic, comparisons, casts."""
     MOVEMENT = "movement"
-    """Copies in another order or place."""
     OTHER = "other"
-    """External, or computed by a custom kernel."""
     VIEW = "view"
-    """No traffic."""
     LAYOUT = "layout"
     """Layout change between convolutions and other operations; see `layout_changes`."""
 
@@ -71,10 +62,7 @@ CLASS_OF_TYPE: Mapping[str, OperationClass] = MappingProxyType(
 
 
 def channels_of(model: Model, operation: Operation) -> tuple[int, int]:
-    """Return a convolution's input channels, 0 if they are narrow, and output channels per group.
-
-    Other operations return (0, 0).
-    """
+    """Return a convolution's input channels, 0 if narrow, and output channels per group; (0, 0) for others."""
     if operation.type != "CONV_2D":
         return 0, 0
     group = operation.attributes["group"]
@@ -101,7 +89,6 @@ def class_of(model: Model, operation: Operation) -> OperationClass:
 
 
 def _is_sum(model: Model, operand: int) -> bool:
-    """Return whether an operand is the sum of two computed [batch, rows, width] tensors."""
     maker = model.producer.get(operand)
     if maker is None or model.operations[maker].type != "ADD":
         return False
@@ -120,7 +107,7 @@ PRODUCER_CLASSES: Mapping[OperationClass, OperationClass] = MappingProxyType(
         OperationClass.PAIRED: OperationClass.MATRIX,
     }
 )
-"""Class -> producer class. A standalone fusible operation counts as `ELEMENTWISE`."""
+"""Class -> producer class; a standalone fusible operation counts as `ELEMENTWISE`."""
 _FIRST = {OperationClass.CONVOLUTION: 0, OperationClass.MATRIX: 1, OperationClass.ELEMENTWISE: 2}
 
 
@@ -153,11 +140,9 @@ def producers_of(
     """Return the producer class that each operation is fused with; None if standalone.
 
     1. The operation is fusible, and reads a value of its own size.
-    2. Only fusible operations read that value, and it is none of `external_values`.
+    2. Only fusible operations read that value, and it is not external.
     3. An operation after a fused one has the same producer class.
-    4. After a convolution it reads no smaller computed value: to broadcast that, engines give up their layout.
-
-    Readings are in topological order.
+    4. After a convolution it broadcasts no computed value, for which engines give up their layout.
     """
     spread = {reading.consumer for reading in readings if not reading.fits}
     needed = {
@@ -188,8 +173,7 @@ def layout_changes(
 ) -> list[Reading]:
     """Return the edges at which a tensor changes layout, once per value and direction.
 
-    Operations fused with a convolution count as convolutions; reductions and views accept any layout. `carriers` are
-    from `producers_of`.
+    Operations fused with a convolution count as convolutions; reductions and views accept any layout.
     """
 
     def is_convolution(number: int) -> bool:
@@ -219,11 +203,9 @@ class MeasuredWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Timed operations, relative to the line."""
 
     flops: Annotated[float, Meta(ge=0)]
-    """Of one operation, with padded channels."""
     nbytes: Annotated[float, Meta(ge=0)]
-    """Of one operation."""
     padding: Annotated[float, Meta(ge=1)]
-    """FLOPs with padding over those without."""
+    """FLOPs with padding over FLOPs without it."""
     quotient: Annotated[float, Meta(gt=0)]
     """Measured over predicted seconds."""
     trust: Annotated[float, Meta(ge=0, le=1)]
@@ -233,21 +215,16 @@ class MeasuredWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"measured_work": "seen"}):
     """Measured seconds of one kind of operation: a + hypot(b x flops, c x bytes).
 
-    Arithmetic and traffic overlap only partly. Channels are padded to blocks. Effects of caches and kernels at certain
-    sizes fit no line, so near timed sizes the measured quotients correct it (kernel regression: Nadaraya and Watson,
-    1964).
+    Arithmetic and traffic overlap only partly. Near timed sizes the measured quotients correct the line, because of
+    caches and kernels (kernel regression: Nadaraya and Watson, 1964).
     """
 
     seconds: Seconds
-    """a."""
     seconds_per_flop: Seconds
-    """b."""
     seconds_per_byte: Seconds
-    """c, weights included."""
     error: Seconds
     """Median of |line - measured| / measured."""
     block: Annotated[int, Meta(ge=1)] = 1
-    """Channels computed at once."""
     measured_work: tuple[MeasuredWork, ...] = ()
 
     def per_operation(self, work: float) -> float:
@@ -255,7 +232,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
         return float(self.of(np.array([work]), np.array([work]))[0])
 
     def of(self, flops: Numbers, nbytes: Numbers, channels: Numbers | None = None) -> Numbers:
-        """Return the seconds of each operation; `channels` are [operations, 2], 0 for none."""
+        """Return the seconds of each operation; `channels` are [operations, 2]."""
         padding = np.ones_like(flops) if channels is None else padding_of(channels, self.block)
         padded_flops = flops * padding
         seconds: Numbers = self.seconds + np.hypot(padded_flops * self.seconds_per_flop, nbytes * self.seconds_per_byte)
@@ -278,11 +255,11 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 _REACH = np.log(2.0)
 """Kernel bandwidth, as the logarithm of a size ratio."""
 _DOUBT = 0.25
-"""Weight of the line; a measurement of the exact size has 1."""
+"""Weight of the line; an exact measurement has 1."""
 
 
 def padding_of(channels: Numbers, block: int) -> Numbers:
-    """Return FLOPs of entire blocks over FLOPs; `channels` are [operations, 2], 0 for none."""
+    """Return FLOPs of entire blocks over FLOPs; `channels` are [operations, 2]."""
     some = np.maximum(channels, 1.0)
     padded_channels = np.where(channels > 0, np.ceil(some / block) * block, 1.0)
     padding: Numbers = (padded_channels / some).prod(axis=1)
@@ -290,7 +267,7 @@ def padding_of(channels: Numbers, block: int) -> Numbers:
 
 
 def roofline(profile: Profile, flops: Numbers, nbytes: Numbers, peaks: Numbers | float | None = None) -> Numbers:
-    """Return the seconds of each operation by a device's limits; `peaks` depend on data types.
+    """Return the seconds of each operation by a device's limits.
 
     Source: Williams, Waterman, Patterson: Roofline (CACM 2009).
     """
@@ -304,7 +281,6 @@ UNKNOWN_DIMENSION = 1024
 _UNKNOWN_ITEM_BYTES = 4
 _RANK = {each: rank for rank, each in enumerate(CLASSES)}
 _PICKING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
-"""ONNX ops that read only as much of their first input as they produce."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,19 +289,16 @@ class UnitWork:
 
     flops: Numbers
     nbytes: Numbers
-    """Across the unit's boundary; 0 for views."""
     classes: Indices
-    """Positions in `CLASSES`."""
     dtypes: Indices
     """Positions in `GraphWork.dtypes`, of the main operation's first input."""
     producer_classes: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Positions in `CLASSES`; -1 for standalone, empty if not requested."""
+    """Positions in `CLASSES`, -1 if standalone; empty if not requested."""
     channels: Numbers | None = None
     """[units, 2] of the main node, if requested."""
     changed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    """[layout changes] Reading unit."""
+    """Units that read the values."""
     changed_bytes: Numbers = field(default_factory=lambda: np.zeros(0))
-    """[layout changes]"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,7 +333,7 @@ class GraphWork:
 
     @cached_property
     def flops(self) -> Numbers:
-        """Per node; 0 if unknown."""
+        """FLOPs by node; 0 if unknown."""
         return np.array([flops or 0 for flops in self.conversion.flops], dtype=np.float64)
 
     @cached_property
@@ -381,7 +354,6 @@ class GraphWork:
 
     @cached_property
     def _kinds(self) -> tuple[Indices, Indices]:
-        """Class and data type per node."""
         place = {dtype: position for position, dtype in enumerate(self.dtypes)}
         dtypes = [place[dtype] for dtype in self._first_dtypes]
         return _classes(self.conversion), np.array(dtypes, dtype=np.int64)
@@ -391,7 +363,7 @@ class GraphWork:
         return _channels(self.conversion)
 
     def per_node(self, *, company: bool) -> UnitWork:
-        """Return the work of every node by itself; see `of` for `company`."""
+        """Return the work of every node by itself."""
         standalone = self.conversion.per_node
         members = np.array(standalone.nodes, dtype=np.int64)
         flops, (classes, dtypes) = self.flops.copy(), self._kinds
@@ -415,7 +387,6 @@ class GraphWork:
 
     @cached_property
     def _reads(self) -> tuple[Indices, Indices, Numbers]:
-        """Node, value and bytes of every read."""
         column, nbytes = self.column, self.nbytes
         rows = [(index, column[name]) for index, node in enumerate(self.graph.nodes) for name in node.reads]
         picked = {
@@ -432,12 +403,11 @@ class GraphWork:
 
     @cached_property
     def _makers(self) -> Indices:
-        """Position of each value's producer, or -1."""
         producer = self.graph.producer
         return np.array([producer.get(name, -1) for name in self.names], dtype=np.int64)
 
     def of(self, unit_of: Sequence[int] | Indices, units: int, *, with_fusion_context: bool) -> UnitWork:
-        """Return the work of units; `with_fusion_context` adds producer classes, channels and layout changes."""
+        """Return the work of units, with producer classes, channels and layout changes if asked."""
         unit = np.asarray(unit_of, dtype=np.int64)
         classes, dtypes = self._kinds
         main = _mains(unit, units, self.flops, classes)
@@ -507,7 +477,6 @@ def _classes(conversion: Conversion) -> Indices:
 
 
 def _channels(conversion: Conversion) -> Numbers:
-    """Return [nodes, 2] channels: the maximum over a node's operations."""
     model = conversion.model
     rows = [
         max((channels_of(model, model.operations[operation]) for operation in operations), default=(0, 0))
@@ -544,13 +513,11 @@ class WeightBytes:
     """Bytes of the constants that segments read."""
 
     per_device: Mapping[str, int]
-    """Each constant once per device."""
     total: int
-    """Each constant once."""
 
 
 def weight_bytes(plan: Plan) -> WeightBytes:
-    """Return the bytes of constants; they load at compilation, so a run only reads them."""
+    """Return the bytes of constants, which load at compilation."""
     nbytes = {name: plan.graph.value(name).nbytes or 0 for step in plan.steps for name in step.constants}
     weights_by_device: dict[str, set[str]] = {}
     for step in plan.steps:

@@ -29,7 +29,6 @@ class Absent(NamedTuple):
 
     device: str
     kind: str
-    """Class name of the error."""
     message: str
 
 

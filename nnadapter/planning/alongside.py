@@ -14,13 +14,12 @@ from nnadapter.planning.settling import Partitioning
 from partition.plan import Plan
 
 _HANDING_SECONDS = 100e-6
-"""Seconds to hand a step to a thread and to learn of its end."""
 _LEAST_SECONDS = 200e-6
 _LEAST_SHARE = 0.1
 
 
 def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
-    """Return the overlap of a plan's steps; `reads` are inputs of programs besides those of steps."""
+    """Return the overlap of a plan's steps; `reads` are additional inputs of their programs."""
     plan = partitioning.plan
     enqueued, sharing = enqueued_of(plan, partitioning.setting.streaming), _sharing(partitioning)
     if not enqueued and sharing is None:  # nearly always
@@ -50,7 +49,6 @@ def _known(partitioning: Partitioning) -> set[str]:
 def _threaded_segments(
     partitioning: Partitioning, needs: Sequence[frozenset[int]], sharing: Sequence[str]
 ) -> frozenset[int]:
-    """Return the segments to run in threads, if that pays."""
     plan, known = partitioning.plan, _known(partitioning)
     if not _are_apart(plan, needs) or not _is_sized(plan):
         return frozenset()
@@ -98,7 +96,6 @@ def _handed(plan: Plan, needs: Sequence[frozenset[int]], own: str) -> frozenset[
 
 
 def _elapsed(plan: Plan, needs: Sequence[frozenset[int]], seconds: Sequence[float], handed: frozenset[int]) -> float:
-    """Return the simulated seconds of a run."""
     now, done = 0.0, [0.0] * len(seconds)
     free: dict[str, float] = {}
     for step, needed in zip(plan.steps, needs, strict=True):

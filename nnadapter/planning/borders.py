@@ -21,7 +21,6 @@ from partition import Plan, Step, Value
 _IMAGE_RANK = 4
 Price = Callable[[Numbers], Numbers]
 Move = tuple[str, ValuePlace, ValuePlace, float | None]
-"""Kind, source, target and seconds of an operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,6 @@ class _Walk:
         self._lies: dict[str, set[str]] = {name: {host} for name in plan.graph.inputs}
         """Value -> devices that hold it."""
         self._moves: dict[tuple[object, ...], _Moves] = {}
-        """Cache by device and value type."""
         self._used: dict[tuple[str, str], list[int]] = {}
         """(value, device) -> segments that produce or read it there."""
 
@@ -78,7 +76,6 @@ class _Walk:
         return device == self._host or not (known.has_resident_values or declared)
 
     def _around(self, step: Step) -> None:
-        """Add the operations of a step on a device with its own memory."""
         stays = step.segment in self._saving
         for name in step.inputs:
             lies, moves = self._lies.setdefault(name, {self._host}), self._moves_of(name, step.device)

@@ -1,4 +1,4 @@
-"""Bounds of dynamic sizes: those that a device declares, and shapes between which a dynamic plan holds.
+"""Bounds of dynamic sizes: limits that a device declares, and shapes between which a dynamic plan holds.
 
 A dynamic plan needs non-empty tensors and the same folded nodes at all sizes. It is checked by specialization at the
 smallest and largest sizes seen; sizes inside a model are assumed to change monotonically with its inputs.
@@ -59,7 +59,6 @@ class Bounds:
     least: Mapping[str, tuple[int, ...]]
     most: Mapping[str, tuple[int, ...]]
     unread: frozenset[str] = frozenset()
-    """Inputs that nothing reads."""
 
     @cached_property
     def _rows(self) -> tuple[tuple[int, ...], tuple[float, ...]]:

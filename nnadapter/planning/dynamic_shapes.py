@@ -64,7 +64,7 @@ def _has_elements(specialized: Specialized, index: int) -> bool:
 
 
 def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
-    """Return the plan with every atom after the producers of values whose sizes it needs.
+    """Return the plan with every atom after the producers of all values and sizes that it needs.
 
     With static shapes a node may run before a value of which it needs only the size. Here it moves to a later segment,
     or to a new one at the end. Adapter IR segments receive sizes or compute them.
@@ -159,7 +159,6 @@ def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
 
 
 def _is_decided(partitioning: Partitioning) -> bool:
-    """Return whether more than verdicts decides the placement."""
     demands, constraints = partitioning.judgment.demands, partitioning.setting.constraints
     told = demands.applied is not None or demands.bound is not None or demands.whole is not None
     return (
@@ -225,13 +224,12 @@ class DynamicPartitioning:
     fillable: Mapping[int, SpecializablePart] = field(default_factory=dict)
     """Segments to specialize per set of sizes; devices are not asked yet."""
     why_fixed: str = ""
-    """Reason for the first of them."""
     unchecked: str = ""
     """Indices to check per shape, as text."""
 
     @cached_property
     def is_looked_through(self) -> bool:
-        """Whether a segment is on an ONNX device, whose engine requires non-empty tensors."""
+        """True if an ONNX device has a segment, because its engine requires non-empty tensors."""
         by_name = self.partitioning.setting.by_name
         used = (by_name[step.device] for step in self.partitioning.plan.steps)
         return any(device.accelerates and not device.takes_ir for device in used)
@@ -315,7 +313,7 @@ def growing_inputs(prepared: Prepared) -> dict[str, int]:
 
 
 def unread_inputs(prepared: Prepared) -> frozenset[str]:
-    """Return inputs that no output depends on, such as those of an untaken branch."""
+    """Return inputs that no output depends on, such as inputs of an untaken branch."""
     graph = prepared.graph
     read, waiting = set[str](), list(graph.outputs)
     while waiting:
@@ -332,7 +330,6 @@ def _is_concat(node: OnnxNode) -> bool:
 
 
 def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupported]:
-    """Yield decisions that other shapes could change."""
     setting, graph = partitioning.setting, partitioning.plan.graph
     constraints = setting.constraints
     if constraints.rules.limits != Limits():
@@ -362,7 +359,6 @@ def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupporte
 
 
 def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion | None) -> Iterator[Unsupported]:
-    """Yield nodes that a device refused here and may take at other sizes."""
     graph = partitioning.plan.graph
     for device in partitioning.setting.devices:
         verdicts = partitioning.judgment.support.verdicts.get(device.name, ()) if device.accelerates else ()
@@ -403,7 +399,6 @@ class _OpenSegment:
 
     part: Part
     piece: AdmittedSegment | None
-    """None for the host, or if specialized."""
     why_fixed: str = ""
     """Reason why it is specialized per set of sizes."""
 
@@ -411,7 +406,6 @@ class _OpenSegment:
 def _open_segments(
     partitioning: Partitioning, plan: Plan, parts: DynamicParts, conversion: DynamicConversion | None
 ) -> list[_OpenSegment] | Unsupported:
-    """Return the segments in dynamic form, or the first refusal."""
     model, segments = partitioning.model, list[_OpenSegment]()
     for step in plan.steps:
         device = partitioning.setting.by_name[step.device]
@@ -433,7 +427,6 @@ def _open_segments(
 def _by_sizes(
     plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion
 ) -> tuple[GuardedShapes, dict[int, SpecializablePart]]:
-    """Return the guarded shapes, and the segments to specialize."""
     known = _known_values(conversion)
     given = _shape_derived_values(plan, [segment for segment in segments if not segment.why_fixed], known)
     sizes = GuardedShapes(conversion.shapes, conversion.trace, shape_derived_values_of(conversion, given))
@@ -469,7 +462,6 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
 
 
 def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment | Unsupported | None:
-    """Return the segment if its device admits it; None for the host."""
     if device.is_host:
         return None
     if isinstance(part.model, Model):

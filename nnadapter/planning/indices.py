@@ -213,7 +213,7 @@ def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequenc
 
 
 def indices_hold(model: ShapedModel, plan: Plan, devices: frozenset[str], specialized: Specialized) -> bool:
-    """Return whether shape-derived indices are in range; `devices` are those without checks of their own."""
+    """Return whether shape-derived indices are in range, on devices that do not check them."""
     view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
     readers = (reader for step in plan.steps if step.device in devices for reader in _view_of(model, plan, step)[1])
     return all(
@@ -243,7 +243,7 @@ def checks_by_segment(
 ) -> Mapping[int, tuple[IndexCheck, ...]]:
     """Return the index checks before each step, by segment.
 
-    `devices` are those without checks of their own. On the host, only indices that ONNX Runtime ignores are checked.
+    `devices` do not check indices. On the host, only indices that ONNX Runtime ignores are checked.
     """
     found = dict[int, tuple[IndexCheck, ...]]()
     outputs = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}

@@ -35,9 +35,9 @@ class Support:
     """Verdicts of all devices asked, on every atom."""
 
     verdicts: Mapping[str, Verdicts]
-    """In order of preference, without an unneeded last resort. Withdrawals are refusals here."""
+    """Verdicts by device in order of preference. An unneeded last resort is left out, and withdrawals are refusals."""
     on_host: Verdicts
-    """Regardless of rules."""
+    """The host's verdicts regardless of rules."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -94,7 +94,6 @@ def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Ve
 
 
 def _of_domains(device: SessionDevice, verdict: Verdict, operation: Operation) -> Verdict:
-    """Refuse a CUSTOM operation of a domain that the device does not declare."""
     domain = operation.attributes["domain"] if operation.type == CUSTOM else ""
     if operation.type != CUSTOM or domain in device.capability.domains:
         return verdict

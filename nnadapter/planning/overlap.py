@@ -16,7 +16,6 @@ class ValuePlace:
     """Location and format of a value. Source: Place in Paddle Lite."""
 
     target: str
-    """Driver; `cpu` is the host."""
     device_id: str
     layout: str
     """`NCHW`, `NHWC`, or empty."""
@@ -36,7 +35,6 @@ class BoundaryOperation:
     target: ValuePlace
     nbytes: int | None
     seconds: float | None
-    """Prediction, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +53,6 @@ class HostWait:
 
     device: str
     segment: int
-    """Last one to finish."""
     waiting_segment: int | None
     """None for the end of the run."""
 
@@ -67,11 +64,9 @@ class Boundaries:
     operations: tuple[BoundaryOperation, ...] = ()
     device_resident: tuple[DeviceResidentValue, ...] = ()
     host_waits: tuple[HostWait, ...] = ()
-    """For asynchronous segments; others block the host."""
+    """Waits for asynchronous segments; others block the host."""
     enqueued_segments: tuple[int, ...] = ()
-    """On a stream of their device."""
     threaded_segments: tuple[int, ...] = ()
-    """In a thread of their device."""
 
 
 def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
@@ -98,9 +93,9 @@ class Overlap(NamedTuple):
     """Asynchronous segments of a plan, and waits for them."""
 
     enqueued_segments: frozenset[int] = frozenset()
-    """On a stream of their device."""
+    """Segments on a stream of their device."""
     threaded_segments: frozenset[int] = frozenset()
-    """In a thread of their device."""
+    """Segments in a thread of their device."""
     host_waits: tuple[HostWait, ...] = ()
     """Every other segment blocks the host."""
     awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})

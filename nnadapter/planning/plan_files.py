@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 FORMAT = "nnadapter plan"
 FORMAT_VERSION = 1
-"""Increased when keys change."""
 
 
 Named = Annotated[str, Meta(min_length=1)]
@@ -41,7 +40,7 @@ class PlanEntry(
 
     name: Named
     op_type: Named
-    """With `domain::` unless the op is ONNX's own."""
+    """Prefixed by `domain::` unless the op is ONNX's own."""
     output: str
     """First output in use, if any."""
     content_hash: Named
@@ -54,15 +53,12 @@ class PlanFile:
     """Saved placement and its context."""
 
     model: str
-    """For readers; it need not match."""
     devices: Mapping[str, str]
     """Name -> version, in order of preference."""
     policy: str
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     entries: tuple[PlanEntry, ...] = ()
-    """One per node that runs."""
     source: str = field(default="the plan", compare=False)
-    """Name for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +156,6 @@ class MatchedPlan:
     """Plan matched to a model."""
 
     placement: Mapping[int, str]
-    """Atom -> device."""
     unmatched_entries: tuple[UnmatchedEntry, ...]
 
 
@@ -275,7 +270,6 @@ _POSITION = re.compile(r"_\d+(_\d+)?")
 
 
 def _own_name(side: _Side) -> str:
-    """Return the name unless it is only op type and position."""
     op_type = side.op_type.rpartition("::")[2]
     numbered = side.name.startswith(op_type) and _POSITION.fullmatch(side.name, len(op_type))
     return "" if numbered else side.name
@@ -286,7 +280,6 @@ def _own_output(side: _Side) -> str:
 
 
 def _nameless(side: _Side) -> str:
-    """Return the content hash of a node without a name or output of its own."""
     return "" if _own_name(side) or _own_output(side) else side.content_hash
 
 
@@ -322,7 +315,6 @@ def _matched(entries: Sequence[PlanEntry], model_nodes: Sequence[_ModelNode]) ->
 
 
 def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[int]]:
-    """Return the indices by key, without keys that have an empty part."""
     indices_by_key: dict[Hashable, list[int]] = {}
     for key, index in pairs:
         if all(key):

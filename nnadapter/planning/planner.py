@@ -96,7 +96,7 @@ class Variant:
     conversions: Conversions = field(init=False)
     _by_host: tuple[Hashable, Verdicts] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
-    """Atoms, by their nodes' names, whose split was offered in vain."""
+    """Atoms, by their nodes' names, that devices also refuse node by node."""
     _calls: KernelCalls | None = None
     _dequantized: Variant | None = None
 
@@ -176,7 +176,6 @@ class Variant:
         return completed(Judgment(model, support, Demands()), self.setting)
 
     def _ask(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
-        """Return a device's verdicts; the host's are cached, as it judges operators by name."""
         if not device.is_host:
             return self._asked(device, model)
         known, verdicts = self._by_host
@@ -203,9 +202,7 @@ class Variant:
 
 
 _DEEPEST = 4
-"""Of nested function expansions."""
 _MOST_VARIANTS = 4
-"""Cached variants besides the model's own (LRU)."""
 
 TakenBack = Mapping[str, Mapping[str, Unsupported]]
 ALL = ""
@@ -217,7 +214,7 @@ _Key = tuple[Variant, frozenset[str]]
 class _Expanded:
     variant: Variant
     wholes: tuple[str, ...]
-    """Per node, the node of the parent variant that it was expanded from."""
+    """Original node of the parent variant, per node."""
 
 
 def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
@@ -240,11 +237,10 @@ class Planner:
     setting: Setting
     refused_by_host: Refused = field(default_factory=dict)
     withdrawn_nodes: TakenBack = field(default_factory=dict)
-    """Per device, withdrawn nodes and reasons; ALL covers every node."""
+    """Withdrawn nodes and reasons by device; ALL covers every node."""
     _own: Variant = field(init=False)
     _variants: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("variants of a model", _MOST_VARIANTS))
     _hopeless: set[str] = field(default_factory=set)
-    """Nodes whose bodies devices refuse at all shapes."""
     _drafts: Drafts = field(default_factory=Drafts)
     _lock: Lock = field(default_factory=new_lock)
 
@@ -326,9 +322,9 @@ class Planner:
     def _step(
         self, variant: Variant, before: Judgment, bodies: Bodies, lasting: set[str]
     ) -> tuple[Variant, Judgment] | None:
-        """Expand those of `bodies` that are worth it; return the new variant and its judgment, if any.
+        """Expand some of `bodies` if worth it; return the new variant and its judgment, if any.
 
-        `lasting` receives nodes whose refusal is assumed to hold at all shapes.
+        `lasting` receives nodes that are assumed to be refused at all shapes.
         """
         variant.refused_at_all_shapes = {}
         homeless = unplaceable_nodes(before.model.graph, _of_all(before))
@@ -373,5 +369,4 @@ class Planner:
 
 
 def _of_all(judgment: Judgment) -> Answers:
-    """Return the verdicts of every device, including host and last resort."""
     return list(judgment.support.verdicts.values())

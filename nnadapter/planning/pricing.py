@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Costs = Mapping[str, DeviceCosts]
 RunsAs = Sequence[str]
-"""Per operation, a text that fused ones share; empty if unknown."""
+"""Texts per operation that fused ones share; empty if unknown."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,7 +41,7 @@ class PlanPrice:
     graph: FusedGraph
     segments: tuple[SegmentPrice, ...]
     benefits: tuple[float | None, ...]
-    """Per step, the saving over the CPU; None on the CPU, or if unknown."""
+    """Savings over the CPU by step; None on the CPU, or if unknown."""
     on_cpu: float | None
     """Everything on the CPU regardless of rules, if possible."""
 
@@ -87,7 +87,7 @@ def cpu_table(
 
 
 def price_plan(plan: Plan, table: CostTable, graph: FusedGraph, cpu: CostTable) -> PlanPrice:
-    """Return the price of a plan whose segments split no atom of `graph`."""
+    """Return the price of a plan; no segment boundary may split an atom of `graph`."""
     prices = table.prices
     home = {plan.graph.atom_of[node]: step.segment for step in plan.steps for node in step.nodes}
     held: list[list[int]] = [[] for _ in plan.steps]
@@ -182,7 +182,6 @@ def _pieces(candidate: Candidate) -> bool:
 
 
 def _doubt(candidate: Candidate, cpu: Candidate, prices: Prices, costs: Mapping[str, DeviceCosts]) -> float:
-    """Return the seconds that a placement has to save."""
     host = prices.host
     others = set(candidate.placement) - {host}
     if not _pieces(candidate):

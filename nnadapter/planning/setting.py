@@ -83,9 +83,7 @@ class Demands:
     """Constraints applied to one model at one set of shapes."""
 
     applied: AppliedRules | None = None
-    """Effects of rules."""
     bound: MatchedPlan | None = None
-    """Matched plan file."""
     whole: Kept | None = None
     """Complete placement that overrides the policy."""
 
@@ -114,7 +112,7 @@ class SessionBans:
 
     @property
     def of_nodes(self) -> bool:
-        """Whether nodes are banned, not only oversized segments."""
+        """True if nodes are banned, not only oversized segments."""
         return self._bans is not None and self._bans.of_nodes
 
     def find(self, model: SegmentModel) -> Ban | None:
@@ -149,22 +147,18 @@ class SessionDevice:
     capability: Capability
     context: Context
     named: bool
-    """By the user."""
     options: OptionValues = field(default_factory=dict)
-    """With defaults."""
     kernels: KernelTable = field(default_factory=KernelTable)
-    """As of opening."""
     has_memory: bool = False
     has_streams: bool = False
     has_raw_inputs: bool = False
     is_isolated: bool = False
     cache: CachedContext | None = None
     bans: SessionBans | None = None
-    """None if it does not accelerate."""
 
     @property
     def accelerates(self) -> bool:
-        """Whether nodes on it count as delegated."""
+        """True if nodes on it count as delegated."""
         return self.capability.role.accelerates
 
     @property
@@ -180,7 +174,7 @@ class SessionDevice:
 
     @property
     def is_spare(self) -> bool:
-        """Whether it is an unnamed last resort, asked only about unplaceable nodes."""
+        """True for an unnamed last resort, which is asked only about unplaceable nodes."""
         return self.capability.role is DeviceRole.LAST_RESORT and not self.named
 
     @property
@@ -217,7 +211,7 @@ class Setting:
 
     @cached_property
     def domains(self) -> frozenset[str]:
-        """Domains whose unconverted nodes are offered to some device."""
+        """Domains for which some device is offered unconverted nodes."""
         return frozenset(domain for device in self.devices if device.takes_ir for domain in device.capability.domains)
 
     @cached_property
@@ -227,7 +221,7 @@ class Setting:
 
     @cached_property
     def streaming(self) -> frozenset[str]:
-        """Devices whose steps are enqueued if that saves a wait."""
+        """Devices with steps that are enqueued if that saves a wait."""
         return frozenset(
             device.name
             for device in self.devices
@@ -236,7 +230,7 @@ class Setting:
 
     @cached_property
     def costs(self) -> Mapping[str, DeviceCosts]:
-        """Per device; lazy, because calibration files are read."""
+        """Costs by device; lazy, because calibration files are read."""
         from nnadapter.costs.cost_model import device_costs  # rarely needed
 
         return {
@@ -349,7 +343,6 @@ def _folder(options: Options) -> Path | None:
 
 
 def _check_costs(setting: Setting) -> None:
-    """Raise InvalidOptionError if a cost is neither calibrated nor simulated."""
     from nnadapter.costs.cost_model import Source
 
     trusted = (Source.CALIBRATED, Source.SIMULATED)

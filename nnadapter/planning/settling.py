@@ -58,7 +58,6 @@ def _put_right(candidate: Candidate, table: CostTable) -> Candidate:
 
 
 Hashes = Callable[[], Sequence[str]]
-"""Content hash of every node, computed lazily."""
 
 _ALL_SHARE = "placed as by policy latency: all devices share the processors, so that none works while another one does"
 _REPEATED = 4
@@ -71,10 +70,9 @@ class Placement:
 
     labels: tuple[str, ...]
     placed: CheapestPlacement | None = None
-    """If costs decided; in terms of `graph`."""
+    """Set if costs decided; in terms of `graph`."""
     table: CostTable | None = None
     graph: FusedGraph | None = None
-    """With fused nodes as atoms."""
     note: str = ""
     """Reason why it is not the cheapest found."""
 
@@ -144,7 +142,7 @@ def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) 
 
 
 def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
-    """Return the placement whose busiest device has the least load."""
+    """Return the placement with the smallest load of the busiest device."""
     sharing = [device.name for device in setting.devices if setting.costs[device.name].needs_processors]
     if len(sharing) == len(setting.devices):
         placement = _by_costs_unless_in_doubt(judgment, setting, kept)
@@ -172,7 +170,6 @@ PLACERS: Mapping[str, Callable[[Judgment, Setting, Kept], Placement]] = {
     "throughput": _by_load,
     "measured": _by_costs,
 }
-"""By names of `nnadapter.policies.POLICIES`."""
 
 
 def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
@@ -195,7 +192,6 @@ def _leave_only_named(prices: Prices, setting: Setting) -> None:
 
 
 def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> FusedGraph:
-    """Return the graph with fused groups as atoms, unless they join atoms kept on different devices."""
     from nnadapter.costs.cost_model import fuse_atoms
 
     def agrees(atoms: Iterable[int]) -> bool:
@@ -248,9 +244,8 @@ class Partitioning:
     placement: Placement
     plan: Plan
     pieces: tuple[AdmittedSegment | None, ...]
-    """None for the host."""
+    """Segments by step; None for the host."""
     limits: tuple[RuleEffect, ...] = ()
-    """Effects of limits."""
     halvings: tuple[str, ...] = ()
     """Devices' reasons for splitting segments."""
     weighed: Placement | None = None
@@ -401,7 +396,6 @@ def _ask(plan: Plan, step: Step, model: ShapedModel, setting: Setting) -> Admitt
 
 
 def _unproven(plan: Plan, step: Step, model: ShapedModel, device: SessionDevice) -> Mapping[int, Unsupported]:
-    """Return why atoms of a step must leave its device."""
     if not device.accelerates or device.capability.checks_indices:
         return {}
     refused = refusals_of_indices(model, plan, step)
@@ -424,7 +418,6 @@ def _halves(segment: Segment, refusal: Unsupported, model: ShapedModel) -> tuple
 
 
 def _bytes(atom: int, model: ShapedModel) -> int:
-    """Return the bytes of an atom's weights and results."""
     graph, constants = model.graph, model.specialized.constants
     nodes = [graph.nodes[node] for node in graph.atoms[atom]]
     weights = {name: constants[name].nbytes for node in nodes for name in node.reads if name in constants}

@@ -1,12 +1,12 @@
 """Variable elimination: exact minimum of pairwise costs over binary variables of a sparse graph.
 
 Eliminating a vertex tabulates, for all values of its neighbors, the minimal cost of it and of all vertices eliminated
-into it; its next eliminated neighbor takes the table over. Values follow in reverse order (dynamic programming). Tables
-of one or two remaining neighbors become vertex and edge costs. Unlike maximum flow, the time does not depend on path
-lengths. Source: U. Bertele, F. Brioschi, Nonserial Dynamic Programming, Academic Press (1972).
+into it; its next eliminated neighbor takes the table over. Values follow in reverse order (dynamic programming). Unlike
+maximum flow, the time does not depend on path lengths. Source: U. Bertele, F. Brioschi, Nonserial Dynamic Programming,
+Academic Press (1972).
 
-Independent vertices are eliminated at once, chosen at random, so a chain takes logarithmically many rounds. Source: M.
-Luby, A Simple Parallel Algorithm for the Maximal Independent Set Problem, SIAM Journal on Computing 15 (1986).
+Independent random vertices are eliminated at once, so a chain takes logarithmically many rounds. Source: M. Luby, A
+Simple Parallel Algorithm for the Maximal Independent Set Problem, SIAM Journal on Computing 15 (1986).
 """
 
 from __future__ import annotations
@@ -20,15 +20,12 @@ from numpy.typing import NDArray
 from partition.by_cost.pricing import Flags, Indices, Seconds
 
 _WIDTH = 8
-"""Maximum degree at elimination."""
 _NARROW = 2
 """Maximum degree of tables that become edge costs again."""
 _DENSE = 8
-"""Edges per vertex at which elimination stops."""
 _FEW = 16
-"""A round that eliminates less than one in this many vertices raises the allowed degree."""
+"""A round that eliminates a smaller share raises the allowed degree."""
 _SMALL = 64
-"""Number of vertices below which slow rounds continue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +33,6 @@ class EliminatedGroup:
     """Independent vertices of equal degree, eliminated at once."""
 
     vertices: Indices
-    """[k]"""
     neighbors: Indices
     """[k, n] At elimination, ascending."""
 
@@ -44,8 +40,7 @@ class EliminatedGroup:
 def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[EliminatedGroup, ...]:
     """Return the elimination order of a graph with `count` vertices and distinct edges first < second.
 
-    Each connected set of eliminated vertices has at most two remaining neighbors, so it acts as an edge. The work is
-    linear in the edges.
+    Connected eliminated vertices have at most two remaining neighbors, so they act as an edge. Linear in the edges.
     """
     groups: list[EliminatedGroup] = []
     rank = np.random.default_rng(0).permutation(count)
@@ -68,7 +63,6 @@ def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[Eli
 
 
 def _independent(able: Flags, key: Indices, ends: tuple[Indices, Indices]) -> Flags:
-    """Return the `able` vertices with a smaller key than all able neighbors."""
     both = able[ends[0]] & able[ends[1]]
     first, second = ends[0][both], ends[1][both]
     chosen = able.copy()
@@ -79,7 +73,6 @@ def _independent(able: Flags, key: Indices, ends: tuple[Indices, Indices]) -> Fl
 def _eliminated(
     chosen: Flags, degree: Indices, edges: Indices, ends: tuple[Indices, Indices]
 ) -> tuple[list[EliminatedGroup], Indices]:
-    """Return the groups of the chosen vertices, and the remaining and new edges."""
     count = len(chosen)
     is_removed = chosen[ends[0]] | chosen[ends[1]]
     first, second = ends[0][is_removed], ends[1][is_removed]
@@ -100,7 +93,6 @@ def _eliminated(
 
 
 def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[EliminatedGroup]:
-    """Drop vertices whose table would have more than two remaining neighbors."""
     turn = turns(groups, count)
     stays = turn < len(groups)
     for group in reversed(groups):
@@ -133,9 +125,7 @@ class PairwiseCosts:
     """Sum of finite costs over binary vertices and edges."""
 
     vertex: Seconds
-    """[2, vertices]"""
     first: Indices
-    """[edges]"""
     second: Indices
     """[edges] Larger than `first`; edges are distinct."""
     edge: Seconds
@@ -151,19 +141,13 @@ class _Elimination:
 
     group: EliminatedGroup
     edge: Indices
-    """[e] To neighbors."""
     forward: Flags
-    """[e] The vertex is the first end."""
     row: Indices
-    """[e] The vertex."""
     slot: Indices
-    """[e] The neighbor."""
     begin: int
-    """Offset of the group's tables."""
     consumed_table_starts: Indices
     """[t] Tables taken over."""
     taker: Indices
-    """[t] Vertices that take them."""
     weights: NDArray[np.int32]
     """[t, neighbors + 1] Strides of the bits in a table."""
 
@@ -175,12 +159,10 @@ class Elimination:
     count: int
     steps: tuple[_Elimination, ...]
     size: int
-    """Entries of all tables."""
     remaining_vertices: Indices
     remaining_edges: Indices
-    """[edges]"""
     over: tuple[tuple[Indices, Indices], ...]
-    """For one and for two neighbors: unclaimed tables [t], and their neighbors [t, n]."""
+    """Unclaimed tables [t] and their neighbors [t, n], for one and for two neighbors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,7 +173,7 @@ class Reduced:
     least: float
     """Cost already minimized."""
     choices: tuple[Flags, ...]
-    """Per step [k, 2 ** n] the better value by the values of the neighbors."""
+    """[k, 2 ** n] per step: the better value by the values of the neighbors."""
 
 
 def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination:
@@ -257,7 +239,6 @@ class _Slots:
 
 
 def _by_turn(turn: Indices, count: int) -> list[Indices]:
-    """Return the positions of each number in `turn`."""
     order = np.argsort(turn, kind="stable")
     return np.split(order, np.cumsum(np.bincount(turn, minlength=count + 1))[:-1])
 
@@ -272,7 +253,6 @@ def _takes(
     row: Indices,
     slots: _Slots,
 ) -> tuple[Indices, Indices, NDArray[np.int32]]:
-    """Return the tables that a group takes over."""
     parts = []
     for number in np.unique(owner).tolist():
         at = place[owner == number]
@@ -323,7 +303,6 @@ def eliminate(plan: Elimination, costs: PairwiseCosts) -> Reduced:
 
 
 def _table(step: _Elimination, costs: PairwiseCosts, tables: Seconds) -> Seconds:
-    """Return the costs [k, 2 ** (n + 1)] of a step's vertices."""
     number, size = step.group.neighbors.shape
     bits = (np.arange(2 << size) >> np.arange(size + 1)[:, None]) & 1
     coefficients = np.zeros((number, 2 * size + 2))

@@ -38,22 +38,17 @@ from partition.graph import Graph, GraphError
 from partition.plan import check_all_placeable
 
 _MAX_CANDIDATES = 8
-"""Maximum of returned candidates besides the baselines."""
 _ROUNDING = 1 - 1e-12
-"""Lowers bounds below rounding errors."""
 _ALIKE = Origin(OriginKind.REPEATS_ALIKE)
 _NAMED = 5
-"""Maximum of values named in an error message."""
 
 Priced = tuple[float, Rows]
-"""Seconds, and the device row of every atom."""
 
 
 class BoundKind(StrEnum):
     """Method that found a lower bound."""
 
     ENUMERATION = "enumeration"
-    """All placements were priced."""
     CUT = "cut"
     """Minimum cut with launches along paths."""
     DECOMPOSITION = "decomposition"
@@ -76,14 +71,11 @@ class CheapestPlacement:
 
     placement: tuple[str, ...]
     cost: float
-    """Seconds."""
     bound: float
-    """Seconds; no placement costs less."""
     bound_kind: BoundKind
     candidates: tuple[Candidate, ...]
     """Distinct placements, cheapest first, including feasible baselines, which keep their own origin."""
     repeats: tuple[int, ...] = ()
-    """Length of each run of repeats solved by representatives."""
 
     @property
     def gap(self) -> float:
@@ -171,7 +163,6 @@ def _solve(
 def _candidates(
     graph: Graph, prices: Prices, named: tuple[Named, ...], baselines: int, blocks: Sequence[Blocks]
 ) -> tuple[Candidate, ...]:
-    """Return the cheapest distinct feasible placements, with the baselines."""
     origins: dict[bytes, Origin] = {}
     for origin, rows in named:
         origins.setdefault(rows.tobytes(), origin)
@@ -206,7 +197,6 @@ def _distinct(priced: Sequence[Priced]) -> list[Priced]:
 
 
 def _with_equal_repeats(graph: Graph, prices: Prices, best: Priced, blocks: Sequence[Blocks]) -> list[Priced]:
-    """Return placements that treat repeats equally and cost no more than `best`."""
     cost, rows = best
     takes = np.isfinite(prices.run)
     atoms = np.arange(len(rows))
@@ -228,29 +218,24 @@ def _no_way(prices: Prices) -> str:
 
 
 _ENUMERATED = 512
-"""Maximum number of placements to price all of."""
 _ORDERS = 6
 _LOADS = 24
-"""Load limits per order."""
 _STARTS = 3
-"""Number of placements to improve."""
 _WORK = 200_000
-"""Limit of atoms touched during improvement."""
 _ROUNDS = 200
-"""Iterations of the ascent to the bound."""
 _REAL = 1 - 1e-12
 """Smaller improvements are rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedPlacement:
-    """Placement with the least load of the busiest device, among those found."""
+    """Found placement with the smallest load of the busiest device."""
 
     placement: tuple[str, ...]
     loads: dict[str, float]
-    """Seconds per input, by device."""
+    """Seconds per input."""
     busiest: tuple[str, ...]
-    """Device with the largest load, or those that share processors and have it together."""
+    """Device with the largest load, or processor-sharing devices with it in total."""
     stage: float
     """Largest load: the seconds per input."""
     bound: float
@@ -308,7 +293,6 @@ class _Stages:
 
     rows: Sequence[Sequence[int]]
     stage_of: Indices
-    """[devices]"""
     run: Seconds
     """[stages, atoms] Seconds on a stage's fastest device."""
     choices: Sequence[Indices]

@@ -36,11 +36,9 @@ from partition.by_cost.pricing import Flags, Indices, Prices, Seconds, Topology
 from partition.graph import Graph, GraphError
 
 _INFINITE = 1 << 30
-"""Infinite capacity; at least twice any flow, so that residual capacities fit in 31 bits."""
+"""At least twice any flow, so that residual capacities fit in 31 bits."""
 _MAX_TOTAL_FLOW = 1 << 29
-"""Maximum total capacity at the source or at the sink."""
 _LEAST = 1e-100
-"""Smaller seconds count as zero."""
 
 
 def flow_module() -> ModuleType:
@@ -60,10 +58,7 @@ def flow_module() -> ModuleType:
 
 
 def square(values: NDArray[Any], rows: Indices, columns: Indices, count: int) -> Any:
-    """Return a scipy sparse matrix, with duplicate entries summed.
-
-    Indices are int32, as scipy's graph algorithms before 1.15 fail with others, some silently.
-    """
+    """Return a scipy sparse matrix of int32 indices; scipy's graph algorithms before 1.15 need these."""
     from scipy import sparse
 
     return sparse.csr_array((values, (rows.astype(np.int32), columns.astype(np.int32))), (count, count))
@@ -72,9 +67,8 @@ def square(values: NDArray[Any], rows: Indices, columns: Indices, count: int) ->
 def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
     """Return the vertices with value 1 in a minimum of `costs` (the fewest possible), and a lower bound of it.
 
-    Capacities are rounded down, so the minimum of the rounded network is a lower bound. Edges of `above` or more count
-    as infinite; no minimum cut pays them, because the cut with all unforced vertices on one side avoids them. Edges may
-    be duplicated.
+    Capacities are rounded down, so the rounded minimum is a lower bound. Edges of `above` or more count as infinite; no
+    minimum cut pays them. Edges may be duplicated.
     """
     count = costs.vertex.shape[1]
     if not count:
@@ -106,7 +100,6 @@ def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
 
 
 def _to_integers(capacity: Seconds, most: float) -> tuple[NDArray[np.int32], float]:
-    """Return capacities as integers, and integers per second; infinite if nothing can flow."""
     if most < _LEAST:
         return np.ones(len(capacity), np.int32), float("inf")
     scale = _MAX_TOTAL_FLOW / most
@@ -116,12 +109,11 @@ def _to_integers(capacity: Seconds, most: float) -> tuple[NDArray[np.int32], flo
 
 
 _NEAR = 20_000
-"""Number of vertices up to which maximum flow solves everything."""
+"""Maximum number of vertices for a single maximum flow."""
 _WINDOW = 1_000
 _SAMPLED = 8
-"""Windows sampled to see if flows are long."""
 _SETTLED = 16
-"""Flows are short if one in this many vertices is decided within its window."""
+"""Flows are short if one in this many vertices is decided in its window."""
 
 
 def cut_of(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
@@ -141,7 +133,6 @@ def cut_of(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
 
 
 def _windows(costs: PairwiseCosts) -> Indices:
-    """Return the window of every vertex by reverse Cuthill-McKee order, which keeps neighbors close."""
     count = costs.vertex.shape[1]
     ends = np.concatenate([costs.first, costs.second]), np.concatenate([costs.second, costs.first])
     joined = square(np.ones(len(ends[0]), np.int8), *ends, count)
@@ -151,7 +142,6 @@ def _windows(costs: PairwiseCosts) -> Indices:
 
 
 def _inside(costs: PairwiseCosts, window: Indices, chosen: Flags, vertex: Seconds | None = None) -> PairwiseCosts:
-    """Return the costs of the chosen windows without edges between windows."""
     name = np.cumsum(chosen) - 1
     is_inner = (window[costs.first] == window[costs.second]) & chosen[costs.first]
     vertex_costs = costs.vertex if vertex is None else vertex
@@ -161,7 +151,6 @@ def _inside(costs: PairwiseCosts, window: Indices, chosen: Flags, vertex: Second
 
 
 def _solve_chosen_windows(costs: PairwiseCosts, window: Indices, chosen: Flags, above: float) -> tuple[Flags, Flags]:
-    """Return the values of the chosen windows with all others at 0, and at 1."""
     across = window[costs.first] != window[costs.second]
     first, second, edge = costs.first[across], costs.second[across], costs.edge[:, across]
     values_by_state = []
@@ -200,7 +189,6 @@ def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, abov
 
 
 def _least(first: Indices, second: Indices, edge: Seconds, vertex: Seconds, above: float) -> Flags:
-    """Eliminate as far as possible, then cut the remaining graph."""
     count = vertex.shape[1]
     rising = first < second
     key, inverse = np.unique(np.minimum(first, second) * count + np.maximum(first, second), return_inverse=True)
@@ -216,7 +204,7 @@ _CACHED_PLANS = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """Directed flow network: vertices 0 (sink), 1 (source) and others; capacities in seconds."""
+    """Directed flow network: vertices 0 (sink), 1 (source) and others."""
 
     tail: Indices
     head: Indices
@@ -242,9 +230,8 @@ class Plans:
 def minimum_cut(network: Network, plans: Plans) -> tuple[Flags, float]:
     """Return the vertices on the source's side (the fewest, up to rounding), and a lower bound of every cut.
 
-    The bound is exact if elimination solves the cut, otherwise lower by the rounding of capacities. No edge may enter
-    the source, leave the sink or connect them, and some cut must avoid all infinite edges. Zero-cost edges only let
-    networks share plans.
+    The bound is exact if elimination solves the cut. No edge may enter the source, leave the sink or connect them, and
+    some cut must avoid all infinite edges. Zero-cost edges let networks share plans.
     """
     inner = (network.tail > 1) & (network.head > 1)
     named = np.zeros(network.vertices, np.bool_)
@@ -277,11 +264,9 @@ class Surcharge:
     """Additional edge costs that approximate launches."""
 
     value: Seconds
-    """[2] Per value that moves to a device from the other one."""
+    """[2] Per value that moves to a device."""
     producers: Indices
-    """[edges]"""
     consumers: Indices
-    """[edges]"""
     edge: Seconds
     """[2, edges] If the consumer is on this device and the producer is not."""
     atom: Seconds
@@ -293,9 +278,8 @@ class TwoWay:
     """Minimum cut of atoms between two devices."""
 
     second: Flags
-    """[atoms] On the second device; false for inactive atoms."""
     bound: float
-    """Lower bound in seconds of all placements of the active atoms, without launches."""
+    """Lower bound without launches, in seconds."""
 
 
 def two_way(
@@ -308,16 +292,8 @@ def two_way(
 ) -> TwoWay | None:
     """Return a cheapest placement on a pair of devices without launches; None if none is feasible.
 
-    Inactive atoms are on third devices, so their values cross through host memory. Among minimum cuts, the one with
-    fewest atoms on the second device is found.
-
-    Args:
-        topology: topology of the graph.
-        prices: columns in the topology's order.
-        pair: rows of the first and the second device.
-        active: [atoms] to place; all by default.
-        surcharge: additional costs.
-        plans: cache for cuts of the same graph.
+    Inactive atoms are on third devices; their values cross through host memory. Among minimum cuts, the one with fewest
+    atoms on the second device is found. `pair` are rows of `prices`; `plans` caches cuts of the same graph.
     """
     taking_part = np.ones(topology.atoms, np.bool_) if active is None else active
     network, unary = _network(topology, prices, pair, taking_part, surcharge)
@@ -361,15 +337,10 @@ def _add(unary: Seconds, atoms: Indices, seconds: Seconds) -> None:
 def _edges(
     topology: Topology, maker: Indices, value: Indices, reader: Indices, price: Seconds, unary: Seconds
 ) -> list[tuple[Indices, Indices, Seconds]]:
-    """Return edges that pay for moving a value to a device, once for all of its readers there.
+    """Return edges that pay for moving a value to a device, once for all readers there.
 
-    Args:
-        topology: topology of the graph.
-        maker: [values] producing vertex; -1 if the value comes from the host.
-        value: [reads] values read by active atoms.
-        reader: [reads] reading vertices.
-        price: [2, values] cost of moving the value to this device.
-        unary: [2, atoms] receives unconditional costs.
+    `maker` is [values] producing vertices, -1 for the host; `value` and `reader` are the reads; `price` is [2, values]
+    per target device. Unconditional costs are added to `unary`.
     """
     readers = np.bincount(value, minlength=len(topology.values))
     lone = readers[value] == 1
@@ -395,7 +366,7 @@ def _edges(
 
 
 def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8] | None:
-    """Return each vertex's side (1 source, 0 sink) if infinite edges force it, otherwise -1; None if infeasible."""
+    """Return the side of each vertex if infinite edges force it (1 source, 0 sink, -1 free); None if infeasible."""
     csgraph = flow_module()
     banned = np.isinf(unary) & active
     if banned.all(axis=0).any():
@@ -415,7 +386,6 @@ def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8]
 
 
 def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Flags, plans: Plans) -> TwoWay:
-    """Merge forced vertices with source and sink, then cut."""
     places = np.where(side >= 0, side, np.arange(network.vertices))
     atoms = places[2 : len(active) + 2]
     settled = active & (atoms < 2)
@@ -438,7 +408,7 @@ def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Fla
 
 
 def costliest_path(graph: Graph, rows: Indices, launch: Seconds) -> Indices:
-    """Return the atoms of the path with most launch seconds (dynamic programming), a long one among equals."""
+    """Return the path with most launch seconds by dynamic programming, a long one among equals."""
     labels, price = rows.tolist(), launch.tolist()
     seconds: list[float] = []
     lengths: list[int] = []
@@ -461,7 +431,7 @@ def costliest_path(graph: Graph, rows: Indices, launch: Seconds) -> Indices:
 
 
 def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcharge:
-    """Return the average launch costs along `paths`, at least one; `launch` is [2] seconds per device."""
+    """Return the average launch costs along `paths`; `launch` is [2] seconds per device."""
     share = launch / len(paths)
     predecessors = np.concatenate([path[:-1] for path in paths])
     successors = np.concatenate([path[1:] for path in paths])
@@ -471,6 +441,6 @@ def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcha
 
 
 def everywhere(share: Seconds, atoms: int) -> Surcharge:
-    """Return a surcharge on every crossing value, [2] seconds per direction; it gives no lower bound."""
+    """Return a surcharge on every crossing value, without a lower bound."""
     none = np.zeros(0, np.int64)
     return Surcharge(share, none, none, np.zeros((2, 0)), np.zeros((2, atoms)))

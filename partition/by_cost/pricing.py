@@ -32,7 +32,6 @@ class Topology:
     read_value: Indices
     """[reads] Distinct (value, reading atom) pairs, without producers' own reads; ascending."""
     reader: Indices
-    """[reads]"""
     atoms: int
 
 
@@ -105,9 +104,7 @@ class Origin:
 
     kind: OriginKind
     parameters: tuple[str | int | float, ...] = ()
-    """See `OriginKind`."""
     base: Origin | None = None
-    """Origin of the placement that was improved."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if the parameters do not fit the kind."""
@@ -150,7 +147,6 @@ class Prices:
     """Prices of a graph in seconds; infinite means infeasible."""
 
     devices: tuple[str, ...]
-    """Labels, one per row."""
     host: str
     """Device of the model's inputs and outputs; need not be one of `devices`."""
     run: Seconds
@@ -160,7 +156,6 @@ class Prices:
     transfer_out: Seconds
     """[devices, values] Taking a value from a segment."""
     launch: Seconds
-    """[devices] Per segment."""
     values: tuple[str, ...]
     """Columns: every value of a node, without constants."""
     resident_read: Seconds | None = None
@@ -349,7 +344,6 @@ def _sums(topology: Topology, prices: Prices, home: Indices, device: Indices) ->
 
 
 def _followers(keys: Indices) -> Flags:
-    """Return flags of keys that equal an earlier one."""
     follows = np.ones(len(keys), bool)
     follows[np.unique(keys, return_index=True)[1]] = False
     return follows

@@ -42,11 +42,9 @@ from partition.graph import Graph, Node
 
 PlacementRows = NDArray[np.int8]
 _GRAMS = 8
-"""Number of neighborhood sizes (1, 2, 4, ... nodes) for finding distances between repeats."""
+"""Number of neighborhood sizes (1, 2, 4, ... nodes)."""
 _DISTANCES = 3
-"""Distances to try per neighborhood size."""
 _PATTERNS = 8
-"""Number of repeats whose placement is tried on all."""
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -57,7 +55,6 @@ class Blocks:
     starts: tuple[int, ...]
     """First node of every repeat, ascending; at least two."""
     length: int
-    """Nodes per repeat."""
 
 
 def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tuple[Blocks, ...]:
@@ -65,8 +62,7 @@ def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tup
 
     Two nodes `length` apart are equal if their hashes are equal, and each input comes from nodes that are also `length`
     apart, from the same node, or from none. Candidate distances are the most frequent ones between equal neighborhoods
-    (n-grams by prefix doubling), so the time is that of sorting. Hashes must cover op type, attributes, shapes and
-    prices.
+    (n-grams by prefix doubling). Hashes must cover op type, attributes, shapes and prices.
     """
     names: dict[Hashable, int] = {}
     codes = np.array([names.setdefault(node_hash, len(names)) for node_hash in hashes], np.int64)
@@ -93,7 +89,7 @@ def _reads(graph: Graph) -> tuple[Indices, Indices]:
 
 
 def _distances(codes: Indices, least: int) -> Iterator[int]:
-    """Yield frequent distances between equal neighborhoods that a run of `least` nodes could have.
+    """Yield frequent distances between equal neighborhoods.
 
     A run loses one distance and one neighborhood at its end, so at least half of it recurs.
     """
@@ -135,9 +131,9 @@ def _repeats(start: int, end: int, distance: int) -> Iterator[Blocks]:
 
 
 def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: int) -> tuple[Flags, Seconds]:
-    """Return whether nodes equal those `distance` further on, and a code of their inputs from the same node.
+    """Return which nodes equal the node `distance` further on, and a code of their inputs from the same node.
 
-    The code is a sum of fractional parts of multiples of the golden ratio, practically unique per set.
+    Sums of fractional parts of multiples of the golden ratio are practically unique codes.
     """
     counts = np.diff(first)
     same: Flags = (codes[:-distance] == codes[distance:]) & (counts[:-distance] == counts[distance:])
@@ -152,10 +148,7 @@ def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: i
 
 
 def uniform_placements(graph: Graph, rows: PlacementRows, blocks: Sequence[Blocks]) -> Iterator[PlacementRows]:
-    """Yield `rows` with the placement of one repeat copied to all, and to all except the first and the last.
-
-    Runs with equal placements are skipped.
-    """
+    """Yield `rows` with the placement of one repeat copied to all, and to all except the first and the last."""
     atom_of = np.array(graph.atom_of, np.int64)
     for run in blocks:
         atoms = atom_of[np.array(run.starts)[:, None] + np.arange(run.length)]
@@ -170,7 +163,7 @@ def uniform_placements(graph: Graph, rows: PlacementRows, blocks: Sequence[Block
 
 
 _ALIKE = 0.01
-"""Relative difference up to which prices count as equal."""
+"""Relative tolerance of equal prices."""
 
 _FOLDED_REPEATS = 2
 """Number of representatives: two, as placements may alternate."""
@@ -181,9 +174,8 @@ class FoldedGraph:
     """Short graph that represents a long one."""
 
     graph: Graph
-    """The first and last repeats of every run, and representatives of the removed ones."""
     prices: Prices
-    """Each repeat keeps its price, so runs, transfers and launches keep their proportions."""
+    """Each repeat keeps its price, so costs keep their proportions."""
     representative_atom: Indices
     """[atoms of the long graph] Representative in the short one."""
     repeats: tuple[int, ...]
@@ -208,11 +200,8 @@ class _Span:
 
     start: int
     length: int
-    """Nodes per repeat."""
     between: int
-    """Number of inner repeats."""
     repeats: int
-    """Number of equal repeats."""
 
 
 def fold(
@@ -220,10 +209,9 @@ def fold(
 ) -> FoldedGraph | None:
     """Return a short graph that represents `graph`; None if too little repeats.
 
-    1. Of each run, the first repeat, the last, and `representative_count` between remain, as does everything outside.
-    2. Readers of a removed repeat's value read its representative's.
-    3. A run ends where atoms, feasibility or prices (by more than 1 %) differ.
-    4. Boundaries between repeats lie at an offset that no atoms and no reads over more than one repeat cross.
+    Of each run, the first repeat, the last, and `representative_count` between remain. Readers of a removed repeat's
+    value read its representative's. A run ends where atoms, feasibility or prices (by more than 1 %) differ. Boundaries
+    between repeats lie where no atoms, and no reads over more than one repeat, cross.
     """
     graph_facts = _GraphFacts.of(graph, prices)
     spans = [span for run in blocks for span in _spans(graph_facts, run, representative_count)]
@@ -245,7 +233,6 @@ class _GraphFacts:
     graph: Graph
     prices: Prices
     atom_of: Indices
-    """[nodes]"""
     ends: Indices
     """[atoms, 2] First and last node."""
     wide: Indices
@@ -269,7 +256,6 @@ class _GraphFacts:
 
 
 def _spans(graph_facts: _GraphFacts, run: Blocks, representative_count: int) -> Iterator[_Span]:
-    """Yield the repeats that may be removed, with their representatives."""
     length = run.length
     if len(run.starts) < representative_count + 3:
         return
@@ -289,7 +275,7 @@ def _spans(graph_facts: _GraphFacts, run: Blocks, representative_count: int) -> 
 def _repeat_start_with_fewest_cuts(graph_facts: _GraphFacts, run: Blocks) -> int | None:
     """Return the offset in a run at which repeats cut the fewest atoms.
 
-    None if every offset has reads that reach back over more than one repeat.
+    None if reads always reach back over more than one repeat.
     """
     graph, start, length = graph_facts.graph, run.starts[0], run.length
     end = start + length * len(run.starts)
@@ -324,7 +310,7 @@ def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> 
 
 
 def _equal_at_distance(graph_facts: _GraphFacts, start: int, length: int, count: int) -> Flags:
-    """Return [count - 1] whether each repeat has the atoms and prices of the one before it."""
+    """Return whether each repeat has the atoms and prices of the one before it."""
     nodes = np.arange(start, start + length * count)
     ends = graph_facts.ends[graph_facts.atom_of[nodes]]
     within = (ends - (nodes - (nodes - start) % length)[:, None]).reshape(count, length, 2)
@@ -355,7 +341,6 @@ def _node_prices(graph_facts: _GraphFacts, start: int, count: int) -> Seconds:
 
 
 def _renamed(graph: Graph, stands: Indices) -> dict[str, str]:
-    """Map the values of removed repeats to their representatives'."""
     substitutes: dict[str, str] = {}
     for node in np.flatnonzero(stands != np.arange(len(stands))).tolist():
         removed_node, substitute_node = graph.nodes[node], graph.nodes[stands[node]]
@@ -402,11 +387,8 @@ def _prices(short: Graph, prices: Prices, home: Indices) -> Prices:
 
 
 _SMALLER = 2
-"""Required ratio of atoms between the long and the short graph."""
 _SEARCH_WORK = 6_000_000
-"""Limit of atoms of the long graph touched by the search."""
 _PAIR_WORK = 75_000
-"""Limit of atoms touched by cuts for a pair of devices."""
 
 
 def place_repeats(
@@ -414,10 +396,8 @@ def place_repeats(
 ) -> PlacedOnTwo | None:
     """Return placements and a lower bound; None if too little repeats or no placement is found.
 
-    1. Cuts of the entire graph give the bound, and placements that reflect the total value of repeats.
-    2. The folded graph is placed as usual; its placements are spread.
-    3. On two devices, local search moves an atom of the short graph with all atoms that it represents, at the price of
-       the entire graph. Placements of the entire graph take part, folded by majority.
+    Cuts of the entire graph give the bound. The folded graph is placed as usual, and its placements are spread. On two
+    devices, local search moves an atom of the short graph with all atoms that it represents.
     """
     folded = fold(graph, prices, blocks)
     if folded is None or _SMALLER * len(folded.graph.atoms) > len(graph.atoms):
@@ -469,7 +449,6 @@ def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded:
 
 
 def _pairs(graph: Graph, prices: Prices, folded: FoldedGraph) -> Iterator[Named]:
-    """Yield the best placements on the host and one other device, if these two take everything."""
     host = prices.devices.index(prices.host) if prices.host in prices.devices else 0
     for other in range(len(prices.devices)):
         rows = [host, other]

@@ -48,11 +48,8 @@ from partition.graph import Graph
 from partition.plan import Segment, cut, schedule
 
 _AT_ONCE = 1_000_000
-"""Maximum array size in a batch."""
 _ENUMERATED = 16_384
-"""Maximum of placements in an enumeration."""
 _TOUCHED = 2_000_000
-"""Maximum of atoms touched in an enumeration."""
 _REAL = 1 - 1e-12
 """Smaller improvements are rounding."""
 
@@ -63,9 +60,8 @@ class PlacementCosts:
 
     graph: Graph
     prices: Prices
-    """Columns in the topology's order."""
     representative_atom: Indices | None = None
-    """[atoms] If placements are of a folded graph: its atom for each atom of `graph`."""
+    """[atoms] For placements of a folded graph: its atom for each of `graph`."""
 
     @property
     def atoms(self) -> int:
@@ -83,7 +79,7 @@ class PlacementCosts:
 
 
 def enumerable(graph: Graph, movable: Indices) -> bool:
-    """Return whether the placements of `movable` atoms are few enough to price all."""
+    """Return whether all placements of `movable` atoms can be priced."""
     return (
         len(movable) < 63
         and 2 ** len(movable) * min(len(graph.atoms), _TOUCHED) <= _TOUCHED
@@ -92,7 +88,7 @@ def enumerable(graph: Graph, movable: Indices) -> bool:
 
 
 def enumerate_placements(graph: Graph, prices: Prices, rows: Rows, movable: Indices) -> Rows:
-    """Return the cheapest placement that agrees with `rows` [atoms] except on `movable`."""
+    """Return the cheapest placement that agrees with `rows` except on `movable` atoms."""
     numbers = np.arange(2 ** len(movable))
     every = np.repeat(rows[:, None], len(numbers), axis=1)
     every[movable] = (numbers >> np.arange(len(movable))[:, None]) & 1
@@ -103,15 +99,9 @@ def enumerate_placements(graph: Graph, prices: Prices, rows: Rows, movable: Indi
 def improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, work: int) -> tuple[Rows, int]:
     """Improve a placement by local search; return it and the remaining work.
 
-    A move changes the device of an atom, two adjacent atoms, a segment, or a connected part of one. All moves are
-    priced; then the best 1, 2, 4, 8, ... are combined and priced again, and the cheapest result is the next placement.
-
-    Args:
-        graph: the graph.
-        costs: of placements of its atoms, possibly on a longer graph.
-        rows: [atoms] initial placement.
-        movable: atoms that both devices take.
-        work: limit of atoms touched.
+    A move changes the device of an atom, two adjacent atoms, a segment, or a connected part of one. The best 1, 2, 4,
+    8, ... moves are combined, and the cheapest result is the next placement. Both devices take all `movable` atoms;
+    `work` limits the atoms touched.
     """
     free = np.zeros(len(rows), np.bool_)
     free[movable] = True
@@ -178,7 +168,6 @@ def _priced_moves(costs: PlacementCosts, rows: Rows, moves: Sequence[Indices]) -
 
 
 def _together(rows: Rows, moves: Sequence[Indices]) -> Rows:
-    """Return [atoms, n] `rows` after the first 1, 2, 4, ... and all of `moves`."""
     sizes = [size for size in accumulate([1] * 63, lambda size, _: 2 * size) if size < len(moves)]
     results = []
     for size in [*sizes, len(moves)]:
@@ -190,7 +179,7 @@ def _together(rows: Rows, moves: Sequence[Indices]) -> Rows:
 
 
 def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
-    """Return the cost of returning values, [2, atoms] seconds by device; `prices` are finite."""
+    """Return the cost of returning values, [2, atoms] seconds by device."""
     topology = topology_of(graph)
     segments = cut(graph, [prices.devices[row] for row in rows.tolist()], host=prices.host).segments
     home = np.zeros(topology.atoms, np.int64)
@@ -217,14 +206,10 @@ def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
 
 
 _SHARES = (0.25, 0.5, 1.0)
-"""Shares of a launch per crossing value."""
 _ROUNDS = 16
-"""Maximum of cuts along paths, and of cuts with returns."""
 CUT_WORK = 300_000
-"""Limit of atoms touched by cuts of one kind."""
 _SEARCH_WORK = 12_000_000
 _STARTS = 3
-"""Number of placements to search from."""
 _TIGHT = 1 + 1e-9
 """A bound that rises less counts as unchanged."""
 
@@ -238,9 +223,7 @@ class PlacedOnTwo:
 
     placements: tuple[Named, ...]
     bound: float
-    """Seconds; no placement costs less."""
     repeats: tuple[int, ...] = ()
-    """Length of each run of repeats solved by representatives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,23 +231,22 @@ class Cuts:
     """Placements on two devices by cuts, with a lower bound."""
 
     placements: tuple[Named, ...]
-    """The plain cut's, those of cuts along paths, and last the two single-device ones."""
+    """First the plain cut, then cuts along paths, last the two single-device placements."""
     plain: TwoWay
-    """Cut without launches."""
     plans: Plans
     mixed: float
     """Lower bound in seconds of placements on both devices."""
 
     def bound(self, costs: Seconds) -> float:
-        """Return the lower bound of all placements; `costs` are those of `placements`."""
+        """Return the lower bound of all placements, from the costs of `placements`."""
         return min(self.mixed, float(costs[-2:].min()))
 
 
 def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | None:
     """Return the cuts that bound two-device placements; None if no placement exists.
 
-    A single-device placement has one segment and a known price. Any other has a segment on both devices, so it costs at
-    least the plain cut plus both launches, and at least every cut along paths (`along_paths`).
+    A placement on both devices costs at least the plain cut plus both launches, and at least every cut along paths. Any
+    other has one segment and a known price.
     """
     topology, plans = topology_of(graph), Plans()
     plain = two_way(topology, prices, (0, 1), plans=plans)
@@ -283,12 +265,9 @@ def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | 
 def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: int = CUT_WORK) -> PlacedOnTwo | None:
     """Return placements on two devices and a lower bound; None if no placement exists.
 
-    1. Cuts without launches and along paths give the bound (`bounding_cuts`).
-    2. Cuts with a share of a launch on every crossing value.
-    3. Cuts along paths, charged for returning values.
-    4. The cheapest of these and of `starts`, improved by local search with true prices.
-
-    At least three cuts of a kind are made, and no more than touch `work` atoms.
+    Cuts without launches and along paths give the bound (`bounding_cuts`). Further placements are cuts with a share of
+    a launch on every crossing value, and cuts charged for returning values. Local search improves the cheapest,
+    `starts` included.
     """
     cuts = bounding_cuts(graph, prices, work)
     if cuts is None:
@@ -336,7 +315,7 @@ def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, roun
 
 
 def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[Named]:
-    """Yield cuts along an increasing set of paths that pay the average cost of returns so far."""
+    """Yield cuts that pay the average cost of returns so far."""
     topology = topology_of(graph)
     rows, total = _rows(plain), np.zeros((2, topology.atoms))
     paths = []
@@ -374,20 +353,15 @@ def cheapest(named: Sequence[Named], costs: Seconds) -> list[Named]:
 
 
 _MOVE_SHARES = (0.0, 0.5)
-"""Shares of a launch that a swap move adds per crossing value."""
 _PAIR_WORK = 75_000
-"""Limit of atoms touched by cuts of one kind for a pair of devices."""
 _MOVE_WORK = 300_000
-"""Limit of atoms touched by swap moves per start; every pair is tried."""
 _FLIP_WORK = 40_000
-"""Limit of atoms touched by moves of single atoms."""
 _BOUND_WORK = 600_000
-"""Limit of atoms touched by cuts for the bound; five rounds are made in any case."""
 _BOUND_ROUNDS = 40
 _EXACT = 256
-"""Number of atoms up to which the search prices exact segments."""
+"""Maximum number of atoms for the search to price exact segments."""
 _MOVE_STARTS = (3, 2)
-"""Number of starts, for small graphs and for those above `_EXACT`."""
+"""Numbers of starts for graphs up to `_EXACT` and for larger ones."""
 
 
 def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> PlacedOnTwo | None:
@@ -401,9 +375,8 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
 def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> tuple[Named, ...]:
     """Return placements on three or more devices, the apparently cheapest last.
 
-    The starts are those given, each atom's cheapest device, and the best placements on the host and one other device.
-    From the cheapest, swap moves: for each pair of devices, an exact cut over the atoms on either, accepted if the true
-    price falls. Then single atoms move.
+    Swap moves improve the cheapest starts: for each pair of devices, an exact cut over the atoms on either, accepted if
+    the true price falls. Then single atoms move.
     """
     cheapest = prices.run.argmin(axis=0).astype(np.int8)
     named = [*starts, (Origin(OriginKind.CHEAPEST_DEVICES), cheapest), *_pairs(graph, prices)]
@@ -418,7 +391,7 @@ def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
 
 
 def moved_from(graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int) -> Named:
-    """Improve a placement by swap moves and moves of single atoms; `cost_of` touches `touched` atoms."""
+    """Improve a placement by swap moves and moves of single atoms."""
     (origin, rows), cost = _improve_by_moves(graph, prices, start, cost_of, touched)
     return Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, touched)
 
@@ -427,8 +400,7 @@ def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> f
     """Return a lower bound of all placements; None if no placement exists.
 
     A single-device placement has a known price. Any other costs at least the bound of `_decomposed` without launches
-    plus the two cheapest launches, and at least its bound with launches along a path. `best` is a good placement, which
-    costs `cost`.
+    plus the two cheapest launches, and at least its bound with launches.
     """
     rows = range(len(prices.devices))
     single_device_costs = [searching_cost(graph, prices, np.full(len(best), row, np.int8)) for row in rows]
@@ -440,7 +412,7 @@ def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> f
 
 
 def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
-    """Return the seconds of a placement; large graphs use greedy segments, which are slightly too many."""
+    """Return the seconds of a placement; large graphs use greedy segments, slightly too many."""
     placement = [prices.devices[row] for row in rows.tolist()]
     if topology_of(graph).atoms <= _EXACT:
         return price(graph, prices, placement)
@@ -449,7 +421,6 @@ def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
 
 
 def _pairs(graph: Graph, prices: Prices) -> Iterator[Named]:
-    """Yield the best placements on the host and one other device, if these two take everything."""
     host = prices.devices.index(prices.host) if prices.host in prices.devices else 0
     for other in range(len(prices.devices)):
         rows = [host, other]
@@ -513,11 +484,11 @@ def _flipped(prices: Prices, rows: Rows, cost: float, cost_of: Callable[[Rows], 
 def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
     """Return a lower bound of runs, transfers and launches along a path; None if no placement exists.
 
-    Lagrangian decomposition: these costs are a sum over devices of a function of the atoms on that device. Let u(a) be
-    any price for an atom's absence from a device. Per device, the minimum of its costs plus u of the absent atoms is a
-    cut. A placement has each atom absent from all but one of k devices, so the sum of the cuts, minus (k - 1) times the
-    sum of u, is a lower bound. A subgradient method raises it, starting from each atom's cheapest run: absence becomes
-    dearer for atoms that no device takes, cheaper for atoms that several take.
+    Lagrangian decomposition: these costs are a sum over devices of a function of their atoms. Let u(a) be any price for
+    an atom's absence from a device. Per device, the minimum of its costs plus u of the absent atoms is a cut. Each atom
+    is absent from all but one of k devices, so the sum of the cuts, minus (k - 1) times the sum of u, is a lower bound.
+    A subgradient method raises it: absence becomes dearer for atoms that no device takes, cheaper for atoms that
+    several take.
     """
     topology = topology_of(graph)
     count = len(prices.devices)
@@ -543,7 +514,6 @@ def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float 
 def _cheapest_set(
     topology: Topology, prices: Prices, row: int, absence_prices: Seconds, paths: list[np.ndarray], plans: Plans
 ) -> TwoWay | None:
-    """Return the cheapest set of atoms for one device, with a price for each absent atom."""
     none = np.zeros(len(prices.values))
     launch = np.array([0.0, prices.launch[row]])
     of_one = replace(
