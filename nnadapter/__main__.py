@@ -1,7 +1,4 @@
-"""Entry points of the command line: `python -m nnadapter` and the installed commands.
-
-Other modules are imported inside the functions, so that signal handlers are installed first.
-"""
+"""Entry points of the command line. Imports are lazy, so that signal handlers are installed first."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
     prepared = backend.prepare(model, device="fake_npu,cpu")
     prepared.run([x])
 
-`device` is comma-separated device names in order of preference. `"CPU"` means the default devices of sessions.
-`devices=` and `options=` are those of `InferenceSession`. Source: onnx.backend.base.
+`device` is comma-separated device names; `"CPU"` means the default devices of sessions. Source: onnx.backend.base.
 """
 
 from __future__ import annotations
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
     from nnadapter.drivers.selection import DeviceRequest
 
 _Value = np.ndarray[Any, Any] | list[np.ndarray[Any, Any]]
-"""Tensor, or sequence of tensors."""
 _HOST = "CPU"
 _QUIET = Options(fallback="allow")
-"""No warnings: backend tests compare results, and the report lists fallbacks."""
+"""Backends are tested for their results, not for fallback."""
 
 
 class PreparedModel(base.BackendRep):
@@ -47,19 +45,17 @@ class PreparedModel(base.BackendRep):
 
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
-        """Session that runs the model; it has the report."""
         self._names = [value.name for value in session.get_inputs()]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model and return its outputs.
 
         Args:
-            inputs: values in input order or by name, or a single value. Lists are sequences; None is an absent
-            optional.
+            inputs: a value, values in input order, or values by name; lists for sequences, None for absent optionals.
             **kwargs: ignored.
 
         Raises:
-            InvalidInputError: there are more values than inputs, or a value does not fit its input.
+            InvalidInputError: there are too many values, or a value does not fit.
         """
         feed = inputs if isinstance(inputs, Mapping) else self._named(inputs)
         return tuple(self.session.run(None, {name: _fed(value) for name, value in feed.items()}))
@@ -84,17 +80,14 @@ class Backend(base.Backend):
         options: Options | Mapping[str, Any] = _QUIET,
         **kwargs: Any,
     ) -> PreparedModel:
-        """Open a session for a model and return it as a `PreparedModel`.
+        """Open a session and return it as a `PreparedModel`. Raises NNAdapterError as `InferenceSession` does.
 
         Args:
             model: the model.
             device: `"CPU"`, or comma-separated device names.
             devices: as in `InferenceSession`; replaces `device`.
             options: as in `InferenceSession`; the default suppresses fallback warnings.
-            **kwargs: arguments of other backends; ignored.
-
-        Raises:
-            NNAdapterError: as in `InferenceSession`.
+            **kwargs: ignored.
         """
         chosen = _devices(device) if devices is None else devices
         return PreparedModel(InferenceSession(model, devices=chosen, options=options))
@@ -115,22 +108,15 @@ class Backend(base.Backend):
         outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Run one node and return its outputs.
+        """Run one node and return its outputs. Raises InvalidInputError if `inputs` or `outputs_info` do not match.
 
         Args:
             node: the node.
-            inputs: values in the order of its present inputs, or by name: anything numpy converts to arrays, or lists
-            of
-                arrays for sequences.
+            inputs: values in the order of present inputs, or by name: arrays, anything numpy converts, or lists of
+                arrays.
             device: as in `prepare`.
             outputs_info: data type and shape of every output, if known.
-            **kwargs: `opset_version` of the ONNX domain (default: the newest of the installed onnx), and arguments of
-                `prepare`. Other domains use the newest version that onnx and ONNX Runtime support.
-
-        Raises:
-            InvalidInputError: the number of values does not match, a name has no value, or a name has two different
-            values.
-            NNAdapterError: as in `InferenceSession`.
+            **kwargs: `opset_version` of the ONNX domain (default: the newest), and arguments of `prepare`.
         """
         opset = int(kwargs.pop("opset_version", onnx.defs.onnx_opset_version()))
         feed = _feed_of(node, inputs)
@@ -138,7 +124,7 @@ class Backend(base.Backend):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = _HOST, **kwargs: Any) -> bool:
-        """Return True if `prepare` succeeds with the same arguments. Costs as much as `prepare`."""
+        """Return True if `prepare` succeeds. Costs as much as `prepare`."""
         try:
             cls.prepare(model, device, **kwargs).session.close()
         except NNAdapterError:
@@ -147,7 +133,7 @@ class Backend(base.Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Return True if every device named exists and is available on this machine."""
+        """Return True if every named device is available on this machine."""
         try:
             for name in _devices(device):
                 open_device(name)
@@ -167,7 +153,6 @@ def _fed(value: Any) -> Any:
 
 
 def _feed_of(node: onnx.NodeProto, inputs: Any) -> dict[str, _Value]:
-    """Return the value for each name that the node reads."""
     names = [name for name in node.input if name]
     if isinstance(inputs, Mapping):
         pairs = list(inputs.items())
@@ -231,7 +216,7 @@ def _model_of(
 
 
 def _newest_version(domain: str) -> int:
-    """Return the newest version of a domain in onnx's schemas, capped at ONNX Runtime's; 1 if there is no schema."""
+    """Return the newest version of a domain that onnx and ONNX Runtime support."""
     newest = max((schema.since_version for schema in onnx.defs.get_all_schemas() if schema.domain == domain), default=1)
     return min(newest, onnxruntime_limits()[0].get(domain, newest))
 

@@ -1,49 +1,43 @@
 """Exception tree of the package.
 
     NNAdapterError
-    ├── InvalidModelError        the model is not ONNX, is truncated, or contradicts itself
-    │   ├── ModelFileError       the model's file or its external data cannot be read
-    │   └── CompiledModelError   a compiled model is damaged, too new, or unsuitable for the request
-    ├── InvalidInputError        a feed is missing, superfluous, or of the wrong type or shape
-    │   ├── DonatedValueError    a fed device value was donated to an earlier run
-    │   ├── InputTypeError       a feed has the wrong data type
-    │   ├── InputValueError      a feed holds an index, a length or a count out of range
-    │   └── MissingInputError    a required input is not fed
-    ├── InvalidOptionError       an option, a rule or a device option does not exist or is not valid
-    │   ├── RulesError           rules cannot be read, contradict each other, or cannot be satisfied
-    │   ├── PlanFileError        a plan file cannot be read or written
-    │   ├── ReportFileError      a saved report cannot be read
-    │   └── FaultScriptError     a fault script of the device `faulty` cannot be read or is not valid
-    ├── DeviceNotFoundError      no driver offers a device of that name
-    ├── MissingExtraError        a package of an optional extra is not installed
-    ├── DeviceUnavailableError   the device is known but cannot be used on this machine
-    │   ├── DeviceOpeningError   the driver failed to open the device or to create a context
-    │   └── MissingDeviceExtraError  the device's package is not installed; also a MissingExtraError
-    ├── NotDelegatedError        fallback is forbidden and would be needed
-    ├── DriverError              the driver broke the interface or a promise
-    │   ├── CompilationError     the driver accepted a segment and could not compile it
-    │   └── ExecutionError       a compiled program failed at run time
-    │       ├── AccuracyError    results differ from the CPU's beyond the tolerance
-    │       ├── TransientError   the failure may go away on a retry
-    │       └── DeviceLostError  the device is gone; nothing on it can be used again
-    │           └── DeviceTimeoutError  the device did not answer in time and was abandoned
-    ├── PassError                a graph pass changed the model's results or broke its form
-    ├── IncompatibleProgramError a serialized program is damaged, or of another version, device or options
-    ├── StoredFileError          a file stored between sessions is damaged or of another version
-    ├── OutOfMemoryError         the device is out of memory
-    ├── CancelledError           the caller stopped the run
-    │   └── DeadlineExceededError  the run missed its deadline
-    └── ClosedError              the session was closed before
+        InvalidModelError
+            ModelFileError
+            CompiledModelError
+        InvalidInputError
+            DonatedValueError
+            InputTypeError
+            InputValueError
+            MissingInputError
+        InvalidOptionError
+            RulesError
+            PlanFileError
+            ReportFileError
+            FaultScriptError
+        DeviceNotFoundError
+        MissingExtraError
+        DeviceUnavailableError
+            DeviceOpeningError
+            MissingDeviceExtraError (also a MissingExtraError)
+        NotDelegatedError
+        DriverError
+            CompilationError
+            ExecutionError
+                AccuracyError
+                TransientError
+                DeviceLostError
+                    DeviceTimeoutError
+        PassError
+        IncompatibleProgramError
+        StoredFileError
+        OutOfMemoryError
+        CancelledError
+            DeadlineExceededError
+        ClosedError
 
-and the warnings:
+and the warnings FallbackWarning, DriverWarning, CacheWarning and ConversionWarning.
 
-    FallbackWarning              work of a device fell back to the CPU
-    DriverWarning                a driver misbehaved without an effect on results
-    CacheWarning                 a cache is damaged or not writable, so work is repeated
-    ConversionWarning            a converted model may differ from its source
-
-Messages are for people. Programs read fields: device errors have `device`, `phase` (one of `PHASES`), and `segment` and
-`nodes` if they are known.
+Programs read fields instead of messages: device errors have `device`, `phase`, and if known `segment` and `nodes`.
 """
 
 from __future__ import annotations
@@ -67,7 +61,7 @@ class InvalidModelError(NNAdapterError):
 
 
 class ModelFileError(InvalidModelError):
-    """The model's file, or a file of external data that it names, cannot be read."""
+    """The model's file or its external data cannot be read."""
 
 
 class InvalidInputError(NNAdapterError):
@@ -76,11 +70,10 @@ class InvalidInputError(NNAdapterError):
     def __init__(self, message: str, *, name: str | None = None) -> None:
         super().__init__(message)
         self.name = name
-        """Input at fault, if it is a single one."""
 
 
 class DonatedValueError(InvalidInputError):
-    """A fed device value was donated to an earlier run, which wrote a result into its memory. The value is gone."""
+    """A fed device value was donated to an earlier run, which overwrote it."""
 
 
 class InputTypeError(InvalidInputError):
@@ -96,7 +89,7 @@ class MissingInputError(InvalidInputError):
 
     @classmethod
     def of(cls, missing: Sequence[str], fed_names: Iterable[str], needed: Sequence[str]) -> MissingInputError:
-        """Return the error for a feed without the inputs `missing`, worded like ONNX Runtime's, with advice."""
+        """Return the error for a feed without some inputs."""
         return cls(
             f"Required inputs ({[*missing]}) are missing from input feed ({[*fed_names]}); "
             f"feed every one of {[*needed]}",
@@ -109,16 +102,15 @@ class InvalidOptionError(NNAdapterError):
 
 
 class _FileError(NNAdapterError):
-    """Error about one of our files, and a location in it."""
+    """Error about one of our files."""
 
     def __init__(self, message: str, *, file: str = "", entry: str = "", key: str = "") -> None:
         super().__init__(message)
         self.file = file
-        """Path, or a description of the source."""
         self.entry = entry
-        """Entry in the file, counted from 1 (`pin 2`); empty for the entire file."""
+        """Entry in the file, counted from 1: `pin 2`."""
         self.key = key
-        """Key in the entry; empty for the entire entry."""
+        """Key in the entry."""
 
 
 class CompiledModelError(_FileError, InvalidModelError):
@@ -142,7 +134,7 @@ class FaultScriptError(_FileError, InvalidOptionError, ValueError):
 
 
 class _SegmentError(NNAdapterError):
-    """Error about a device, and nodes on it."""
+    """Error about nodes on a device."""
 
     def __init__(
         self,
@@ -153,13 +145,10 @@ class _SegmentError(NNAdapterError):
         nodes: Sequence[str] = (),
         phase: str | None = None,
     ) -> None:
-        NNAdapterError.__init__(self, message)  # not super(): a class with a second base sets that one's fields itself
+        NNAdapterError.__init__(self, message)  # not super(): the second base of a subclass has its own fields
         self.device = device
-        """Device that refused or failed."""
         self.segment = segment
-        """Index of the segment in the plan; None if it was never planned."""
         self.nodes = tuple(nodes)
-        """Names of the nodes concerned."""
         self.phase = phase
         """Call that failed, one of `PHASES`; None if no device failed."""
 
@@ -184,11 +173,10 @@ class MissingExtraError(NNAdapterError):
         self.extra = extra
         """Extra to install: `pip install 'nnadapter[EXTRA]'`."""
         self.package = package
-        """Missing package, by its name on package indexes."""
 
 
 class MissingDeviceExtraError(DeviceUnavailableError, MissingExtraError):
-    """The package that a device needs, which an optional extra installs, is missing."""
+    """The package of a device, from an optional extra, is not installed."""
 
     def __init__(self, message: str, *, extra: str, package: str) -> None:
         super().__init__(message, phase="open")
@@ -197,7 +185,7 @@ class MissingDeviceExtraError(DeviceUnavailableError, MissingExtraError):
 
 
 class NotDelegatedError(_SegmentError):
-    """Fallback is forbidden, and something would have to fall back to the CPU."""
+    """Fallback to the CPU is forbidden, and would be needed."""
 
 
 class DriverError(_SegmentError):
@@ -219,7 +207,7 @@ class CompilationError(DriverError):
     ) -> None:
         super().__init__(message, device=device, segment=segment, nodes=nodes, phase=phase)
         self.refused = dict(refused or {})
-        """Reasons by index of the node in the segment's model, if the driver knows which nodes are at fault."""
+        """Reasons by index of the node at fault."""
 
 
 class ExecutionError(DriverError):
@@ -245,7 +233,7 @@ class AccuracyError(ExecutionError):
 
 
 class TransientError(ExecutionError):
-    """Failure that a retry may avoid. Drivers raise it; all other failures count as permanent."""
+    """The failure may go away on a retry. Drivers raise it; all other failures are permanent."""
 
 
 class DeviceLostError(ExecutionError):
@@ -257,22 +245,21 @@ class DeviceTimeoutError(DeviceLostError):
 
 
 class PassError(NNAdapterError):
-    """A graph pass changed the model's results or its inputs and outputs, or returned an invalid model."""
+    """A graph pass changed the model's results, inputs or outputs, or returned an invalid model."""
 
     def __init__(self, message: str, *, name: str, output: str = "") -> None:
         super().__init__(message)
         self.name = name
-        """Name of the pass."""
         self.output = output
-        """Model output that differs, if it came to a comparison."""
+        """Model output that differs."""
 
 
 class IncompatibleProgramError(_SegmentError):
-    """A serialized program is damaged, or of another version, device or set of options."""
+    """A serialized program is damaged, or of another version, device or options."""
 
 
 class StoredFileError(_FileError):
-    """A file stored between sessions (a calibration) is damaged, of another version, or cannot be written."""
+    """A file stored between sessions is damaged, of another version, or cannot be written."""
 
 
 class OutOfMemoryError(_SegmentError):
@@ -284,7 +271,7 @@ class CancelledError(_SegmentError):
 
 
 class DeadlineExceededError(CancelledError):
-    """The run missed `Options.deadline_s`. The fields name the current or next step."""
+    """The run missed its deadline. The fields name the current or next step."""
 
 
 class ClosedError(NNAdapterError):
@@ -304,11 +291,11 @@ class CacheWarning(UserWarning):
 
 
 class ConversionWarning(UserWarning):
-    """A converted model may compute something other than its source."""
+    """A converted model may compute something else than its source."""
 
 
 FAILURES = (Exception, SystemExit, GeneratorExit)
-"""Exceptions of drivers to handle as failures, including attempts to end the process."""
+"""Exceptions of drivers to handle as failures."""
 
 
 def located(
@@ -318,17 +305,7 @@ def located(
     segment: int | None = None,
     nodes: Sequence[str] = (),
 ) -> NNAdapterError:
-    """Fill in the fields of a device error that are not set yet, and return it.
-
-    Drivers know neither their segment nor the user's name of their device.
-
-    Args:
-        error: error that passes from a driver to the session.
-        device: device that failed.
-        phase: one of `PHASES`.
-        segment: index in the plan.
-        nodes: names of the segment's nodes.
-    """
+    """Fill in the fields of a device error that are not set yet, and return it."""
     if isinstance(error, _SegmentError):
         error.device = device if error.device is None else error.device
         error.phase = phase if error.phase is None else error.phase
@@ -338,7 +315,7 @@ def located(
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as one line for reports; only its type if its text cannot be computed."""
+    """Return an error as one line; only its type if its text cannot be computed."""
     try:
         text = " ".join(str(error).split())
     except FAILURES:
@@ -349,13 +326,13 @@ def describe(error: BaseException) -> str:
 
 
 def close_names(name: object, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the known names close to it, or all of them."""
+    """Return advice for an unknown name."""
     known = sorted(known)
     return near_names(name, known) or f"known: {', '.join(known) or 'none'}"
 
 
 def near_names(name: object, known: Iterable[str], before: str = "") -> str:
-    """Return a question that suggests names close to an unknown one, prefixed by `before`; empty if none is close."""
+    """Return a question that suggests close names, after `before`."""
     from difflib import get_close_matches  # lazily: most sessions have no wrong name
 
     by_upper = {valid_name.upper(): valid_name for valid_name in known}

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 FALLBACKS = ("warn", "allow", "forbid")
 STAGES = ("load", "compile", "run", "accuracy")
-"""Stages of a failure: opening a device and asking for verdicts, compiling, running, and wrong results."""
+"""Stages of a failure: opening, compiling, running, and wrong results."""
 Fallback = str | Mapping[str, str]
-"""One of `FALLBACKS` for all stages, or a mapping from stages to them."""
+"""One of `FALLBACKS` for all stages, or a mapping from stages."""
 
 
 VERIFYING = ("once",)
@@ -31,63 +31,59 @@ class Options:
 
     policy: str = "priority"
     """Placement policy. `priority`: the first device in the user's order that supports the node. `latency`: the
-    cheapest placement found, by calibrated or simulated costs. `throughput`: by the same costs, the placement whose
-    busiest device has the least work, for `stream`. `measured`: the fastest of several placements, timed on this
-    machine.
+    cheapest placement found, by calibrated or simulated costs. `throughput`: for `stream`, the placement whose
+    busiest device has the least work. `measured`: the fastest of several placements, timed here.
     """
     fallback: Fallback = "warn"
-    """Reaction when work planned for a device falls back to the CPU. `warn`: once per cause. `allow`: silently; the
-    report still lists it. `forbid`: raise a typed error. A mapping sets it per stage (`load`, `compile`, `run`,
-    `accuracy`); other stages warn. See docs/failures.md.
+    """Reaction when a device's work falls back to the CPU: `warn` once per cause, `allow` silently, or `forbid` (an
+    error). A mapping sets it per stage (`load`, `compile`, `run`, `accuracy`); other stages warn. See
+    docs/failures.md.
     """
     rules: str | os.PathLike[str] | Rules | None = None
     """Pins, bans and limits: path of a TOML file, its text, or `Rules`."""
     plan: str | os.PathLike[str] | None = None
-    """Plan file written by `nnadapter report --save-plan`. Nodes go where it says if the device still supports them."""
+    """Plan file of `nnadapter report --save-plan`. Nodes go where it says if their device still supports them."""
     max_plans: int = 64
-    """Maximum number of input shapes with a compiled plan. The least recently used plan is evicted first; plans used
-    only once go before others.
+    """Maximum number of compiled plans, one per set of input shapes. Plans used only once are evicted first, then the
+    least recently used.
     """
     max_plan_bytes: int = 1 << 30
-    """Maximum bytes of all compiled plans together, without shared weights, as far as drivers report their memory.
-    Evicted like `max_plans`; the most recently used plan always stays.
+    """Maximum bytes of all compiled plans, without shared weights, as far as known. Evicted like `max_plans`; the most
+    recently used plan stays.
     """
     background: bool = False
-    """True: no run waits for a compilation. Plans for new shapes are compiled in a thread; until then the CPU runs the
-    entire model. The device of a run then depends on timing, and weights are held twice (for static-shape models
-    until their plan is ready). If more shapes recur than `max_plans`, static-shape plans may be evicted before they
-    are used. False: a run waits for its plan, so behavior is deterministic.
+    """True: no run waits for a compilation. Until a thread has compiled a plan for new shapes, the CPU runs the entire
+    model. Devices of runs then depend on timing, and weights are held twice. Recurring shapes should not exceed
+    `max_plans`. False: runs wait, so behavior is deterministic.
     """
     deadline_s: float | None = None
-    """Seconds that a run may take, without compilation and without waiting for other runs of a stream. Afterwards the
-    run raises DeadlineExceededError before its next step, or within a step if the device can stop. A finished run
-    returns its results, however late. Per run: `run_options.add_run_config_entry("nnadapter.deadline_s", "0.5")`.
+    """Seconds that a run may take, without compiling and without waiting for other runs of a stream. Then it raises
+    DeadlineExceededError before its next step, or within a step if the device can stop. Per run:
+    `run_options.add_run_config_entry("nnadapter.deadline_s", "0.5")`.
     """
     isolate: bool | Collection[str] | Mapping[str, Any] | None = None
-    """Devices that run in a process of their own, so that a driver's crash or hang becomes an error
-    (docs/isolation.md). True: all accelerators. Otherwise names, or names with timeouts in seconds per phase:
-    `{"openvino": {"run": 0.5}}`. None: NNADAPTER_ISOLATE (1, or names) decides. False: none. `("fake_npu",
-    {"isolate": True})` isolates one device.
+    """Devices that run in a process of their own, so that a crash or hang becomes an error (docs/isolation.md). True:
+    all accelerators. Otherwise names, or names with timeouts in seconds per phase: `{"openvino": {"run": 0.5}}`.
+    None: as NNADAPTER_ISOLATE requires (1, or names). A device's option `isolate` overrides it.
     """
     trace: str | os.PathLike[str] | None = None
-    """Trace file to write when the session closes, or earlier by `InferenceSession.end_profiling`. It opens in
-    ui.perfetto.dev and chrome://tracing.
+    """Trace file for ui.perfetto.dev and chrome://tracing, written when the session closes or by
+    `InferenceSession.end_profiling`.
     """
     cache_dir: str | os.PathLike[str] | bool | None = None
-    """Folder that caches plans and compiled programs between sessions (docs/cache.md). True: the default folder,
-    NNADAPTER_CACHE_DIR or the platform's cache folder. None: the default folder if NNADAPTER_CACHE_DIR is set,
-    otherwise no cache. False: no cache. Cached programs are executed: trust the folder as you trust code.
+    """Folder that caches plans and programs between sessions (docs/cache.md). True: NNADAPTER_CACHE_DIR, or the
+    platform's cache folder. None: NNADAPTER_CACHE_DIR if set. False: no cache. Cached programs are executed: trust
+    it as code.
     """
     max_cache_bytes: int = 1 << 32
-    """Maximum bytes of the cache folder. The least recently used entries are evicted first."""
+    """Maximum bytes of the cache folder. The least recently used entries are evicted."""
     verify: str | None = None
-    """`once`: compare a program with the CPU on its first feed, unless it was checked before with this driver version.
-    Nodes beyond the tolerance of the device's precision move elsewhere, and the run returns correct results. None:
-    do not compare. See docs/accuracy.md.
+    """`once`: compare every program with the CPU on its first feed, once per driver version. Nodes beyond tolerance
+    move to other devices, and the run returns correct results. See docs/accuracy.md.
     """
     shadow: int | None = None
-    """N: repeat one run in N on the CPU, step by step. A device that repeatedly exceeds its tolerance is withdrawn.
-    None: repeat none. See docs/accuracy.md.
+    """N: compare one run in N with the CPU, step by step. A device that repeatedly exceeds its tolerance is withdrawn.
+    See docs/accuracy.md.
     """
 
     def __post_init__(self) -> None:
@@ -136,7 +132,7 @@ class Options:
 
     @property
     def isolated(self) -> bool | Collection[str] | Mapping[str, Any]:
-        """Devices to isolate: `isolate`, or NNADAPTER_ISOLATE if that is None."""
+        """`isolate`, or NNADAPTER_ISOLATE if that is None."""
         if self.isolate is not None:
             return self.isolate
         text = os.environ.get("NNADAPTER_ISOLATE", "").strip()
@@ -145,12 +141,12 @@ class Options:
         return tuple(name.strip() for name in text.split(",") if name.strip())
 
     def fallback_at(self, stage: str) -> str:
-        """Return the reaction to a device's failure at a stage: `warn`, `allow` or `forbid`."""
+        """Return `warn`, `allow` or `forbid` for a stage."""
         return fallback_at(self.fallback, stage)
 
 
 def fallback_at(fallback: Fallback, stage: str) -> str:
-    """Return the value of `Options.fallback` for one of `STAGES`."""
+    """Return the value of `Options.fallback` for a stage."""
     return fallback if isinstance(fallback, str) else fallback.get(stage, "warn")
 
 
@@ -162,18 +158,13 @@ def fallback_text(fallback: Fallback) -> str:
 
 
 def _rules() -> type[Rules]:
-    """Import `Rules` lazily: most sessions have none."""
     from nnadapter.rules.values import Rules
 
     return Rules
 
 
 def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> None:
-    """Refuse session arguments that look like options or misspelled `parameters`; others are ignored.
-
-    Raises:
-        InvalidOptionError: a name equals a field of `Options`, or is close to one or to a parameter.
-    """
+    """Refuse arguments that look like options or misspelled `parameters`. Raises InvalidOptionError."""
     field_names = [field.name for field in fields(Options)]
     for name in arguments:
         if name in field_names:
@@ -188,11 +179,7 @@ def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> Non
 
 
 def options_from(options: Options | Mapping[str, Any] | None) -> Options:
-    """Return `options` as an `Options`; a mapping holds its fields by name.
-
-    Raises:
-        InvalidOptionError: a name is unknown, or a value not valid.
-    """
+    """Return `options` as an `Options`; a mapping holds its fields by name. Raises InvalidOptionError."""
     if options is None:
         return Options()
     if isinstance(options, Options):
@@ -207,7 +194,7 @@ def options_from(options: Options | Mapping[str, Any] | None) -> Options:
 
 
 def of_session(options: Options) -> Options:
-    """Return options that use the default cache if `cache_dir` is None and NNADAPTER_CACHE_DIR is set."""
+    """Return options with the default cache if NNADAPTER_CACHE_DIR is set and `cache_dir` is None."""
     is_named = options.cache_dir is None and os.environ.get("NNADAPTER_CACHE_DIR", "").strip()
     return replace(options, cache_dir=True) if is_named else options
 
@@ -223,7 +210,7 @@ def set_default_devices(names: list[str]) -> None:
 
 
 def default_devices() -> list[str]:
-    """Return the devices of sessions that name none: those set, otherwise NNADAPTER_DEVICES, otherwise the CPU."""
+    """Return the devices of sessions that name none: as set, otherwise NNADAPTER_DEVICES, otherwise the CPU."""
     with _lock:
         if _process_device:
             return list(_process_device)

@@ -3,9 +3,8 @@
     from nnadapter import ort as onnxruntime        # change one import
     ort.install(); import client; ort.use("fake_npu")   # or leave the client unchanged
 
-`use` puts devices before the providers that a client requests, and sets session options. Sessions report ONNX Runtime's
-provider names. Errors are also instances of ONNX Runtime's exceptions (InvalidArgument, NoSuchFile, ...), ValueError or
-TypeError, whichever ONNX Runtime raises.
+Errors are also ONNX Runtime's exceptions (InvalidArgument, NoSuchFile, ...), ValueError or TypeError, whichever ONNX
+Runtime raises.
 """
 
 from __future__ import annotations
@@ -44,13 +43,11 @@ _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
     (errors.DriverError, _native.EPFail),
     (errors.NNAdapterError, _native.Fail),
 )
-"""Our errors and ONNX Runtime's exception for the same case, most specific first."""
 
 _LOAD_CANCELLED = getattr(_native, "ModelLoadCanceled", _native.Fail)
-"""ONNX Runtime's exception for a set load cancellation flag; older versions have no specific one."""
+"""ONNX Runtime's exception for a set load cancellation flag; older versions have none."""
 _lock = new_lock()
 _chosen: tuple[Sequence[DeviceRequest], _Options | None] = (), None
-"""Devices and options of sessions that name none."""
 _replaced: dict[str, ModuleType] = {}
 
 
@@ -60,12 +57,11 @@ def use(
     """Put `devices` before the providers that clients request, in sessions opened from now on.
 
     Args:
-        devices: as in `InferenceSession`; an empty list restores the clients' own choice.
-        options: `Options` of those sessions; None for the defaults.
+        devices: as in `InferenceSession`; an empty list restores the clients' choice.
+        options: `Options` of those sessions.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: a device cannot be used, or an option is not
-            valid.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: a device or option cannot be used.
     """
     global _chosen
     chosen = None if options is None else options_from(options)
@@ -81,14 +77,14 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`. Clients imported in between keep their reference to this module."""
+    """Undo `install`. Clients keep what they have imported."""
     with _lock:
         sys.modules.update(_replaced)
         _replaced.clear()
 
 
 class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's session options; they record overrides of initializers and dimensions for devices."""
+    """ONNX Runtime's session options, with a record of overrides for devices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +113,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
         self.overrides.files.update({name: memoryview(buffer).cast("B")[:length] for name, buffer, length in files})
 
     def use_for_whole_model(self) -> None:
-        """Add external initializers to a session of the entire model; ONNX Runtime rejects them for a part of it."""
+        """Add external initializers to a session of the entire model."""
         super().add_external_initializers(list(self._external), list(self._external.values()))
         self._external.clear()
 
@@ -131,7 +127,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
 
 
 class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's run options that record their entries, because copies need them."""
+    """ONNX Runtime's run options, with a record of entries for copies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +184,7 @@ class InferenceSession(_InferenceSession):
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """Check that the session already uses these providers. An unknown provider is also a RuntimeError."""
+        """Check that the session uses these providers. An unknown provider is also a RuntimeError."""
         names = [provider[0] if isinstance(provider, tuple) else provider for provider in providers or ()]
         available_providers = {*_original.get_all_providers(), *self.get_providers()}
         unknown = [
@@ -227,15 +223,13 @@ class InferenceSession(_InferenceSession):
             raise _theirs(error, RuntimeError) from error
 
     def _serves(self, devices: Sequence[str]) -> bool:
-        """Return True if all devices are among the session's: devices of `use` come in addition to requested ones."""
         return {*devices, "cpu"} <= {*self.devices, "cpu"}
 
     def get_providers(self) -> list[str]:
-        """Return ONNX Runtime's provider names of the devices; other devices keep our names."""
+        """Return ONNX Runtime's provider names, or our names for other devices."""
         return [provider_of_device(name) for name in self.devices]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return empty options per provider."""
         return {name: {} for name in self.get_providers()}
 
 
@@ -243,7 +237,7 @@ class IOBinding(_IOBinding):
     """IOBinding that returns results in host memory as OrtValues."""
 
     def get_outputs(self) -> list[Any]:
-        """Return results: `nnadapter.DeviceValue` for outputs bound to a device, otherwise OrtValue."""
+        """Return `nnadapter.DeviceValue` for outputs bound to a device, otherwise OrtValue."""
         results = super().get_outputs()
         return [
             result
@@ -254,7 +248,7 @@ class IOBinding(_IOBinding):
 
 
 def get_available_providers() -> list[str]:
-    """Return ONNX Runtime's own list of providers."""
+    """Return ONNX Runtime's providers."""
     providers: list[str] = _original.get_available_providers()
     return providers
 
@@ -262,7 +256,6 @@ def get_available_providers() -> list[str]:
 def _merge_devices(
     chosen: list[DeviceRequest], providers: Sequence[Any] | None, options: Sequence[Mapping[str, Any]] | None
 ) -> list[DeviceRequest]:
-    """Return the chosen devices, followed by the devices of other requested providers."""
     names = {request if isinstance(request, str) else request[0] for request in chosen}
     provider_requests = devices_of_providers(providers, options) if providers else []
     return chosen + [
@@ -290,7 +283,6 @@ def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None)
 
 
 def _raised_there(error: errors.NNAdapterError) -> tuple[type[Exception], ...]:
-    """Return the classes of the ONNX Runtime exception that caused this error; empty if there is none."""
     if isinstance(error, (errors.MissingInputError, errors.CancelledError, errors.ModelFileError)):
         return ()
     cause: BaseException | None = error

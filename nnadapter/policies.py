@@ -15,9 +15,9 @@ class Policy(NamedTuple):
     weighs: bool = False
     """Costs decide."""
     promises: bool = False
-    """The policy is only as good as its costs, so it requires calibrated or simulated ones."""
+    """Costs must be calibrated or simulated."""
     times: bool = False
-    """Several placements that costs suggest are compiled and timed; the fastest is used."""
+    """Several placements are compiled and timed; the fastest is used."""
 
 
 POLICIES: Mapping[str, Policy] = {

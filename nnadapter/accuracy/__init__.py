@@ -1,7 +1,8 @@
 """Accuracy of devices compared with the CPU.
 
-checks         checks of a session: `Options.verify` and `Options.shadow` localization   search for the nodes that
-compute wrong values, for `compare --layers` and for sessions tolerances     largest acceptable deviations
+checks         checks of a session: `Options.verify` and `Options.shadow`
+localization   search for the nodes that compute wrong values
+tolerances     largest acceptable deviations
 """
 
 from __future__ import annotations

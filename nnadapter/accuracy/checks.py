@@ -46,11 +46,9 @@ if TYPE_CHECKING:
 
 
 RIGHT, WRONG = 1e-3, 0.2
-"""Share of checks beyond tolerance for a correct device step (at most), and for a drifting step (detected quickly from
-there on).
-"""
+"""Share of checks beyond tolerance of a correct step, and of a drifting step."""
 BETWEEN_FALSE_ALARMS = 1e6
-"""Minimum mean number of checks of a correct step between false alarms."""
+"""Minimum mean number of checks between false alarms."""
 _BEYOND, _WITHIN = log(WRONG / RIGHT), log((1 - WRONG) / (1 - RIGHT))
 _ALARM = log(BETWEEN_FALSE_ALARMS)
 
@@ -58,10 +56,8 @@ _ALARM = log(BETWEEN_FALSE_ALARMS)
 class Drift:
     """Page's CUSUM test on the share of checks in which one step is beyond tolerance.
 
-    Each check adds its log-likelihood ratio of `WRONG` against `RIGHT` to a sum that stays at least 0. The alarm is at
-    log(`BETWEEN_FALSE_ALARMS`). By Lorden's bound, correct steps then raise at most one false alarm in
-    `BETWEEN_FALSE_ALARMS` checks on average. Three consecutive checks beyond tolerance are enough for an alarm; a step
-    that is beyond in half of its checks raises one after 6 on average.
+    Each check adds its log-likelihood ratio of `WRONG` against `RIGHT` to a sum that stays at least 0. The alarm at
+    log(`BETWEEN_FALSE_ALARMS`) bounds false alarms (Lorden).
 
     Source: E. S. Page, Continuous inspection schemes, Biometrika 41, 1954; G. Lorden, Procedures for reacting to a
     change in distribution, Annals of Mathematical Statistics 42, 1971.
@@ -74,7 +70,6 @@ class Drift:
         self.checks = 0
 
     def add(self, *, is_beyond: bool) -> bool:
-        """Add one check, and return True on an alarm."""
         self.checks += 1
         self.total = max(0.0, self.total + (_BEYOND if is_beyond else _WITHIN))
         return self.total >= _ALARM
@@ -86,30 +81,18 @@ class StepCheck:
 
     bound: BoundStep
     deviations: Mapping[str, Deviation]
-    """Deviation by output value."""
 
     @property
     def largest(self) -> Deviation:
-        """Largest deviation of its values."""
         return largest([*self.deviations.values()] or [Deviation(value="")])
 
     @property
     def is_beyond(self) -> bool:
-        """True if a value is beyond tolerance."""
         return self.largest.tolerances > 1
 
 
 def check_step(bound: BoundStep, values: Sequence[Any], allowed: ValueTolerances) -> StepCheck:
-    """Compute a step on the CPU and compare the results.
-
-    Args:
-        bound: the step.
-        values: values of the run by slot, arrays or `Copies`.
-        allowed: tolerances of the step's outputs.
-
-    Raises:
-        NNAdapterError: the CPU cannot compute the step.
-    """
+    """Compute a step on the CPU and compare its values, which are by slot. Raises NNAdapterError."""
     expected = _expected(bound, values)
     return _compared(bound, [on_host(values[slot]) for slot in bound.outputs], expected, allowed)
 
@@ -149,68 +132,55 @@ class Subject(Protocol):
 
     @property
     def incidents(self) -> Incidents:
-        """Incidents of the session."""
+        pass
 
     def nodes(self, plan: RunnablePlan, bound: BoundStep) -> Sequence[str]:
-        """Return the names of a step's nodes."""
+        pass
 
     def allowed(self, plan: RunnablePlan, bound: BoundStep) -> ValueTolerances:
-        """Return the tolerances for the precision of a step's device."""
+        pass
 
     def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
         """Locate the error of a deviating step, for a run's values by slot."""
 
     def cached_result(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
-        """Return an earlier result for a step with this driver version; None if it was never checked."""
+        """Return the stored result for a step and driver version."""
 
     def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
-        """Store the result for a step, with a reproducer, and return it with the reproducer's path."""
+        """Store the result for a step, and return it with a reproducer."""
 
     def withdraw_nodes(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
-        """Withdraw nodes from the step's device for the rest of the session; all of its nodes if `nodes` is empty."""
+        """Withdraw nodes from the step's device for the rest of the session; all if empty."""
 
 
 _MOST_STEPS = 1024
-"""Maximum number of step histories; plans for other shapes have their own steps."""
 _MOST_NOTES = 16
 _MARGIN = 2.0
 """Allowed growth of a deviation that was accepted earlier."""
 _StepKey = tuple[str, ...]
-"""Device and nodes, because steps of different branches may have the same outputs."""
+"""Device and nodes; output names differ between branches."""
 
 
 class _StepHistory:
-    """Earlier checks of a step."""
-
     __slots__ = ("drift", "usual", "why_not")
 
     def __init__(self) -> None:
         self.drift = Drift()
         self.usual: dict[str, float] = {}
-        """Accepted deviations beyond tolerance, by value."""
         self.why_not = ""
-        """Reason why the step cannot be compared; empty if it can."""
 
     def is_beyond(self, check: StepCheck) -> bool:
-        """Return True if a value is beyond both its tolerance and its accepted deviation."""
         every = check.deviations.items()
         return any(off.tolerances > max(1.0, _MARGIN * self.usual.get(name, 0.0)) for name, off in every)
 
     def accept(self, check: StepCheck) -> None:
-        """Accept the deviations of a step for later checks."""
         for name, off in check.deviations.items():
             if off.tolerances > 1:
                 self.usual[name] = max(off.tolerances, self.usual.get(name, 0.0))
 
 
 class SessionChecks:
-    """Accuracy checks of one session. See `nnadapter.engine.compiled.Checks`.
-
-    Args:
-        subject: plans to check.
-        verify: check every plan on its first feed.
-        shadow: compare one run in `shadow`; None for no runs.
-    """
+    """Accuracy checks of one session, see `nnadapter.engine.compiled.Checks`."""
 
     def __init__(self, subject: Subject, *, verify: bool, shadow: int | None) -> None:
         self._subject, self._verify, self._shadow = subject, verify, shadow or 0
@@ -218,7 +188,6 @@ class SessionChecks:
         self._checked: WeakSet[RunnablePlan] = WeakSet()
         self._count = 0
         self._taken: set[tuple[str, ...]] = set()
-        """Device and nodes of earlier withdrawals."""
         self._past: Cache[_StepKey, _StepHistory] = Cache("steps that were compared", _MOST_STEPS)
         self._notes: dict[str, None] = {}
         self._comparing = new_lock()
@@ -254,7 +223,6 @@ class SessionChecks:
         return incidents
 
     def _verified(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
-        """Check a step unless a result is stored; return an incident if nodes were wrong and are withdrawn."""
         located = self._subject.cached_result(plan, bound)
         if located is None:
             check = self._compared(plan, bound, values)
@@ -268,7 +236,6 @@ class SessionChecks:
         return None if located.blame is ErrorCause.NOTHING else self._withdraw_wrong_nodes(plan, bound, located)
 
     def _shadowed(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
-        """Check a step again; return an incident if nodes were wrong, or the device drifts."""
         past = self._past_of(plan, bound)
         check = None if past.why_not else self._compared(plan, bound, values)
         if check is None:
@@ -306,15 +273,13 @@ class SessionChecks:
     def _located(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
         try:
             return self._subject.locate(plan, bound, values)
-        except FAILURES:  # a failing device or missing values give no information about nodes
+        except FAILURES:  # not necessarily an error of a node
             return ErrorLocation(ErrorCause.PROGRAM)
 
     def _past_of(self, plan: RunnablePlan, bound: BoundStep) -> _StepHistory:
-        """Return the history of a step, which plans for other shapes share."""
         return self._past.get_or_make((bound.step.device, *self._subject.nodes(plan, bound)), _StepHistory)
 
     def _accept(self, plan: RunnablePlan, bound: BoundStep, check: StepCheck) -> None:
-        """Accept the deviation of a step for later checks, with a note."""
         self._past_of(plan, bound).accept(check)
         self._note(
             f"segment {bound.step.segment} on {bound.step.device!r} differs from the CPU, and each of its nodes alone "
@@ -322,7 +287,6 @@ class SessionChecks:
         )
 
     def _withdraw_wrong_nodes(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> Incident:
-        """Report wrong nodes, and withdraw them from their device."""
         device, subject = bound.step.device, self._subject
         nodes = located.nodes or tuple(subject.nodes(plan, bound))
         off = "" if located.deviation is None else f": {_off(located.deviation)}"
@@ -330,13 +294,12 @@ class SessionChecks:
         shown = f"; {located.reproducer} shows it" if located.reproducer else ""
         incident = self._report_incident(bound, nodes, problem, f"they go to the next device{shown}", located.deviation)
         removal = (device, *nodes)
-        # a repeated result withdraws all nodes, otherwise replanning would never end
+        # otherwise replanning would never end
         subject.withdraw_nodes(plan, bound, () if removal in self._taken else nodes, problem)
         self._taken.add(removal)
         return incident
 
     def _withdraw_device(self, plan: RunnablePlan, bound: BoundStep, off: Deviation, checks: int) -> Incident:
-        """Report that a device drifts, and withdraw all nodes from it."""
         step = bound.step
         nodes = tuple(self._subject.nodes(plan, bound))
         problem = (
@@ -373,7 +336,6 @@ def _off(off: Deviation) -> str:
 
 
 REPRODUCERS = "reproducers"
-"""Folder for reproducers in the cache folder."""
 _DIGITS = 16
 
 
@@ -381,7 +343,7 @@ class PlannedSubject:
     """Plans of a source that plans a model. See `Subject`."""
 
     def __init__(self, source: ModelPlanSource) -> None:
-        self._source: ModelPlanSource = proxy(source)  # a weak reference, because the source owns this object
+        self._source: ModelPlanSource = proxy(source)  # weak, because the source owns this object
         self._setting = source.setting
         self._quantized: WeakKeyDictionary[Partitioning, frozenset[str]] = WeakKeyDictionary()
 
@@ -416,7 +378,7 @@ class PlannedSubject:
     def cached_result(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
         cache, model = self._setting.by_name[bound.step.device].cache, _model(plan, bound)
         record = None if cache is None or model is None else cache.checked(model)
-        with suppress(ValueError, TypeError, KeyError, IndexError):  # a damaged record means another check
+        with suppress(ValueError, TypeError, KeyError, IndexError):  # a damaged record
             return None if record is None else _read(json.loads(record), self.nodes(plan, bound))
         return None
 
@@ -426,7 +388,7 @@ class PlannedSubject:
             return located
         shown = replace(located, reproducer=_reproduced(device, device.cache.path, located))
         if located.blame is ErrorCause.NODES and _banned(device, _partitioning(plan), bound, shown):
-            return shown  # the ban changes the segment in the next session, so no record would match
+            return shown  # the next session has another segment
         device.cache.keep_checked(model, json.dumps(_written(shown, self.nodes(plan, bound))).encode())
         return shown
 
@@ -436,19 +398,18 @@ class PlannedSubject:
 
 
 def _partitioning(plan: RunnablePlan) -> Partitioning:
-    """Return the partitioning that a plan's steps belong to."""
     assert isinstance(plan, Compiled), "the engine plans"
     return plan.partitioning if plan.opening is None else plan.opening.partitioning
 
 
 def _model(plan: RunnablePlan, bound: BoundStep) -> SegmentModel | None:
-    """Return the model that a step's device compiled; None if it differs per shape."""
+    """Return a step's compiled model; None if it differs per shape."""
     piece = _partitioning(plan).pieces[bound.position]
     return None if piece is None else piece.part.model
 
 
 def _banned(device: SessionDevice, partitioning: Partitioning, bound: BoundStep, located: ErrorLocation) -> bool:
-    """Ban nodes for the driver's version, and return True if all could be banned."""
+    """Ban nodes; return True if all could be banned."""
     graph, off = partitioning.plan.graph, located.deviation
     if device.bans is None or off is None:
         return False
@@ -463,7 +424,6 @@ def _banned(device: SessionDevice, partitioning: Partitioning, bound: BoundStep,
 
 
 def _outer(names: Sequence[str], every: Sequence[str]) -> Sequence[str]:
-    """Return the plan's nodes that equal these nodes or contain them in a body."""
     plan_names = set(every)
     outer = (
         next((enclosing_name for enclosing_name in _enclosing(name) if enclosing_name in plan_names), "")
@@ -478,7 +438,7 @@ def _enclosing(name: str) -> Sequence[str]:
 
 
 def _written(located: ErrorLocation, nodes: Sequence[str]) -> Mapping[str, Any]:
-    """Return the result as plain data, with node indices, because other models use other names."""
+    """Return the result with node indices, because other models use other names."""
     return {
         "blame": located.blame.value,
         "nodes": [position for position, name in enumerate(nodes) if name in located.nodes],
@@ -494,7 +454,7 @@ def _read(record: Mapping[str, Any], nodes: Sequence[str]) -> ErrorLocation:
 
 
 def _reproduced(device: SessionDevice, folder: Path, located: ErrorLocation) -> str:
-    """Write a reproducer of the first wrong stretch and return its folder; empty if there is none or writing fails."""
+    """Write a reproducer and return its folder; empty if that fails."""
     if not located.stretches:
         return ""
     stretch = located.stretches[0]
@@ -512,12 +472,7 @@ def _request(device: SessionDevice) -> DeviceRequest:
 
 
 def with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
-    """Return a maker of sources whose runs are checked as `Options.verify` and `Options.shadow` require.
-
-    Args:
-        make: makes a source.
-        options: options of the session.
-    """
+    """Return a maker of sources with the checks that `options` require."""
 
     def made(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:
         source = make(*arguments, **keyword_arguments)

@@ -1,4 +1,4 @@
-"""Localization of errors: excerpts of a model, their trial runs, and the search for nodes beyond tolerance."""
+"""Localization of errors: excerpts of a model, their trial runs, and the search for wrong nodes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 Values = Mapping[str, Any]
 """Arrays by name; lists for sequences."""
 _SINGLE_ATOM_SUFFIX = " alone"
-"""Suffix of an atom's output when other atoms read the CPU's value instead."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -58,22 +57,22 @@ class Excerpt:
     model: onnx.ModelProto
     inputs: tuple[str, ...]
     outputs: Mapping[str, str]
-    """Value of the full model -> its name in the excerpt."""
+    """Value of the full model -> its name here."""
     devices: Mapping[str, str]
     """Node -> its device in the full model, without hosts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cutting:
-    """Specialized model to be cut into excerpts, with the device of each atom."""
+    """Specialized model to cut into excerpts."""
 
     parts: OnnxParts
     graph: Graph
     devices: tuple[str, ...]
-    """Device per atom; empty if some of its nodes run on a host."""
+    """Device per atom; empty if it runs on a host."""
 
     def model_node_names(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[str, ...]:
-        """Return the model's own nodes of these atoms; `unshared`: only those that no other atom repeats."""
+        """Return the model's own nodes of these atoms; `unshared`: without nodes of several atoms."""
         specialized = self.parts.specialized
         positions = [specialized.positions[node] for node in self._positions(atoms)]
         if unshared:
@@ -82,11 +81,9 @@ class Cutting:
 
     @cached_property
     def accelerated(self) -> tuple[int, ...]:
-        """Atoms on devices other than hosts, ascending."""
         return tuple(atom for atom, device in enumerate(self.devices) if device)
 
     def nodes(self, atoms: Sequence[int]) -> tuple[Node, ...]:
-        """Return the nodes of these atoms."""
         return tuple(self.graph.nodes[index] for index in self._positions(atoms))
 
     def visible(self, atom: int) -> tuple[str, ...]:
@@ -94,11 +91,11 @@ class Cutting:
         return self._visible_outputs([atom])
 
     def size(self, atom: int) -> int:
-        """Return the known bytes of the atom's visible outputs."""
+        """Return the known bytes of `visible`."""
         return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
 
     def live(self, border: int) -> frozenset[str]:
-        """Return the values produced before the atom at `border` and used from there on."""
+        """Return the values produced before the atom at `border` and used later."""
         later_nodes = self._positions(range(border, len(self.devices)))
         needed = {name for node in later_nodes for name in self.graph.nodes[node].reads} | set(self.graph.outputs)
         produced_names = {
@@ -107,20 +104,14 @@ class Cutting:
         return frozenset(needed & (produced_names | set(self.graph.inputs)))
 
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
-        """Return consecutive atoms as an excerpt.
-
-        Args:
-            atoms: indices of the atoms.
-            values: contents of their inputs, which define the input types.
-            all_visible: output every value between atoms too, which prevents fusion.
-        """
+        """Return consecutive atoms as an excerpt. `values` define input types; `all_visible` outputs prevent fusion."""
         outputs = self._visible_outputs(atoms)
         if all_visible:
             outputs = tuple(dict.fromkeys(name for atom in atoms for name in self.visible(atom)))
         return self._excerpt(atoms, self._read(atoms), outputs, values)
 
     def side_by_side(self, atoms: Sequence[int], values: Values) -> Excerpt:
-        """Return atoms as an excerpt in which each reads inputs instead of the other atoms' outputs."""
+        """Return atoms as an excerpt without connections between them."""
         inputs = tuple(dict.fromkeys(name for atom in atoms for name in self._read([atom])))
         outputs = tuple(name for atom in atoms for name in self.visible(atom))
         excerpt = self._excerpt(atoms, inputs, outputs, values)
@@ -179,13 +170,7 @@ class Cutting:
 def cut(
     model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], homes: Mapping[str, str]
 ) -> tuple[Cutting, Values]:
-    """Return `model` prepared for cutting, and its default input values.
-
-    Args:
-        model: the model.
-        shapes: shapes of the feed.
-        homes: node of the model, or of an expanded function's body -> its device, without hosts.
-    """
+    """Return `model` prepared for cutting, and its default inputs. `homes`: node -> its device, without hosts."""
     prepared = prepare(model)
     specialized = with_own_sources(specialize(prepared, default_shapes(prepared, shapes)))
     specialized, _ = with_atoms(specialized, converted(specialized))
@@ -197,7 +182,6 @@ def cut(
 
 
 def _device_of(name: str, homes: Mapping[str, str]) -> str:
-    """Return the device of a node, or the common device of its body's nodes; empty if there is none."""
     if name in homes:
         return homes[name]
     body = {device for node, device in homes.items() if node.startswith(f"{name}/")}
@@ -205,7 +189,7 @@ def _device_of(name: str, homes: Mapping[str, str]) -> str:
 
 
 def _parted(graph: Graph, device_of: Sequence[str]) -> Graph:
-    """Return the graph with atoms that run on several devices split."""
+    """Return the graph without atoms that run on several devices."""
     single_device_atoms = [atom for atom in graph.atoms if len({device_of[node] for node in atom}) == 1]
     try:
         return replace(graph, atoms=joined(len(graph.nodes), single_device_atoms))
@@ -219,7 +203,7 @@ def _value(name: str, array: np.ndarray[Any, Any]) -> Value:
 
 
 def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield first and end index of parts whose visible values fit in `most_bytes`, at least one atom each."""
+    """Yield first and end index of parts whose visible values fit in `most_bytes`."""
     first, piece_bytes = 0, 0
     for atom in range(len(cutting.devices)):
         size = cutting.size(atom)
@@ -231,7 +215,6 @@ def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 _RETAINED_BOUNDARIES = 6
-"""Number of boundaries whose values are cached."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -240,15 +223,11 @@ class TrialOutcome:
 
     values: Values
     elsewhere: frozenset[str]
-    """Nodes that did not run on their device in the full model."""
+    """Nodes that did not run on their device of the full model."""
 
 
 class Trials:
-    """Trial runs of excerpts on the devices of a setting, without cache or trace. Counts compilations.
-
-    Args:
-        setting: setting with open devices.
-    """
+    """Trial runs of excerpts on the devices of a setting, without cache or trace."""
 
     def __init__(self, setting: Setting) -> None:
         self._devices = tuple(map(_bare, setting.devices))
@@ -256,14 +235,12 @@ class Trials:
         self.compilations = 0
 
     def run(self, excerpt: Excerpt, input_values: Values) -> TrialOutcome:
-        """Run an excerpt on the devices."""
         self.compilations += 1
         bans = tuple(self._bans(excerpt))
         values, compiled, provenance = self._run(self._devices, excerpt, input_values, bans)
         return TrialOutcome(values, _elsewhere(compiled, provenance, excerpt, frozenset(self._names)))
 
     def run_on_host(self, excerpt: Excerpt, values: Values) -> Values:
-        """Run an excerpt on the host alone."""
         if not excerpt.outputs:
             return {}
         hosts = tuple(device for device in self._devices if not device.accelerates)
@@ -285,7 +262,6 @@ class Trials:
             planner.clear()
 
     def _bans(self, excerpt: Excerpt) -> Iterator[Ban]:
-        """Yield bans that keep each node off all devices except its device in the full model."""
         for node in excerpt.model.graph.node:
             home = excerpt.devices.get(node.name)
             yield from (Ban(device=name, name=node.name) for name in self._names if name != home)
@@ -311,7 +287,7 @@ class HostValues:
         return self._known[border]
 
     def inside(self, first: int, last: int) -> Values:
-        """Return the values live before atom `first`, and all visible outputs of the atoms before `last`."""
+        """Return the values at `first`, and visible outputs of the atoms before `last`."""
         start_values = self.at(first)
         every = self._cutting.between(range(first, last), start_values, all_visible=True)
         return {**start_values, **self._trials.run_on_host(every, start_values)}
@@ -336,19 +312,14 @@ def _elsewhere(compiled: Compiled, provenance: Provenance, excerpt: Excerpt, nam
 
 
 def _parts(name: str, nodes: Set[str]) -> Set[str]:
-    """Return the node itself or its expanded body's nodes; empty if it was removed."""
     return {name} if name in nodes else {node for node in nodes if node.startswith(f"{name}/")}
 
 
 _PIECE_BYTES = 1 << 28
-"""Maximum bytes of values to hold while checking atoms individually."""
 
 
 def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
-    """Bisect for a number above `low` and up to `high` at which `test` changes from false to true.
-
-    `test` counts as false for `low` and true for `high`, and need not be monotonic.
-    """
+    """Bisect for a number in (`low`, `high`] at which `test` changes to true. It need not be monotonic."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if test(middle) else (middle, high)
@@ -360,14 +331,11 @@ class Stretch:
     """Consecutive atoms, computed on their devices."""
 
     start: int
-    """Index of the first atom."""
     end: int
-    """Index after the last atom."""
     excerpt: Excerpt
     feed: Values
     got: Values
     expected: Values
-    """The CPU's values after the last atom."""
     deviation: Deviation
 
 
@@ -381,7 +349,7 @@ class Search:
     host: HostValues
 
     def local_errors(self) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
-        """Return the local error of each atom on a device, and the atoms that could not run individually."""
+        """Return the local error of each atom, and the atoms that could not run individually."""
         deviations: dict[int, Deviation] = {}
         unchecked_atoms: list[int] = []
         for first, last in pieces(self.cutting, _PIECE_BYTES):
@@ -392,10 +360,7 @@ class Search:
         return deviations, tuple(unchecked_atoms)
 
     def accumulated(self) -> Stretch:
-        """Bisect for the first boundary at which the device's own values, computed from the inputs, differ.
-
-        They are assumed to differ after the last atom.
-        """
+        """Bisect for the first boundary at which the device's own values differ."""
         atoms = self.cutting.accelerated
         stretches: dict[int, Stretch] = {}
 
@@ -407,7 +372,7 @@ class Search:
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
     def shortest_deviating_stretch(self, stretch: Stretch) -> Stretch:
-        """Return the shortest stretch found with the same end that deviates on the CPU's values, like `stretch`."""
+        """Return the shortest stretch found with the same end that deviates."""
         atoms = [atom for atom in self.cutting.accelerated if atom < stretch.end]
         stretches: dict[int, Stretch] = {}
 
@@ -419,13 +384,7 @@ class Search:
         return stretches.get(number) or self.stretch(atoms[0], stretch.end)
 
     def stretch(self, start: int, end: int, *, all_visible: bool = False) -> Stretch:
-        """Compute the atoms from `start` to before `end` on their devices, from the CPU's values at `start`.
-
-        Args:
-            start: index of the first atom.
-            end: index after the last atom.
-            all_visible: output every value between atoms too, which prevents fusion.
-        """
+        """Compute atoms on their devices, on the CPU's values at `start`. `all_visible` prevents fusion."""
         start_values = self.host.at(start)
         excerpt = self.cutting.between(range(start, end), start_values, all_visible=all_visible)
         got, end_values = self.trials.run(excerpt, start_values).values, self.host.at(end)
@@ -434,7 +393,7 @@ class Search:
         return Stretch(start, end, excerpt, feed, got, expected, self._largest(got, expected))
 
     def _side_by_side(self, atoms: Sequence[int], values: Values, deviations: dict[int, Deviation]) -> Iterator[int]:
-        """Fill in the deviations of atoms. Atoms that their device did not run are retried in halves."""
+        """Fill in the deviations of atoms; retry those that did not run in halves."""
         excerpt = self.cutting.side_by_side(atoms, values)
         outcome = self.trials.run(excerpt, values)
         missed = []
@@ -469,28 +428,16 @@ class SavedFindings:
 
     folder: str
     command: str
-    """Command that reproduces it."""
 
 
 def save_stretch(
     folder: Path, stretch: Stretch, requests: Sequence[DeviceRequest], relative: float, absolute: float
 ) -> SavedFindings:
-    """Write files that reproduce `stretch`.
+    """Write files that reproduce `stretch`. Raises OSError.
 
-    1. `model.onnx`: the nodes as a standalone model, for the current shapes. 2. `input_0.npy` and so on: the CPU's
-       input values; `expected_0.npy` and `got_0.npy`: outputs of the CPU and the
-       device, in the order of the model's outputs.
+    1. `model.onnx`: the nodes as a standalone model.
+    2. `input_0.npy` and so on: the CPU's inputs; `expected_0.npy` and `got_0.npy`: outputs of the CPU and the device.
     3. `command.txt`: the command that shows the difference.
-
-    Args:
-        folder: folder to create.
-        stretch: deviating atoms with their values.
-        requests: the devices.
-        relative: relative tolerance of floating-point outputs.
-        absolute: absolute tolerance of floating-point outputs.
-
-    Raises:
-        OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MODEL).write_bytes(stretch.excerpt.model.SerializeToString())
@@ -528,11 +475,9 @@ def _name(request: DeviceRequest) -> str:
 
 
 _MOST_TRIED = 8
-"""Maximum number of nodes to confirm individually; if more are wrong, the entire step counts as wrong."""
+"""Maximum number of nodes to confirm individually."""
 _GROSS = 10.0
-"""Multiple of the tolerance. Fused nodes that are correct individually may round differently; larger deviations of real
-numbers are not rounding.
-"""
+"""Multiple of the tolerance that rounding in fused nodes cannot explain."""
 
 
 class ErrorCause(StrEnum):
@@ -543,9 +488,9 @@ class ErrorCause(StrEnum):
     TOGETHER = "together"
     """Nodes are wrong when fused, or could not be checked individually."""
     PROGRAM = "program"
-    """The program or this run is wrong: a new program of the same nodes agrees with the CPU."""
+    """The program or this run is wrong; a new program is correct."""
     NOTHING = "nothing"
-    """Every node is within tolerance; deviations accumulate, or decide between nearly equal values."""
+    """Every node is within tolerance; deviations accumulate."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -555,9 +500,7 @@ class ErrorLocation:
     blame: ErrorCause
     nodes: tuple[str, ...] = ()
     deviation: Deviation | None = None
-    """Deviation of these nodes."""
     stretches: tuple[Stretch, ...] = ()
-    """Deviating atoms as standalone models."""
     reproducer: str = ""
     """Folder of a saved reproducer; empty if none was saved."""
 
@@ -565,15 +508,7 @@ class ErrorLocation:
 def locate(
     setting: Setting, model: onnx.ModelProto, device: str, inputs: Mapping[str, Any], precision: DataType
 ) -> ErrorLocation:
-    """Locate the error of a deviating step.
-
-    Args:
-        setting: setting of the session.
-        model: the step's nodes, with the plan's names.
-        device: device of the step.
-        inputs: inputs of the step in the deviating run.
-        precision: precision in which the device computes.
-    """
+    """Locate the error of a deviating step; `inputs` are those of the deviating run."""
     homes = {node.name: device for node in model.graph.node}
     cutting, defaults = cut(_at(model, inputs), shapes_of(inputs), homes)
     dtypes = {name: value.dtype or "" for name, value in cutting.graph.values.items()}
@@ -612,7 +547,6 @@ def _is_real(cutting: Cutting, joint: Stretch) -> bool:
 
 
 def _only_fused(search: Search, cutting: Cutting, joint: Stretch) -> bool:
-    """Return True if the nodes are wrong when fused, and correct when not."""
     is_gross = _is_real(cutting, joint) and joint.deviation.tolerances > _GROSS and not quantized_values(cutting.graph)
     return is_gross and not search.stretch(joint.start, joint.end, all_visible=True).deviation.beyond
 

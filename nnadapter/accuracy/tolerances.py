@@ -1,4 +1,4 @@
-"""Deviation between values, and tolerances by data type and precision: one table for all comparisons."""
+"""Deviation between values, and tolerances by data type and precision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _NARROW_INTEGERS = frozenset(("int2", "uint2", "int4", "uint4"))
 """Integer types that numpy does not classify as integers."""
 
 _TEXTS = frozenset("OUS")
-"""Array kinds that hold strings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,23 +26,21 @@ class Tolerance:
     relative: float
     absolute: float
     scaled: bool = False
-    """True: `absolute` is multiplied by the array's largest number if that exceeds 1."""
+    """Multiply `absolute` by the array's largest number if that exceeds 1."""
     steps: int = 0
-    """Allowed difference of integers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """Largest difference in one value."""
+    """Largest difference in a value."""
 
     value: str
     tolerances: float = 0.0
-    """Multiple of the tolerance; above 1 is too much. Infinite if shapes or types differ, or one side is finite."""
+    """Multiple of the tolerance; infinite if shapes or types differ, or one side is not finite."""
     largest_absolute: float = 0.0
     largest_relative: float = 0.0
     """Largest difference divided by the nonzero expected number."""
     beyond: int = 0
-    """Number of elements beyond tolerance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,10 +58,7 @@ def largest(deviations: Collection[Deviation]) -> Deviation:
 
 
 def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Deviation:
-    """Compare one value: an array, a sequence, a map, or None for an empty optional.
-
-    NaN equals NaN, and infinities equal the same infinity.
-    """
+    """Compare an array, a sequence, a map, or None for an empty optional. NaN equals NaN."""
     if isinstance(got, Mapping) and isinstance(expected, Mapping) and got.keys() == expected.keys():
         got, expected = [got[key] for key in expected], list(expected.values())
     if isinstance(got, list) and isinstance(expected, list) and len(got) == len(expected):
@@ -121,7 +115,6 @@ def _between_integers(got: Array, expected: Array) -> Array:
 
 
 def _between_numbers(got: Array, expected: Array) -> tuple[Array, Array]:
-    """Return differences, infinite if not a number, and magnitudes of the expected numbers."""
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     a, b = got.astype(wide), expected.astype(wide)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -130,7 +123,6 @@ def _between_numbers(got: Array, expected: Array) -> tuple[Array, Array]:
 
 
 def _over(off: Array, what: Array) -> Array:
-    """Return quotients: 0 if there is no difference, infinite if not a number."""
     quotient = np.where(off == 0, 0.0, np.where(np.isinf(off), np.inf, off / what))
     return np.where(np.isnan(quotient), np.inf, quotient)
 
@@ -169,24 +161,18 @@ BANDS: Mapping[DataType, Band] = MappingProxyType(
         DataType.FLOAT8E5M2: Band(2.0**-1, 0.5, 0.2),
     }
 )
-"""Tolerances by data type. `noise` is eight units in the last place, two to four for the narrow types."""
+"""Tolerances by data type. `noise` is eight units in the last place, two to four for narrow types."""
 _NAMES = frozenset(dtype.value for dtype in DataType)
 
 
 def band_of(dtype: DataType, precision: DataType) -> Band:
-    """Return the band of a floating-point type on a device that computes in `precision`: the coarser of the two."""
+    """Return the coarser of the type's band and the precision's."""
     dtype_band, coarse = BANDS[dtype], BANDS[precision]
     return dtype_band if dtype_band.noise >= coarse.noise else coarse
 
 
 def tolerance_of(dtype: str, precision: DataType, steps: int) -> Tolerance:
-    """Return the tolerance of a value.
-
-    Args:
-        dtype: name of the data type. Floating-point types unknown to the adapter IR use the coarsest band.
-        precision: precision in which the device computes.
-        steps: allowed difference of integers.
-    """
+    """Return the tolerance of a value. Floating-point types that the adapter IR lacks use the coarsest band."""
     if dtype.startswith("complex"):
         float_type = DataType.FLOAT32
     elif "float" in dtype:
@@ -198,22 +184,21 @@ def tolerance_of(dtype: str, precision: DataType, steps: int) -> Tolerance:
 
 
 def precision_of(options: OptionValues) -> DataType:
-    """Return the precision in which a device computes float32: option `precision`, or float16 if `float16` is True."""
+    """Return the precision in which a device computes float32, from its options."""
     name = "float16" if options.get("float16") is True else options.get("precision")
     return DataType(name) if isinstance(name, str) and name in _NAMES and "float" in name else DataType.FLOAT32
 
 
 _ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinear")
-"""Prefixes of ops that round to quantized values."""
 STEP = 1
-"""Allowed difference of quantized values: numbers between two steps may round either way."""
+"""Allowed difference of quantized values."""
 
 
 class ValueTolerances(Protocol):
     """Tolerances of all values of a model."""
 
     def of(self, name: str) -> Tolerance:
-        """Return the tolerance of one value."""
+        pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,19 +216,14 @@ class ByPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerances:
-    """Tolerances of all values of a model, given by the user.
-
-    Inside the model, values may be large and cancel out. Therefore `absolute` is scaled there, see `Tolerance`.
-    """
+    """Tolerances of the user, with `absolute` scaled inside the model because large values may cancel out."""
 
     relative: float
     absolute: float
     outputs: frozenset[str]
     quantized: frozenset[str]
-    """Values that may differ by one step."""
 
     def of(self, name: str) -> Tolerance:
-        """Return the tolerance of one value."""
         return Tolerance(
             relative=self.relative,
             absolute=self.absolute,
@@ -258,7 +238,7 @@ def shapes_of(feed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def quantized_values(graph: Graph) -> frozenset[str]:
-    """Return values that ops quantize to integers, and values of the same type derived from them."""
+    """Return values that ops quantize, and values of the same type derived from them."""
     names: set[str] = set()
     for node in graph.nodes:
         if node.op_type.startswith(_ROUNDING):

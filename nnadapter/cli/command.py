@@ -1,4 +1,4 @@
-"""Base classes of commands, with error handling and device options in the help, and the group of sub-commands."""
+"""Base classes of commands, and the group of sub-commands."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from nnadapter.errors import (
 from nnadapter.process.terminal import prints_to_stderr, report, stop_in
 
 NO = 1
-"""Exit code of a negative result: a failed check or comparison."""
+"""Exit code of a failed check or comparison."""
 BAD_INPUT = 2
-"""Exit code of wrong usage or unusable input."""
+"""Exit code of wrong usage or input."""
 
 
 class Failure(click.ClickException):
@@ -54,7 +54,6 @@ class ModelCommand(Command):
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Load the drivers to list their options; only the help needs them."""
         super().format_epilog(ctx, formatter)
         with prints_to_stderr():
             devices = nnadapter.devices()
@@ -92,7 +91,7 @@ def report_errors() -> Iterator[None]:
 
 
 def _exit_code(error: NNAdapterError) -> int:
-    # With forbidden fallback, an unsupported or failing device is a negative result, not a usage error.
+    # With forbidden fallback, a device that refuses or fails is a negative result.
     refused = isinstance(error, NotDelegatedError)
     broke = isinstance(error, DriverError) and error.device not in (None, "cpu")
     return NO if refused or broke else BAD_INPUT
@@ -103,7 +102,6 @@ _NOTED = (FallbackWarning, DriverWarning, CacheWarning, ConversionWarning)
 
 @contextmanager
 def _notes() -> Iterator[None]:
-    """Show our warnings as notes, each once; leave all others unchanged."""
     shown: set[str] = set()
     with warnings.catch_warnings():
         for noted in _NOTED:
@@ -125,7 +123,6 @@ def _notes() -> Iterator[None]:
 
 
 def _silence_onnxruntime() -> None:
-    """Stop ONNX Runtime from also printing the errors that it raises."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
@@ -147,7 +144,7 @@ _COMMANDS = {
     "new-driver": "Write a package with a driver for a new device.",
     "doctor": "Try every device, and say what is missing.",
 }
-"""Commands with their summaries, in the order of the help. Functions have the same names with underscores."""
+"""Commands with their summaries, in the order of the help."""
 _MODULES = {
     "bench": "run",
     "cache": "compile",
@@ -158,7 +155,6 @@ _MODULES = {
     "new-driver": "devices",
     "ops": "devices",
 }
-"""Modules of commands that are in a module of another name."""
 
 
 class CommandGroup(click.Group):
@@ -175,14 +171,12 @@ class CommandGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest close names for an unknown command."""
         if args[0] not in _COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}; {close_names(args[0], _COMMANDS)}")
         return super().resolve_command(ctx, args)

@@ -263,7 +263,6 @@ def _opened(folder: Path | None) -> Folder:
 
 
 def _row(listed: Listed) -> dict[str, Any]:
-    """Return an entry as plain data."""
     row: dict[str, Any] = {"name": listed.path.name, "bytes": listed.nbytes, "used": _time(listed.used)}
     try:
         entry = read_entry(listed.path)
@@ -285,7 +284,6 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _of_model(kind: str, key: Mapping[str, Mapping[str, str]]) -> tuple[str, str]:
-    """Describe the model of an entry: a plan by its files, a segment by its operations and inputs."""
     if kind == PLAN:
         constants = key["constants"]
         return (
@@ -300,7 +298,7 @@ def _time(seconds: float) -> str:
 
 
 def _problem(listed: Listed) -> str:
-    """Return why an entry is unusable; empty if it is intact, or removed in the meantime."""
+    """Return why an entry is unusable, if it still exists."""
     try:
         read_entry(listed.path).verify()
     except FileNotFoundError:

@@ -47,15 +47,14 @@ class Health:
     """Result of testing a device."""
 
     state: str
-    """`works`, `wrong` (wrong result), `limited` (wrong result, but the device declares the limit), `failed`, `refuses`
-    (it does not support addition), `needs options` (it has required options) or `unavailable`.
+    """`works`, `wrong` (wrong result), `limited` (wrong, as the device declares), `failed`, `refuses` (no addition),
+    `needs options` (required ones) or `unavailable`.
     """
     detail: str = ""
     """Problem and remedy; empty if it works."""
     first_seconds: float | None = None
     """Seconds to the first result: opening, compiling and running."""
     run_seconds: float | None = None
-    """Seconds of the second run."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -121,7 +120,6 @@ _UNKNOWN: dict[str, Any] = {
     "options": [],
     "memory": None,
 }
-"""Capability fields of an unavailable device."""
 
 
 @click.command(cls=Command)
@@ -148,11 +146,7 @@ def devices(name: str | None, as_json: bool) -> None:
 
 
 def _called(name: str, known_devices: Sequence[nnadapter.DeviceInfo]) -> tuple[nnadapter.DeviceInfo, ...]:
-    """Return the devices of a device name or driver name.
-
-    Raises:
-        DeviceNotFoundError: there are none.
-    """
+    """Return the devices of a device name or driver name. Raises DeviceNotFoundError."""
     matches = tuple(device for device in known_devices if name in (device.name, device.name.partition(":")[0]))
     if not matches:
         names = ", ".join(device.name for device in known_devices)
@@ -179,7 +173,6 @@ def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
 
 
 def _memory(name: str) -> dict[str, int] | None:
-    """Return the device's use of memory; None if it does not report it."""
     try:
         statistics = nnadapter.Device.acquire(name).memory_statistics()
     except NNAdapterError:
@@ -192,7 +185,6 @@ _VARIABLES = (
     "NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES", "NNADAPTER_ISOLATE", "NNADAPTER_FAULTS",
     "NNADAPTER_LOG",
 )  # fmt: skip
-"""Environment variables that nnadapter reads."""
 _EXTRAS = {"latency": "a policy that weighs costs", "demo": "a picture as input"}
 """Extras not tied to a device, with the feature that needs them."""
 _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
@@ -391,7 +383,6 @@ def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str
 
 
 def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[Calibration, Path]:
-    """Calibrate a device and return the result with its file."""
     with prints_to_stderr(), progress(f"calibrating {device}", ROUNDS) as advance:
         measured = measure(device, options, advance=advance)
     return measured, keep_calibration(measured)

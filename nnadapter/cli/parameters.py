@@ -1,4 +1,4 @@
-"""Arguments and options of several commands, model inputs, and output: files, JSON and progress bars on stderr."""
+"""Arguments and options of several commands, model inputs, and output: files, JSON and progress bars."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[]
 
     Args:
         description: the step, in a word or two.
-        total: number of calls that the block makes to the yielded function; None if unknown.
+        total: number of calls of the yielded function; None if unknown.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield _nothing
@@ -73,7 +73,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[]
 
 @contextmanager
 def delayed_display(display: Display) -> Iterator[None]:
-    """Start `display` after `PATIENCE_S` unless the block has finished; stop it after the block."""
+    """Show `display` if the block takes longer than `PATIENCE_S`."""
     lock = threading.Lock()
     is_finished = started = False
 
@@ -98,15 +98,11 @@ def delayed_display(display: Display) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """Report no progress: stderr is not a terminal."""
+    pass
 
 
 def write_output(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically.
-
-    Raises:
-        Failure: the file cannot be written.
-    """
+    """Write a file atomically. Raises Failure."""
     try:
         write_file(Path(path), write)
     except OSError as error:
@@ -149,14 +145,14 @@ class OneOf(_Choice):
 
 
 def takes_model(command: Decorated) -> Decorated:
-    """Add MODEL, --device, --option, --shape, --fallback as `model`, `devices`, `options`, `shapes`, `fallback`."""
+    """Add MODEL, --device, --option, --shape and --fallback."""
     for decorator in reversed((click.argument("model"), *_DECORATORS)):
         command = decorator(command)
     return command
 
 
 def takes_settings_of_many(command: Decorated) -> Decorated:
-    """Add the options of `takes_model`, but with several sets of shapes, as `shape_sets`."""
+    """Add the options of `takes_model`, with several sets of shapes."""
     for decorator in reversed((*_DECORATORS[:2], _SHAPE_SETS, *_DECORATORS[3:])):
         command = decorator(command)
     return command
@@ -170,7 +166,7 @@ def takes_models(command: Decorated) -> Decorated:
 
 
 def takes_placing(command: Decorated) -> Decorated:
-    """Add --policy, --rules and --plan, combined with --fallback and --cache-dir into `settings`."""
+    """Add --policy, --rules and --plan as `settings`."""
 
     @wraps(command)
     def with_settings(*, policy: str, rules: str | None, plan: str | None, fallback: str, **parameters: Any) -> Any:
@@ -193,11 +189,7 @@ def takes_inputs(command: Decorated) -> Decorated:
 
 
 def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]]) -> list[DeviceRequest]:
-    """Return the named devices, or the default ones, each with its options.
-
-    Raises:
-        BadParameter: an option is for a device that is not chosen.
-    """
+    """Return the named or default devices with their options. Raises BadParameter for other devices' options."""
     chosen = devices or tuple(default_devices())
     for device, own_options in options.items():
         if device not in chosen:
@@ -226,7 +218,7 @@ def _shapes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 def _shape_sets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Shapes, ...]:
-    """Parse sets of shapes: repeating an input starts a new set, which inherits the other shapes."""
+    """Parse sets of shapes: repeating an input starts a new set."""
     sets: list[dict[str, tuple[int, ...]]] = []
     names: set[str] = set()
     for value in values:
@@ -338,19 +330,13 @@ _INPUTS = click.option(
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 _MODES = {1: "L", 3: "RGB"}
-"""Channels -> Pillow's color mode."""
 
 
 def picture_array(path: str, name: str, dtype: str | None, shape: Sequence[int]) -> Array:
-    """Read a picture as an array of `dtype` and `shape`.
+    """Read a picture as an array of `dtype` and `shape`. Raises InvalidInputError or MissingExtraError.
 
-    1. Rotate it upright (Exif), and convert to RGB for 3 channels or gray for 1. 2. Resize it bilinearly to the input's
-       height and width, ignoring proportions. 3. Scale 0..255 to 0..1, except for uint8 inputs. 4. Lay it out as [N, C,
-       H, W] or [N, H, W, C], whichever `shape` is, and repeat it over N.
-
-    Raises:
-        InvalidInputError: the input cannot hold a picture, or the file cannot be read.
-        MissingExtraError: Pillow is not installed.
+    It is rotated upright (Exif), converted to RGB or gray, resized bilinearly regardless of proportions, scaled to 0..1
+    except for uint8, and laid out as [N, C, H, W] or [N, H, W, C], whichever `shape` is.
     """
     if dtype not in ("float32", "float16", "float64", "uint8"):
         raise InvalidInputError(
@@ -364,7 +350,6 @@ def picture_array(path: str, name: str, dtype: str | None, shape: Sequence[int])
 
 
 def _layout(name: str, shape: Sequence[int]) -> tuple[int, int, int, bool]:
-    """Return channels, height, width, and True if channels are last."""
     if len(shape) == 4 and shape[1] in _MODES:
         return shape[1], shape[2], shape[3], False
     if len(shape) == 4 and shape[3] in _MODES:
@@ -404,15 +389,10 @@ class Feed:
 
     arrays: Mapping[str, Array]
     sources: Mapping[str, str]
-    """File, number or `random` per input."""
 
 
 def converted(model: str, options: Options) -> Any:
-    """Return MODEL for a session; Paddle and PyTorch models are converted here, once per command.
-
-    Raises:
-        MissingExtraError, ModelFileError, InvalidOptionError, InvalidModelError: the model cannot be converted.
-    """
+    """Return MODEL for a session, converted once per command."""
     if optional_part("is_torch_module_name")(model):
         with progress("exporting from PyTorch"):
             return optional_part("torch_module_from_name")(model)
@@ -423,12 +403,7 @@ def converted(model: str, options: Options) -> Any:
 
 
 def feed_of(model: Any, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
-    """Return an array for every required input of `model`, and for those in `sources`.
-
-    Args:
-        model: result of `converted`.
-        shapes: shapes of dynamic inputs; files define their own.
-        sources: input name -> `.npy` file, picture, number or `random`, which is the default.
+    """Return an array for every required input of `model` (from `converted`), and for those in `sources`.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
@@ -448,7 +423,6 @@ def feed_of(model: Any, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
 
 
 def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
-    """Return the feed of a compiled model; default shapes are the first that it was compiled for."""
     values = file.signature.by_name
     _check_names([*values], sources)
     loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
@@ -461,13 +435,7 @@ def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]
 
 
 def _completed(shapes: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Complete the shapes of all inputs, with equal sizes for equal dimension names and sums of names.
-
-    Args:
-        shapes: shapes of some inputs.
-        values: inputs as the model declares them.
-        first: default shapes of all inputs.
-    """
+    """Complete the shapes of all inputs by dimension names, then by `first`."""
     explicit_sizes = _sizes_by_name(shapes, values)
     sizes = {**_sizes_by_name(first, values), **explicit_sizes}
 
@@ -533,11 +501,7 @@ def number_of(source: str) -> bool | int | float | None:
 
 
 def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return the contents of inputs from files and numbers, without random ones.
-
-    Raises:
-        InvalidInputError: a file cannot be read, or a source is not valid.
-    """
+    """Return the contents of inputs from files and numbers, without random ones. Raises InvalidInputError."""
     values: dict[str, Any] = {}
     for name, source in sources.items():
         value = _load(name, source) if Path(source).suffix == ".npy" else number_of(source)
@@ -552,7 +516,7 @@ def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _named_type(array: Array, dtype: str | None) -> Array:
-    """View an array as a type of which .npy files store only the item size, such as bfloat16."""
+    """View a .npy array as a type that numpy lacks, such as bfloat16."""
     if array.dtype.kind != "V" or dtype is None or np.dtype(dtype).itemsize != array.dtype.itemsize:
         return array
     return array.view(np.dtype(dtype))

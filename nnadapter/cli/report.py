@@ -43,14 +43,13 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def takes_gates(command: Decorated) -> Decorated:
-    """Add --min-coverage, --max-segments, --max-latency as `min_coverage`, `max_segments`, `max_latency`."""
+    """Add --min-coverage, --max-segments and --max-latency."""
     for decorator in reversed(_DECORATORS):
         command = decorator(command)
     return command
 
 
 def _share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Parse a share, such as 0.95 or 95%."""
     if value is None:
         return None
     percent = value.strip().endswith("%")
@@ -71,7 +70,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 
 
 def _number(text: str) -> float:
-    """Parse a number; NaN, which every comparison refuses, if it is none."""
+    """Parse a number; NaN if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -109,16 +108,7 @@ _OF_ONE_PLAN: Mapping[str, str] = {
 
 
 def refuse_together(parameters: Mapping[str, object], form: str) -> None:
-    """Refuse options of a report that --what-if does not support.
-
-    Args:
-        parameters: parameters of the command.
-        form: the format.
-
-    Raises:
-        UsageError: an option requires a single plan.
-        BadParameter: --what-if does not support the format.
-    """
+    """Refuse options of a report that --what-if does not support."""
     for name, flag in _OF_ONE_PLAN.items():
         if parameters[name] not in (None, {}):
             raise click.UsageError(f"{flag} is of one plan, and --what-if tries many; give one of the two")
@@ -130,11 +120,7 @@ def refuse_together(parameters: Mapping[str, object], form: str) -> None:
 def what_if_text(
     models: Sequence[str], devices: Sequence[DeviceRequest], shapes: Shapes, options: Options, form: str
 ) -> str:
-    """Return the what-if report as text; models that fail are reported on stderr.
-
-    Raises:
-        NNAdapterError: as in `nnadapter.what_if`.
-    """
+    """Return the what-if report as text; models that fail are reported on stderr."""
     number = len(model_sources(models))
     with prints_to_stderr(), progress("models", number) as advance:
 
@@ -236,7 +222,7 @@ def report(
 
 
 def _form(form: str | None, output: str | None) -> str:
-    """Return the format named explicitly or by the file's suffix; a note reports a mismatch."""
+    """Return the explicit format, or that of the file's suffix."""
     by_name = formats_of(output) if output is not None else ()
     if form is not None and by_name and form not in by_name:
         click.echo(f"note: {output!r} is written as {form}, as --format says, whatever its name stands for", err=True)
@@ -244,7 +230,6 @@ def _form(form: str | None, output: str | None) -> str:
 
 
 def _only(models: Sequence[str]) -> str:
-    """Return the only model."""
     if len(models) != 1:
         raise click.UsageError(f"a report is of one model, got {len(models)}; several, and folders, go with --what-if")
     if Path(models[0]).is_dir() and not optional_part("paddle_structures")(Path(models[0])):

@@ -51,7 +51,7 @@ _LONGEST_NAME = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFacts:
-    """Statistics of one output; None if not applicable, such as for strings and sequences."""
+    """Statistics of one output, as far as applicable."""
 
     name: str
     dtype: str
@@ -61,9 +61,8 @@ class OutputFacts:
     mean: float | None = None
     maximum: float | None = None
     not_finite: int = 0
-    """Number of infinite or NaN elements."""
     top: tuple[tuple[int, float], ...] = ()
-    """Index and value of the largest elements of an output [1, N], largest first, without NaN."""
+    """Index and value of the largest elements of an output [1, N]."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,12 +95,9 @@ def describe_output(name: str, value: object) -> OutputFacts:
 
 
 def save_outputs(folder: str, outputs: Mapping[str, object]) -> list[Path]:
-    """Write every output to `folder` as NAME.npy, and return the paths.
+    """Write every output to `folder` as NAME.npy, and return the paths. Raises Failure.
 
     Unusual characters in names become underscores. Elements of a sequence are numbered.
-
-    Raises:
-        Failure: a file cannot be written, or an output has no .npy form.
     """
     arrays = [pair for name, value in outputs.items() for pair in _arrays(name, value)]
     try:
@@ -145,7 +141,6 @@ def _file_names(names: Iterable[str]) -> list[str]:
 
 
 _SIMULATED = "simulated_us"
-"""Fact with which devices report simulated microseconds of a segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +148,12 @@ class RunCosts:
     """Costs of the plan that ran."""
 
     seconds: float | None = None
-    """None if costs are unknown."""
     sentences: tuple[str, ...] = ()
-    """Cost with bound and sources, and remarks if the CPU is better or the run deviated."""
+    """Cost with bound and sources, and remarks."""
     chosen: str = ""
-    """Name of the candidate that ran, if there were several."""
     candidate_count: int = 0
-    """Number of candidates."""
     simulated_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Device -> simulated time of its segments, including launches and transfers."""
+    """Device -> simulated time of its segments."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -173,7 +165,6 @@ class RunCosts:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield lines of text."""
         for words in self.sentences:
             yield f"cost      {words}"
         if self.chosen:
@@ -183,7 +174,7 @@ class RunCosts:
 
 
 def run_costs(report: PartitionReport, best_seconds: float | None = None) -> RunCosts:
-    """Return the costs of a session's report; `best_seconds` as in `run_words`. Empty on hosts alone."""
+    """Return the costs of a session's report."""
     if HOSTS.issuperset(report.devices):
         return RunCosts()
     cost, simulated = report.cost, _simulated(report)
@@ -201,7 +192,7 @@ def run_costs(report: PartitionReport, best_seconds: float | None = None) -> Run
 
 
 def _chosen(weighed: Sequence[CandidateFacts], seconds: float) -> str:
-    """Return the name of the chosen candidate; empty if it is the only one, or was changed by devices."""
+    """Return the candidate's name; empty if devices changed it."""
     first = weighed[0] if len(weighed) > 1 else None  # the chosen candidate is first
     return first.name if first is not None and isclose(_seconds(first), seconds) else ""
 
@@ -227,9 +218,7 @@ class Times:
     load: float
     """Reading, preparing and, for static shapes, compiling."""
     first: float
-    """First run, including lazy compilation."""
     repeats: tuple[float, ...]
-    """Runs after the first."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; median and minimum are null without repeats."""
@@ -252,19 +241,11 @@ class RunFacts:
     outputs: tuple[OutputFacts, ...]
     times: Times
     provenance: Provenance
-    """Provenance of the last run."""
     costs: RunCosts
     saved: tuple[str, ...]
     profile: str | None = None
-    """Trace file, if one was written."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data.
-
-        `model`, `devices`; `inputs`: name, dtype, shape, source; `outputs`: see `OutputFacts`; `seconds`: see `Times`;
-        `steps` of the last run: segment, device, seconds, failure; `fell_back`; `cost`: see `RunCosts`; `saved`: paths;
-        `profile`: path or null.
-        """
         feed = self.feed
         return {
             "model": self.model,
@@ -461,7 +442,6 @@ def _provenance(session: nnadapter.InferenceSession) -> Provenance:
 
 
 def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Parse --against: names, also separated by commas."""
     kind = OneOf(PEERS)
     names = (name.strip() for value in values for name in value.split(","))
     return tuple(kind.convert(name, param, ctx) for name in names) or None

@@ -59,14 +59,14 @@ if TYPE_CHECKING:
 
 
 def versions_of(devices: Iterable[str]) -> dict[str, str]:
-    """Return the known versions of nnadapter, ONNX, ONNX Runtime and the drivers of devices."""
+    """Return the known versions of nnadapter, ONNX, ONNX Runtime and drivers."""
     versions = {"nnadapter": own_version(), **_packages(), **{name: driver_version(name) for name in devices}}
     return {name: package_version for name, package_version in versions.items() if package_version}
 
 
 @memoize(1)
 def machine() -> str:
-    """Return the operating system, processor and number of cores, as far as known."""
+    """Return the operating system, processor and number of cores."""
     name = model_name()
     return f"{platform.system()} {platform.machine()}, {name}{', ' if name else ''}{os.cpu_count()} cores"
 
@@ -77,7 +77,7 @@ def _packages() -> dict[str, str]:
 
 
 def boundary_facts(partitioning: Partitioning) -> Boundaries:
-    """Return the transfers, casts and layout changes of a plan, and its asynchronous segments."""
+    """Return the boundary operations of a plan, and its asynchronous segments."""
     setting, overlap = partitioning.setting, overlap_of(partitioning, {})
     return replace(
         boundaries_of(partitioning.plan, setting.costs, setting.host.name),
@@ -95,11 +95,10 @@ _BOUNDS = {
 }
 _ALL_CPU = all_on(CPU)
 _RUNS = 3
-"""Repeated subgraphs that a note lists."""
 
 
 def unknown_costs(partitioning: Partitioning) -> str:
-    """Return a sentence on why a plan's cost is unknown; empty if it is known."""
+    """Return why a plan's cost is unknown; empty if it is known."""
     costs, used = partitioning.setting.costs, dict.fromkeys(step.device for step in partitioning.plan.steps)
     unknown = [device for device in used if costs[device].source is Source.ASSUMED]
     if not unknown:
@@ -140,13 +139,7 @@ def cost_facts(partitioning: Partitioning) -> CostFacts:
 
 
 def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how: str) -> CostFacts:
-    """Return the costs of a plan that was chosen by timing candidates.
-
-    Args:
-        partitioning: the plan.
-        timed: candidates that were compiled and timed, fastest first; the first is the plan.
-        how: description of the measurement.
-    """
+    """Return the costs of a plan chosen by timing; `timed` has the fastest candidate first."""
     price, known = partitioning.price, not unknown_costs(partitioning)
     candidates = [
         (timed_placement.origin, seconds, timed_placement.measured)
@@ -167,7 +160,7 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
 
 
 def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) -> list[float | None]:
-    """Return the prediction for each candidate; earlier measurements store none, so predict again."""
+    """Return predictions per candidate; earlier measurements stored none."""
     if (
         all(timed_placement.predicted is not None for timed_placement in timed)
         or partitioning.judgment.demands.whole is None
@@ -184,7 +177,7 @@ def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) ->
 def _candidates(
     weighed: Sequence[tuple[Origin, float | None, float | None]], on_cpu: float | None
 ) -> tuple[CandidateFacts, ...]:
-    """Return the candidates. The CPU alone is added last for comparison if constraints exclude it."""
+    """Return the candidates. The CPU alone is added for comparison if constraints exclude it."""
     candidates = tuple(
         CandidateFacts(name=str(origin), seconds=predicted, measured_seconds=measured)
         for origin, predicted, measured in weighed
@@ -210,7 +203,6 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _uneven(sources: Mapping[str, Source]) -> str:
-    """Suggest calibrating the CPU if only other devices are calibrated."""
     if Source.CALIBRATED not in sources.values() or sources.get(CPU) is not Source.MODELED:
         return ""
     return f"the CPU's costs are a cautious guess; `nnadapter calibrate {CPU}` measures them"
@@ -234,20 +226,13 @@ def _sentences(notes: Iterable[str]) -> str:
 
 
 _MOST = 20
-"""Maximum number of groups to try, the most frequent first; each costs one cut, linear in the graph."""
 _Group = tuple[str, str, str]
-"""Device, op type and reason of refusals."""
 
 
 def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...]:
-    """Return the cost of the most frequent refusals by devices that have priority over the node's device.
+    """Return the cost of the most frequent refusals by devices with priority over the node's device.
 
-    For each group of refused nodes, move the group to the refusing device, cut the graph again, and compare switches,
-    transfers and launches.
-
-    Args:
-        plan: the plan.
-        price: its price; None if unknown.
+    Each group of nodes is moved to the refusing device, and the graph is cut and priced again.
     """
     groups = _groups(plan)
     if not groups:
@@ -278,7 +263,7 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
 
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
-    """Return the atoms of each group, largest group first. Only devices with priority over the current one count."""
+    """Return the atoms of each group; only devices before the current one count."""
     before = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
     atoms_by_group: dict[_Group, set[int]] = {}
     for atom, home in enumerate(plan.placement):
@@ -292,7 +277,6 @@ def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
 
 
 def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tuple[int, float]:
-    """Return the number of device switches, and seconds of transfers and launches (0 if unknown)."""
     segments = cut(graph, labels, host=CPU).segments
     switches = sum(first.device != second.device for first, second in pairwise(segments))
     if prices is None:
@@ -302,25 +286,20 @@ def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tupl
 
 
 _SEARCHED = 3
-"""Number of devices from which the fewest segments require a search."""
+"""Number of devices that requires a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodesTold:
-    """Facts about nodes that are computed for all nodes at once."""
-
     runs_as: Mapping[int, str]
-    """Keyed by node index, like `seconds`."""
     refusals: Mapping[int, tuple[RefusalFacts, ...]]
-    """Keyed by atom index."""
     sizes: Mapping[str, int]
-    """Bytes by value name."""
     seconds: Mapping[int, float]
 
 
 @paused_collection
 def report_of(observed: Observed) -> PartitionReport:
-    """Return the report of a placed and cut model, with the observations of its runs."""
+    """Return the report of a placed and cut model."""
     partitioning = observed.partitioning
     constraints, devices = partitioning.setting.constraints, partitioning.setting.by_name
     unknown = unknown_costs(partitioning)
@@ -397,7 +376,6 @@ def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[No
 
 
 def _sizes(graph: Graph) -> Mapping[str, int]:
-    """Return bytes by value name, 0 if unknown; memoized because few sizes differ."""
     known: dict[tuple[float, object], int] = {}
     sizes_by_name: dict[str, int] = defaultdict(int)
     for name, value in graph.values.items():
@@ -429,7 +407,6 @@ def _running(partitioning: Partitioning, index: int, step: Step, told: _NodesTol
 
 
 def _refusals(plan: Plan) -> Mapping[int, tuple[RefusalFacts, ...]]:
-    """Return refusals by atom, in device order."""
     refusals: dict[int, tuple[RefusalFacts, ...]] = {}
     for name in plan.devices:
         for atom, verdict in enumerate(plan.verdicts[name]):
@@ -440,7 +417,6 @@ def _refusals(plan: Plan) -> Mapping[int, tuple[RefusalFacts, ...]]:
 
 
 def _runs_as(partitioning: Partitioning) -> Mapping[int, str]:
-    """Return the device's description by node. It describes operations, so map those back to nodes."""
     texts_of: dict[int, dict[str, None]] = defaultdict(dict)
     graph, operations_of = partitioning.plan.graph, partitioning.model.conversion.operations
     for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
@@ -457,7 +433,6 @@ def _runs_as(partitioning: Partitioning) -> Mapping[int, str]:
 
 
 def _telling(texts: Collection[str]) -> Collection[str]:
-    """Drop descriptions of no operation unless there are no others."""
     return texts if len(texts) == 1 else [text for text in texts if text != NO_OPERATION] or texts
 
 
@@ -560,19 +535,16 @@ def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
 
 
 def _why_taken(plan: Plan, atom: int, device: str) -> str:
-    """Return why a node is not on the plan file's device: a limit, or a refused segment."""
     verdict = plan.verdicts[device][atom]
     return f"it is on {plan.placement[atom]!r}" + ("" if verdict else f", as {device!r} does not get it: {verdict}")
 
 
 def _told(piece: AdmittedSegment | None) -> dict[str, int | float | str]:
-    """Return the device's facts on a segment, with values of other types converted to text."""
     told = piece.admission.facts if piece is not None else {}
     return {str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in told.items()}
 
 
 def _tensors(plan: Plan) -> Mapping[str, TensorFacts]:
-    """Return boundary values by name, built once because segments share them."""
     names = dict.fromkeys(name for step in plan.steps for name in (*step.inputs, *step.outputs))
     values = map(plan.graph.value, names)
     return {

@@ -16,19 +16,16 @@ _COMMON = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Circumstance that differs between the two reports."""
+    """Circumstance that differs between the reports."""
 
     name: str
-    """`model`, `devices`, `options of DEVICE`, `policy`, `fallback`, `inputs`, `choice`, `rules`, `plan file`, `costs`,
-    `machine` or `version of NAME`.
-    """
+    """Such as `model`, `options of DEVICE` or `version of NAME`."""
     old_value: str
-    """Value in words."""
     new_value: str
 
 
 def conditions(old: ReportFacts, new: ReportFacts) -> tuple[Condition, ...]:
-    """Return the circumstances that differ, as far as both reports know them."""
+    """Return the known circumstances that differ."""
     rows = [
         *_nodes(old, new),
         *((name, told(old), told(new)) for name, told in _TOLD),
@@ -43,7 +40,7 @@ def conditions(old: ReportFacts, new: ReportFacts) -> tuple[Condition, ...]:
 
 
 def is_other_model(old: ReportFacts, new: ReportFacts) -> bool:
-    """Return True if the reports have too few nodes in common to be of one model."""
+    """Return True if the reports have too few common nodes for one model."""
     return _common(old, new) < _COMMON * min(len(old.nodes), len(new.nodes))
 
 
@@ -59,7 +56,6 @@ def _nodes(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]
 
 
 def _options(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]:
-    """Yield changed options of common devices."""
     for device in new.device_options:
         if device in old.device_options:
             before, after = old.device_options[device], new.device_options[device]
@@ -68,7 +64,6 @@ def _options(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str
 
 
 def _versions(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]:
-    """Yield versions that both reports have."""
     for name in new.versions:
         yield f"version of {name}", old.versions.get(name, ""), new.versions[name]
 
@@ -99,7 +94,6 @@ _TOLD: tuple[tuple[str, Callable[[ReportFacts], str]], ...] = (
     ("costs", _costs),
     ("machine", lambda report: report.machine),
 )
-"""Circumstances of a report, as functions to text; empty text is unknown."""
 
 
 Place = str
@@ -118,15 +112,13 @@ class MovedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalChange:
-    """Changed number of a device's refusals of an op type for one reason."""
+    """Changed number of refusals."""
 
     device: str
     op_type: str
     reason: str
     old_count: int
-    """Number of nodes; 0 for a new refusal."""
     new_count: int
-    """Number of nodes; 0 for a refusal that disappeared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +127,11 @@ class Figure:
 
     name: str
     old_value: float | None
-    """None if unknown."""
     new_value: float | None
     unit: str
     """`share` from 0 to 1, `B`, `s`, or empty for a count."""
     better: int
-    """1 if more is better, -1 if less is better, 0 if neither or not comparable."""
+    """1 if more is better, -1 if less is better, otherwise 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,18 +141,13 @@ class DifferenceFacts:
     old_report: ReportFacts
     new_report: ReportFacts
     conditions: tuple[Condition, ...]
-    """Circumstances that differ."""
     figures: tuple[Figure, ...]
-    """Coverage, segments, switches, weights and cost, changed or not."""
     moved_nodes: tuple[MovedNode, ...]
     added_nodes: tuple[str, ...]
-    """Names of nodes only in the new report, in order."""
     removed_nodes: tuple[str, ...]
-    """Names of nodes only in the old report, in order."""
     refusals: tuple[RefusalChange, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data without the reports themselves."""
         return {
             "conditions": [asdict(condition) for condition in self.conditions],
             "figures": [asdict(figure) for figure in self.figures],
@@ -178,12 +164,12 @@ _SHOWN_FOLDED = 100
 
 
 def difference_text(difference: DifferenceFacts) -> str:
-    """Return the difference as text: circumstances, figures, moved, new and removed nodes, and changed refusals."""
+    """Return the difference as text."""
     return "\n".join(line for part in (_conditions, _figures, _moved, _alone, _refusals) for line in part(difference))
 
 
 def difference_markdown(difference: DifferenceFacts) -> str:
-    """Return the difference as Markdown: a table of figures with folded details."""
+    """Return the difference as Markdown."""
     rows = [
         (figure.name, shown(figure.old_value, figure.unit), shown(figure.new_value, figure.unit), _verdict(figure))
         for figure in difference.figures
@@ -247,7 +233,6 @@ def _headline(difference: DifferenceFacts) -> str:
 
 
 def _verdict(figure: Figure) -> str:
-    """Return `better`, `worse`, `changed`, or an empty text if unchanged."""
     if figure.old_value == figure.new_value:
         return ""
     if figure.old_value is None or figure.new_value is None or not figure.better:

@@ -36,8 +36,6 @@ _STATES = ("folded", "unused")
 
 
 class _Interned:
-    """Distinct items in order of first use."""
-
     def __init__(self) -> None:
         self._positions: dict[Any, int] = {}
 
@@ -49,11 +47,7 @@ class _Interned:
 
 
 def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> dict[str, Any]:
-    """Return the data of the page.
-
-    `nodes` are columns of equal length, with indices into tables: `place` into `places` (devices, `folded`, `unused`),
-    and `op`, `runs` and `refused` into `ops`, `texts` and `refusals`. Tensors are indices into `tensors`.
-    """
+    """Return the data of the page: columns of nodes, with indices into tables."""
     return {
         **_plan(report),
         "title": title,
@@ -79,7 +73,6 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
 
 
 def _cost(cost: CostFacts) -> dict[str, Any]:
-    """Return the facts, with the same phrases as in the text report."""
     resting = prediction_words(cost) if cost.is_measured and cost.prediction_sources else ""
     words = {"word": cost.word, "resting": resting, "guess": guess_words(cost)}
     return {**plain(cost), **words}
@@ -90,7 +83,6 @@ def _group(group: RefusedGroup) -> dict[str, Any]:
 
 
 def _made(report: ReportFacts) -> dict[str, Any]:
-    """Return how, where and when the report was written."""
     options = {
         name: ", ".join(f"{option}={value or 'nothing'}" for option, value in options.items())
         for name, options in report.device_options.items()
@@ -112,7 +104,6 @@ def _plan_file(plan: PlanFileFacts) -> dict[str, Any]:
 
 
 def _plan(report: ReportFacts) -> dict[str, Any]:
-    """Return devices, segments and boundary tensors."""
     tensors = _Interned()
     return {
         "devices": list(report.devices),
@@ -197,19 +188,13 @@ _SCRIPTS = (
     "dom.js", "data.js", "table.js", "scale.js", "drawing.js", "lanes.js", "details.js", "overview.js", "breakdown.js",
     "nodes.js", "comparison.js", "start.js",
 )  # fmt: skip
-"""Scripts in the order in which the page includes them, in one scope."""
+"""Scripts in order of inclusion, in one scope."""
 
 
 def to_html(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
-    """Return the page.
+    """Return the page, with an optional comparison.
 
-    It makes no requests: its content security policy allows only its own style and script, by hash. Texts from the
-    model are JSON with `<` escaped, and are displayed as text only.
-
-    Args:
-        report: report to show.
-        title: heading, such as the model's file name.
-        difference: comparison with an older report to show.
+    Its content security policy allows only its own style and script. Texts from the model are JSON with `<` escaped.
     """
     style, script = page_style(), _script()
     allowed = f"default-src 'none'; style-src {policy_hash(style)}; script-src {policy_hash(script)}"
@@ -257,7 +242,6 @@ def _file(name: str) -> str:
 
 
 _DEVICES = 8
-"""Number of device colors in the style."""
 _COLORS = "".join(f".at-{number}{{background:var(--device-{number})}}" for number in range(_DEVICES))
 _BARS = (
     ".at-host{background:var(--host)}.rows{display:grid;grid-template-columns:max-content 1fr max-content;gap:6px 14px}"
@@ -267,7 +251,7 @@ _TOP = "ul.detail{padding-left:20px;margin:8px 0 0}.subtitle{margin-top:4px}"
 
 
 def static_page(kind: str, title: str, subtitle: str, body: str) -> str:
-    """Return a page around the markup `body`. Its content security policy allows only its own style."""
+    """Return a page around the markup `body`, without scripts or requests."""
     style = page_style() + _COLORS + _BARS + _METER + _TOP
     policy = f"default-src 'none'; style-src {policy_hash(style)}; base-uri 'none'; form-action 'none'"
     return (
@@ -284,7 +268,7 @@ def static_page(kind: str, title: str, subtitle: str, body: str) -> str:
 
 
 def tiles(figures: Sequence[tuple[str, str, str]]) -> str:
-    """Return figures as tiles: name, figure and explanation each."""
+    """Return figures as tiles: name, figure and explanation."""
     cells = "".join(
         f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(figure)}'
         f'<span class="small">{escape(small)}</span></dd></div>'
@@ -294,7 +278,7 @@ def tiles(figures: Sequence[tuple[str, str, str]]) -> str:
 
 
 def table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table; `head` has a name per column, and True for numbers. Empty without rows."""
+    """Return a table; `head` has a name per column, and True for numbers."""
     if not rows:
         return ""
     marks = [' class="number"' if is_number else "" for _, is_number in head]
@@ -307,7 +291,7 @@ def table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) ->
 
 
 def bars(parts: Mapping[str, int], whole: int) -> str:
-    """Return bars with numbers, one per device. Empty without parts."""
+    """Return bars with numbers, one per device."""
     cells = "".join(
         f'<span class="chip"><i class="{_color(place, name)}"></i>{escape(name)}</span>'
         f'<meter min="0" max="{max(whole, 1)}" value="{number}"></meter>'
@@ -324,25 +308,22 @@ def _color(place: int, name: str) -> str:
 HOST = "#d5d9df"
 """Gray for devices that do not accelerate."""
 _PALETTE = ("#9cc7f0", "#f3c27b", "#a9d8a0", "#e3a9cf", "#c4b5ee", "#8fd6d2", "#eeb1a0", "#d8d388")
-"""Distinguishable in grayscale as far as possible; black text has a contrast above 7 on each."""
+"""Distinguishable in grayscale, readable with black text."""
 
 
 def colors(devices: Sequence[str]) -> dict[str, str]:
-    """Return `#rrggbb` per device, deterministically; colors repeat from the ninth accelerator on."""
+    """Return a color per device."""
     others = [name for name in devices if name not in HOSTS]
     accelerator_colors = {name: _PALETTE[index % len(_PALETTE)] for index, name in enumerate(others)}
     return {name: accelerator_colors.get(name, HOST) for name in devices}
 
 
 Ends = tuple[int | None, int | None]
-"""Source and target as segment indices; None for model inputs or outputs."""
+"""Source and target segment; None for the model's inputs or outputs."""
 
 
 def crossings(report: ReportFacts) -> Mapping[Ends, tuple[TensorFacts, ...]]:
-    """Return the tensors between pairs of segments, in reading order.
-
-    A segment's outputs that no segment reads go to the model's outputs.
-    """
+    """Return the tensors between pairs of segments, in reading order."""
     home = {tensor.name: segment.index for segment in report.segments for tensor in segment.outputs}
     tensors_by_ends: dict[Ends, list[TensorFacts]] = {}
     read: set[str] = set()
@@ -363,7 +344,7 @@ _INPUTS, _OUTPUTS = "inputs", "outputs"
 
 
 def to_dot(report: ReportFacts) -> str:
-    """Return a Graphviz graph: a box per segment, an edge per pair of segments that exchange tensors.
+    """Return a Graphviz graph of segments and tensors.
 
     Source: the grammar of Graphviz, https://graphviz.org/doc/info/lang.html.
     """
@@ -417,7 +398,6 @@ def _short(name: str) -> str:
 
 
 def _quoted(lines: str | Sequence[str]) -> str:
-    """Quote text, escaping backslashes and removing control characters."""
     parts = [lines] if isinstance(lines, str) else lines
     plain = ("".join(char if char.isprintable() else " " for char in part) for part in parts)
     return '"' + "\\n".join(part.replace("\\", "\\\\").replace('"', '\\"') for part in plain) + '"'
@@ -428,9 +408,7 @@ _TEXT = "#000000"
 
 
 def to_model_explorer(report: ReportFacts) -> str:
-    """Return JSON text: per node the device, `folded` or `unused`, with a color.
-
-    Model Explorer's ONNX adapter uses node names as ids, so unnamed nodes are not matched.
+    """Return JSON text with the device of each node, by name: Model Explorer's ONNX adapter uses names as ids.
 
     Source: `GraphNodeData` of `model_explorer.node_data_builder`, `NodeDataProviderGraphData` of its user interface.
     """

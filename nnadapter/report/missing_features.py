@@ -1,7 +1,7 @@
 """Missing features of a device, and the hypothetical plan of a model if the device had some of them.
 
-A trial places, cuts and prices the model again without calling drivers. Newly supported operations are priced alone by
-the roofline, except common fusion groups (`commonly_fused_groups`), which are priced as one if complete.
+A trial places, cuts and prices the model again. New operations are priced alone, except complete common fusion groups
+(`commonly_fused_groups`).
 """
 
 from __future__ import annotations
@@ -35,26 +35,23 @@ class MissingSide(StrEnum):
     """Component that lacks a feature."""
 
     DEVICE = "device"
-    """The device refused the operation."""
     CONVERTER = "converter"
     """No converter offers the operation to IR devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Feature:
-    """Feature that a set of refused nodes requires."""
+    """Feature that refused nodes require."""
 
     reason: str
-    """Code of `partition.Reason`."""
     op_type: str
-    """Op type, with its domain if not ONNX's own; empty for reasons about entire segments."""
+    """Empty for reasons about entire segments."""
     qualifier: str = ""
-    """Data type, rank, attribute or version, in words; empty if the op type is enough."""
     missing_in: MissingSide = MissingSide.DEVICE
 
     @property
     def label(self) -> str:
-        """Feature in a few words: `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
+        """Text such as `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
         return _LABELS.get(Reason(self.reason), "{op} {what}").format(op=self.op_type, what=self.qualifier).strip()
 
 
@@ -64,7 +61,6 @@ class Example:
 
     node: str
     detail: str
-    """Refusal in words."""
 
 
 Needs = tuple[frozenset[Feature] | None, ...]
@@ -77,14 +73,13 @@ class Missing:
 
     needs: Needs
     examples: Mapping[Feature, Example]
-    """First refused node per feature."""
 
 
 def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
     """Return the features that `target` lacks for the atoms that it refuses.
 
-    1. An atom requires the features of all its refused nodes and operations. 2. Devices report one reason per
-       operation, so further reasons stay hidden. 3. Atoms that rules forbid, and invalid nodes, are beyond any feature.
+    Devices report one reason per operation, so others stay hidden. Atoms that rules forbid, and invalid nodes, are
+    beyond any feature.
     """
     model = judgment.model
     graph, verdicts = model.graph, judgment.support.verdicts[target.name]
@@ -114,7 +109,6 @@ def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
 
 
 def _forbidden(judgment: Judgment, device: str) -> Sequence[bool]:
-    """Return, per atom, True if rules forbid the device."""
     atoms, applied = len(judgment.model.graph.atoms), judgment.demands.applied
     if applied is None:
         return (False,) * atoms
@@ -171,7 +165,6 @@ def _texts(graph: Graph, names: Iterable[str], tell: Callable[[Value], str]) -> 
 
 
 _NO_FEATURE = frozenset((Reason.RULE, Reason.INVALID_NODE))
-"""Reasons that no feature removes."""
 _OF_SEGMENTS = frozenset((Reason.MEMORY_LIMIT, Reason.SEGMENT_LIMIT))
 """Reasons that one feature removes for all ops."""
 _QUALIFIERS: Mapping[Reason, Callable[[Specialized, int, Unsupported], str]] = {
@@ -196,7 +189,6 @@ _LABELS: Mapping[Reason, str] = {
     Reason.DRIVER_ERROR: "{op}, on which the driver fails",
     Reason.WRONG_RESULT: "{op}, which the device computes wrongly",
 }
-"""Texts by reason; the op type alone for other reasons."""
 
 
 def groups_if_supported(
@@ -204,15 +196,8 @@ def groups_if_supported(
 ) -> Groups:
     """Return groups of atoms that would fuse if the device lacked nothing.
 
-    1. Atoms that would be one atom with full support. 2. For devices that fuse, products with their activations. Op
-       sequences that the device supports today but does not
-       fuse are excluded.
-
-    Args:
-        specialized: the graph with its atoms.
-        missing: features that the device lacks.
-        verdicts: the device's verdicts per atom.
-        fusion: the device's current fusion.
+    1. Atoms that would be one atom with full support.
+    2. For devices that fuse: products with their activations, unless they are supported but not fused today.
     """
     if not missing.examples:
         return ()
@@ -251,15 +236,12 @@ class PlanOutcome:
     """Result of a hypothetical plan. Results of several models add up."""
 
     seconds: float = 0.0
-    """Predicted time; infinite if a value cannot cross a boundary."""
+    """Infinite if a value cannot cross a boundary."""
     segments: int = 0
     nodes: int = 0
-    """Number of nodes on devices other than the CPU."""
     flops: int = 0
-    """Known FLOPs of these nodes."""
 
     def __add__(self, other: PlanOutcome) -> PlanOutcome:
-        """Add the results of two models."""
         return PlanOutcome(
             seconds=self.seconds + other.seconds,
             segments=self.segments + other.segments,
@@ -273,13 +255,12 @@ class Pricing:
     """Prices of a graph's atoms under fusion."""
 
     fused_graph: FusedGraph
-    """Graph with fused atoms joined."""
     fused: Prices
-    """Prices of the atoms of `fused_graph` if the device supported everything."""
+    """Prices if the device supported everything."""
 
     @cached_property
     def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Atoms in the order of fused groups, and the start of each group."""
+        """Atoms by fused group, and the start of each group."""
         sizes = [len(part) for part in self.fused_graph.parts]
         atoms = np.fromiter((atom for part in self.fused_graph.parts for atom in part), np.int64, sum(sizes))
         return atoms, np.cumsum([0, *sizes])[:-1].astype(np.int64)
@@ -290,47 +271,38 @@ class Situation:
     """Judged model with everything that a trial needs, without weights."""
 
     name: str
-    """Name of the model."""
     graph: Graph
     device: str
-    """Device that would gain features."""
     host: str
     accelerators: frozenset[str]
-    """Devices whose nodes count as delegated."""
     verdicts: Mapping[str, tuple[Verdict, ...]]
-    """Current verdicts."""
     missing: Missing
     by_costs: bool
-    """True if costs place atoms, False if device order does."""
+    """True if costs place atoms."""
     unfused_prices: Prices
-    """Price of each atom by itself, in `partition` order, if the device supported everything."""
+    """Prices without fusion, under the same assumption."""
     recognized: Groups
-    """Groups that would fuse if the device supported all their atoms."""
+    """Groups that would fuse if the device supported them."""
     pricing: Callable[[Groups], Pricing]
     """Returns the prices if some of `recognized` are fused."""
     flops: NDArray[np.int64]
-    """Known FLOPs per atom."""
     uncounted: int
-    """Number of nodes with unknown FLOPs."""
     sources: Mapping[str, Source]
-    """Cost source per device."""
     shapes: Mapping[str, tuple[int, ...]]
-    """Shapes of the model's inputs."""
     on_cpu: float
-    """Seconds of everything on the CPU, ignoring rules; infinite if the CPU refuses a node."""
+    """Seconds of everything on the CPU, ignoring rules."""
     planned: int
-    """Number of segments of the current plan; larger than in trials if segments were halved for memory."""
+    """Number of segments of the plan."""
     _outcomes: dict[frozenset[Feature], PlanOutcome] = field(default_factory=dict)
     _pricings: dict[Groups, Pricing] = field(default_factory=dict)
 
     @property
     def features(self) -> Mapping[Feature, Example]:
-        """Features that the device lacks, with examples."""
         return self.missing.examples
 
     @cached_property
     def frequency(self) -> Mapping[Feature, int]:
-        """Number of refused nodes that require each feature, perhaps among others."""
+        """Number of refused nodes that require each feature."""
         node_counts = Counter[Feature]()
         for nodes, needs in zip(self.graph.atoms, self.missing.needs, strict=True):
             node_counts.update(dict.fromkeys(needs or (), len(nodes)))
@@ -338,11 +310,10 @@ class Situation:
 
     @property
     def is_timed(self) -> bool:
-        """True if the costs of all devices are known."""
         return Source.ASSUMED not in self.sources.values()
 
     def regions(self, features: frozenset[Feature]) -> list[frozenset[Feature]]:
-        """Return the features that each connected unsupported region still requires, assuming these features."""
+        """Return the missing features of each connected region."""
         lacking = [needs - features if needs else needs for needs in self.missing.needs]
         region = list(range(len(lacking)))
 
@@ -362,10 +333,7 @@ class Situation:
         return list(region_needs.values())
 
     def with_features(self, features: Iterable[Feature] = ()) -> PlanOutcome:
-        """Return the result of the plan with these features, cached.
-
-        With costs, a result worse than with a subset of the features is replaced by the better one.
-        """
+        """Return the result with these features; with costs, never worse than with fewer."""
         relevant_features = self.features.keys() & features
         key = frozenset(relevant_features)
         if key not in self._outcomes:
@@ -424,7 +392,6 @@ class Situation:
         return fused_graph.spread(place_by_latency(fused_graph.graph, masked).placement)
 
     def _saved_by_fusion(self, pricing: Pricing, labels: Sequence[str], home: NDArray[np.int64]) -> float:
-        """Return the seconds saved by fused groups that are in one segment."""
         row = {device: at for at, device in enumerate(self.unfused_prices.devices)}
         rows = np.fromiter((row[label] for label in labels), np.int64, len(labels))
         atom_seconds = self.unfused_prices.run[rows, np.arange(len(labels))]
@@ -483,7 +450,7 @@ def _priced(
     device: str,
     groups: Groups,
 ) -> Pricing:
-    """Price the graph with `groups` fused on `device` in addition to its current fusion."""
+    """Price the graph with `groups` fused in addition to the current fusion."""
     fusion = fusions.get(device, Fusion())
     nodes = [tuple(node for atom in group for node in graph.atoms[atom]) for group in groups]
     together = joined(len(graph.nodes), [*fusion.groups, *nodes])

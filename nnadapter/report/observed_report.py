@@ -50,7 +50,6 @@ def _kept(observed: KeptReport) -> PartitionReport:
 
 
 def _cache(segment: SegmentFacts, cached: Mapping[int, bool]) -> CacheFacts | None:
-    """Return the cache use of a segment of a cached plan; otherwise the report's own."""
     if segment.cache is None or segment.index not in cached:
         return segment.cache
     return CacheFacts(hit=True, miss_reason="") if cached[segment.index] else _COMPILED

@@ -1,4 +1,4 @@
-"""PartitionReport: renderings and JSON reader of a plan's facts, comparison of reports, and limits for CI."""
+"""PartitionReport: renderings, JSON reader, comparison of reports, and limits for CI."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from nnadapter.report.sections import duration
 from nnadapter.report.text import to_markdown, to_text
 
 Renderer = Callable[[ReportFacts, str, DifferenceFacts | None], str]
-"""Function of a report, its title and an optional difference that returns text."""
 
 
 def _text(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
@@ -50,11 +49,8 @@ class Format:
 
     render: Renderer
     endings: tuple[str, ...]
-    """File name suffixes of the format."""
     help: str = ""
-    """Description for the command line; empty if the name is enough."""
     shows_difference: bool = True
-    """True if it can show a comparison."""
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -77,7 +73,6 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         ),
     }
 )
-"""Formats by name."""
 
 
 def formats_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -98,11 +93,11 @@ class PartitionReport(ReportFacts):
         return FORMATS["md"].render(self, "", None)
 
     def to_html(self, title: str = "", difference: DifferenceFacts | None = None) -> str:
-        """Return one self-contained HTML page, without network requests.
+        """Return one self-contained HTML page.
 
         Args:
             title: heading, such as the model's file name.
-            difference: result of `compare_reports` to show with the report.
+            difference: result of `compare_reports` to show.
         """
         return FORMATS["html"].render(self, title, difference)
 
@@ -111,11 +106,10 @@ class PartitionReport(ReportFacts):
         return FORMATS["dot"].render(self, "", None)
 
     def to_model_explorer(self) -> str:
-        """Return the devices of nodes as custom node data (JSON) for Google's Model Explorer."""
+        """Return the devices of nodes as custom node data for Google's Model Explorer."""
         return FORMATS["model-explorer"].render(self, "", None)
 
     def __str__(self) -> str:
-        """Return the report as text."""
         return FORMATS["text"].render(self, "", None)
 
 
@@ -151,12 +145,12 @@ _KEYS_OF_VERSION_1: Mapping[str, Mapping[str, str]] = {
         "returned": "round_trips",
     },
 }
-"""Keys renamed in schema version 2, old -> new, by the path of their object in version 1."""
+"""Keys renamed in schema version 2, by the path of their object in version 1."""
 _PATHS_OF_VERSION_1 = frozenset(path for key in _KEYS_OF_VERSION_1 for path in (key, key.partition(".")[0]))
 
 
 def _upgrade(document: object) -> object:
-    """Rename the keys of a version 1 report; return anything else unchanged."""
+    """Rename the keys of a version 1 report; return others unchanged."""
     version = document.get("schema_version") if isinstance(document, Mapping) else None
     if not isinstance(document, Mapping) or type(version) is not int or version != 1:
         return document
@@ -164,7 +158,6 @@ def _upgrade(document: object) -> object:
 
 
 def _with_new_keys(value: Any, path: str) -> Any:
-    """Rename the keys of objects at a path, recursively."""
     if isinstance(value, list):
         return [_with_new_keys(item, path) if isinstance(item, Mapping) else item for item in value]
     if not isinstance(value, Mapping):
@@ -188,27 +181,17 @@ _FILE = FileKind(
 
 
 def read_report(path: str | os.PathLike[str]) -> PartitionReport:
-    """Read a report written by `nnadapter report --format json`.
-
-    Unknown keys are ignored; missing newer keys get their defaults.
-
-    Raises:
-        ReportFileError: the file cannot be read, is not a complete JSON report, or has another schema version.
-    """
+    """Read a report written by `nnadapter report --format json`. Unknown keys are ignored. Raises ReportFileError."""
     return _checked(_FILE.read(path), os.fsdecode(path))
 
 
 def report_from(data: object) -> PartitionReport:
-    """Return the report for the result of `to_dict`.
-
-    Raises:
-        ReportFileError: a key is missing or of another type, or the schema version differs.
-    """
+    """Return the report for the result of `to_dict`. Raises ReportFileError."""
     return _checked(_FILE.converted(data), "")
 
 
 def _checked(report: PartitionReport, file: str) -> PartitionReport:
-    """Check that segments are in order, and that nodes and segments refer to existing ones."""
+    """Check the order of segments, and references to devices and segments."""
 
     def refuse(problem: str, *place: Any) -> None:
         _FILE.refuse(f"{problem}; {_FILE.advice}", file, place)
@@ -229,22 +212,14 @@ class Difference(DifferenceFacts):
     """Difference of two reports."""
 
     def to_markdown(self) -> str:
-        """Return Markdown for a comment."""
         return difference_markdown(self)
 
     def __str__(self) -> str:
-        """Return text."""
         return difference_text(self)
 
 
 def compare_reports(old: PartitionReport | Mapping[str, Any], new: PartitionReport | Mapping[str, Any]) -> Difference:
-    """Compare two reports, or results of `to_dict`.
-
-    Nodes match by name; repeated names match in order.
-
-    Raises:
-        InvalidOptionError: a mapping is not a report of this schema version.
-    """
+    """Compare two reports, or results of `to_dict`. Nodes match by name. Raises InvalidOptionError."""
     before, after = (item if isinstance(item, PartitionReport) else report_from(item) for item in (old, new))
     was, now = _by_name(before.nodes), _by_name(after.nodes)
     return Difference(
@@ -323,19 +298,13 @@ class Gates:
     """Limits that a plan must respect; None is no limit."""
 
     min_coverage: float | None = None
-    """Minimum share of running nodes on devices other than `cpu` and `reference`, from 0 to 1."""
+    """Minimum share of nodes off the CPU, from 0 to 1."""
     max_segments: int | None = None
-    """Maximum number of segments, including those on the CPU."""
     max_latency_seconds: float | None = None
-    """Maximum cost: measured if the plan was chosen by timing, otherwise predicted."""
 
 
 def broken_gates(report: ReportFacts, gates: Gates) -> tuple[str, ...]:
-    """Return a sentence for each limit that the plan violates.
-
-    Raises:
-        InvalidOptionError: latency is limited, but costs are unknown.
-    """
+    """Return a sentence for each violated limit. Raises InvalidOptionError if costs are required but unknown."""
     return tuple(_broken(report, gates))
 
 

@@ -1,4 +1,4 @@
-"""Report sections in words, shared by all formats, and the formatting of numbers, lines and table cells."""
+"""Report sections shared by all formats, and the formatting of numbers, lines and table cells."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from nnadapter.report.facts import (
 )
 
 GUESS = "~"
-"""Mark before numbers that rest on unmeasured costs."""
+"""Mark of numbers that rest on unmeasured costs."""
 _BINARY: tuple[float, tuple[str, ...]] = (1024.0, ("", "Ki", "Mi", "Gi", "Ti"))
 _DECIMAL: tuple[float, tuple[str, ...]] = (1000.0, ("", "k", "M", "G", "T", "P"))
 
 
 def quantity(number: float, unit: str) -> str:
-    """Format a number with a unit and prefix: `12.3 MFLOP`, `4.0 KiB`."""
+    """Format a number: `12.3 MFLOP`, `4.0 KiB`."""
     base, prefixes = _BINARY if unit == "B" else _DECIMAL
     index = 0
     while abs(number) >= base and index < len(prefixes) - 1:
@@ -38,14 +38,14 @@ def quantity(number: float, unit: str) -> str:
 
 
 def work(flops: int, uncounted: int) -> str:
-    """Format FLOPs of nodes, some of which may be unknown: `12.3 MFLOP`, `≥12.3 MFLOP`, `?`."""
+    """Format partly unknown FLOPs: `12.3 MFLOP`, `≥12.3 MFLOP`, `?`."""
     if not uncounted:
         return quantity(flops, "FLOP")
     return f"≥{quantity(flops, 'FLOP')}" if flops else "?"
 
 
 def duration(seconds: float) -> str:
-    """Format a time with a fitting unit: `820 ns`, `45.0 µs`, `3.20 ms`, `1.50 s`."""
+    """Format a time: `820 ns`, `45.0 µs`, `3.20 ms`, `1.50 s`."""
     size = abs(seconds)
     if size >= 1:
         return f"{seconds:.2f} s"
@@ -55,7 +55,7 @@ def duration(seconds: float) -> str:
 
 
 def foretold(seconds: float, guessed: bool) -> str:
-    """Format a predicted time, with a mark if it is a guess: `~3.20 ms`."""
+    """Format a predicted time: `3.20 ms`, or `~3.20 ms` for a guess."""
     return f"{GUESS if guessed else ''}{duration(seconds)}"
 
 
@@ -79,7 +79,7 @@ _LONGEST = 160
 
 
 def code(text: str) -> str:
-    """Return a Markdown code span on one line, shortened if very long, so that no markup or mention takes effect."""
+    """Return a Markdown code span without active markup."""
     plain = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     if len(plain) > _LONGEST:
         plain = f"{plain[: _LONGEST - 3]}..."
@@ -93,7 +93,7 @@ def code(text: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None = None) -> str:
-    """Return a Markdown table, with a line on omitted rows if there are `whole` in all."""
+    """Return a Markdown table, with a line on omitted rows."""
     lines = [_row(heads), _row(["---"] * len(heads)), *(_row(row) for row in rows)]
     if whole is not None and whole > len(rows):
         lines += ["", f"... and {whole - len(rows)} more; the JSON form has them all"]
@@ -118,7 +118,7 @@ def flops_off_the_cpu(report: ReportFacts) -> str:
 
 
 def incident_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield a line per device and kind of error: its number, and the last message."""
+    """Yield a line per device and kind of error."""
     last = {(incident_facts.device, incident_facts.kind): incident_facts for incident_facts in report.incidents}
     for device, kinds in report.incident_counts.items():
         for kind, number in kinds.items():
@@ -129,13 +129,11 @@ def incident_lines(report: ReportFacts) -> Iterator[str]:
 
 _INDENT = " " * 11
 _FAR = 2.0
-"""Factor from which measured and predicted times count as different."""
 _NAMES = 42
-"""Minimum width of the column of names."""
 
 
 def cost_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield lines on the plan's cost, lower bound, cost sources and candidates."""
+    """Yield lines on the plan's cost."""
     cost = report.cost
     if cost is None:
         if report.cost_note:
@@ -171,7 +169,7 @@ def sources_words(cost: CostFacts) -> str:
 
 
 def prediction_words(cost: CostFacts) -> str:
-    """Return the sources of predictions next to measurements."""
+    """Return the sources of predictions."""
     told = ", ".join(f"{device}: {source}" for device, source in cost.prediction_sources.items())
     return f"what is called predicted rests on other costs, of {told}"
 
@@ -183,12 +181,7 @@ def guess_words(cost: CostFacts) -> str:
 
 
 def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
-    """Compare the time of a run with its prediction; empty within a factor of two, or if unknown.
-
-    Args:
-        report: report of the plan, with the times of its last run.
-        best_seconds: time of the best of several runs, which is closer to the undisturbed run of a prediction.
-    """
+    """Compare the last run with its prediction; empty if close or unknown."""
     pairs = [(segment.seconds, segment.predicted_seconds) for segment in report.segments]
     known = [(took, said) for took, said in pairs if took is not None and said is not None]
     last, said = (sum(times) for times in zip(*known, strict=True)) if known else (0.0, 0.0)
@@ -203,7 +196,6 @@ def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
 
 
 def _all_cpu_words(cost: CostFacts) -> str:
-    """Return the cost of the CPU alone, unless the table of candidates shows it."""
     if cost.all_cpu_seconds is None or cost.candidates:
         return ""
     return f"all on the CPU: {duration(cost.all_cpu_seconds)} {cost.word}"
@@ -217,7 +209,6 @@ def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
 
 
 def _cpu_sentence(cost: CostFacts) -> str:
-    """Report by how much the CPU alone is better; empty if it is not."""
     if cost.against_cpu is None or not cost.cpu_is_better:
         return ""
     own, alone, word = cost.against_cpu
@@ -330,7 +321,7 @@ def rule_words(rule: RuleFacts) -> str:
 
 
 def plan_file_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield the number of nodes that the plan file placed, and its unmatched entries, grouped by reason."""
+    """Describe the plan file and its unmatched entries."""
     plan = report.plan_file
     if plan is None:
         return
@@ -347,11 +338,11 @@ def plan_file_lines(report: ReportFacts) -> Iterator[str]:
 
 
 HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted")
-"""Column headings, without the last column of measurements."""
+"""Column headings; the last column is for measurements."""
 
 
 def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[str, ...]:
-    """Return the cells under `HEADS` and the measured time; `unknown` stands for unknown times."""
+    """Return the cells under `HEADS` and the measured time."""
     predicted = segment.predicted_seconds
     return (
         str(segment.index),
@@ -378,36 +369,29 @@ class RefusedGroup:
     device: str
     op_type: str
     reason: str
-    """Code of `partition.Reason`."""
     nodes: int
     example: str
-    """Name of the first node."""
     detail: str
-    """Refusal of the first node, in words."""
     seconds: float | None
-    """Predicted time of these nodes on their devices; None unless known for all."""
+    """Predicted time of these nodes; None unless known for all."""
     flops: int
-    """Known FLOPs."""
     guessed: bool = False
-    """True if `seconds` rest on unmeasured costs."""
     caused: RefusalCost | None = None
-    """Costs between devices, if estimated."""
 
     @property
     def cost(self) -> str:
-        """Cost in words: seconds if known, otherwise FLOPs; empty if neither is."""
+        """Seconds in words if known, otherwise FLOPs."""
         if self.seconds is not None:
             return foretold(self.seconds, self.guessed)
         return quantity(self.flops, "FLOP") if self.flops else ""
 
     @property
     def switching(self) -> float:
-        """Predicted seconds between devices; 0 if unknown."""
         return max(0.0, self.caused.seconds or 0.0) if self.caused is not None else 0.0
 
     @property
     def between(self) -> str:
-        """Costs between devices in words: `12 switches, 1.20 ms together`; empty if there are none."""
+        """Costs between devices: `12 switches, 1.20 ms together`."""
         if self.caused is None or self.caused.switches <= 0:
             return ""
         times = f", {foretold(self.switching, self.guessed)} together" if self.switching else ""
@@ -460,13 +444,11 @@ class Verdict:
     kind: str
     """`good` if the plan is faster than the CPU alone, `bad` if it is slower, otherwise `open`."""
     headline: str
-    """Comparison with the CPU alone."""
     more: tuple[str, ...]
-    """Further sentences."""
 
 
 def verdict(report: ReportFacts) -> Verdict:
-    """Return the verdict on a plan: its time compared with the CPU alone, or why it is unknown."""
+    """Compare a plan with the CPU alone, or report why that is impossible."""
     kind, headline = _against_the_cpu(report)
     return Verdict(kind=kind, headline=headline, more=tuple(_more(report)))
 
@@ -502,7 +484,6 @@ def _more(report: ReportFacts) -> Iterator[str]:
 
 
 def _weight(group: RefusedGroup) -> tuple[float, int, int]:
-    """Sort key: predicted time including switches, then FLOPs, then nodes."""
     return (group.seconds or 0.0) + group.switching, group.flops, group.nodes
 
 

@@ -47,15 +47,10 @@ class _OpTypeRow:
     where: Counter[str] = field(default_factory=Counter)
     """Number of nodes by device, or by state if they do not run."""
     flops: Counter[str] = field(default_factory=Counter)
-    """FLOPs by device."""
 
 
 def op_type_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield a table per op type: total nodes, nodes per device, folded and unused nodes, and the share of FLOPs.
-
-    Op types with most FLOPs come first, then most nodes. The last rows are sums of nodes, and each device's share of
-    FLOPs.
-    """
+    """Yield a table of op types, most FLOPs first: nodes per device, and shares of FLOPs."""
     rows = _rows(report)
     ordered = sorted(rows.items(), key=lambda item: (-item[1].flops.total(), -item[1].where.total(), item[0]))
     sums = _OpTypeRow()
@@ -103,11 +98,10 @@ _SHOWN_KERNELS = 8
 _SHOWN_SEGMENTS = 20
 _SHOWN_REFUSALS = 20
 _KEPT = "\u00a0"
-"""Non-breaking space."""
 
 
 def to_text(report: ReportFacts) -> str:
-    """Return the report as text, in the order of `_PARTS`: the most important sections first."""
+    """Return the report as text."""
     return "\n".join(line for part in _PARTS for line in part(report))
 
 
@@ -157,7 +151,6 @@ def _summary(report: ReportFacts) -> Iterator[str]:
 
 
 def _groups(report: ReportFacts) -> Iterator[str]:
-    """Yield per device: the number of fused groups and the largest, and nodes with custom kernels."""
     for device in report.devices:
         said = [node for node in report.nodes if node.device == device and node.runs_as]
         groups = Counter([(node.segment, node.runs_as) for node in said if node.runs_as != NO_OPERATION])
@@ -197,7 +190,6 @@ def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str
 
 
 def _row(cells: Sequence[str], priced: bool) -> str:
-    """Return a line of the table, without the column of predictions if nothing is priced."""
     index, device, nodes, flops, *others = cells if priced else (*cells[:-2], cells[-1])
     return f"{index:<8}{device:<14}{nodes:>6}{flops:>13}" + "".join(f"{cell:>11}" for cell in others)
 
@@ -277,10 +269,7 @@ _SHOWN_REASONS = 5
 
 
 def to_markdown(report: ReportFacts) -> str:
-    """Return a heading, key figures, the most frequent refusals, and folded details.
-
-    Texts from the model or a driver are code spans, so that they cannot contain markup.
-    """
+    """Return the report as Markdown. Texts from the model or a driver are code spans."""
     parts = (
         _markdown_summary,
         _reasons,

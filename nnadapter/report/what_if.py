@@ -31,12 +31,9 @@ if TYPE_CHECKING:
 
 
 def model_sources(models: Any) -> list[tuple[str, Any]]:
-    """Return the name and source of every model, each file once. A folder means every `*.onnx` below it.
+    """Return the name and source of every model, each file once. Raises ModelFileError if there is none.
 
-    Files are named relative to their common folder.
-
-    Raises:
-        ModelFileError: there is no model, or a folder has none.
+    A folder means every `*.onnx` below it. Files are named relative to their common folder.
     """
     sources = [models] if isinstance(models, (str, bytes, os.PathLike)) or not isinstance(models, Sequence) else models
     if not sources:
@@ -68,25 +65,21 @@ def _files(path: Path) -> Sequence[Path]:
 
 
 def _place(path: Path) -> Path:
-    """Return the identity of a file; a broken link is itself."""
     return path.absolute() if _leads_nowhere(path) else path.resolve()
 
 
 def _leads_nowhere(path: Path) -> bool:
-    """Return True for a broken link, which must be reported as a missing model."""
+    """Return True for a broken link, which is reported as a missing model."""
     return path.is_symlink() and not path.exists()
 
 
 MOST_FEATURES = 50
-"""Maximum number of features to try, the most frequent first."""
+"""Maximum number of features to try."""
 _MOST_STEPS = 8
-"""Maximum length of a road map."""
 _PAIRED = 8
-"""Number of features to try in pairs if no single one helps."""
+"""Features to try in pairs if no single one helps."""
 _TOGETHER = 8
-"""Maximum number of features per step for a region."""
 _NOISE = 1e-12
-"""Seconds below which a difference is rounding."""
 
 Features = frozenset[Feature]
 
@@ -96,25 +89,23 @@ class Gain:
     """Savings by features."""
 
     seconds: float
-    """Seconds saved; minus infinity if a plan could not run."""
+    """Minus infinity if a plan could not run."""
     segments: int
     flops: int
-    """FLOPs that move off the CPU."""
     features: int = 1
-    """Number of features to add."""
 
 
 Order = Callable[[Gain], tuple[float, ...]]
-"""Sort key of gains; a key of zeros or less means no gain."""
+"""Sort key of gains; zeros or less mean no gain."""
 
 
 def by_time(gain: Gain) -> tuple[float, ...]:
-    """Sort key with known costs: seconds, segments, FLOPs."""
+    """Return seconds, segments and FLOPs as sort key."""
     return _rounded(gain.seconds), gain.segments, gain.flops
 
 
 def by_flops(total_flops: int) -> Order:
-    """Sort key without known costs, per added feature: percent of FLOPs, then segments."""
+    """Return a sort key of FLOPs and segments per feature."""
 
     def order(gain: Gain) -> tuple[float, ...]:
         share = 100 * gain.flops / total_flops if total_flops else 0.0
@@ -130,7 +121,6 @@ class FeatureValue:
     features: Features
     gain: Gain
     outcome: PlanOutcome
-    """Totals over all models with these features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,24 +129,18 @@ class Ranking:
 
     current_totals: PlanOutcome
     features: tuple[FeatureValue, ...]
-    """Single features, best first."""
     road_map: tuple[FeatureValue, ...]
-    """Each step assumes the earlier ones; its outcome includes them."""
+    """Steps that each assume the earlier ones."""
     untried_features: int
-    """Number of features not tried."""
 
 
 def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False) -> Ranking:
     """Estimate the gain of missing features.
 
-    1. Try each of the `MOST_FEATURES` most frequent features alone. 2. Build the road map greedily, up to
-       `_MOST_STEPS`, until nothing helps. A step is one feature, or several that an
-       atom (with `regions`: a connected region) requires together. If none helps, pairs of frequent features are tried.
-
-    Args:
-        situations: one per model.
-        order: sort key of gains.
-        regions: also try features of entire regions, which is slower.
+    1. Try each of the `MOST_FEATURES` most frequent features alone.
+    2. Build the road map greedily until nothing helps. A step is one feature, or several that an atom (with `regions`:
+       a
+       connected region) requires together. If none helps, pairs are tried.
     """
     baseline = _total(situations, frozenset())
     frequency = Counter[Feature]()
@@ -178,7 +162,6 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
 
 
 def _total(situations: Iterable[Situation], features: Features) -> PlanOutcome:
-    """Return the totals over all models with these features."""
     return sum((situation.with_features(features) for situation in situations), start=PlanOutcome())
 
 
@@ -209,7 +192,6 @@ def _road(
 def _best(
     situations: Sequence[Situation], adopted_features: Features, candidates: Iterable[Features], order: Order
 ) -> FeatureValue | None:
-    """Return the best candidate, the first if tied; None if none helps."""
     distinct = dict.fromkeys(filter(None, candidates))
     tried = map(partial(_evaluate, situations, adopted_features), distinct)
     best = max(tried, key=lambda feature_value: order(feature_value.gain), default=None)
@@ -266,14 +248,10 @@ _BY_FLOPS = ("flops", "segments_saved")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
-    """Total work, as the base of shares."""
-
     nodes: int
     flops: int
     uncounted: int
-    """Number of nodes with unknown FLOPs."""
     timed: bool
-    """True if the costs of all devices are known."""
 
     @classmethod
     def of(cls, situations: Sequence[Situation]) -> _Workload:
@@ -295,22 +273,11 @@ class _Workload:
         )
 
     def seconds(self, predicted_seconds: float) -> float | None:
-        """Return finite seconds; None if costs of a device are assumed."""
         return predicted_seconds if self.timed and isfinite(predicted_seconds) else None
 
 
 def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: Sequence[FailedModel]) -> WhatIf:
-    """Return the what-if report of some models.
-
-    Features are ranked by predicted time, then segments and FLOPs. Without known costs, they are ranked by FLOPs, then
-    segments, and no times are reported.
-
-    Args:
-        situations: at least one, all of the same devices.
-        device: the device that would gain features.
-        policy: placement policy.
-        failed: models that were skipped.
-    """
+    """Return the what-if report."""
     sources = {name: str(source) for situation in situations for name, source in situation.sources.items()}
     assumed = [name for name, source in sources.items() if source == Source.ASSUMED]
     workload = _Workload.of(situations)
@@ -414,24 +381,24 @@ def what_if(
     device: str | None = None,
     on_model: ProgressCallback | None = None,
 ) -> WhatIf:
-    """Estimate which features a device lacks for some models, the gain of each, and the best order to add them.
+    """Estimate the features that a device lacks for some models, the gain of each, and the best order to add them.
 
-    Each feature is tried by placing, cutting and pricing the models as if the device had it; nothing is compiled. New
-    fusions count only for commonly fused groups. Models that fail are skipped and listed in `failed`.
+    Features are tried by placing, cutting and pricing the models, without compiling. Models that fail are listed in
+    `failed`.
 
     Args:
         models: a path, a folder (every `*.onnx` below it), bytes, `onnx.ModelProto`, or a list of these.
         devices: as in `InferenceSession`.
-        input_shapes: input name -> shape; with several models, each uses those of its own inputs.
-        options: `Options`, or a mapping of its fields. Policy `measured` uses predicted costs here.
+        input_shapes: input name -> shape; each model uses those of its own inputs.
+        options: `Options`, or a mapping of its fields. Policy `measured` uses predicted costs.
         device: device that would gain features; default: the first accelerator.
         on_model: called after each model with its name, and its error or None.
 
     Raises:
-        ModelFileError, InvalidModelError: no model can be read, or there is none.
+        ModelFileError, InvalidModelError: no model can be read.
         InvalidInputError: `input_shapes` do not fit the only model.
-        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as in `InferenceSession`; or no accelerator is
-            named; or there is a plan file, which would fix the placement.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as in `InferenceSession`; no accelerator is
+            named; or a plan file fixes the placement.
     """
     chosen = options_from(options)
     if chosen.plan is not None:
@@ -465,7 +432,6 @@ def what_if(
 
 
 def _learner(setting: Setting, name: str | None) -> SessionDevice:
-    """Return the device that would gain features."""
     able = [device for device in setting.devices if device.accelerates]
     if not able:
         raise InvalidOptionError("what-if asks what a device lacks, and none but the CPU is named; add -d DEVICE")

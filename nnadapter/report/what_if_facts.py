@@ -19,14 +19,13 @@ class PlanTotals:
     """Totals over the plans of all models."""
 
     seconds: float | None
-    """Predicted seconds for one run of each model; None if costs are unknown, or a value cannot cross a boundary."""
+    """Predicted seconds for one run of each model."""
     segments: int
     nodes: float
-    """Share of running nodes off the CPU, from 0 to 1."""
+    """Share of nodes off the CPU, from 0 to 1."""
     flops: float
-    """Share of known FLOPs off the CPU, from 0 to 1; the share of nodes if none are known."""
+    """Share of known FLOPs off the CPU; the share of nodes if none are known."""
     unknown_flops_nodes: int = 0
-    """Number of nodes with unknown FLOPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,43 +33,31 @@ class FeatureFacts:
     """Feature that the device lacks, and its gain alone."""
 
     label: str
-    """Feature in a few words: `Erf`, `Pow of float64`."""
     reason: str
-    """Code of `partition.Reason`."""
     op_type: str
-    """Empty for reasons about entire segments."""
     qualifier: str
-    """Data type, rank, attribute or version; empty if the op type is enough."""
     missing_in: str
     """`device`, or `converter` if nnadapter cannot offer it to devices yet."""
     nodes: int
     """Number of nodes refused for lack of it, perhaps among others."""
     models: int
-    """Number of models with such nodes."""
     segments_saved: int
-    """Negative if there would be more segments."""
     seconds_saved: float | None
-    """Predicted; negative if slower, None if costs are unknown or a plan could not run."""
+    """Predicted; None if unknown or a plan could not run."""
     resulting_totals: PlanTotals
-    """Totals with only this feature."""
     example_model: str
     example_node: str
-    """First such node."""
     example_detail: str
-    """Refusal of that node, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoadStep:
-    """Step of the road map: one feature, or several that only help together."""
+    """One feature, or several that only help together."""
 
     labels: tuple[str, ...]
     segments_saved: int
-    """Saved by this step after the earlier ones."""
     seconds_saved: float | None
-    """Saved by this step."""
     resulting_totals: PlanTotals
-    """Totals after this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,42 +82,30 @@ class WhatIfFacts:
     """Ranked features that a device lacks for some models; `WhatIf` adds the renderings."""
 
     device: str
-    """Device that would gain features."""
     devices: tuple[str, ...]
-    """Devices in order of preference."""
     policy: str
     sources: Mapping[str, str]
-    """Device -> source of its costs."""
     ranked_by: tuple[str, ...]
-    """Fields that rank features, most significant first."""
     current_totals: PlanTotals
     features: tuple[FeatureFacts, ...]
-    """Single features, best first."""
     road_map: tuple[RoadStep, ...]
-    """Greedy order of features: gains depend on earlier steps, so gains in `features` do not add up."""
+    """Greedy order; gains in `features` do not add up."""
     models: tuple[ModelFacts, ...]
     failed: tuple[FailedModel, ...] = ()
     untried_features: int = 0
-    """Number of less frequent features that were not tried."""
     notes: tuple[str, ...] = ()
-    """Caveats of the numbers, one sentence each."""
     all_cpu_seconds: float | None = None
-    """Predicted seconds for one run of each model on the CPU alone; None if costs are unknown or the CPU refuses a
-    node.
-    """
+    """Predicted seconds on the CPU alone."""
 
     @property
     def is_timed(self) -> bool:
-        """True if the costs of all devices are known, so times are reported."""
         return "assumed" not in self.sources.values()
 
     @property
     def word(self) -> str:
-        """Word for times: `predicted`, or `guessed` if costs of a device are not measured."""
         return predicted_word(self.sources)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return `schema_version` and the fields as plain data."""
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
 
 
@@ -157,7 +132,7 @@ def segments(saved: int) -> str:
 
 
 def time(facts: WhatIfFacts, saved: float | None) -> str:
-    """Return `predicted 3.10 ms faster` or `guessed ...`; empty if times are unknown."""
+    """Return `predicted 3.10 ms faster`; empty if times are unknown."""
     if not facts.is_timed:
         return ""
     if saved is None:
@@ -168,7 +143,7 @@ def time(facts: WhatIfFacts, saved: float | None) -> str:
 
 
 def predicted(facts: WhatIfFacts, standing: PlanTotals) -> str:
-    """Return `predicted 12.0 ms` or `guessed ...`; empty if times are unknown."""
+    """Return `predicted 12.0 ms`; empty if times are unknown."""
     if not facts.is_timed:
         return ""
     if standing.seconds is None:
@@ -195,10 +170,7 @@ def flops_name(of: PlanTotals) -> str:
 
 
 def cpu_words(facts: WhatIfFacts) -> str:
-    """Report that the CPU alone is better, and the first step of the road map that beats it.
-
-    Empty if the CPU is not better, or times are unknown.
-    """
+    """Report that the CPU alone is better."""
     cpu_seconds, current_seconds = facts.all_cpu_seconds, facts.current_totals.seconds
     if cpu_seconds is None or current_seconds is None or current_seconds - cpu_seconds < NOTHING:
         return ""
@@ -219,12 +191,11 @@ def cpu_words(facts: WhatIfFacts) -> str:
 
 
 def share(part: float) -> str:
-    """Return `61.2 %`."""
+    """Format a share: `61.2 %`."""
     return f"{100 * part:.1f} %"
 
 
 def _change(baseline: PlanTotals, improved: PlanTotals) -> str:
-    """Return the change of coverage in FLOPs, or in nodes if FLOPs barely change."""
     if share(baseline.flops) == share(improved.flops) and share(baseline.nodes) != share(improved.nodes):
         return f"{_shares(baseline.nodes, improved.nodes)} of nodes"
     return f"{_shares(baseline.flops, improved.flops)} of {flops_name(improved)}"
@@ -239,7 +210,7 @@ _SHOWN = 20
 
 
 def to_text(facts: WhatIfFacts) -> str:
-    """Return what-if as text: current totals, features, road map, models and notes."""
+    """Return what-if as text."""
     return "\n".join(line for part in (_summary, _features, _road_map, _models, _notes) for line in part(facts))
 
 
@@ -309,7 +280,7 @@ _ORDERS = {"seconds_saved": "time saved", "flops": "FLOPs, as costs are not know
 
 
 def to_markdown(facts: WhatIfFacts) -> str:
-    """Return what-if as GitHub-flavored Markdown."""
+    """Return what-if as Markdown."""
     parts = [
         f"### What if {code(facts.device)} took more",
         f"{count(len(facts.models), 'model')}, policy {facts.policy}: "
@@ -384,7 +355,6 @@ def _model_table(facts: WhatIfFacts) -> str:
 
 
 def _table(facts: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None = None) -> str:
-    """Return a table, without its column of times if they are unknown."""
     columns = [place for place, head in enumerate(heads) if head != "time" or facts.is_timed]
     return table([heads[place] for place in columns], [[row[place] for place in columns] for row in rows], total)
 
@@ -392,20 +362,16 @@ def _table(facts: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str
 RENDERERS: Mapping[str, Callable[[WhatIfFacts], str]] = MappingProxyType(
     {"text": to_text, "json": lambda facts: to_lines(facts.to_dict()), "md": to_markdown}
 )
-"""Renderers by format."""
 
 
 class WhatIf(WhatIfFacts):
-    """Ranked features that a device lacks for some models. See `nnadapter.what_if`."""
+    """Ranked features that a device lacks. See `nnadapter.what_if`."""
 
     def to_json(self) -> str:
-        """Return JSON text with one line per feature."""
         return RENDERERS["json"](self)
 
     def to_markdown(self) -> str:
-        """Return Markdown."""
         return RENDERERS["md"](self)
 
     def __str__(self) -> str:
-        """Return text for a terminal."""
         return RENDERERS["text"](self)

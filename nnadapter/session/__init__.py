@@ -1,12 +1,12 @@
-"""Sessions, comparisons and benchmarks, and the five NNAdapter interfaces to run a hand-built model on one device.
+"""Sessions, comparisons and benchmarks, and the NNAdapter interfaces to run a hand-built model on one device.
 
     Device        a device of this machine, by name
     Context       the device opened with options
-    ModelBuilder  builds the model, operand by operand (`nnadapter.ir.builder`)
-    Compilation   the device's verdicts on a model, and its compiled program
+    ModelBuilder  builds the model (`nnadapter.ir.builder`)
+    Compilation   verdicts, and the compiled program
     Execution     inputs, a run, outputs
 
-Each is created from the one above and is a context manager. Closing one closes everything created from it first.
+Each is created from the one above and is a context manager. Closing one first closes everything created from it.
 
 Source: NNAdapterDevice, NNAdapterContext, NNAdapterModel, NNAdapterCompilation, NNAdapterExecution.
 """

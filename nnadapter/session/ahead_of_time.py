@@ -71,21 +71,18 @@ def partition_report(
     save_plan: str | os.PathLike[str] | None = None,
     save_segments: str | os.PathLike[str] | None = None,
 ) -> PartitionReport:
-    """Return the placement of every node and its reason, without compiling.
+    """Return the placement of every node and its reasons, without compiling.
 
-    With policy `measured`, the report shows an earlier measurement for this model, devices and shapes. Without one, it
-    shows the placement predicted by costs, with a note.
+    With policy `measured`, this is an earlier measurement, or a prediction with a note.
 
     Args:
-        model: path, bytes, or `onnx.ModelProto`. A compiled model contains its report; options for a different one
-            are refused.
+        model: path, bytes, or `onnx.ModelProto`; a compiled model has one stored report.
         devices: as in `InferenceSession`.
-        input_shapes: shapes of inputs with dynamic dimensions; default: assumed shapes.
+        input_shapes: shapes of dynamic inputs; default: assumed shapes.
         options: `Options`, or a mapping of its fields.
-        input_values: contents of inputs that decide branches; one number fills all elements. Without them, conditions
-            count as true.
+        input_values: contents of inputs that decide branches, arrays or numbers. Default: conditions are true.
         save_plan: file to write with the placement, for `Options.plan`.
-        save_segments: folder to write with every segment as a standalone ONNX file.
+        save_segments: folder to write with every segment as an ONNX file.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
@@ -124,7 +121,6 @@ def partition_report(
 
 
 def _refuse_asking(options: Options, **arguments: Any) -> None:
-    """Refuse arguments that would require another report than the stored one."""
     usual = Options()
     placing = {name: getattr(options, name) != getattr(usual, name) for name in ("policy", "rules", "plan")}
     named = [name for name, value in (arguments | placing).items() if value]
@@ -142,7 +138,7 @@ def _observed(
     input_shapes: Mapping[str, Sequence[int]],
     input_values: Mapping[str, Any],
 ) -> Observed:
-    """Place and cut the model. With policy `measured`: as timed earlier, or with a note that it was not."""
+    """Place and cut the model; with policy `measured` as timed earlier, or with a note."""
     prepared = prepare_for(model, setting)
     shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
     observations = list[Observed]()
@@ -163,7 +159,6 @@ def _observed(
 
 
 def _planned(setting: Setting, prepared: Prepared, shapes: Shapes) -> Observed:
-    """Place and cut the model for one branch decision, see `_observed`."""
     planner = Planner(prepared, setting)
     judgment = planner.judge(default_shapes(prepared, shapes))
     if not setting.constraints.policy.times:
@@ -177,7 +172,6 @@ def _planned(setting: Setting, prepared: Prepared, shapes: Shapes) -> Observed:
 
 
 def _assumed(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the note about inputs with assumed sizes."""
     if not names:
         return ()
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -200,13 +194,9 @@ def _name(source: object, model: onnx.ModelProto) -> str:
 
 
 def write_segments(folder: str | os.PathLike[str], partitioning: Partitioning) -> tuple[Path, ...]:
-    """Write every segment to `folder`, as `segment_0_fake_npu.onnx`, and return the paths.
+    """Write every segment to `folder`, as `segment_0_fake_npu.onnx`, and return the paths. Raises ModelFileError.
 
-    Inputs and outputs keep the model's names. A segment is exported as its device receives it. If ONNX cannot express
-    an operation (an external one), the segment contains the original nodes.
-
-    Raises:
-        ModelFileError: a file cannot be written.
+    Segments are exported as devices receive them, or as the original nodes if ONNX lacks an operation.
     """
     place = Path(folder)
     try:
@@ -235,7 +225,7 @@ def _segment(step: Step, piece: AdmittedSegment | None, partitioning: Partitioni
 
 
 _TRIES = 1
-"""Further shapes to try if a program cannot have dynamic shapes at the assumed ones."""
+"""Further shapes to try for dynamic shapes."""
 _MOST_PLANS = 64
 
 
@@ -253,16 +243,15 @@ def compile(  # noqa: A001  public name: nnadapter.compile
     """Compile a model for devices into one file that `InferenceSession(out)` opens without the model.
 
     Args:
-        model: an ONNX model (path or bytes), path of a Paddle model, or an `onnx.ModelProto`.
-        out: path of the file. An existing file is replaced once the new one is complete.
-        devices: as in `InferenceSession`. With fallback forbidden, the file has no CPU fallback for devices.
-        input_shapes: one or several sets of input shapes. None: assumed shapes, if the model has dynamic shapes.
-        dynamic_shapes: True: each plan serves all of its guarded shapes, if devices support it: for `input_shapes`, or
-            else for likely shapes. False: one plan per set of shapes. None: True for dynamic models without
-            `input_shapes`.
-        options: `Options`, or a mapping of its fields. With `verify`, programs are checked on seeded random inputs.
+        model: ONNX model (path or bytes), path of a Paddle model, or `onnx.ModelProto`.
+        out: path of the file, written atomically.
+        devices: as in `InferenceSession`. If fallback is forbidden, the file has no CPU fallback.
+        input_shapes: one or several sets of input shapes; None for assumed shapes.
+        dynamic_shapes: True: each plan serves all of its guarded shapes, if devices support it. False: one plan per set
+            of shapes. None: True if the model has dynamic shapes and there are no `input_shapes`.
+        options: `Options`, or a mapping of its fields. With `verify`, programs are checked on random inputs.
         sess_options: ONNX Runtime's SessionOptions, for segments on the CPU.
-        keep_model: also store the model, so that the CPU can run shapes without a plan.
+        keep_model: also store the model, so that the CPU can run other shapes.
 
     Returns:
         Report for the last set of shapes.
@@ -296,7 +285,7 @@ def compile(  # noqa: A001  public name: nnadapter.compile
             checked_shapes: Sequence[Shapes] = shape_sets or [default_shapes(plans.prepared)]
             for checked in checked_shapes:
                 engine.run(None, random_feed(model, checked))
-            plans.forget_plans()  # checks have moved wrong nodes off their device, so plan again
+            plans.forget_plans()  # plan again: checks may have withdrawn nodes
         leaves_open = input_shapes is None if dynamic_shapes is None else dynamic_shapes
         leaves_open = leaves_open and not plans.is_fixed
         _plan_each(plans, partial(_compile_dynamic if leaves_open else _prepare, plans, shape_sets))
@@ -309,13 +298,12 @@ def compile(  # noqa: A001  public name: nnadapter.compile
 
 
 def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target: Path) -> None:
-    """Refuse to overwrite the model."""
     if isinstance(model, (str, os.PathLike)) and target.exists() and Path(model).exists() and target.samefile(model):
         raise InvalidOptionError(f"{str(target)!r} is the model itself, which would be lost; give another path")
 
 
 def _plan_each(source: ModelPlanSource, plan: Callable[[Chosen | None], None]) -> None:
-    """Plan each branch decision. Impossible ones may fail if at least one plan succeeds."""
+    """Plan each branch decision, of which some may be impossible."""
     errors = list[NNAdapterError]()
     for chosen in source.ahead:
         try:
@@ -327,14 +315,13 @@ def _plan_each(source: ModelPlanSource, plan: Callable[[Chosen | None], None]) -
 
 
 def _prepare(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
-    """Compile static-shape plans of a branch decision, for the requested or assumed shapes."""
     if shape_sets or chosen is not None or not source.plans_kept:
         for shapes in shape_sets or [default_shapes(_prepared(source, chosen))]:
             source.prepare_choice(shapes, chosen)
 
 
 def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
-    """Compile dynamic-shape plans for requested or likely shapes; static ones if requested shapes fail."""
+    """Compile dynamic-shape plans, or static ones if requested shapes fail."""
     prepared, initial_count = _prepared(source, chosen), _count_open(source)
     usual = default_shapes(prepared)
     for shapes in shape_sets or [usual]:

@@ -1,10 +1,7 @@
-"""Benchmark of a session against other engines, in interleaved runs: `nnadapter.bench`.
+"""Benchmark of a session against other engines: `nnadapter.bench`.
 
-1. Load every engine and run it once. Both are timed, and outputs are compared. 2. Engines take turns
-   (`costs/calibrator.py`). The order is random in each round, because it decides cache contents, and
-   the same in every call.
-3. Report the median time per engine, and the median and quartiles of the per-round ratios. If the quartiles include 1,
-   the engines cannot be told apart, and the report says so.
+Engines take turns in a random but reproducible order, because the order decides cache contents. Results are medians,
+with quartiles of the per-round ratios.
 """
 
 from __future__ import annotations
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
 
 
 PEERS = ("ort", "openvino")
-"""Names of the engines to compare with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +48,11 @@ class Peer:
     name: str
     version: str
     opened: Callable[[str | os.PathLike[str] | bytes], Callable[[Mapping[str, Any]], Sequence[Any]]]
-    """Load a model and return a function that runs a feed and returns all outputs in the model's order."""
+    """Load a model; return a function that runs a feed and returns all outputs."""
 
 
 def peer_of(name: str) -> Peer:
-    """Import and return an engine.
-
-    Raises:
-        InvalidOptionError: there is no engine of this name.
-        MissingExtraError: its package is not installed.
-    """
+    """Import and return an engine. Raises InvalidOptionError or MissingExtraError."""
     if name not in PEERS:
         near = near_names(name, PEERS, "; ")
         raise InvalidOptionError(f"a model is not timed beside {name!r}, expected {', '.join(PEERS)}{near}")
@@ -71,7 +62,6 @@ def peer_of(name: str) -> Peer:
 
 
 SESSION = "session"
-"""Name of the session in tables."""
 _FEW = 5
 """Minimum number of rounds for a comparison."""
 
@@ -85,7 +75,6 @@ class Spread:
     high: float
 
     def to_dict(self) -> dict[str, float]:
-        """Return plain data."""
         return {"low": self.low, "middle": self.middle, "high": self.high}
 
 
@@ -100,15 +89,12 @@ class EngineTiming:
     first_seconds: float | None = None
     """Time of the first run, including lazy compilation."""
     round_seconds: tuple[float, ...] = ()
-    """Seconds per run, one entry per round."""
     differing_outputs: Mapping[str, float] = field(default_factory=dict)
     """Outputs that differ from the session's -> largest difference."""
     failure: str = ""
-    """Reason why the engine cannot run the model."""
 
     @property
     def spread(self) -> Spread | None:
-        """Median and quartiles of `round_seconds`."""
         return _spread(self.round_seconds) if self.round_seconds else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,22 +116,20 @@ class BenchReport:
 
     devices: tuple[str, ...]
     nodes: Mapping[str, int]
-    """Device -> number of nodes that ran there in the last run."""
     failures: tuple[str, ...]
     """Fallbacks from devices that had accepted the work."""
     session: EngineTiming
     baselines: tuple[EngineTiming, ...]
     report: PartitionReport
-    """Report of the session."""
 
     @property
     def ran_on_devices(self) -> bool:
-        """True if nodes ran on the named devices without fallback, so that the times are theirs."""
+        """True if nodes ran on the named devices and nothing fell back."""
         target_devices = [device for device in self.devices if device not in HOSTS] or self.devices
         return any(self.nodes.get(device, 0) for device in target_devices) and not self.failures
 
     def ratio_to(self, peer: EngineTiming) -> Spread | None:
-        """Return the session's time divided by an engine's, over all rounds; None if the engine failed."""
+        """Return the session's time divided by an engine's; None if the engine failed."""
         if not peer.round_seconds:
             return None
         return _spread(
@@ -156,7 +140,6 @@ class BenchReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data; `over` of each baseline is `ratio_to` it."""
         return {
             "devices": list(self.devices),
             "nodes": dict(self.nodes),
@@ -170,7 +153,6 @@ class BenchReport:
         }
 
     def __str__(self) -> str:
-        """Return the comparison, a table, and notes."""
         return "\n".join([*self._words(), *self._table(), *self._notes()])
 
     def _words(self) -> Iterator[str]:
@@ -203,7 +185,7 @@ class BenchReport:
 
 
 def verdict(over: Spread, rounds: int) -> str:
-    """Describe ratios of this many rounds in words."""
+    """Describe ratios in words."""
     low, middle, high = map(_ratio, (over.low, over.middle, over.high))
     if rounds < _FEW:
         return f"{middle} times its time, by {rounds} of the {_FEW} rounds that it takes to tell"
@@ -249,19 +231,18 @@ def bench(
     """Time a session on `devices` against other engines, in interleaved rounds.
 
     Args:
-        model: as in `InferenceSession`, except PyTorch modules. A compiled model requires `against=()`.
+        model: as in `InferenceSession`, except PyTorch modules. A compiled model requires `against=()` and a feed.
         devices: as in `InferenceSession`.
-        feed: input name -> array. None: seeded random numbers; a compiled model requires a feed.
+        feed: input name -> array; None for seeded random numbers.
         against: one or several of `PEERS`.
         input_shapes: shapes of dynamic inputs for a random feed.
         options: options of the session.
-        rounds: number of rounds, at least 1; each engine runs once per round.
+        rounds: number of rounds, at least 1.
         stopwatch: timer; None for the host's clock.
         advance: called after each round.
 
     Raises:
-        NNAdapterError: the model cannot be loaded, a device or engine cannot be used, or the feed does not fit. An
-            engine that cannot run the model is a line of the report, not an error.
+        NNAdapterError: the model, a device, an engine or the feed cannot be used.
     """
     names = (against,) if isinstance(against, str) else tuple(dict.fromkeys(against))
     _check(model, feed, names, rounds)
@@ -316,7 +297,7 @@ def _opened(
     peer: Peer, model: str | os.PathLike[str] | bytes, feed: Mapping[str, Any], expected: Mapping[tuple[str, str], Any],
     watch: Stopwatch,
 ) -> tuple[EngineTiming, Callable[[], object] | None]:  # fmt: skip
-    """Load an engine, run it once and compare its outputs. The function that repeats the run is None on failure."""
+    """Run an engine once and compare its outputs; also return the run to repeat."""
     watch.wait_until_process_idle()
     started = time.perf_counter()
     try:
@@ -345,7 +326,6 @@ def _opened(
 def _in_turn(
     runs: Mapping[str, Callable[[], object]], rounds: int, watch: Stopwatch, advance: Callable[[], None]
 ) -> Mapping[str, tuple[float, ...]]:
-    """Return seconds per round by name."""
     turns: dict[str, list[float]] = {name: [] for name in runs}
     order, chance = [*runs.items()], random.Random(0)
     for _ in range(rounds):

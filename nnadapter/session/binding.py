@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class IOBinding:
     """Inputs and outputs of one session, bound by name.
 
-    An output bound to a device by name, `bind_output("present", "fake_npu")`, stays on the device. Feeding it back with
-    `bind_ortvalue_input` copies nothing and allows any size.
+    An output bound to a device, `bind_output("present", "fake_npu")`, stays there. Feeding it back with
+    `bind_ortvalue_input` copies nothing.
     """
 
     def __init__(self, session: Any) -> None:
@@ -35,7 +35,6 @@ class IOBinding:
         self._bound: Binding = engine.binding()
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
-        """Bind an array without copying it."""
         self._bound.bind_input(name, arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: onnxruntime.OrtValue | DeviceValue) -> None:
@@ -45,7 +44,6 @@ class IOBinding:
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        """Bind host memory by its address."""
         self._bound.bind_input(name, array_at(name, device_type, element_type, shape, buffer_ptr))
 
     def bind_output(
@@ -57,32 +55,29 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Request an output and leave it on that device; with an address, write it to host memory there."""
+        """Request an output on a device; with an address, in host memory there."""
         if buffer_ptr is None or shape is None:
             self._bound.bind_output(name, device_named(device_type, device_id))
         else:
             self._bound.bind_output(name, array_at(name, device_type, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: onnxruntime.OrtValue | DeviceValue) -> None:
-        """Request an output in a value: an OrtValue is overwritten, a DeviceValue takes the result uncopied."""
+        """Request an output in a value; an OrtValue is overwritten."""
         self._bound.bind_output(name, ortvalue)
 
     def synchronize_inputs(self) -> None:
-        """Do nothing: bound inputs are ready."""
+        pass
 
     def synchronize_outputs(self) -> None:
-        """Do nothing: a run waits for its devices."""
+        pass
 
     def clear_binding_inputs(self) -> None:
-        """Unbind all inputs."""
         self._bound.clear_inputs()
 
     def clear_binding_outputs(self) -> None:
-        """Unbind all outputs."""
         self._bound.clear_outputs()
 
     def run(self, run_options: Any = None) -> Provenance:
-        """Run the session on the bound values. Call `InferenceSession.run_with_iobinding` instead."""
         return self._bound.run(run_options)
 
     def copy_outputs_to_cpu(self) -> list[Any]:
@@ -90,7 +85,7 @@ class IOBinding:
         return self._bound.arrays()
 
     def get_outputs(self) -> list[Any]:
-        """Return the results without copying: `nnadapter.DeviceValue`, or OrtValue for results of ONNX Runtime."""
+        """Return the results uncopied, as `nnadapter.DeviceValue` or OrtValue."""
         return [_as_value(result) for result in self._bound.results]
 
     def get_outputs_as_ortvaluevector(self) -> Any:
@@ -135,17 +130,11 @@ class AssignedSubgraph:
     nodes: tuple[AssignedNode, ...]
 
     def get_nodes(self) -> list[AssignedNode]:
-        """Return the nodes."""
         return list(self.nodes)
 
 
 def with_session_options(options: Options, session_options: onnxruntime.SessionOptions) -> Options:
-    """Return session options' equivalent in `Options`, and warn of ignored ones.
-
-    Raises:
-        InvalidOptionError: ONNX Runtime refuses the session options, so CPU segments cannot run.
-        CancelledError: their load cancellation flag is set.
-    """
+    """Apply session options to `Options`, and warn of ignored ones. Raises InvalidOptionError or CancelledError."""
     _warn_of_ignored(session_options)
     if session_entry(session_options, _FORBIDS_CPU) == "1":
         return replace(options, fallback="forbid")
@@ -154,7 +143,6 @@ def with_session_options(options: Options, session_options: onnxruntime.SessionO
 
 
 def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
-    """Warn about each session option that has no effect on devices."""
     ignored: list[tuple[str, str]] = []
     if options.optimized_model_filepath:
         path = f"an optimized model (optimized_model_filepath {options.optimized_model_filepath!r})"
@@ -171,11 +159,7 @@ def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
 
 
 def assignment_of(engine: Engine) -> Sequence[Any]:
-    """Return the segments of a session's plan, or ONNX Runtime's own sub-graphs for the CPU alone.
-
-    Raises:
-        InvalidOptionError: the session options do not enable it.
-    """
+    """Return the segments of a plan, or ONNX Runtime's sub-graphs. Raises InvalidOptionError if not enabled."""
     if session_entry(engine.session_options(), _RECORDS) != "1":
         raise InvalidOptionError(
             f'session configuration entry {_RECORDS!r} must be set to "1" to retrieve EP graph assignment '
@@ -197,11 +181,7 @@ def assignment_of(engine: Engine) -> Sequence[Any]:
 
 
 def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool) -> None:
-    """Refuse or warn of results of tuned kernels.
-
-    Raises:
-        InvalidOptionError: there are results and `error_on_invalid` is set.
-    """
+    """Refuse or warn of results of tuned kernels."""
     if not results:
         return
     providers = ", ".join(str(result.get("ep", result)) for result in results)
@@ -212,11 +192,7 @@ def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: boo
 
 
 def set_dynamic_options(engine: Engine, options: Mapping[str, str]) -> None:
-    """Set dynamic options of ONNX Runtime's providers on the CPU alone; otherwise warn that they have no effect.
-
-    Raises:
-        InvalidOptionError: `options` is empty.
-    """
+    """Set dynamic options of ONNX Runtime's providers, or warn."""
     if not options:
         raise InvalidOptionError("dynamic options of providers are empty; name at least one")
     session = getattr(engine, "session", None)

@@ -62,11 +62,8 @@ class ComparedRun:
     tolerances: Tolerances
     feed: Values
     expected: Values
-    """Outputs of the CPU."""
     agrees: bool
-    """True if the devices' outputs were within tolerance."""
     report: PartitionReport
-    """Report with the device of every node."""
 
 
 _LISTED = 10
@@ -77,13 +74,11 @@ class Finding:
     """Consecutive nodes on devices, and their largest difference from the CPU."""
 
     nodes: tuple[str, ...]
-    """Names of the model's nodes; several if they form one atom, or ran together."""
     op_types: tuple[str, ...]
     devices: tuple[str, ...]
     deviation: Deviation
 
     def __str__(self) -> str:
-        """Return the nodes with their difference."""
         off, count = self.deviation, len(self.nodes)
         kinds, places = (", ".join(dict.fromkeys(names)) for names in (self.op_types, self.devices))
         ends = ", ".join(map(repr, self.nodes)) if count < 4 else f"{self.nodes[0]!r} to {self.nodes[-1]!r}"
@@ -98,9 +93,8 @@ class RuledOut:
 
     path: str
     pins: tuple[str, ...]
-    """Names of the nodes pinned to the CPU."""
     agrees: bool
-    """True if the outputs agree with these pins; False if they differ even with every node on the CPU."""
+    """False if even every node on the CPU is not enough."""
     compilations: int
 
 
@@ -109,30 +103,27 @@ class LayerReport:
     """Nodes where a device's values differ from the CPU's."""
 
     atoms: int
-    """Number of atoms on devices."""
     outputs_agree: bool
     local_errors: tuple[Finding, ...]
-    """Nodes beyond tolerance on the CPU's input values (local error), in topological order."""
+    """Nodes beyond tolerance on the CPU's input values."""
     first_accumulated_error: Finding | None
-    """First nodes after which the device's own values are beyond tolerance, found by bisection."""
+    """First nodes after which the device's own values are beyond tolerance."""
     shortest_deviating_stretch: Finding | None
-    """Nodes beyond tolerance together on the CPU's values, although none is by itself."""
+    """Nodes beyond tolerance together, although none is alone."""
     fused: bool
-    """True if `shortest_deviating_stretch` deviates only if the device may fuse its nodes."""
+    """True if `shortest_deviating_stretch` deviates only when fused."""
     largest: Finding | None
     """Largest local error, within tolerance or not."""
     unchecked: tuple[str, ...]
     """Nodes that the device could not run separately."""
     compilations: int
-    """Models compiled for the devices, without those for `saved` and `ruled_out`."""
+    """Models compiled for devices, without those for `saved` and `ruled_out`."""
     saved: SavedFindings | None = None
     ruled_out: RuledOut | None = None
     unwritten: str = ""
-    """Reason why a file was not written."""
 
     @property
     def first(self) -> Finding | None:
-        """Most likely cause."""
         return next(iter(self.local_errors), None) or self.shortest_deviating_stretch
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,7 +131,6 @@ class LayerReport:
         return {**asdict(self), "first": None if first is None else asdict(first)}
 
     def __str__(self) -> str:
-        """Return one line per result."""
         return "\n".join(f"  {line}" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -179,7 +169,6 @@ class LayerReport:
             yield f"{which} is beyond the tolerance by itself; {nearest}"
 
     def _how(self) -> str:
-        """Describe `shortest_deviating_stretch`."""
         if self.shortest_deviating_stretch is not None and not {*self.shortest_deviating_stretch.nodes}.isdisjoint(
             self.unchecked
         ):
@@ -201,25 +190,15 @@ def _counted(number: int, thing: str) -> str:
 
 
 _MOST_REMOVALS = 64
-"""Maximum number of attempts to remove pins."""
 
 Group = Sequence[str]
-"""Nodes pinned together."""
 
 
 def rule_out(path: Path, compared: ComparedRun, suspects: Sequence[Group]) -> RuledOut:
-    """Write a rules file with few pins to the CPU that make the outputs agree, and test it.
+    """Write a rules file with few pins to the CPU that make the outputs agree, and test it. Raises OSError.
 
-    1. Find the fewest of the first `suspects` that suffice, by doubling and bisection; none if the outputs agree
-       already. 2. Remove pins while the outputs agree: half of them at once, then a quarter, down to single ones.
-
-    Args:
-        path: file to write.
-        compared: run to repeat.
-        suspects: groups of nodes to pin, the most likely first; together all nodes on devices.
-
-    Raises:
-        OSError: the file cannot be written.
+    1. Find the fewest of the first `suspects` that suffice, by doubling and bisection.
+    2. Remove pins while the outputs agree: half of them, then a quarter, down to single ones.
     """
     trying = _Trying(compared)
     chosen: list[Group] = [] if compared.agrees else without_surplus(_fewest(suspects, trying.agrees), trying.agrees)
@@ -247,7 +226,7 @@ def without_surplus(pins: list[Group], agrees: Callable[[Sequence[Group]], bool]
 
 
 def _fewest(suspects: Sequence[Group], agrees: Callable[[Sequence[Group]], bool]) -> list[Group]:
-    """Return the shortest sufficient prefix of `suspects`; all of them if none suffices."""
+    """Return the shortest sufficient prefix of `suspects`."""
     low, high = 0, 1
     while high < len(suspects) and not agrees(suspects[:high]):
         low, high = high, 2 * high
@@ -262,11 +241,10 @@ class _Trying:
         self.compilations = 0
 
     def agrees(self, groups: Sequence[Group]) -> bool:
-        """Return True if the outputs agree with these nodes on the CPU."""
         return self.agrees_by(Rules(pins=tuple(Pin(device=CPU, name=name) for group in groups for name in group)))
 
     def agrees_by(self, rules: Rules) -> bool:
-        """Return True if the outputs agree with these rules in addition to the user's."""
+        """Return True if the outputs agree with these rules added to the user's."""
         self.compilations += 1
         compared, user_rules = self._compared, self._rules
         options = replace(
@@ -286,19 +264,12 @@ def _text(names: Sequence[str]) -> str:
 
 
 _MOST_VERIFIED = 4
-"""Maximum number of atoms to confirm in a model of their own."""
 
 
 def search_layers(
     compared: ComparedRun, save: str | os.PathLike[str] | None = None, rules_out: str | os.PathLike[str] | None = None
 ) -> LayerReport:
-    """Find the nodes that compute wrong values.
-
-    Args:
-        compared: run to examine.
-        save: folder for the tensors and a small model of the first result.
-        rules_out: file for the smallest set of pins found that makes the outputs agree.
-    """
+    """Find the nodes that compute wrong values. See `compare` for `save` and `rules_out`."""
     with closing(open_setting(compared.requests, compared.options)) as setting:
         return _look(compared, _search(compared, setting), save, rules_out)
 
@@ -356,7 +327,7 @@ def _search(compared: ComparedRun, setting: Setting) -> Search:
 
 
 def _verified(search: Search, atoms: Sequence[int]) -> tuple[Sequence[int], Stretch | None]:
-    """Drop leading atoms that are correct in a model of their own. Also return the first wrong atom's run."""
+    """Drop leading atoms that are correct alone; also return the first wrong run."""
     for number, atom in enumerate(atoms[:_MOST_VERIFIED]):
         stretch = search.stretch(atom, atom + 1)
         if stretch.deviation.beyond:
@@ -374,7 +345,7 @@ def _finding(cutting: Cutting, atoms: Sequence[int], error: Deviation) -> Findin
 
 
 def _pins(cutting: Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
-    """Return the names to pin per atom: unshared nodes, or all if every node is shared."""
+    """Return the names to pin per atom, if possible unshared."""
     return [cutting.model_node_names([atom], unshared=True) or cutting.model_node_names([atom]) for atom in atoms]
 
 
@@ -384,32 +355,31 @@ ABSOLUTE_TOLERANCE = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputDifference:
-    """Comparison of one output of one feed between the devices and the CPU."""
+    """Comparison of one output of one feed with the CPU."""
 
     feed: int
     name: str
     dtype: str
     shape: tuple[int, ...]
     largest_absolute: float
-    """Largest absolute difference; infinite if only one side is finite, or if shapes, types or strings differ."""
+    """Largest absolute difference; infinite if one side is not finite, or shapes, types or strings differ."""
     largest_relative: float
     """Largest difference divided by the CPU's nonzero value."""
     beyond: int
-    """Number of elements beyond tolerance."""
     agrees: bool
     steps: int = 0
-    """Allowed difference of quantized integers; other integers must be equal."""
+    """Allowed difference of quantized integers; others must be equal."""
     constant: str = ""
-    """Reason why agreement proves little: the value is a constant, or its elements are all equal."""
+    """Reason why agreement proves little: a constant, or equal elements."""
     cpu_differs: bool = False
-    """True if the CPU's result differs from the unoptimized CPU's, which then is the reference."""
+    """True if the CPU differs from the unoptimized CPU, which then is the reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
     """Differences of every output of every feed, and the devices that ran the nodes.
 
-    If outputs differ, the unoptimized CPU is the reference for both sides. A device passes if only the CPU differs.
+    If outputs differ, the reference is the unoptimized CPU, so a wrong CPU does not blame the device.
     """
 
     devices: tuple[str, ...]
@@ -417,26 +387,24 @@ class CompareReport:
     absolute_tolerance: float
     differences: tuple[OutputDifference, ...]
     nodes: tuple[Mapping[str, int], ...]
-    """Per feed: device -> number of nodes that ran there."""
     failures: tuple[str, ...] = ()
     """Fallbacks from devices that had accepted the work."""
     layers: LayerReport | None = None
-    """Result of the search for wrong nodes, if requested; of the first differing feed, otherwise of the first feed."""
+    """Search for wrong nodes, if requested."""
 
     @property
     def compared(self) -> int:
-        """Number of nodes that ran on the compared devices, in the feed with the fewest."""
+        """Number of nodes on the compared devices, for the feed with the fewest."""
         return min((sum(map(counts.__getitem__, self._compared_devices)) for counts in self.nodes), default=0)
 
     @property
     def agrees(self) -> bool:
-        """True if nodes ran on the devices for every feed, nothing fell back, and every output is within tolerance."""
+        """True if nodes ran on the devices for every feed, nothing fell back, and every output agrees."""
         within = all(difference.agrees for difference in self.differences)
         return within and self.compared > 0 and not self.failures
 
     @property
     def _compared_devices(self) -> tuple[str, ...]:
-        """Devices before the CPU; the CPU itself if there are none."""
         return self.devices[: self.devices.index(CPU)] or self.devices
 
     def to_dict(self) -> dict[str, Any]:
@@ -455,7 +423,6 @@ class CompareReport:
         }
 
     def __str__(self) -> str:
-        """Return the placement, fallbacks, and one line per output."""
         tolerance = f"{self.relative_tolerance:g} relative + {self.absolute_tolerance:g}"
         head = f"{', '.join(self.devices)} against cpu, tolerance {tolerance}"
         failures = (f"  fell back: {failure}" for failure in self.failures)
@@ -463,7 +430,6 @@ class CompareReport:
         return "\n".join([self._where(), head, *failures, *map(_line, self.differences), *layers])
 
     def _where(self) -> str:
-        """Describe the feed with the fewest nodes on the devices."""
         devices = self._compared_devices
         counts = min(self.nodes, key=lambda counts: sum(map(counts.__getitem__, devices)), default=Counter[str]())
         total = sum(counts.values())
@@ -500,18 +466,16 @@ def compare(
         relative_tolerance: allowed difference relative to the CPU's value.
         absolute_tolerance: allowed difference in addition to it.
         layers: also find the nodes that are wrong, by running parts of the model.
-        save: with `layers`: folder to write with a small model that reproduces the result, and its tensors.
-        rules_out: with `layers`: rules file to write with few pins that make the outputs agree.
+        save: with `layers`: folder for a small model that reproduces the result.
+        rules_out: with `layers`: rules file for few pins that make the outputs agree.
 
     Raises:
-        NNAdapterError: the model cannot be loaded, a device cannot be used, a feed does not fit, or a file cannot be
-            written.
-        InvalidOptionError: a tolerance is not a number of at least 0, or `save` or `rules_out` lacks `layers`.
+        NNAdapterError: a model, device, feed or file cannot be used.
+        InvalidOptionError: a tolerance is negative, or `save` or `rules_out` lacks `layers`.
     """
     _check_tolerances(relative=relative_tolerance, absolute=absolute_tolerance)
     _check_paths(layers, save, rules_out)
-    # The trace belongs to the main session, and caching parts of the model is useless. No verification or fallback in
-    # the background: errors must stay visible, and on the device.
+    # no trace and cache for parts of the model
     chosen = replace(options_from(options), verify=None, shadow=None, background=False)
     of_parts = replace(chosen, trace=None, cache_dir=False)
     model = optional_part("paddle_model_as_onnx")(model, chosen)
@@ -543,7 +507,7 @@ def compare(
 
 
 class _ReferenceValues:
-    """Reference values for devices: the CPU's outputs, or the unoptimized CPU's if the CPU is wrong."""
+    """Reference outputs: the CPU's, or the unoptimized CPU's if the CPU is wrong."""
 
     def __init__(self, names: Sequence[str], tolerances: Tolerances, expected: Sequence[Any]) -> None:
         self.names, self._tolerances = names, tolerances
@@ -551,12 +515,10 @@ class _ReferenceValues:
         self.wrong_on_cpu: set[str] = set()
 
     def differ(self, results: Sequence[Any]) -> list[str]:
-        """Return the outputs beyond tolerance."""
         each = zip(self.names, results, self.expected, strict=True)
         return [name for name, got, want in each if deviation(name, got, want, self._tolerances.of(name)).beyond]
 
     def hold_to(self, unoptimized: Sequence[Any] | None) -> None:
-        """Replace the CPU's outputs that differ from the unoptimized CPU's."""
         if unoptimized is None:
             return
         cpu, self.expected = self.expected, list(unoptimized)
@@ -569,7 +531,7 @@ class _ReferenceValues:
 def _unoptimized_results(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: Mapping[str, Any]
 ) -> list[Any] | None:
-    """Return the results of ONNX Runtime without optimizations; None if it fails."""
+    """Return ONNX Runtime's results without optimizations; None if it fails."""
     try:
         with InferenceSession(model, unoptimized(), devices=CPU) as session:
             return results_of(session, feed)
@@ -578,15 +540,12 @@ def _unoptimized_results(
 
 
 class _ComparisonState:
-    """Accumulated results of a comparison."""
-
     def __init__(self, compared: Callable[..., ComparedRun]) -> None:
         self._compared = compared
         self.differences: list[OutputDifference] = []
         self.nodes: list[Mapping[str, int]] = []
         self.failures: dict[str, None] = {}
         self.telling: ComparedRun | None = None
-        """First feed whose outputs differ, otherwise the first feed."""
 
     def add(
         self,
@@ -596,7 +555,6 @@ class _ComparisonState:
         judged: _ReferenceValues,
         tolerances: Tolerances,
     ) -> None:
-        """Add the results of one run."""
         report, names, expected = tested.report(), judged.names, judged.expected
         computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
         of_feed = [
@@ -632,7 +590,6 @@ def _check_tolerances(**tolerances: float) -> None:
 
 
 def _check_paths(layers: bool, save: str | os.PathLike[str] | None, rules_out: str | os.PathLike[str] | None) -> None:
-    """Refuse unused or unwritable paths before anything runs."""
     if not layers and (save is not None or rules_out is not None):
         raise InvalidOptionError(
             "save and rules_out are written of what layers find; pass layers=True, or --layers on the command line"
@@ -659,7 +616,7 @@ def _tolerances(
     relative: float,
     absolute: float,
 ) -> Tolerances:
-    """Return the tolerances. Reads the model again only if outputs may be quantized."""
+    """Return the tolerances; reads the model again only if outputs may be quantized."""
     outputs = session.get_outputs()
     names, quantized = frozenset(output.name for output in outputs), frozenset[str]()
     if any("int" in output.type for output in outputs):
@@ -670,13 +627,13 @@ def _tolerances(
 
 
 def results_of(session: InferenceSession, feed: Mapping[str, Any]) -> list[Any]:
-    """Return the CPU session's outputs, converted to the types that device sessions return."""
+    """Return the CPU's outputs in the types of device sessions."""
     results = zip(session.run(None, feed), session.get_outputs(), strict=True)
     return [declared(result, output.type) for result, output in results]
 
 
 def nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
-    """Device -> number of nodes that ran there in the last run, which may differ from the plan."""
+    """Return the number of nodes that ran on each device, which may differ from the plan."""
     assert provenance is not None, "a run leaves its provenance"
     nodes = {segment.index: len(segment.nodes) for segment in report.segments}
     counts = Counter[str](dict.fromkeys(report.devices, 0))
@@ -686,7 +643,6 @@ def nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping
 
 
 def _constant(name: str, expected: Any, computed: Collection[str]) -> str:
-    """Return the reason why an output's agreement proves little; empty if none."""
     if name not in computed:
         return "known before the run"
     values: Array = expected.reshape(-1) if isinstance(expected, np.ndarray) else np.empty(0)
@@ -715,7 +671,6 @@ def _difference(
 
 
 def _described(value: Any) -> tuple[str, tuple[int, ...]]:
-    """Return data type and shape; the length for a sequence, "nothing" for an empty optional."""
     if isinstance(value, list):
         return "sequence", (len(value),)
     if value is None:

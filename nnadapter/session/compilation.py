@@ -1,7 +1,6 @@
 """Compilation of a model on one device, its program as bytes, and executions of the program.
 
-Serialized programs are an `Envelope`: the header is the message `Signature` of nnadapter/ir/model.proto, the contents
-are the driver's bytes.
+Bytes are an `Envelope` with message `Signature` of nnadapter/ir/model.proto as header.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class ProgramSignature:
     """Inputs and outputs of a program."""
 
     device: str
-    """Device that the program is compiled for."""
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
 
@@ -59,11 +57,7 @@ def seal(signature: ProgramSignature, contents: bytes) -> bytes:
 
 
 def unseal(blob: bytes, device: str) -> tuple[ProgramSignature, bytes]:
-    """Return the signature and the driver's bytes of a program for `device`.
-
-    Raises:
-        IncompatibleProgramError: the bytes are damaged, or from another version or device.
-    """
+    """Return the signature and the driver's bytes of a program for `device`. Raises IncompatibleProgramError."""
     header, contents = _ENVELOPE.open(blob)
     signature = _signature(header)
     if signature.device != device:
@@ -95,11 +89,10 @@ class Compilation(Handle):
 
     Args:
         context: context to compile in.
-        model: result of `ModelBuilder.finish`. It is verified; nothing is compiled before `compile`.
+        model: result of `ModelBuilder.finish`. It is verified now and compiled by `compile`.
 
     Raises:
-        InvalidModelError: the model contradicts itself, or is not a Model.
-        InvalidOptionError: `context` is not a Context.
+        InvalidModelError, InvalidOptionError: the model or the context is not valid.
         ClosedError: the context was closed.
     """
 
@@ -125,14 +118,7 @@ class Compilation(Handle):
 
     @classmethod
     def deserialize(cls, context: Context, blob: bytes) -> Self:
-        """Return a compilation from the bytes of `serialize`.
-
-        Raises:
-            IncompatibleProgramError: the bytes are damaged, from another version or device, or compiled with
-            incompatible
-                options.
-            InvalidOptionError: `context` is not a Context.
-        """
+        """Return a compilation from the bytes of `serialize`. Raises IncompatibleProgramError."""
         _check_context(context)
         signature, contents = unseal(blob, context.device.name)
         compilation = cls.__new__(cls)
@@ -152,22 +138,19 @@ class Compilation(Handle):
 
     @property
     def context(self) -> Context:
-        """Context of the compilation."""
         return self._context
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """Names and types of the inputs, in order."""
         return self._signature.inputs
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """Names and types of the outputs, in order."""
         return self._signature.outputs
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Verdicts of the device on each operation, in the model's order, without compiling; empty if deserialized."""
+        """Verdict of the device on each operation, without compiling; empty if deserialized."""
         if self._model is None:
             return ()
         with self._lock:
@@ -177,10 +160,7 @@ class Compilation(Handle):
 
     @cached_property
     def admission(self) -> Admission:
-        """Verdict of the device on the entire model, with facts such as bytes of memory.
-
-        If an operation is refused, it is the first such verdict. Deserialized programs are always admitted.
-        """
+        """Verdict on the entire model, or on the first refused operation, with facts such as memory."""
         refused = next((verdict for verdict in self.verdicts if isinstance(verdict, Unsupported)), None)
         if refused is not None or self._model is None:
             return Admission() if refused is None else Admission(verdict=refused)
@@ -190,7 +170,7 @@ class Compilation(Handle):
             return admission
 
     def compile(self) -> Self:
-        """Compile the program if it is not compiled yet, and return self.
+        """Compile the program if needed, and return self.
 
         Raises:
             NotDelegatedError: the device refuses an operation, or the entire model.
@@ -200,7 +180,7 @@ class Compilation(Handle):
         return self
 
     def program(self) -> Program:
-        """Return the driver's program, compiling it first if needed. Raises the errors of `compile`."""
+        """Return the driver's program, compiled if needed. Errors as in `compile`."""
         with self._lock:
             self.check_open()
             if self._owned is None:
@@ -211,11 +191,11 @@ class Compilation(Handle):
             return self._owned
 
     def serialize(self) -> bytes | None:
-        """Return the program as bytes for `deserialize`, compiling it first if needed; None if the driver cannot.
+        """Return the program as bytes for `deserialize`, compiled if needed; None if the driver cannot.
 
         Raises:
             NotDelegatedError, CompilationError: as in `compile`.
-            DriverError: the driver failed to serialize the program.
+            DriverError: the driver failed.
         """
         program = self.program()
         try:
@@ -233,7 +213,6 @@ class Compilation(Handle):
         return f"Compilation({self._context.device.name!r}: {' -> '.join(names)})"
 
     def _refuse(self, model: Model) -> None:
-        """Raise NotDelegatedError with the device's reasons if it refuses the model."""
         refused = [
             (operation, position, verdict)
             for position, (operation, verdict) in enumerate(zip(model.operations, self.verdicts, strict=True))
@@ -286,19 +265,16 @@ def _output_names(model: Model, operation: Operation) -> str:
 class Execution(Handle):
     """Buffers of one run of a program: set the inputs, compute, read the outputs.
 
-    An execution runs in one thread at a time; other threads wait. Executions of one compilation run concurrently,
-    unless the device is serial (`device.capability.threading`).
-
-    Source: NNAdapterExecution_create, _setInput, _setOutput, _compute.
+    Calls from several threads are serialized. Executions of one compilation run concurrently unless the device is
+    serial (`device.capability.threading`). Source: NNAdapterExecution_create, _setInput, _setOutput, _compute.
 
     Args:
-        compilation: compilation to run; compiled first if needed.
+        compilation: compilation to run; compiled if needed.
 
     Raises:
         NotDelegatedError, CompilationError: as in `Compilation.compile`.
-        InvalidModelError: `compilation` is not a Compilation.
         ExecutionError: the driver failed to create an execution.
-        ClosedError: the compilation was closed.
+        InvalidModelError, ClosedError: `compilation` is not a Compilation, or closed.
     """
 
     def __init__(self, compilation: Compilation) -> None:
@@ -327,23 +303,17 @@ class Execution(Handle):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """Names and types of the inputs, in order."""
         return self._inputs
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """Names and types of the outputs, in order."""
         return self._outputs
 
     def set_input(self, which: str | int, array: Array) -> None:
-        """Set one input for all later runs. The array is not copied: do not change it before `compute`.
-
-        Args:
-            which: name or index of the input.
-            array: array of exactly the input's data type and shape.
+        """Set one input, by name or index, for all later runs. Do not change the array: it is not copied.
 
         Raises:
-            InputTypeError: the data type differs, or it is not an array.
+            InputTypeError: the data type differs.
             InvalidInputError: there is no such input, or the shape differs.
         """
         position = _position(which, self._inputs, "input")
@@ -354,7 +324,7 @@ class Execution(Handle):
             self._results = None
 
     def set_inputs(self, arrays: Mapping[str, Array] | Sequence[Array]) -> None:
-        """Set inputs by name, or all inputs in order. See `set_input`."""
+        """Set inputs by name, or all in order. See `set_input`."""
         if not isinstance(arrays, Collection):
             raise errors.InvalidInputError(f"inputs are {arrays!r}, expected arrays by name, or a list of them")
         if not isinstance(arrays, Mapping) and len(arrays) != len(self._inputs):
@@ -365,13 +335,11 @@ class Execution(Handle):
             self.set_input(which, array)
 
     def compute(self) -> tuple[Array, ...]:
-        """Run the program once and return the outputs in order.
-
-        The caller owns the arrays; no later run overwrites them. `output` returns the same arrays.
+        """Run the program once and return the outputs in order. The caller owns them.
 
         Raises:
             MissingInputError: an input is not set.
-            ExecutionError: the device failed, or its results do not have the declared types.
+            ExecutionError: the device failed, or returned wrong types or shapes.
         """
         with self._lock:
             self.check_open()
@@ -385,13 +353,10 @@ class Execution(Handle):
             return tuple(self._results)
 
     def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
-        """Run the program once on device tensors, ignoring inputs that are set.
+        """Run the program once on device tensors, ignoring inputs that are set. Raises ExecutionError.
 
         Returns:
-            The outputs in new device memory, which the caller frees; None, without a run, if the driver cannot do it.
-
-        Raises:
-            ExecutionError: the device failed.
+            Outputs in new device memory, which the caller frees; None if the driver cannot.
         """
         with self._lock:
             self.check_open()
@@ -436,7 +401,7 @@ class Execution(Handle):
 
 
 _TELLING = (errors.CancelledError, errors.DeviceLostError, errors.OutOfMemoryError, errors.TransientError)
-"""Errors of drivers that carry more information than a failed run."""
+"""Errors of drivers to pass on unchanged."""
 
 
 def _position(which: str | int, operands: Sequence[Operand], kind: str) -> int:

@@ -39,12 +39,7 @@ if TYPE_CHECKING:
 
 
 class ExportingContext(DriverContext):
-    """Context that exports adapter IR to ONNX before it calls the driver's context. ONNX models pass unchanged.
-
-    Args:
-        inner: the driver's context.
-        capability: capability of its device.
-    """
+    """Context that exports adapter IR to ONNX for the driver's context. ONNX models pass unchanged."""
 
     def __init__(self, inner: DriverContext, capability: Capability) -> None:
         self.inner = inner
@@ -52,7 +47,7 @@ class ExportingContext(DriverContext):
         self._exports: WeakKeyDictionary[Model, Export] = WeakKeyDictionary()
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """Return ONNX's refusals, or the device's verdicts on the exported nodes, per operation."""
+        """Return the verdicts on the exported nodes, or ONNX's refusals."""
         if not isinstance(model, Model):
             return self.inner.supported(model)
         exported = self._exported(model)
@@ -91,7 +86,6 @@ class ExportingContext(DriverContext):
         return self._compiled(self.inner.compile_whole_graph, model)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Clone adapter IR programs only by compiling: return None for them."""
         return None if isinstance(model, Model) else self.inner.clone_with_constants(program, model)
 
     def deserialize(self, blob: bytes) -> Program:
@@ -111,7 +105,6 @@ class ExportingContext(DriverContext):
         self.inner.close()
 
     def _exported(self, model: Model) -> Export:
-        """Return the exported model, cached."""
         export = self._exports.get(model)
         if export is None:
             from nnadapter.converters.export import export_model  # lazily: only exports need it
@@ -150,7 +143,7 @@ def _by_operation(refused: Mapping[int, Unsupported], exported: Export) -> dict[
 
 
 def taking_ir(capability: Capability, context: DriverContext) -> tuple[Capability, DriverContext]:
-    """Return a context that accepts adapter IR, with its capability; unchanged if it already does."""
+    """Return a context that accepts adapter IR, with its capability."""
     if capability.form is ModelForm.IR:
         return capability, context
     return replace(capability, form=ModelForm.IR), ExportingContext(context, capability)
@@ -160,8 +153,8 @@ class Handle:
     """Open resource of a device. Closing is thread-safe and idempotent, and waits for calls in progress.
 
     Args:
-        parent: handle that this one was created from; closing it closes this one first.
-        owned: driver object that is closed with it. An error of its `close` becomes a DriverWarning.
+        parent: handle that closes this one before itself.
+        owned: driver object to close with it; an error of its `close` becomes a DriverWarning.
     """
 
     def __init__(self, parent: Handle | None, owned: Closable | None = None) -> None:
@@ -174,11 +167,9 @@ class Handle:
 
     @property
     def closed(self) -> bool:
-        """True after `close`."""
         return self._closed
 
     def check_open(self) -> None:
-        """Raise ClosedError if it is closed."""
         if self._closed:
             raise ClosedError(f"{self} is closed; make another one")
 
@@ -217,30 +208,26 @@ class Device(Handle):
 
     def __init__(self, name: str, isolate: bool = False) -> None:
         self._name, self.is_isolated = canonical(name), isolate
-        """`is_isolated`: the driver runs in a process of its own."""
         self._device = open_isolated(self._name) if isolate else open_device(self._name)
         self._capability = self._device.capability
         super().__init__(None)
 
     @classmethod
     def acquire(cls, name: str, *, isolate: bool = False) -> Self:
-        """Return the device called `name`: `fake_npu`, or `fake_npu:1` if a driver has several.
-
-        `nnadapter.devices()` lists all devices, with the reason if one is unavailable.
+        """Return a device by name: `fake_npu`, or `fake_npu:1` if a driver has several.
 
         Args:
             name: name of the device.
             isolate: run the driver in a process of its own, so that a crash becomes an error (docs/isolation.md).
 
         Raises:
-            DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used here.
-            InvalidOptionError: `name` is not a device name.
+            DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: the device does not exist or cannot be
+                used.
         """
         return cls(name, isolate)
 
     @property
     def name(self) -> str:
-        """Name of the device."""
         return self._name
 
     @property
@@ -249,11 +236,7 @@ class Device(Handle):
         return self._capability
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """Return the current use of the device's own memory; None if there is none or it is not reported.
-
-        Raises:
-            DriverError: the driver failed.
-        """
+        """Return the use of its own memory; None if there is none or it is not reported. Raises DriverError."""
         try:
             TENSORS.free_orphans()
             return self._device.memory_statistics()
@@ -270,9 +253,7 @@ class Device(Handle):
 
 
 class Context(Handle):
-    """Device opened with options, for compilations.
-
-    Source: NNAdapterContext_create, _destroy; options are typed and checked, not text.
+    """Device opened with options, for compilations. Source: NNAdapterContext_create, _destroy.
 
     Args:
         device: an open device. Models are exported to ONNX for devices that require it.
@@ -298,12 +279,10 @@ class Context(Handle):
 
     @property
     def device(self) -> Device:
-        """Device of the context."""
         return self._device
 
     @property
     def options(self) -> Mapping[str, OptionValue]:
-        """All options with their values."""
         return self._options
 
     def __repr__(self) -> str:
@@ -316,11 +295,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 
 def set_device(name: str) -> None:
-    """Make `name` the device of sessions that name none.
-
-    Raises:
-        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
-    """
+    """Make `name` the device of sessions that name none. Raises DeviceNotFoundError or DeviceUnavailableError."""
     open_device(name)
     set_default_devices([name])
 

@@ -1,7 +1,4 @@
-"""InferenceSession, shaped like ONNX Runtime's, and the choice of the engine for its model.
-
-Imports are lazy: a compiled model needs no planner, and a session on the CPU alone no driver code.
-"""
+"""InferenceSession, shaped like ONNX Runtime's, and the choice of the engine for its model. Imports are lazy."""
 
 from __future__ import annotations
 
@@ -55,9 +52,9 @@ def open_engine(
     options: Options | Mapping[str, Any] | None,
     arguments: Mapping[str, Any],
 ) -> Opened:
-    """Return the engine for a model, and the names of its devices. Takes the arguments of `InferenceSession`.
+    """Return the engine for a model, and the names of its devices. Arguments as in `InferenceSession`.
 
-    Runs with garbage collection paused, because it imports hundreds of modules.
+    Pauses garbage collection, because it imports hundreds of modules.
     """
     kind = kind_of(source)
     requests = devices if devices is not None else _of_providers(*providers)
@@ -154,8 +151,8 @@ def _of_onnx(
             return engine, (CPU,)
     from nnadapter.drivers.selection import accelerates_first
 
-    begun = None  # model whose weights threads read while modules are imported and devices opened
-    is_timed = chosen.trace is not None or session_options is not None  # traces and profiles record the time of loading
+    begun = None  # threads read its weights while modules are imported and devices opened
+    is_timed = chosen.trace is not None or session_options is not None  # with a trace, loading is timed
     if isinstance(source, (str, os.PathLike)) and not is_timed and accelerates_first(requests):
         from nnadapter.onnx.files import BegunModel
 
@@ -176,7 +173,6 @@ def _of_onnx(
 def _of_providers(
     providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None
 ) -> Requests | None:
-    """Return the devices of ONNX Runtime's providers; None if there are no providers."""
     if not providers:
         return None
     from nnadapter.drivers.providers import devices_of_providers
@@ -185,28 +181,25 @@ def _of_providers(
 
 
 _OF_ONNX_RUNTIME = frozenset({"disabled_optimizers", "enable_fallback", "read_config_from_model"})
-"""Keyword arguments of ONNX Runtime's session in addition to its parameters; it ignores all others."""
 _PARAMETERS = ("sess_options", "providers", "provider_options", "devices", "options")
 
 
 class InferenceSession:
-    """Model loaded on the chosen devices; the CPU runs nodes that they do not support. Thread-safe; a context manager.
+    """Model on chosen devices; the CPU runs nodes that they do not support. Thread-safe; a context manager.
 
     Source: onnxruntime.InferenceSession.
 
     Args:
-        path_or_bytes: an ONNX model or compiled model (path or bytes), an `onnx.ModelProto`, a Paddle inference model
-            (folder or `inference.json`), an exported PyTorch program, or a PyTorch module followed by its example
-            inputs: `InferenceSession(module, (x,))`.
+        path_or_bytes: ONNX or compiled model (path or bytes), `onnx.ModelProto`, path of a Paddle model, exported
+            PyTorch program, or PyTorch module followed by its example inputs: `InferenceSession(module, (x,))`.
         sess_options: ONNX Runtime's SessionOptions, for steps on the CPU.
         providers: ONNX Runtime's way to choose devices; also accepts device names.
         provider_options: options for `providers`.
         devices: `"fake_npu"`, `"fake_npu:0"`, `("fake_npu", {option: value})`, or a list of these in order of
-            preference. `"cpu"` is always last, followed by `"reference"` for nodes that even the CPU refuses. For a
-            compiled model: the subset of its devices to use.
+            preference. `"cpu"` is always last, followed by `"reference"` for nodes that the CPU refuses. For a compiled
+            model: the subset of its devices to use.
         options: `Options`, or a mapping of its fields.
-        **kwargs: further arguments of ONNX Runtime's session, used on the CPU alone and otherwise ignored. Names that
-            look like an option raise an error.
+        **kwargs: other arguments of ONNX Runtime, used on the CPU alone. Names close to an option raise an error.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
@@ -239,12 +232,12 @@ class InferenceSession:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices in order of preference. An implicit last resort appears only in reports."""
+        """Names of the devices in order of preference, without an implicit last resort."""
         return self._devices
 
     @property
     def provenance(self) -> Provenance | None:
-        """Origin of the results of the calling thread's last run; None before the first run and after a failed one."""
+        """Origin of the results of the calling thread's last run; None if it failed or there was none."""
         return getattr(self._local, "provenance", None)
 
     def run(
@@ -253,26 +246,22 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> list[Any]:
-        """Run the model.
+        """Run the model and return one array per output, or a list for a sequence.
 
         Args:
             output_names: outputs to return, in this order; None or empty for all.
             input_feed: arrays by input name.
-            run_options: ONNX Runtime's RunOptions, for steps on the CPU. `terminate` is checked between steps, and
-            within
-                steps whose device can stop. Active adapters replace inputs by their parameters. The entry
-                `nnadapter.deadline_s` replaces `Options.deadline_s`.
-
-        Returns:
-            One array per output; a list for a sequence.
+            run_options: ONNX Runtime's RunOptions. `terminate` stops before the next step, or within a step if the
+                device can stop. Active adapters replace inputs. The entry `nnadapter.deadline_s` replaces
+                `Options.deadline_s`.
 
         Raises:
             InvalidInputError: a feed is missing, superfluous, or of the wrong type or shape.
             ExecutionError: a device failed and fallback is forbidden.
             CancelledError: `run_options.terminate` was set.
-            DeadlineExceededError: the run missed `Options.deadline_s`.
+            DeadlineExceededError: the run missed its deadline.
         """
-        self._local.provenance = None  # a failed run must not show the provenance of an earlier one
+        self._local.provenance = None
         results, self._local.provenance = self._engine.run(output_names, input_feed, run_options)
         return results
 
@@ -284,9 +273,9 @@ class InferenceSession:
         user_data: Any,
         run_options: onnxruntime.RunOptions | None = None,
     ) -> None:
-        """Run in a background thread, then call `callback(results, user_data, error)`; `error` is empty on success.
+        """Run in the background, then call `callback(results, user_data, error)`; `error` is empty on success.
 
-        Do not change the feed's arrays before the callback. Exceptions of the callback go to `threading.excepthook`.
+        Do not change the feed before. Errors of the callback go to `threading.excepthook`.
         """
 
         def work() -> None:
@@ -307,10 +296,9 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> RunFuture:
-        """Run in a background thread, like `run`. Do not change the feed's arrays before the future is done.
+        """Run in the background and return a future of the results. Do not change the feed before it is done.
 
-        Returns:
-            Future of the results. When done, it has the run's `provenance`. `cancel` also stops a run in progress.
+        When done, the future has the run's `provenance`. `cancel` also stops a run in progress.
         """
         from nnadapter.engine.control import RunControl
         from nnadapter.session.streams import RunFuture
@@ -320,18 +308,16 @@ class InferenceSession:
         return future
 
     def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
-        """Run many feeds, pipelined over the plan's devices, and yield the results in order.
+        """Run many feeds, pipelined over the plan's devices, and yield their results in order.
 
-        While one feed is on a device, the next is on the preceding device. `provenance` belongs to the last result
-        yielded. An error is raised in place of its result, and the stream continues.
+        An error is raised in place of its result, and the stream continues. `provenance` is that of the last result.
 
         Args:
-            feeds: feeds as in `run`. Up to `depth` feeds are read ahead of those running. Do not change or reuse their
-                arrays before their result is yielded.
-            depth: number of concurrent runs; default: one more than the session has devices.
+            feeds: feeds as in `run`; up to `depth` are read ahead. Do not change their arrays before their result.
+            depth: number of concurrent runs; default: one more than there are devices.
 
         Raises:
-            InvalidOptionError: the depth is not an integer of at least 1.
+            InvalidOptionError: `depth` is not an integer of at least 1.
         """
         from nnadapter.session.streams import Stream
 
@@ -350,10 +336,9 @@ class InferenceSession:
             self._engine.prepare(shape_set)
 
     def report(self) -> PartitionReport:
-        """Return the placement of every node and its reason.
+        """Return the placement of every node and its reasons, for the shapes of the last run or for assumed shapes.
 
-        It is for the shapes of the last run, or for assumed shapes before the first one. On `cpu` alone, it is always
-        for assumed shapes and has no times, because runs go directly to ONNX Runtime; `provenance` has their seconds.
+        On `cpu` alone, ONNX Runtime runs the model unobserved: the report is for assumed shapes and has no times.
         """
         from nnadapter.report.observed_report import build_report
 
@@ -368,7 +353,7 @@ class InferenceSession:
         return self._engine.outputs()
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Return the inputs that have a default value, which a feed may override."""
+        """Return the inputs with default values, which a feed may override."""
         return self._engine.overridable()
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -380,17 +365,13 @@ class InferenceSession:
         return list(self._devices)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return empty options per device; devices are configured by `devices`."""
+        """Return no options: `devices` configures devices."""
         return {name: {} for name in self._devices}
 
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """Check that the session already uses these devices. A session cannot change its devices.
-
-        Raises:
-            InvalidOptionError: the session uses other devices.
-        """
+        """Check that the session uses these devices, otherwise raise InvalidOptionError."""
         from nnadapter.drivers.providers import devices_of_providers
 
         requests = devices_of_providers(providers or (), provider_options) if providers else ()
@@ -402,7 +383,6 @@ class InferenceSession:
             )
 
     def _serves(self, devices: Sequence[str]) -> bool:
-        """Return True if these are the session's devices, in any order, with or without the CPU."""
         return not devices or {*devices, "cpu"} == {*self._devices, "cpu"}
 
     def get_session_options(self) -> onnxruntime.SessionOptions:
@@ -426,11 +406,7 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, onnxruntime.OrtValue | DeviceValue],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> list[Any]:
-        """Run on OrtValues or device-resident values.
-
-        Returns:
-            OrtValues in host memory; lists of dictionaries unchanged.
-        """
+        """Run on OrtValues or device-resident values, and return OrtValues in host memory."""
         from nnadapter.drivers.onnxruntime.values import ort_value_of
         from nnadapter.drivers.selection import CPU
         from nnadapter.engine.device_value import DeviceValue
@@ -470,7 +446,7 @@ class InferenceSession:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        """Return an uninitialized OrtValue in host memory, or a DeviceValue of zeros on another device."""
+        """Return an uninitialized OrtValue, or a DeviceValue of zeros."""
         from nnadapter.drivers.selection import CPU
         from nnadapter.engine.device_value import DeviceValue
         from nnadapter.process.real_onnxruntime import onnxruntime
@@ -480,45 +456,34 @@ class InferenceSession:
         return DeviceValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
 
     def get_provider_graph_assignment_info(self) -> Sequence[Any]:
-        """Return the sub-graphs with their device, like ONNX Runtime.
-
-        Raises:
-            InvalidOptionError: the session options do not enable it.
-        """
+        """Return the sub-graphs with their device. Raises InvalidOptionError if not enabled."""
         from nnadapter.session.binding import assignment_of
 
         return assignment_of(self._engine)
 
     def get_tuning_results(self) -> list[Any]:
-        """Return an empty list: no device of a session tunes kernels."""
+        """Return no results: no device tunes kernels."""
         return []
 
     def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
-        """Raise InvalidOptionError with `error_on_invalid`, otherwise warn: no device uses tuning results."""
+        """Refuse tuning results if `error_on_invalid`, otherwise warn: no device uses them."""
         from nnadapter.session.binding import refuse_tuning
 
         refuse_tuning(results, error_on_invalid=error_on_invalid)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Set dynamic options of ONNX Runtime's providers; warn of devices that have none.
-
-        Raises:
-            InvalidOptionError: `options` is empty.
-        """
+        """Set dynamic options of ONNX Runtime's providers; warn of devices that have none."""
         from nnadapter.session.binding import set_dynamic_options
 
         set_dynamic_options(self._engine, options)
 
     def get_input_memory_infos(self) -> Sequence[onnxruntime.OrtMemoryInfo]:
-        """Return the memory of each input: host memory."""
         return [_host_memory()] * len(self.get_inputs())
 
     def get_output_memory_infos(self) -> Sequence[onnxruntime.OrtMemoryInfo]:
-        """Return the memory of each output: host memory."""
         return [_host_memory()] * len(self.get_outputs())
 
     def get_input_epdevices(self) -> Sequence[onnxruntime.OrtEpDevice | None]:
-        """Return ONNX Runtime's CPU device for each input."""
         from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
         from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -526,10 +491,10 @@ class InferenceSession:
         return [cpu] * len(self.get_inputs())
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Do nothing: a session captures no graphs."""
+        pass
 
     def end_profiling(self) -> str:
-        """Stop profiling and return the file's name; empty if nothing was profiled."""
+        """Stop profiling and return the file's name; empty if profiling is off."""
         return self._engine.end_profiling()
 
     def get_profiling_start_time_ns(self) -> int:
@@ -537,13 +502,13 @@ class InferenceSession:
         return self._engine.profiling_started()
 
     def disable_fallback(self) -> None:
-        """Do nothing: ONNX Runtime's fallback is between its providers; see `Options.fallback` for ours."""
+        """Do nothing: ONNX Runtime's provider fallback is not `Options.fallback`."""
 
     def enable_fallback(self) -> None:
-        """Do nothing, see `disable_fallback`."""
+        pass
 
     def close(self) -> None:
-        """Free all resources. The session cannot be used afterwards."""
+        """Free all resources."""
         with self._lock:
             workers, self._workers, self._closed = self._workers, None, True
         if workers is not None:
@@ -559,7 +524,7 @@ class InferenceSession:
         self.close()
 
     def __getstate__(self) -> NoReturn:
-        """Raise TypeError: devices belong to this process. Subclasses may support pickling."""
+        """Refuse pickling: devices belong to this process. Subclasses may support it."""
         raise TypeError(
             "a session is not pickled, as its devices belong to this process: open its model in the other one"
         )

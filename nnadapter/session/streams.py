@@ -1,11 +1,10 @@
 """Asynchronous runs of a session: futures, and pipelined streams of feeds.
 
-Each worker thread runs one feed from first to last step. If a plan has several devices, runs take turns on them
-(`engine.control.Turns`), the oldest first. This forms a pipeline whose stages are runs of segments on one device.
-Values never pass between threads. With a single device, runs are concurrent as far as the device allows.
+Each worker thread runs one feed from first to last step. Runs take turns on devices (`engine.control.Turns`), the
+oldest first, which forms a pipeline without passing values between threads.
 
 Locks and queues are implemented in C, so an interrupt cannot leave them inconsistent. Workers reference the queue, not
-the stream: an abandoned stream is collected, and its workers end.
+the stream, so an abandoned stream is collected.
 """
 
 from __future__ import annotations
@@ -30,18 +29,15 @@ class RunFuture(Future[list[Any]]):
     """Future of a run's results."""
 
     provenance: Provenance | None = None
-    """Origin of the results; None before they are ready."""
 
     def __init__(self, control: RunControl) -> None:
         super().__init__()
         self._control = control
 
     def cancel(self) -> bool:
-        """Prevent the run from starting, or stop it before its next step, or within a step if the device can stop.
+        """Prevent the run from starting and return True, or stop it before its next step and return False.
 
-        Returns:
-            True if the run never starts. False if it is running or done; a stopped run raises nnadapter's
-            CancelledError.
+        It stops within a step if the device can. A stopped run raises nnadapter's CancelledError.
         """
         never_began = super().cancel()
         if not never_began:
@@ -49,7 +45,6 @@ class RunFuture(Future[list[Any]]):
         return never_began
 
     def work(self, run: Work) -> None:
-        """Run in a background thread."""
         if not self.set_running_or_notify_cancel():
             return
         try:
@@ -66,8 +61,6 @@ RunOne = Callable[[Feed, RunControl], Outcome]
 
 
 class _Item:
-    """Feed of a stream with its result."""
-
     __slots__ = ("control", "error", "feed", "outcome", "under_way")
 
     def __init__(self, feed: Feed, control: RunControl) -> None:
@@ -75,7 +68,6 @@ class _Item:
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self.under_way = Lock()
-        """Locked until there is an outcome or an error, or the item is dropped."""
         self.under_way.acquire()
 
     def run(self, run: RunOne) -> None:
@@ -87,17 +79,14 @@ class _Item:
             self.under_way.release()
 
     def fail(self, error: BaseException) -> None:
-        """Record an error in place of a feed."""
         self.error = error
         self.under_way.release()
 
     def drop(self) -> None:
-        """Release without running."""
         self.under_way.release()
 
     @property
     def was_dropped(self) -> bool:
-        """True if it was released without running."""
         return self.is_done and self.outcome is None and self.error is None
 
     @property
@@ -109,13 +98,13 @@ class Stream(Iterator[list[Any]]):
     """Results of many feeds, in order. An error is raised in place of its result; later results follow.
 
     At most `depth` runs are in progress, and as many more feeds or results wait. The stream ends with its feeds, by
-    `close`, at the end of a `with`, or when it is garbage-collected; runs in progress then stop before their next step.
+    `close`, at the end of a `with`, or when garbage-collected; runs then stop before their next step.
 
     Args:
         run: function that runs the model once; called from several threads.
         feeds: feeds; read in the thread that reads the results.
         depth: number of concurrent runs, at least 1.
-        tell: called with the provenance of every result before it is returned.
+        tell: called with the provenance of every result.
     """
 
     def __init__(self, run: RunOne, feeds: Iterable[Feed], depth: int, tell: Callable[[Provenance], None]) -> None:
@@ -127,16 +116,14 @@ class Stream(Iterator[list[Any]]):
         self._workers: list[Thread] = []
         self._taking = new_lock()
         self._taker = 0
-        """Id of the thread that reads a result, 0 if none does."""
         self._feeds: Iterator[Feed] | None = iter(feeds)
 
     def __next__(self) -> list[Any]:
-        """Return the next result.
+        """Return the next result, or raise the error of its run.
 
         Raises:
             StopIteration: there are no more.
-            NNAdapterError: error of this feed's run; the stream continues.
-            RuntimeError: a feed or a signal handler calls `next` within `next`, which would deadlock.
+            RuntimeError: called by a feed or a signal handler within `next`, which would deadlock.
         """
         if self._taker == get_ident():
             raise RuntimeError("the stream's next result waits for the feeds, which ask for it; call run for feedback")
@@ -160,10 +147,10 @@ class Stream(Iterator[list[Any]]):
         return results
 
     def close(self) -> None:
-        """End the stream: drop waiting feeds and stop runs before their next step. Idempotent."""
+        """Drop waiting feeds and stop runs before their next step. Idempotent."""
         self._dismiss()
         for worker in self._workers:
-            if worker.is_alive():  # a thread not started yet ends by itself
+            if worker.is_alive():  # one not started yet ends by itself
                 worker.join()
 
     def __enter__(self) -> Self:
@@ -175,27 +162,25 @@ class Stream(Iterator[list[Any]]):
         self.close()
 
     def __del__(self) -> None:
-        """Stop the workers. Takes no lock that Python code may hold, because it can run at any point."""
+        """Stop the workers. Takes no lock that Python code may hold: it can run at any point."""
         self._dismiss()
 
     def _oldest(self) -> _Item | None:
-        """Return the next item when it is done; None if there is none."""
         self._fill()
         item = self._first()
         if item is not None:
-            with item.under_way, suppress(IndexError):  # wait until done; the stream may be closed meanwhile
+            with item.under_way, suppress(IndexError):  # the stream may be closed meanwhile
                 self._pending.popleft()
         return item
 
     def _first(self) -> _Item | None:
-        """Return the oldest item; None if another thread closed the stream."""
         try:
             return self._pending[0]
         except IndexError:
             return None
 
     def _fill(self) -> None:
-        """Read feeds until the queue is full or the next result is ready; at least one, to keep workers busy."""
+        """Read feeds until the queue is full or the next result is ready; at least one."""
         while (feeds := self._feeds) is not None and len(self._pending) < 2 * self._depth:
             self._start(feeds)
             if (first := self._first()) is not None and first.is_done:
@@ -218,7 +203,7 @@ class Stream(Iterator[list[Any]]):
             if len(self._workers) < self._depth:
                 self._add_worker()
             self._queue.put(item)
-        if self._feeds is None:  # closed while the feed was read, so the workers may miss the end marks
+        if self._feeds is None:  # closed while the feed was read, so workers may miss the end marks
             self._dismiss()
         elif is_last:
             self._feeds = None
@@ -230,7 +215,7 @@ class Stream(Iterator[list[Any]]):
 
     def _dismiss(self) -> None:
         self._feeds = None
-        with suppress(IndexError):  # until the queue is empty
+        with suppress(IndexError):
             while True:
                 self._pending.popleft().control.stop()
         for _ in self._workers:

@@ -2,13 +2,10 @@
 
 Viewers require that events in a row nest or follow each other:
 
-1. Bundle the events of each lane and thread: an outermost event with the events inside it. Overlaps within the clocks'
-   precision are cut off; other overlapping events start a bundle of their own.
-2. Assign bundles by time to the row of their thread if it is free, otherwise to the first free row or a new one. A lane
-   then has as many rows as threads used it at once.
+1. Bundle an outermost event of each lane and thread with the events inside it.
+2. Assign bundles by time to the row of their thread if it is free, otherwise to the first free row or a new one.
 
-Files are JSON with one event per line. Source: Google's Trace Event Format, JSON object format: complete events (`X`),
-instant events (`i`), metadata (`M`).
+Source: Google's Trace Event Format, JSON object format: complete events (`X`), instant events (`i`), metadata (`M`).
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ from nnadapter.process.packages import own_version
 from nnadapter.traces.trace import COMPILE, ENGINE, FALLBACK, HOST, PLAN, SESSION, TRANSFER, Event, Trace
 
 _CLOCK = 2_000
-"""Nanoseconds: ONNX Runtime truncates starts and durations to microseconds."""
+"""Nanoseconds: ONNX Runtime truncates times to microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class _Bundle:
 
 
 def rows_of(events: Sequence[Event]) -> list[Row]:
-    """Return the rows of all lanes: the session's first, then the others in order of first use."""
+    """Return the rows of all lanes, the session's first."""
     lanes: defaultdict[str, defaultdict[int, list[Event]]] = defaultdict(
         lambda: defaultdict(list), {SESSION: defaultdict(list)}
     )
@@ -84,7 +81,6 @@ def _rows(lane: str, threads: Iterable[list[Event]]) -> list[Row]:
 
 
 def _bundles(events: Sequence[Event]) -> Iterator[_Bundle]:
-    """Yield the bundles of one thread."""
     pending = sorted(events, key=lambda event: (event.start, -event.last))
     while pending:
         overlapping_events: list[Event] = []
@@ -93,7 +89,6 @@ def _bundles(events: Sequence[Event]) -> Iterator[_Bundle]:
 
 
 def _nested(events: Sequence[Event], overlapping_events: list[Event]) -> Iterator[_Bundle]:
-    """Yield bundles of nested events; append other events to `overlapping_events`."""
     bundle: _Bundle | None = None
     around: list[int] = []
     """Ends of the enclosing events, the innermost last."""
@@ -117,18 +112,7 @@ def _nested(events: Sequence[Event], overlapping_events: list[Event]) -> Iterato
 
 
 def write_trace(path: Path, events: Sequence[Event], start: int, dropped: int) -> None:
-    """Write a trace file atomically.
-
-    Args:
-        path: path of the file.
-        events: events in any order.
-        start: time of the trace's clock, in nanoseconds, that becomes 0.
-        dropped: number of events that were not recorded.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    # ONNX Runtime's clock may be adjusted, so events may precede the start
+    """Write a trace file atomically, with times since `start`. Raises OSError."""
     first = min([start, *(event.start for event in events)])
 
     def write(file: BinaryIO) -> None:
@@ -152,7 +136,6 @@ def _entries(rows: Sequence[Row], start: int) -> Iterator[dict[str, Any]]:
 
 
 def _when(event: Event, start: int) -> Mapping[str, Any]:
-    """Return the event's kind, and its time in microseconds."""
     begun = (event.start - start) / 1e3
     if event.end is None:
         return {"ph": "i", "s": "t", "ts": begun}
@@ -167,24 +150,22 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 
 MOST_EVENTS = 100_000
-"""Maximum number of runs, steps, transfers and waits, in tens of megabytes."""
+"""Maximum number of frequent events."""
 _MOST_RARE = 20_000
 _MOST_FOREIGN = 50_000
-"""Maximum number of events of inner engines; ONNX Runtime buffers its own in memory."""
 _RARE = frozenset((PLAN, COMPILE, FALLBACK))
 Source = Callable[[], Iterable[Event]]
-"""Function that returns events recorded elsewhere; called once at the end."""
+"""Function that returns events recorded elsewhere."""
 
 
 class Recorder(Trace):
     """Trace that records events and writes them to a file when the session ends.
 
-    Thread-safe without locks, because list `append` and `pop` are atomic. Therefore a finalizer may call `finish`.
+    Thread-safe without locks, because list `append` and `pop` are atomic, so a finalizer may call `finish`.
 
     Args:
         path: path of the file.
-        of_session_options: True if ONNX Runtime's session options request it; a session on ONNX Runtime alone then
-            leaves profiling to ONNX Runtime.
+        of_session_options: True if ONNX Runtime's session options request it.
         limit: maximum number of frequent events.
     """
 
@@ -194,19 +175,16 @@ class Recorder(Trace):
         self._path, self._target = path, path.absolute()
         self.of_session_options = of_session_options
         self.started = time.monotonic_ns()
-        """Start time for ONNX Runtime's clients, by `time.monotonic_ns`."""
+        """Start time, by `time.monotonic_ns` as in ONNX Runtime."""
         self._start = time.perf_counter_ns()
         self._process = os.getpid()
         self._rare, self._often = _First(_MOST_RARE), _First(limit)
         self._sources: list[Source] = []
         self._foreign = self._lost = 0
-        """Number of events of inner engines, and of those lost."""
         self._folder = ""
         self._remove: Callable[[], object] = lambda: None
         self._is_wanted = not of_session_options
-        """False if ONNX Runtime writes the profile itself."""
         self._unwritten = [path]
-        """Emptied by the first `finish`."""
 
     def timestamp(self) -> int:
         return time.perf_counter_ns()
@@ -229,7 +207,7 @@ class Recorder(Trace):
         )
 
     def add_source(self, source: Source) -> None:
-        """Add a source of events to read at the end."""
+        """Add events to read at the end."""
         self._sources.append(source)
 
     def reserve_events(self, events: int) -> bool:
@@ -243,7 +221,6 @@ class Recorder(Trace):
         return has_room
 
     def folder(self) -> str:
-        """Return a temporary folder for inner profiles, which `finish` removes."""
         if not self._folder:
             self._folder = tempfile.mkdtemp(prefix="nnadapter-trace-")
             self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -254,11 +231,7 @@ class Recorder(Trace):
         self._is_wanted = True
 
     def finish(self) -> str:
-        """Write the file once and drop the events. A forked child writes nothing: the file belongs to its parent.
-
-        Raises:
-            InvalidOptionError: the file cannot be written.
-        """
+        """Write the file once, except in a forked child. Raises InvalidOptionError."""
         try:
             self._unwritten.pop()
         except IndexError:
@@ -287,7 +260,7 @@ class Recorder(Trace):
 
 
 class _First:
-    """The first events up to a limit, and a count of the others."""
+    """First events up to a limit, and a count of the others."""
 
     def __init__(self, limit: int) -> None:
         self.kept: list[Event] = []
@@ -295,7 +268,6 @@ class _First:
         self._dropped = count()
 
     def add(self, event: Event) -> None:
-        """Record an event, or count it if the limit is reached."""
         if len(self.kept) < self._limit:
             self.kept.append(event)
         else:
@@ -303,7 +275,7 @@ class _First:
 
     @property
     def dropped(self) -> int:
-        """Number of dropped events. Reading changes the counter, so read it once."""
+        """Number of dropped events. Reading changes the counter."""
         return next(self._dropped)
 
 

@@ -29,11 +29,7 @@ _LEVEL_OF_CATEGORY = {PLAN: logging.DEBUG, COMPILE: logging.INFO, FALLBACK: logg
 
 
 def is_enabled() -> bool:
-    """Return True if the environment or the program's logging configuration enables messages.
-
-    Raises:
-        InvalidOptionError: the environment variable is not a level.
-    """
+    """Return True if the environment or `logging` enables messages. Raises InvalidOptionError."""
     level = os.environ.get(VARIABLE, "").strip().lower()
     if level:
         _write_from(level)
@@ -44,10 +40,7 @@ def is_enabled() -> bool:
 
 
 def _write_from(level: str) -> None:
-    """Write messages from a level on to standard error. Idempotent and thread-safe.
-
-    The program's own handlers stay and still receive all messages.
-    """
+    """Write messages from a level on to standard error; other handlers stay."""
     if level not in _LEVELS:
         near = near_names(level, _LEVELS, "; ")
         raise InvalidOptionError(f"{VARIABLE} is {level!r}, expected {', '.join(_LEVELS)}{near}")
@@ -61,10 +54,9 @@ def _write_from(level: str) -> None:
 
 
 class _StandardError(logging.Handler):
-    """Handler for the current standard error, which skips messages that another handler writes there."""
+    """Handler for standard error, unless another handler writes there."""
 
     level_before = logging.NOTSET
-    """Level of the logger before this handler was added; restored when it is removed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         stream = sys.stderr
@@ -81,7 +73,6 @@ class _StandardError(logging.Handler):
 
 
 def _handlers_of(record: logging.LogRecord) -> Iterator[logging.Handler]:
-    """Yield all handlers that receive a record."""
     logger: logging.Logger | None = logging.getLogger(record.name)
     while logger is not None:
         yield from logger.handlers
@@ -113,8 +104,6 @@ class LogTrace(Trace):
 
 
 class _LoggedSpan:
-    """Context manager that logs its duration."""
-
     __slots__ = ("_category", "_facts", "_start", "_what")
 
     def __init__(self, lane: str, category: str, name: str, facts: dict[str, Any]) -> None:
@@ -135,7 +124,7 @@ class _LoggedSpan:
 def _tell(category: str, message: str, facts: Mapping[str, Any]) -> None:
     level = _LEVEL_OF_CATEGORY.get(category)
     if level is not None:
-        # `what` already names the most important nodes, and lists of all may be long
+        # lists may be long
         details = "; ".join(f"{name}: {value}" for name, value in facts.items() if not isinstance(value, list))
         _ROOT.getChild(category).log(level, "%s", _one_line(f"{message} ({details})" if details else message))
 
@@ -148,29 +137,19 @@ def _one_line(text: str) -> str:
 
 
 def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.SessionOptions | None) -> Trace:
-    """Return the trace of a new session.
-
-    Args:
-        path: `Options.trace`.
-        session_options: ONNX Runtime's SessionOptions.
-
-    Raises:
-        InvalidOptionError: the file cannot be written, or NNADAPTER_LOG is not a level. The file of `session_options`
-            is checked later.
-    """
+    """Return the trace of a new session. Raises InvalidOptionError if `path` cannot be written."""
     if path is not None:
         recorder = _recorder(Path(path))
         recorder.check()
         return recorder
     if session_options is None or not session_options.enable_profiling:
         return _log_trace()
-    # ONNX Runtime's naming of profiles, with the start time in milliseconds
+    # ONNX Runtime's naming of profiles
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")[:-3]
     return _recorder(Path(f"{session_options.profile_file_prefix}_{stamp}.json"), of_session_options=True)
 
 
 def _log_trace() -> Trace:
-    """Return a logging trace if the program imported `logging` or the environment requests messages."""
     if "logging" not in sys.modules and not os.environ.get("NNADAPTER_LOG"):
         return SILENT
 
