@@ -475,7 +475,7 @@ def compare(
     """
     _check_tolerances(relative=relative_tolerance, absolute=absolute_tolerance)
     _check_paths(layers, save, rules_out)
-    # no trace and cache for parts of the model
+    # no checks and no background planning: errors must stay visible, and on the device
     chosen = replace(options_from(options), verify=None, shadow=None, background=False)
     of_parts = replace(chosen, trace=None, cache_dir=False)
     model = optional_part("paddle_model_as_onnx")(model, chosen)
