@@ -187,8 +187,8 @@ class Admission:
     verdict: Verdict = SUPPORTED
     """SUPPORTED obliges the driver to compile the segment."""
     runs_as: tuple[str, ...] = ()
-    """Device operation that computes each operation (node, for ONNX); empty if unknown. Equal names mean fusion into one;
-    `NO_OPERATION` costs nothing.
+    """Device operation that computes each operation (node, for ONNX); empty if unknown. Equal names mean fusion into
+    one; `NO_OPERATION` costs nothing.
     """
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
     """Facts for the report, with units in the names, as in `arena_bytes`."""
@@ -234,7 +234,7 @@ class Execution(ABC):
         Called before each run, so keep it cheap.
 
         Args:
-            sizes: values of the model's symbolic sizes: `nnadapter.ir.substitute_sizes(number, sizes)`.
+            sizes: values of the model's symbolic sizes, for `nnadapter.ir.substitute_sizes(number, sizes)`.
 
         Returns:
             An execution for use until the next call, or longer if executions are shared. The host does not close it.
