@@ -28,7 +28,7 @@ from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason, Value
 
 _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})
-"""Operations that only move elements; those that grow data are left to the run."""
+"""Operations that only move elements. Operations that grow data are left to the run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,7 +226,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedNode:
-    """Node on reals with quantized values."""
+    """Quantized operands and result of a real-valued op."""
 
     operands: Mapping[str, int] = field(default_factory=dict)
     result: QuantizedType | None = None

@@ -93,7 +93,9 @@ def convert_graph(
     1. Converters of the exact schema version run in order; groups run at their last node, or node by node if refused.
     2. A node is refused, and adds nothing, if it violates its schema, has no converter, has a value that is not a dense
        tensor of known shape, or yields other types than the graph's. Converters and the IR schema may also refuse it.
-    3. A refused node becomes a CUSTOM call if a device has a kernel or declares its domain. `calls` can force calls.
+    3. A refused node becomes a CUSTOM call if a device has a kernel, or if it has no converter and a device declares
+       its
+       domain. `calls` can force calls.
     4. Unused outputs after the first count as absent.
     5. Model outputs are `outputs`, inputs of refused nodes, and `captured` values, which subgraphs read.
     """
@@ -252,7 +254,7 @@ def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter) -> None:
-    """Refuse unknown output types; as invalid if the node is, which may be the cause."""
+    """Refuse unknown output types. An invalid node, which may be the cause, is refused as such."""
     try:
         for name in filter(None, node.outputs):
             context.declared(name)
@@ -359,7 +361,7 @@ def convert_per_node(
     constants: Mapping[str, Array],
     read: Collection[str],
 ) -> PerNodeConversions:
-    """Convert nodes individually; those that differ only in names and weights once."""
+    """Convert nodes individually, but only one of several that differ in names and weights alone."""
     first: dict[Hashable, int] = {}
     like = []
     for member in members:

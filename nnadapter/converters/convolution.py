@@ -1,6 +1,6 @@
 """Converters of convolutions, and window attributes shared with pooling.
 
-Sequences `[N, C, L]` are pictures of height 1.
+Sequences `[N, C, L]` are images of height 1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Windows:
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
 
     def attributes(self, pads: Sequence[int]) -> dict[str, AttributeValue]:
-        """Return attributes of an operation on pictures or volumes."""
+        """Return attributes of an operation on images or volumes."""
         return {
             "strides": as_picture(self.strides, 1),
             "dilations": as_picture(self.dilations, 1),
@@ -116,13 +116,13 @@ def as_picture(values: tuple[int, ...], filler: int) -> tuple[int, ...]:
 
 
 def picture_pads(pads: Sequence[int]) -> tuple[int, ...]:
-    """Return pads of a picture (top, left, bottom, right) or volume."""
+    """Return pads of an image (top, left, bottom, right) or volume."""
     rank = len(pads) // 2
     return as_picture(tuple(pads[:rank]), 0) + as_picture(tuple(pads[rank:]), 0)
 
 
 def operation_type(family: str, sizes: Sequence[int], suffix: str = "") -> str:
-    """Return the operation of a family, such as `CONV_2D` for sequences and pictures."""
+    """Return the operation of a family, such as `CONV_2D` for sequences and images."""
     return f"{family}_{max(2, len(sizes))}D{suffix}"
 
 
@@ -133,7 +133,7 @@ def add_on_picture(
     inputs: Sequence[int],
     attributes: dict[str, AttributeValue],
 ) -> None:
-    """Add an operation on pictures or volumes, with sequences reshaped."""
+    """Add an operation on images or volumes, with sequences reshaped."""
     dimensions = context.type_of(inputs[0]).dimensions
     outputs = len(schema_of(type_).outputs)
     if len(dimensions) > 3:

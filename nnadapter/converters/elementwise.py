@@ -239,7 +239,7 @@ def swish(write: NodeWriter, x: str, alpha: float = 1.0) -> str:
 
 
 def hard_swish(write: NodeWriter, x: str, alpha: float, beta: float) -> str:
-    """Write HardSwish (14) for ONNX's parameters, otherwise HardSigmoid and Mul."""
+    """Write HardSwish (22) for ONNX's parameters, otherwise HardSigmoid and Mul."""
     if (np.float32(alpha), beta) == (np.float32(1 / 6), 0.5):
         return write.node("HardSwish", x)
     return write.node("Mul", x, write.node("HardSigmoid", x, alpha=alpha, beta=beta))
@@ -280,7 +280,7 @@ def export_swish(write: NodeWriter) -> str:
 
 @exporter("HARD_SWISH")
 def export_hard_swish(write: NodeWriter) -> str:
-    """Export HARD_SWISH as HardSwish (14)."""
+    """Export HARD_SWISH as HardSwish (22), see `hard_swish`."""
     return hard_swish(write, write.inputs[0], write.operation.alpha, write.operation.beta)
 
 
@@ -298,9 +298,9 @@ def export_square(write: NodeWriter) -> str:
 
 @exporter("CELU")
 def export_celu(write: NodeWriter) -> str:
-    """Export CELU as alpha * Elu(x / alpha); Celu (24) has fewer data types.
+    """Export CELU as alpha * Elu(x / alpha); Celu has fewer data types before version 28.
 
-    Elu would take the wrong branch for negative alpha (Celu, version 28), so that is composed.
+    Negative alpha, for which Elu takes the wrong branch, is composed.
     """
     x, dtype = write.inputs[0], write.type.dtype
     alpha = write.number(write.operation.alpha, dtype)

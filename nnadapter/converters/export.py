@@ -1,7 +1,7 @@
 """Export of an IR model to ONNX.
 
 1. Operand names are kept; nodes are named for their origin.
-2. Fused activations become nodes; channels-last pictures are transposed around operations.
+2. Fused activations become nodes; channels-last images are transposed around operations.
 3. Outputs that no node produces, or that repeat, are copied.
 4. Dynamic dimensions are named; attributes that depend on them are refused.
 5. Weights are references; keep the IR model alive.

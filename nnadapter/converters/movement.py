@@ -331,7 +331,7 @@ def export_range(write: NodeWriter) -> str:
 
 @exporter("RESHAPE")
 def export_reshape(write: NodeWriter) -> str:
-    """Export RESHAPE as Reshape (21)."""
+    """Export RESHAPE as Reshape (24)."""
     shape = write.operation.shape
     return write.node("Reshape", write.inputs[0], write.integers(*shape), allowzero=1 if 0 in shape else None)
 

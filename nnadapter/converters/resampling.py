@@ -141,7 +141,7 @@ def _resolve_sizes(
 
 
 def _scales_of(dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tuple[float, ...]) -> tuple[float, ...]:
-    """Return 1 if sizes do not change: ONNX Runtime then copies the input, unlike ONNX."""
+    """Return scales, 1 if no size changes: ONNX Runtime then copies the input, unlike ONNX."""
     return (1.0,) * len(scales) if sizes == dimensions else scales
 
 

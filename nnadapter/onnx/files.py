@@ -467,7 +467,7 @@ _ALIGNMENT = 4096
 
 
 def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: int = LARGEST_MESSAGE) -> None:
-    """Write a model to `path` atomically; weights that would exceed `largest` bytes go to `path.data`.
+    """Write a model to `path` atomically; referenced weights go to `path.data` beyond `largest` bytes.
 
     Raises:
         ModelFileError: a file cannot be written, or a weight file cannot be read.

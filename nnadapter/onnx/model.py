@@ -73,7 +73,7 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
 
 @memoize(_FORMS)
 def may_take_types(op_type: str, since_version: int, domain: str, dtypes: tuple[str | None, ...]) -> bool:
-    """Return whether a schema of onnx allows these tensor inputs; None stands for absent or unknown ones."""
+    """Return whether a schema of onnx allows these tensor inputs; None means absent or unknown."""
     try:
         schema = onnx.defs.get_schema(op_type, since_version, domain)
     except onnx.defs.SchemaError:
