@@ -15,24 +15,24 @@ from typing import BinaryIO
 from nnadapter.errors import InvalidOptionError
 
 _OPEN_FILES = Path("/proc/self/fd")
-"""Links to the open files of this process, on Linux."""
+"""Links to open files, on Linux."""
 
 
 def is_special(path: Path) -> bool:
-    """Return True for an existing path that is neither a file nor a folder, such as a device or a pipe."""
+    """Return True for an existing device or pipe."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def check_writable(path: Path, advice: str = "give another path", *, folder: bool = False) -> None:
-    """Check that a path is writable, before starting the work that produces its contents.
+    """Check that a path is writable, before the work.
 
     Args:
-        path: of a file, or with `folder` of a folder for files; need not exist.
-        advice: alternative, for the error.
+        path: of a file, or with `folder` of a folder; need not exist.
+        advice: for the error.
         folder: see `path`.
 
     Raises:
-        InvalidOptionError: the path is not writable.
+        InvalidOptionError: not writable.
     """
     if not folder and is_special(path):
         return
@@ -50,9 +50,7 @@ def check_writable(path: Path, advice: str = "give another path", *, folder: boo
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically: it appears at `path` when complete.
-
-    Special files (`/dev/stdout`, a pipe) are written directly.
+    """Write a file atomically; a device or pipe directly.
 
     Raises:
         OSError: writing failed.
@@ -65,13 +63,12 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically: it replaces `target` when complete, with the same permissions.
+    """Replace `target` atomically, with its permissions.
 
-    On Linux the file has no name until then if the file system allows it, so a killed process leaves no partial file.
+    Where possible, the file has no name until complete, so that a killed process leaves nothing.
 
     Raises:
-        OSError: writing failed, or `target` is a device or a pipe. `target` is unchanged, and no temporary file
-            remains.
+        OSError: writing failed, or `target` is a device or pipe. `target` is unchanged.
     """
     from secrets import token_hex
 
@@ -89,7 +86,7 @@ def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _with_permissions_of(target: Path, write: Callable[[BinaryIO], object]) -> Callable[[BinaryIO], object]:
-    """Wrap `write` to apply the permissions of `target`, if it exists; Windows has none."""
+    """Apply the permissions of `target`, if any."""
     if not target.exists() or not hasattr(os, "fchmod"):
         return write
     mode = S_IMODE(target.stat().st_mode)
@@ -102,7 +99,7 @@ def _with_permissions_of(target: Path, write: Callable[[BinaryIO], object]) -> C
 
 
 def _wrote_nameless(path: Path, write: Callable[[BinaryIO], object]) -> bool:
-    """Write a file that gets its name when complete; return False, without writing, if unsupported."""
+    """Write a file, named when complete; return False if unsupported."""
     if not hasattr(os, "O_TMPFILE") or not _OPEN_FILES.is_dir():
         return False
     try:
@@ -122,7 +119,7 @@ def _open_nameless(folder: str, flags: int) -> int:
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: NNADAPTER_CACHE_DIR or the platform's default. It need not exist."""
+    """Return NNADAPTER_CACHE_DIR or the platform's cache folder; it need not exist."""
     named = os.environ.get("NNADAPTER_CACHE_DIR", "").strip()
     if named:
         return Path(named).expanduser()
@@ -132,18 +129,18 @@ def cache_folder() -> Path:
 
 
 def calibration_file(device: str, options: Mapping[str, object]) -> Path:
-    """Return the calibration file of a device with options that affect speed."""
+    """Return the calibration file of a device and options."""
     digest = sha256(json.dumps(dict(sorted(options.items()))).encode()).hexdigest()[:16]
     return _folder() / f"{_prefix(device)}{digest}.json"
 
 
 def calibrations_of(device: str) -> Sequence[Path]:
-    """Return all calibration files of a device, for any options."""
+    """Return all calibration files of a device."""
     return _list_files(_prefix(device))
 
 
 def calibrations_of_driver(device: str) -> Sequence[Path]:
-    """Return the calibration files of all devices of a device's driver, and of drivers with that name as prefix."""
+    """Return calibration files of a driver, and of drivers with that prefix."""
     return _list_files(f"{_written(device.partition(':')[0])}-")
 
 
@@ -159,10 +156,8 @@ def _folder() -> Path:
 
 
 def _prefix(device: str) -> str:
-    """Return the prefix of a device's calibration files."""
     return f"{_written(device)}-{sha256(device.encode()).hexdigest()[:8]}-"
 
 
 def _written(name: str) -> str:
-    """Return a name with only characters that are safe in file names."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)

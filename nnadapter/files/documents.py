@@ -1,7 +1,6 @@
-"""Strict reading of TOML and JSON: exact types, no unknown fields, and errors with location.
+"""Strict reading of TOML and JSON: exact types, no unknown fields, errors with location.
 
-msgspec converts a document to a type. If it fails, the rules here find the first error: file, entry, key, value,
-expectation and advice. msgspec's own messages are not used, as they name no keys of mappings.
+msgspec converts documents. Its messages name no keys of mappings, so errors are located here.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Fault = tuple[Place, str]
 
 
 class Twice:
-    """Marker for an object with a duplicate key; no type accepts it."""
+    """Object with a duplicate key; no type accepts it."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -40,12 +39,12 @@ class Twice:
 
 
 def explained(document: object, kind: Any) -> Fault:
-    """Return the first error in a document that msgspec does not convert to `kind`."""
+    """Return the first error of a document that msgspec rejects."""
     return next(_faults(document, inspect.type_info(kind)), ((), f"expected something else, got {brief(document)}"))
 
 
 def brief(value: object) -> str:
-    """Return a value in short form for a message."""
+    """Shorten a value for a message."""
     if isinstance(value, (list, tuple, dict)):  # may be too long for a message
         return "an object" if isinstance(value, dict) else f"a list of {len(value)}"
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:  # Python refuses to print very long integers
@@ -55,7 +54,6 @@ def brief(value: object) -> str:
 
 
 def _faults(value: Any, type_info: Any) -> Iterator[Fault]:
-    """Yield the errors of a value of a type, in document order."""
     if isinstance(value, Twice):
         yield (value.key,), str(value)
     elif isinstance(type_info, inspect.UnionType):
@@ -151,9 +149,8 @@ def _nothing(value: object, type_info: object) -> Iterator[Fault]:
 
 
 _LONGEST, _MOST_BITS = 60, 128
-"""Limits of a value in a message: characters, and bits of an integer."""
+"""In messages: characters, and bits of an integer."""
 _LARGEST = 1.7976931348623157e308
-"""Largest float."""
 _KINDS: Mapping[type, tuple[str, Any, Callable[[Any, Any], Iterator[Fault]]]] = {
     inspect.BoolType: ("true or false", bool, _nothing),
     inspect.IntType: ("a whole number", (int,), _of_number),
@@ -168,7 +165,7 @@ _KINDS: Mapping[type, tuple[str, Any, Callable[[Any, Any], Iterator[Fault]]]] = 
     inspect.EnumType: ("a name", object, _of_names),
     inspect.NoneType: ("nothing", NoneType, _nothing),
 }
-"""msgspec type -> name for messages, Python types, and further checks."""
+"""Name for messages, Python types, further checks."""
 
 
 FileError = FaultScriptError | PlanFileError | ReportFileError | RulesError | StoredFileError
@@ -180,7 +177,7 @@ def parse_json(text: str) -> object:
     """Parse JSON; an object with a duplicate key becomes `Twice`.
 
     Raises:
-        ValueError: malformed, or a number is not finite.
+        ValueError: malformed, or not finite.
         RecursionError: nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite)
@@ -188,30 +185,28 @@ def parse_json(text: str) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKind(Generic[Contents]):
-    """File format with its reader."""
+    """File format."""
 
     name: str
-    """Name in messages: `rules file`."""
+    """Such as `rules file`."""
     contents: type[Contents]
-    """Type of the contents, without the header."""
+    """Without the header."""
     error: type[FileError]
-    """Exception for invalid files."""
     advice: str
-    """Advice in errors."""
     header: Mapping[str, object] = field(default_factory=dict)
-    """Top-level keys with required values."""
+    """Required values of top-level keys."""
     upgrade: Callable[[object], object] | None = None
-    """Converts documents of older versions; returns others unchanged."""
+    """Converts older documents."""
     parse: Callable[[str], object] = parse_json
     most_bytes: int = limits.TEXT_BYTES
     hints: Mapping[str, str] = field(default_factory=dict)
-    """Top-level key -> advice if its value, or an item of it, has the wrong type; overrides `advice`."""
+    """Top-level key -> advice for values of the wrong type."""
 
     def read(self, path: str | os.PathLike[str]) -> Contents:
-        """Read a file. CRLF and a byte order mark are accepted.
+        """Read a file; CRLF and a byte order mark are accepted.
 
         Raises:
-            NNAdapterError: `error`; the cause is an OSError if the file is unreadable.
+            NNAdapterError: `error`, caused by an OSError if unreadable.
         """
         file = os.fsdecode(path)
         try:
@@ -228,7 +223,7 @@ class FileKind(Generic[Contents]):
         return self.parsed(text, file)
 
     def parsed(self, text: str, file: str) -> Contents:
-        """Read a text; messages call it `file`.
+        """Read a text; errors call it `file`.
 
         Raises:
             NNAdapterError: `error`.
@@ -272,7 +267,6 @@ class FileKind(Generic[Contents]):
             self.refuse(f"a key holds half of a character: {error.reason}; {self.advice}", file, cause=error)
 
     def refuse(self, problem: str, file: str, place: Place = (), cause: BaseException | None = None) -> NoReturn:
-        """Raise `error`."""
         entry, key = _entry_and_key(place)
         location_parts = [f"{self.name} {file!r}" if file else self.name, entry, key and f"key {key!r}"]
         raise self.error(
@@ -281,11 +275,7 @@ class FileKind(Generic[Contents]):
 
 
 def check_fields(value: msgspec.Struct, error: type[FileError]) -> None:
-    """Check that a value created in Python has the types that a file requires.
-
-    Raises:
-        NNAdapterError: `error`, if it has not.
-    """
+    """Raise `error` unless a value has the types that a file requires."""
     for struct_field in msgspec.structs.fields(value):
         field_value = getattr(value, struct_field.name)
         try:
@@ -311,7 +301,7 @@ def _finite(text: str) -> float:
 
 
 def _entry_and_key(place: Place) -> tuple[str, str]:
-    """Split a path: `("pin", 1, "name")` -> `pin 2`, `name`."""
+    """`("pin", 1, "name")` -> `pin 2`, `name`."""
     *outer, last = place or ("",)
     key, entry = (last, "") if isinstance(last, str) else ("", f" {last + 1}")
     names = (step if isinstance(step, int) or step.isprintable() else repr(step) for step in outer)

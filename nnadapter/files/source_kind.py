@@ -1,4 +1,4 @@
-"""Detection of the kind of a model source, without importing its reader."""
+"""Detection of the kind of a model source, without loading its reader."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from enum import Enum, auto
 
 MAGIC = b"\x89NNA\r\n\x1a\n"
-"""Magic of compiled files. Not text, and damaged by text conversions."""
+"""Of compiled files; damaged by text conversions."""
 PADDLE_ENDINGS = (".json", ".pdmodel", ".pdiparams")
-"""Structure of Paddle 3, structure of Paddle 2, and parameters."""
+"""Structures of Paddle 3 and 2, parameters."""
 PADDLE_OLD_NAME = "__model__"
 """Structure of Paddle 1."""
 
@@ -18,13 +18,13 @@ class SourceKind(Enum):
     """Kind of a model source."""
 
     COMPILED = auto()
-    """A compiled file, or its contents."""
+    """A file or its contents."""
     PADDLE = auto()
-    """A path of a Paddle model, by name or because it is a folder."""
+    """A path: by name, or because it is a folder."""
     MODULE = auto()
-    """A PyTorch module or exported program."""
+    """PyTorch module or exported program."""
     ONNX = auto()
-    """Anything else; the loader reports errors."""
+    """Anything else."""
 
 
 def kind_of(source: object) -> SourceKind:
@@ -43,10 +43,7 @@ def kind_of(source: object) -> SourceKind:
 
 
 def _looked_at(path: str) -> tuple[bool, bytes]:
-    """Return whether a path is a folder, and the first bytes of a regular file.
-
-    Pipes are not read, as they can be read only once.
-    """
+    """Return whether a path is a folder, and the first bytes of a file; pipes can be read only once."""
     try:
         if not os.path.isfile(path):
             return os.path.isdir(path), b""

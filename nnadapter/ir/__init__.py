@@ -3,29 +3,24 @@
 Glossary:
 
     operand       one value of a model
-    operation     one step of a model: a row of the schema table, with inputs, attributes and outputs
-    model         operands, operations, and the lists of input and output operands
+    operation     one step of a model: a row of the schema table
     segment       a part of a model that one device runs
-    type          data type, dimensions, layout and quantization of an operand
-    dimensions    sizes of an operand's axes
+    type          data type, dimensions, layout and quantization
     layout        order of the axes of an image: NCHW or NHWC
-    lifetime      where an operand's contents come from
-    constant      an operand with contents stored in the model
-    temporary     an operand that lives within one run
-    schema        row of the table that defines an operation
-    role          one input position of an operation
-    attribute     a named setting of an operation
-    kind          the type of an attribute
-    variadic      repeatable: one role for one or more operands
-    fuse code     an activation that an operation applies to its own output
-    origin        an ONNX node that an operation implements
-    pads          padding of an image: top, left, bottom, right
-    group         a slice of the channels that a convolution processes separately
-    scale         factor from quantized integers to reals
-    zero point    the quantized integer that means 0
-    text form     a model as lines that can be read and compared
+    lifetime      origin of an operand's contents
+    constant      operand with contents in the model
+    temporary     operand that lives within a run
+    schema        table of the operations
+    role          input position of an operation
+    attribute     named setting of an operation
+    kind          type of an attribute
+    variadic      one role for several operands
+    fuse code     activation that an operation applies to its result
+    origin        ONNX node that an operation implements
+    group         slice of channels that a convolution processes separately
+    text form     a model as lines that can be compared
     symbolic      computed from sizes of dynamic dimensions
-    digest        a hash of contents: equal only if they are
+    digest        hash of contents
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Model builder with type inference, and editor of finished models for passes."""
+"""Model builder with type inference, and model editor for passes."""
 
 from __future__ import annotations
 
@@ -29,18 +29,14 @@ from nnadapter.ir.verification import Inferences, inferred
 
 
 def is_number(index: object) -> bool:
-    """Return True for an int or numpy integer, which may index an operand; bool is excluded."""
+    """Return True for an int or numpy integer, but not bool."""
     return type(index) is int or (isinstance(index, (int, np.integer)) and not isinstance(index, bool))
 
 
 def check_arguments(
     type_: object, inputs: object, attributes: object, *, outputs: object, origins: object, quantized: object
 ) -> None:
-    """Check the Python types of the arguments of `ModelBuilder.add_operation`, without resolving operands.
-
-    Raises:
-        InvalidModelError: an argument has the wrong type.
-    """
+    """Check the Python types of the arguments of `ModelBuilder.add_operation`. Raises InvalidModelError."""
     if not isinstance(type_, str):
         raise InvalidModelError(f"an operation's type is {type_!r}, expected a str such as 'CONV_2D'")
     if type(inputs) is not tuple and (isinstance(inputs, str) or not isinstance(inputs, Iterable)):
@@ -76,11 +72,7 @@ def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type,
 
 
 def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: Sequence[QuantizedType | None]) -> None:
-    """Check that an operation with `count` outputs gets no more names or quantized types than that.
-
-    Raises:
-        InvalidModelError: there are more.
-    """
+    """Raise InvalidModelError if there are more names or quantized types than outputs."""
     for name, entries in (("outputs", outputs), ("quantized", quantized)):
         if len(entries) > count and any(entries[count:]):
             extra = list(entries[count:])
@@ -101,9 +93,9 @@ class ModelBuilder:
         self._inputs: list[int] = []
         self._names: set[str] = set()
         self._made_up: dict[str, int] = {}
-        """Generated name -> operand. A later operand may claim such a name; see `_rename`."""
+        """Generated name -> operand; a later operand may claim the name."""
         self._next = 0
-        """Lower bound of the number in the next generated name."""
+        """Least number for the next generated name."""
         self._inferences = Inferences()
 
     def type_of(self, operand: int) -> OperandType:
@@ -111,25 +103,21 @@ class ModelBuilder:
         return self._operand(operand, "this").type
 
     def value_of(self, operand: int) -> Array | None:
-        """Return the contents of a constant, or None for other operands."""
+        """Return the contents of a constant, or None."""
         return self._operand(operand, "this").value
 
     def add_input(self, name: str, type_: OperandType) -> int:
-        """Add a model input.
-
-        Raises:
-            InvalidModelError: the name is in use, or the type is invalid.
-        """
+        """Add a model input. Raises InvalidModelError for a duplicate name or an invalid type."""
         shared_type = self._inferences.shared(checked_type(name, type_))
         index = self._add(Operand(name, shared_type, Lifetime.MODEL_INPUT))
         self._inputs.append(index)
         return index
 
     def add_constant(self, name: str, value: Array, quantization: Quantization | None = None) -> int:
-        """Add a constant. `value` becomes read-only, and is copied only if it is not contiguous.
+        """Add a constant; `value` is not copied if contiguous.
 
         Raises:
-            InvalidModelError: the name is in use, or `value` is not an array of a supported data type.
+            InvalidModelError: a duplicate name, or not an array of a supported data type.
         """
         if not isinstance(value, np.ndarray):
             raise InvalidModelError(f"constant {name!r} is {type(value).__name__}, expected a numpy array")
@@ -150,20 +138,18 @@ class ModelBuilder:
         origins: Sequence[str] = (),
         quantized: Sequence[QuantizedType | None] = (),
     ) -> tuple[int, ...]:
-        """Add an operation and its output operands, with types from the schema's shape rule.
+        """Add an operation; return its outputs, with types from the schema's shape rule.
 
         Args:
             type_: a row of the schema table, such as `CONV_2D`.
-            inputs: operands by role; `ABSENT` for an omitted optional input before the last one.
+            inputs: operands by role; `ABSENT` for an omitted one before the last.
             attributes: by name; omitted ones take their defaults.
-            outputs: names of the outputs; generated if missing or empty.
-            origins: names of the ONNX nodes that the operation implements.
+            outputs: names; generated if missing or empty.
+            origins: names of the implemented ONNX nodes.
             quantized: data type and quantization by output; None or omitted if not quantized.
 
         Raises:
-            InvalidModelError: unknown type, arguments of the wrong type, operands that do not exist, inputs or
-            attributes
-                that do not fit the schema, or more names or quantized types than outputs.
+            InvalidModelError: unknown type, nonexistent operands, or arguments that do not fit the schema.
         """
         check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantized=quantized)
         inputs = tuple(inputs)
@@ -180,11 +166,11 @@ class ModelBuilder:
         return result_indices
 
     def mark(self) -> tuple[int, int]:
-        """Return a checkpoint for `undo`: the numbers of operands and operations."""
+        """Return a checkpoint for `undo`."""
         return len(self._operands), len(self._operations)
 
     def undo(self, mark: tuple[int, int]) -> None:
-        """Remove all operands and operations added since the checkpoint."""
+        """Remove everything added since the checkpoint."""
         operands, operations = mark
         for operand in self._operands[operands:]:
             self._names.discard(operand.name)
@@ -196,10 +182,10 @@ class ModelBuilder:
             self._inputs.pop()
 
     def finish(self, outputs: Sequence[int]) -> Model:
-        """Return the model with these outputs, in order. Do not use the builder afterwards.
+        """Return the model with these outputs. Do not use the builder afterwards.
 
         Raises:
-            InvalidModelError: an output is not an operand of the model.
+            InvalidModelError: an output is not an operand.
         """
         if isinstance(outputs, str) or not isinstance(outputs, Iterable):
             raise InvalidModelError(f"model outputs are {outputs!r}, expected a list of operands")
@@ -247,7 +233,7 @@ class ModelBuilder:
         return f"%{number}"
 
     def _rename(self, name: str) -> None:
-        """Rename the operand with this generated name, to free the name for the caller."""
+        """Free a generated name for the caller."""
         index = self._made_up.pop(name, None)
         if index is None:
             raise InvalidModelError(f"the model has two operands named {name!r}; names must differ")
@@ -262,11 +248,11 @@ def _is_absent(index: int) -> bool:
 
 
 Origins = tuple[object, ...]
-"""Names, and nested tuples of names; see `flattened`."""
+"""Names, in nested tuples."""
 
 
 def flattened(origins: Origins) -> tuple[str, ...]:
-    """Return the distinct names in order; a shared nested tuple is visited once."""
+    """Return the distinct names in order; shared tuples are visited once."""
     if len(origins) == 1 and type(origins[0]) is str:  # the common case
         return origins  # type: ignore[return-value]
     if all(type(part) is str for part in origins):
@@ -285,46 +271,43 @@ def flattened(origins: Origins) -> tuple[str, ...]:
 
 
 class EditedModel:
-    """Read view of a model under edit. Operands and operations keep their indices."""
+    """Read view of a model under edit; indices do not change."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        """The original model."""
         self.changed = False
-        """True after the first edit."""
         self.types = model.operation_types
-        """Types of all operations, including removed ones."""
+        """Includes types of removed operations."""
         self._operands = list(model.operands)
         self._operations: list[Operation | None] = list(model.operations)
         self._origins: dict[int, Origins] = {}
-        """Origins of operations that were removed, added, or adopted others; the rest keep their own."""
+        """Only for operations that were removed, added or adopted others."""
         self._sequence: Sequence[int] = range(len(model.operations))
-        """Operations in order at the start of the sweep."""
+        """Order at the start of the sweep."""
         self._is_settled = True
-        """True if nothing was added or removed since."""
+        """Nothing was added or removed since."""
         self._placed: dict[int, list[int]] = {}
-        """Index in `_sequence` -> added operations, to be inserted before it."""
+        """Index in `_sequence` -> operations added before it."""
         self._place_of: dict[int, int] = {}
-        """Added operation -> index in `_sequence` before which it is inserted."""
+        """Added operation -> that index."""
         self._places: Mapping[int, int] | None = None
-        """Operation -> index in `_sequence`; computed lazily."""
+        """Operation -> index in `_sequence`; lazy."""
         self._position = 0
         self._alias: dict[int, int] = {}
         self._stale: set[int] = set()
-        """Operations that may read an operand that was substituted since."""
+        """Operations that may read substituted operands."""
         self._consumers: dict[int, dict[int, None]] = {}
-        """Consumers of operands that were queried or edited; others are in `model.consumers`."""
+        """Only for operands that were queried or edited."""
         self._outputs = set(model.outputs)
 
     def order(self) -> Sequence[int]:
-        """Return the present operations in topological order. To add operations, iterate over `sweep` instead."""
+        """Return the operations in topological order. Use `sweep` to add some."""
         if self._is_settled:
             return self._sequence
         operations = self._operations
         return [index for index in self._merged() if operations[index] is not None]
 
     def operation(self, index: int) -> Operation:
-        """Return an operation that was not removed."""
         if index in self._stale:
             self._resolve(index)
         operation = self._operations[index]
@@ -335,41 +318,36 @@ class EditedModel:
         return self._operands[index]
 
     def type_of(self, index: int) -> OperandType:
-        """Return the type of an operand."""
         return self._operands[index].type
 
     def value_of(self, index: int) -> Array | None:
-        """Return the contents of a constant; None for other operands and `ABSENT`."""
+        """Return the contents of a constant, or None."""
         return None if index == ABSENT else self._operands[index].value
 
     def producer(self, operand: int) -> int | None:
-        """Return the operation that produces the operand; None for constants and model inputs."""
         return self._producer.get(operand)
 
     def consumers(self, operand: int) -> Mapping[int, None]:
-        """Return the operations that read the operand, as keys."""
+        """Return the readers, as keys."""
         return self._readers(operand)
 
     def first_reader(self, operand: int) -> int | None:
-        """Return the first operation in order that reads the operand, or None."""
         return min(self._readers(operand), key=self._place, default=None)
 
     def reader_count(self, operand: int) -> int:
-        """Return the number of operations that read the operand."""
         readers = self._consumers.get(operand)
         return len(self.model.consumers.get(operand, ()) if readers is None else readers)
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """The current model outputs, in the model's order."""
+        """Current model outputs."""
         return tuple(map(self._resolved, self.model.outputs))
 
     def is_output(self, operand: int) -> bool:
-        """Return True for a model output."""
         return operand in self._outputs
 
     def _merged(self) -> Sequence[int]:
-        """Return the sequence with added operations, including removed ones."""
+        """Return all operations, including removed ones."""
         if not self._placed:
             return self._sequence
         merged: list[int] = []
@@ -380,7 +358,6 @@ class EditedModel:
         return merged
 
     def _place(self, index: int) -> tuple[int, bool, int]:
-        """Return the sort key of an operation."""
         if index in self._place_of:
             return self._place_of[index], False, index
         if self._places is None:
@@ -388,7 +365,7 @@ class EditedModel:
         return self._places[index], True, index
 
     def _resolve(self, index: int) -> None:
-        """Apply pending substitutions to an operation's inputs; one pass, as there may be many inputs."""
+        """Apply all pending substitutions to the inputs at once, as there may be many."""
         self._stale.discard(index)
         operation = self._operations[index]
         if operation is not None:
@@ -428,10 +405,9 @@ class ModelEditor(EditedModel):
         self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
     def sweep(self, types: Set[str] | None = None) -> Iterator[int]:
-        """Yield the operations in order. Those added meanwhile go before the current one and are not visited.
+        """Yield the operations in order, only those of `types` if given.
 
-        Args:
-            types: types of operations to yield; all by default.
+        Operations added meanwhile go before the current one, and are not visited.
         """
         if types is not None and types.isdisjoint(self.types):
             return
@@ -448,9 +424,9 @@ class ModelEditor(EditedModel):
         self._position = len(sequence)
 
     def derived(self, operand: int, stem: str, function: Callable[[Array], Array]) -> int:
-        """Return a constant computed from another one, memoized by operand and `function`.
+        """Return a constant derived from another one, memoized by operand and `function`.
 
-        A per-tensor quantization carries over.
+        It inherits a per-tensor quantization.
         """
         key = (operand, function)
         if key not in self._derived:
@@ -462,7 +438,7 @@ class ModelEditor(EditedModel):
         return self._derived[key]
 
     def add_constant(self, stem: str, value: Array, quantization: Quantization | None = None) -> int:
-        """Add a constant named `stem`, with a number appended if the name is in use."""
+        """Add a constant with a unique name derived from `stem`."""
         array = applied(freeze, value)
         type_ = OperandType(DataType(dtype_name(array.dtype)), array.shape, quantization=quantization)
         return self._add(Operand(self._unique(stem), type_, Lifetime.CONSTANT, array))
@@ -477,17 +453,15 @@ class ModelEditor(EditedModel):
         names: Sequence[str] = (),
         quantized: Sequence[QuantizedType | None] = (),
     ) -> tuple[int, ...]:
-        """Add an operation before the current one of the sweep, checked and typed by the schema as in `ModelBuilder`.
+        """Add an operation before the current one of the sweep, see `ModelBuilder.add_operation`.
 
         Args:
             type_: a row of the schema table.
             inputs: operands by role.
             attributes: by name; omitted ones take their defaults.
-            origins: operations, removed or not, whose ONNX nodes it implements; the first gives the name.
-            names: names of the outputs, made unique. Unnamed outputs get the name of the operand that they replace, or
-            a
-                generated one after the sweep.
-            quantized: data type and quantization by output; None or omitted if not quantized.
+            origins: operations whose ONNX nodes it implements, possibly removed.
+            names: of the outputs, made unique. Others inherit the name of the operand that they replace.
+            quantized: data type and quantization by output.
 
         Raises:
             InvalidModelError: unknown type, inputs or attributes that do not fit the schema.
@@ -510,7 +484,7 @@ class ModelEditor(EditedModel):
         return result_indices
 
     def remove(self, operations: Sequence[int]) -> None:
-        """Remove operations. The caller must also remove or substitute all readers of their outputs."""
+        """Remove operations. The caller must remove or substitute all readers."""
         for index in operations:
             operation = self.operation(index)
             for operand in operation.inputs:
@@ -522,10 +496,10 @@ class ModelEditor(EditedModel):
         self._is_settled, self.changed = False, True
 
     def replace(self, operations: Sequence[int], results: Sequence[int]) -> None:
-        """Remove `operations` and substitute `results` for the outputs of the first.
+        """Remove `operations`; substitute `results` for the outputs of the first.
 
         Raises:
-            InvalidModelError: the number or the types of `results` do not match those outputs.
+            InvalidModelError: number or types of `results` do not match.
         """
         outputs = self.operation(operations[0]).outputs
         self._check_results(operations[0], results)
@@ -534,15 +508,13 @@ class ModelEditor(EditedModel):
             self.substitute(output, result)
 
     def can_stand_for(self, original: int, replacement: int) -> bool:
-        """Check that `replacement` may replace `original`: only a temporary can take over a model output."""
+        """Return True if `replacement` may replace `original`: only a temporary can become a model output."""
         if not self.is_output(original):
             return True
         return self._operands[replacement].lifetime is Lifetime.TEMPORARY
 
     def substitute(self, original: int, replacement: int) -> None:
-        """Redirect the readers of `original`, and the model's outputs, to `replacement`.
-
-        An unnamed replacement inherits the name.
+        """Redirect readers and model outputs from `original` to `replacement`, which inherits the name if unnamed.
 
         Raises:
             InvalidModelError: the data types or dimensions differ.
@@ -575,11 +547,11 @@ class ModelEditor(EditedModel):
         self.changed = True
 
     def adopt(self, operation: int, origins: Sequence[int]) -> None:
-        """Add the origins of removed operations to an operation."""
+        """Add the origins of removed operations."""
         self._origins[operation] = (self._origins_of(operation), *map(self._origins_of, origins))
 
     def finish(self) -> Model:
-        """Return the edited model, or the original one if nothing changed."""
+        """Return the edited model, or the original if unchanged."""
         if not self.changed:
             return self.model
         self._name_results()
@@ -620,7 +592,6 @@ class ModelEditor(EditedModel):
         return self.operation(index).origins if origins is None else origins
 
     def _name_results(self) -> None:
-        """Generate names for results that got none."""
         for index in sorted(self._unnamed):
             operand = self._operands[index]
             self._operands[index] = Operand(self._unique(f"%{index}"), operand.type, operand.lifetime)

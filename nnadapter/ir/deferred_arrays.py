@@ -1,8 +1,7 @@
 """Deferred arrays, computed when read, and packing and transposition of weights.
 
-A verdict or a report needs only the form of a weight. A `deferrable` function derives the form of its result from the
-forms of its arguments, so that a trace (`ir.derived`) can record the call without executing it. Drivers read the
-contents when they compile.
+Verdicts and reports need only the form of a weight. A `deferrable` function derives it from the forms of its arguments,
+so that traces (`ir.derived`) record calls without executing them.
 """
 
 from __future__ import annotations
@@ -18,25 +17,24 @@ from nnadapter.ir.operand import Array, DataType, freeze
 ArrayForm = tuple[np.dtype[Any], tuple[int, ...]]
 """Data type and dimensions."""
 FormRule = Callable[..., ArrayForm]
-"""Form rule: arrays, of which it reads the form only, and parameters -> form of the result."""
+"""Arrays, parameters -> form of the result, without reading contents."""
 _Function = TypeVar("_Function", bound=Callable[..., Array])
 _deferrals: dict[Callable[..., Any], Deferral] = {}
 
 
 class Deferral(NamedTuple):
-    """Rule for deferring calls of a function."""
+    """Rule for deferring a function."""
 
     form: FormRule
     follows: bool
-    """Defer only if an argument is deferred, since the function is cheap or a no-op on a plain array."""
+    """Defer only if an argument is deferred: the function is cheap on a plain array."""
 
     def applies(self, arrays: Sequence[Any]) -> bool:
-        """Return True if a call with these arguments is deferred."""
         return not self.follows or any(isinstance(array, DeferredArray) for array in arrays)
 
 
 class DeferredArray:
-    """Result of a function that is computed on each read, never cached."""
+    """Result of a function, computed on each read."""
 
     __slots__ = ("__weakref__", "_arrays", "_function", "_parameters", "dtype", "shape")
 
@@ -48,21 +46,19 @@ class DeferredArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contents."""
         return int(np.prod(self.shape, dtype=np.int64)) * int(self.dtype.itemsize)
 
     def contents(self) -> Array:
-        """Compute the array."""
         return self._function(*map(contents_of, self._arrays), **self._parameters)
 
 
 def contents_of(array: Any) -> Any:
-    """Return the array, computing it if deferred."""
+    """Compute the array if deferred."""
     return array.contents() if isinstance(array, DeferredArray) else array
 
 
 def deferrable(form: FormRule, *, follows: bool = False) -> Callable[[_Function], _Function]:
-    """Return a decorator that allows a pure function to be deferred, see `Deferral`."""
+    """Decorate a pure function that may be deferred, see `Deferral`."""
 
     def note(function: _Function) -> _Function:
         _deferrals[function] = Deferral(form, follows)
@@ -77,7 +73,7 @@ def deferral_of(function: Callable[..., Any]) -> Deferral | None:
 
 
 def same_form(array: Array) -> ArrayForm:
-    """Return the form of an array that is only copied or reordered in memory."""
+    """Return the form of an array that is only copied."""
     return array.dtype.newbyteorder("="), array.shape
 
 
@@ -85,7 +81,7 @@ deferrable(same_form, follows=True)(freeze)
 
 
 def pack(array: Array) -> Array:
-    """Return the elements in row-major order, two 4-bit elements to a byte, as uint8."""
+    """Pack 4-bit elements two to a byte, in row-major order."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     nibbles = np.zeros(flat.size + flat.size % 2, np.uint8)
     np.bitwise_and(flat, 15, out=nibbles[: flat.size])
@@ -94,7 +90,7 @@ def pack(array: Array) -> Array:
 
 
 def unpack(packed: Array, dtype: DataType, dimensions: tuple[int, ...]) -> Array:
-    """Return the array that `pack` packed."""
+    """Undo `pack`."""
     nibbles: Array = np.empty(packed.size * 2, np.uint8)
     nibbles[::2], nibbles[1::2] = packed & 15, packed >> 4
     if dtype is DataType.INT4:
@@ -103,7 +99,7 @@ def unpack(packed: Array, dtype: DataType, dimensions: tuple[int, ...]) -> Array
 
 
 _ELEMENTS = 1 << 18
-"""Elements unpacked at a time, so that temporaries stay in cache."""
+"""Elements per step, so that temporaries stay in cache."""
 
 
 def _unpacked_form(
@@ -121,8 +117,8 @@ def unpacked_weight(
     Args:
         weight: [N, blocks, bytes], uint8.
         scale: [N, blocks].
-        zero_point: [N, bytes] of uint8, or [N, blocks] of reals; None for 2 ** (bits - 1).
-        bits: bits of an integer: 2, 4 or 8.
+        zero_point: packed [N, bytes], or reals [N, blocks]; None for 2 ** (bits - 1).
+        bits: 2, 4 or 8.
         block_size: integers per block.
         depth: K; may end within the last block.
     """
@@ -148,7 +144,7 @@ def _points(scale: Array, zero_point: Array | None, bits: int) -> Array:
 
 
 def _integers(packed: Array, bits: int) -> Array:
-    """Return the integers in the bytes of the last axis, lowest bits first."""
+    """Unpack the last axis, lowest bits first."""
     if bits == 8:
         return packed
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -157,7 +153,7 @@ def _integers(packed: Array, bits: int) -> Array:
 
 
 _ROWS = 64
-"""Rows per step, so that reads are sequential and writes stay in cache."""
+"""Rows per step: sequential reads, writes in cache."""
 
 
 def _transposed_form(matrix: Array) -> ArrayForm:
@@ -166,7 +162,7 @@ def _transposed_form(matrix: Array) -> ArrayForm:
 
 @deferrable(_transposed_form)
 def transposed(matrix: Array) -> Array:
-    """Return a matrix [K, N] as a contiguous matrix [N, K]."""
+    """Transpose [K, N] to a contiguous [N, K]."""
     result = np.empty(matrix.shape[::-1], matrix.dtype)
     for start in range(0, len(matrix), _ROWS):
         result[:, start : start + _ROWS] = matrix[start : start + _ROWS].T

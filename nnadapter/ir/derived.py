@@ -1,19 +1,14 @@
-"""Arrays derived from constants: memoized results, and traces that replay with other constants.
+"""Arrays derived from constants: memoized, or traced and replayed with other constants.
 
-Traces of arrays do for contents of constants what `ir.symbolic_numbers` does for sizes, so that a program compiled for
-one set of weights serves others. A trace runs a computation once with traced arrays in place of the constants. It
-records every step, and every answer that the computation depended on. `ArrayTrace.replay` repeats the steps with other
-constants and fails if an answer differs.
+Array traces let a program compiled for one set of weights serve others, like `ir.symbolic_numbers` for sizes. A trace
+records the steps of a computation and the answers that it depended on. `ArrayTrace.replay` repeats the steps with other
+constants and fails if an answer differs. Reading the contents of a traced array guards on them; to avoid that, use
+`applied`, `decided`, `group_key` or `derived`, which also accept plain arrays.
 
-A traced array is deliberately not a numpy array: reading its contents guards on them. Computations that should hold
-for other contents use `applied`, `decided`, `group_key` or `derived`, which also accept plain arrays.
-
-`derived` memoizes results, since a model is lowered again for every new shape while its weights stay. Entries live as
-long as arrays with the same contents, across plans and sessions. Do not pass anything that depends on input shapes:
-entries would pile up. Only read-only arrays are looked up.
-
-Contents are identified by a digest, computed once per array, or by `know_contents`. A result that becomes an argument
-is identified by its own key, so no entry keeps itself alive.
+`derived` memoizes results for as long as arrays with the same contents live. It must not depend on input shapes:
+entries
+would pile up. Contents are identified by a digest or by `know_contents`. Derived arrays are identified by their key, so
+that no entry keeps itself alive.
 """
 
 from __future__ import annotations
@@ -35,23 +30,23 @@ from nnadapter.ir.symbolic_numbers import guard_value, identity_key
 
 _Answer = TypeVar("_Answer")
 _Form = Hashable
-"""Form of a result: data type and dimensions, an empty tuple for None, or a tuple of forms."""
+"""Data type and dimensions, an empty tuple for None, or a tuple of forms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TracedStep:
-    """One call of a function. Its results are appended to the trace's arrays."""
+    """A function call; its results are appended to the trace's arrays."""
 
     function: Callable[..., Any]
     arrays: tuple[int | Array | None, ...]
     """Indices of traced arrays, and plain arrays."""
     parameters: dict[str, Any]
     form: _Form
-    """Expected form of the result; None if the step is a question."""
+    """Expected form; None for a question."""
     deferral: Deferral | None = None
-    """Set if the call is deferred until the contents are read."""
+    """Set if deferred until the contents are read."""
     answer: Hashable = None
-    """Expected answer to a question, which produces no array."""
+    """Expected answer to a question."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,15 +56,12 @@ class _Comparison:
     key: Callable[[Array], Hashable]
     arrays: list[int] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
-    """First array with the same key, for each array."""
+    """First array with the same key, per array."""
     first_array_by_key: dict[Hashable, int] = field(default_factory=dict)
 
 
 class ArrayTrace:
-    """Steps and answers of one computation over constants.
-
-    Arrays are indexed: variables first, then in order of creation.
-    """
+    """Steps and answers of one computation over constants. Variables are numbered first, then results as they occur."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self._values: list[Any] = list(arrays)
@@ -79,21 +71,17 @@ class ArrayTrace:
         self._comparisons: dict[Callable[[Array], Hashable], _Comparison] = {}
 
     def variables(self) -> list[TracedArray]:
-        """Return the constants as traced arrays, in order."""
         return [self._traced(number) for number in range(len(self._variables))]
 
     def finish(self) -> list[Any]:
-        """Release the contents and return them by index, some deferred (`ir.deferred_arrays`).
-
-        Only replays are possible afterwards.
-        """
+        """Release the contents and return them, some deferred. Only replays are possible afterwards."""
         values, self._values = self._values, []
         for comparison in self._comparisons.values():
             comparison.first_array_by_key.clear()
         return values
 
     def replay(self, arrays: Sequence[Array]) -> list[Any] | None:
-        """Return every array by index, computed from other constants; None if an answer would differ."""
+        """Compute every array from other constants; None if an answer differs."""
         if [_form(array) for array in arrays] != self._variables:
             return None
         values: list[Any] = list(arrays)
@@ -118,10 +106,7 @@ class ArrayTrace:
         parameters: dict[str, Any],
         deferral: Deferral | None = None,
     ) -> Any:
-        """Return the result of a function of arrays, at least one of them traced: an array, None, or a tuple of these.
-
-        A deferred call happens when the contents are read.
-        """
+        """Apply a function to arrays, at least one traced; it returns an array, None or a tuple of these."""
         result = _apply(function, list(map(self._value, arrays)), parameters, deferral)
         form = _form(result)
         self._steps.append(_TracedStep(function, tuple(map(_array_number, arrays)), parameters, form, deferral))
@@ -132,7 +117,7 @@ class ArrayTrace:
         return tuple(traced) if isinstance(result, tuple) else traced[0]
 
     def decide(self, function: Callable[..., _Answer], arrays: Sequence[Any], parameters: dict[str, Any]) -> _Answer:
-        """Return the answer of a function about arrays, and guard on it."""
+        """Return a function's answer and guard on it."""
         answer = function(*map(self._contents, arrays), **parameters)
         self._steps.append(
             _TracedStep(function, tuple(map(_array_number, arrays)), parameters, None, answer=cast("Hashable", answer))
@@ -140,14 +125,14 @@ class ArrayTrace:
         return answer
 
     def read_contents(self, array: TracedArray) -> Array:
-        """Return the contents, and guard on them."""
+        """Return the contents and guard on them."""
         contents: Array = contents_of(self._values[array.number])
         if array.number not in self._looked:
             self._looked[array.number] = digest_of(contents)
         return contents
 
     def group_key(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
-        """Return a key that is equal for arrays of this trace with equal `key`; guard on the grouping only."""
+        """Return a key shared by arrays with equal `key`; guard only on the grouping."""
         comparison = self._comparisons.setdefault(key, _Comparison(key))
         first = comparison.first_array_by_key.setdefault(key(contents_of(self._values[array.number])), array.number)
         comparison.arrays.append(array.number)
@@ -173,7 +158,7 @@ def _reading(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TracedArray(NDArrayOperatorsMixin):
-    """Array of a trace. Do not mix traces."""
+    """Array of a trace; reading its contents guards on them."""
 
     __slots__ = ("dtype", "number", "shape", "trace")
 
@@ -189,7 +174,6 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
@@ -201,28 +185,25 @@ class TracedArray(NDArrayOperatorsMixin):
     __bool__, __int__, __float__, __index__ = _reading(bool), _reading(int), _reading(float), _reading(operator.index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return the contents to numpy, guarding on them."""
         return np.asarray(self.trace.read_contents(self), dtype)
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *arrays: Any, **arguments: Any) -> Any:
-        """Compute with the contents, guarding on them."""
         plain = [self.trace.read_contents(array) if isinstance(array, TracedArray) else array for array in arrays]
         return getattr(function, method)(*plain, **arguments)
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the contents, guarding on them."""
         if name.startswith("__"):  # numpy probes dunder names to classify the object
             raise AttributeError(name)
         return getattr(self.trace.read_contents(self), name)
 
 
 def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> Any:
-    """Apply a function to arrays, as one step of the trace if one of them is traced.
+    """Apply a function to arrays, as one step if one of them is traced.
 
     Args:
         function: pure; it returns an array, None, or a tuple of these.
-        arrays: plain or traced; None is passed on.
-        parameters: other arguments; a symbolic size among them is guarded.
+        arrays: plain, traced, or None.
+        parameters: symbolic sizes among them are guarded.
     """
     parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
@@ -232,26 +213,16 @@ def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> An
 
 
 def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -> _Answer:
-    """Return a function's answer about arrays; guard on it if one of them is traced.
-
-    Args:
-        function: pure; its answer must be comparable.
-        arrays: plain or traced; None is passed on.
-        parameters: other arguments; a symbolic size among them is guarded.
-    """
+    """Return a pure function's answer about arrays, guarded if one of them is traced."""
     parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
     return function(*arrays, **parameters) if trace is None else trace.decide(function, arrays, parameters)
 
 
 def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
-    """Return a lookup key that is equal for arrays with equal `key`.
+    """Return a key shared by arrays with equal `key`, a pure function that is always the same object.
 
-    A trace records only the grouping, not the key. Traced and plain arrays never share a key.
-
-    Args:
-        key: pure; always the same object.
-        array: plain or traced.
+    Traces record only the grouping. Traced and plain arrays never share a key.
     """
     return array.trace.group_key(array, key) if isinstance(array, TracedArray) else key(array)
 
@@ -274,7 +245,7 @@ def _array_number(array: Any) -> int | Array | None:
 
 
 def _form(result: Any) -> _Form:
-    """Return the form; an empty tuple for None, as None marks a question."""
+    """Return an empty tuple for None, as None marks a question."""
     if isinstance(result, tuple):
         return tuple(map(_form, result))
     return () if result is None else (dtype_name(result.dtype), result.shape)
@@ -296,8 +267,8 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
 
     Args:
         function: pure; it must not keep or change its arguments.
-        arrays: constants, plain or traced; None is passed on.
-        parameters: other arguments; a symbolic size among them is guarded.
+        arrays: constants, plain or traced, or None.
+        parameters: symbolic sizes among them are guarded.
     """
     parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
@@ -322,13 +293,12 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
 
 
 def know_contents(array: Array, key: Hashable, release: Callable[[], object] | None = None) -> None:
-    """Declare the identity of a read-only array's contents, such as a place in a file, to avoid a digest.
+    """Identify a read-only array's contents, to avoid a digest.
 
     Args:
         array: read-only.
-        key: arrays with equal keys have equal contents.
-        release: called after a derivation, as readers mostly use the result from then on. It must not reference the
-            array.
+        key: equal only for equal contents.
+        release: called after a derivation, which readers mostly use from then on; must not reference `array`.
     """
     _register(array, key).release = release
 
@@ -346,14 +316,13 @@ class _Contents:
 # Arrays may be freed at any time, in any thread, even while a lock is held. Entries are removed by `dict.pop`, called
 # from C with hashes computed in C: it takes no lock and cannot be interrupted.
 _holders: dict[int, tuple[weakref.ref[Array], _Contents]] = {}
-"""id of an array -> its contents."""
+"""By id of the array."""
 _living: dict[Hashable, weakref.ref[_Contents]] = {}
 _results: dict[Hashable, tuple[Any, tuple[weakref.ref[_Contents], ...]]] = {}
-"""Results by key, each alive as long as all contents that it was computed from."""
+"""Each lives as long as all its sources."""
 
 
 def _contents(array: Array) -> _Contents:
-    """Return the identity of the array's contents, computing a digest if unknown."""
     holder = _holders.get(id(array))
     if holder is not None and holder[0]() is array:
         return holder[1]
@@ -361,7 +330,7 @@ def _contents(array: Array) -> _Contents:
 
 
 def _register(array: Array, key: Hashable) -> _Contents:
-    """Record the array's contents; an earlier record wins."""
+    """Record the contents; an earlier record wins."""
     reference = _living.get(key)
     contents = None if reference is None else reference()
     if contents is None:
@@ -372,7 +341,7 @@ def _register(array: Array, key: Hashable) -> _Contents:
 
 
 def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
-    """Store a result as long as all its sources live. If another thread was first, return its result."""
+    """Store a result as long as its sources live; another thread's earlier result wins."""
     for place, array in enumerate(result if isinstance(result, tuple) else (result,)):
         if array is not None:
             _register(array, (key, place))
@@ -381,7 +350,7 @@ def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
 
 
 def _sealed(result: Any, arrays: list[Array]) -> Any:
-    """Return the result as read-only arrays, since they are shared, and copy views of `arrays`, to let those go."""
+    """Make the result read-only; copy views, which would keep `arrays` alive."""
     if isinstance(result, tuple):
         return tuple(_sealed(element, arrays) for element in result)
     if result is None:

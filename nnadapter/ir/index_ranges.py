@@ -1,8 +1,7 @@
-"""Range analysis of indices and lengths: which are proven in range, which can be checked, and which cannot.
+"""Range analysis of indices and lengths, by which engines address memory.
 
-An engine reads and writes memory by indices, so values from the caller must be checked first. The analysis traces each
-index that an operation reads back to its source. It ends at a proof (constants, TopK, ArgMax, NonZero, Range, Clip,
-Mod), at a value that can be checked instead, or at an operation that allows neither.
+Each index is traced back to its source. The analysis ends at a proof (constants, TopK, ArgMax, NonZero, Range, Clip,
+Mod), at a value that can be checked at run time, or at an operation that prevents both.
 """
 
 from __future__ import annotations
@@ -15,52 +14,46 @@ import numpy as np
 from nnadapter.ir.operand import Array
 
 _MOST = 2**31 - 1
-"""Larger bounds are not propagated: arithmetic might overflow."""
+"""Arithmetic on larger bounds might overflow."""
 _REACH, _LEAST_REACH = 32, 1024
-"""Limit of a region's distance from the origin if it is sampled per pixel: in sides of the image, and in pixels."""
+"""Limit of a region's distance from the origin if sampled per pixel, in sides of the image and in pixels."""
 _DEEPEST = 64
-"""Largest number of operations in a proof."""
+"""Longest proof, in operations."""
 
 
 class Size(NamedTuple):
-    """Size of a value along an axis, known only at run time, plus a constant."""
+    """Size of a value at run time, plus a constant."""
 
     value: str
     axis: int
     offset: int = 0
     further_terms: tuple[tuple[str, int], ...] = ()
-    """Further sizes to add: values and axes."""
+    """Further sizes to add."""
 
     @property
     def terms(self) -> tuple[tuple[str, int], ...]:
-        """All added sizes, sorted."""
         return tuple(sorted(((self.value, self.axis), *self.further_terms)))
 
     def plus(self, number: int) -> Size:
-        """Return this size plus a number."""
         return self._replace(offset=self.offset + number)
 
 
 Bound = int | Size
-"""A number, or an expression over sizes of values."""
 
 
 class IndexRange(NamedTuple):
-    """Allowed range of an index, from `low` to `size` - 1 + `high`.
-
-    Starts at `low` - `size` if negative indices count from the end.
-    """
+    """Index range from `low` (less `size` if negative indices count from the end) to `size` - 1 + `high`."""
 
     size: Bound
     counts_back: bool = True
     low: int | None = 0
-    """None if values below the range are clipped later."""
+    """None if clipped later."""
     high: int | None = 0
     exception: int | None = None
-    """One value outside the range that is also allowed."""
+    """Value allowed outside the range."""
 
     def shifted(self, number: int) -> IndexRange:
-        """Return the range of a value to which `number` is added."""
+        """Return the range of a value before `number` is added."""
         return self._replace(
             low=None if self.low is None else self.low - number,
             high=None if self.high is None else self.high - number,
@@ -69,67 +62,66 @@ class IndexRange(NamedTuple):
 
 
 class IndexCheck(NamedTuple):
-    """Range that a value must satisfy when it enters a segment."""
+    """Range to check when a value enters a segment."""
 
     value: str
-    """Name of the value, or of the constant if `interval` is set."""
+    """The value, or the constant if `interval` is set."""
     bounds: tuple[tuple[Bound | None, Bound | None, int | None], ...]
-    """Least and largest value and an exception: for all elements, or for each column of the last axis."""
+    """Least, largest and exceptional value, for all elements or per column of the last axis."""
     reader: str
-    """Description of the operation that reads it."""
     source: str = ""
-    """Model input for which it is checked; empty if the value is not an input."""
+    """Model input that it protects; empty if `value` is not an input."""
     interval: tuple[int, Bound] | None = None
-    """Least and largest element of a constant, compared instead of the value."""
+    """Bounds of a constant, compared instead of the value."""
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Names of the values that determine the range by their sizes."""
+        """Values with sizes in the range."""
         bounds = [*(self.interval or ()), *(bound for low, high, _ in self.bounds for bound in (low, high))]
         return tuple(name for bound in bounds if isinstance(bound, Size) for name, _ in bound.terms)
 
 
 Columns = tuple[IndexRange, ...]
-"""Range of all elements, or one range per column of the last axis."""
+"""Range of all elements, or per column of the last axis."""
 
 
 class Interval(NamedTuple):
-    """Least and largest value of an integer tensor's elements."""
+    """Least and largest value."""
 
     low: int
     high: Bound
 
 
 class View(Protocol):
-    """Interface through which the analysis reads a model."""
+    """The analysis's view of a model."""
 
     def node(self, name: str) -> Reader | None:
-        """Return the operation that produces a value; None for inputs and constants."""
+        """Return the producer; None for inputs and constants."""
 
     def shape(self, name: str) -> Sequence[Any] | None:
-        """Return the dimensions of a value, with a non-int for an unknown one; None if the rank is unknown."""
+        """Return the dimensions, with a non-int for unknown ones; None if the rank is unknown."""
 
     def dtype(self, name: str) -> str | None:
-        """Return the data type of a value."""
+        pass
 
     def constant(self, name: str) -> Array | None:
-        """Return the contents of a constant."""
+        pass
 
     def size(self, name: str, axis: int) -> Bound:
-        """Return the size of a value along an axis."""
+        pass
 
 
 class Reader(NamedTuple):
-    """An operation in ONNX's terms."""
+    """An ONNX node."""
 
     name: str
     kind: str
-    """ONNX operator type, prefixed by domain and colon if the domain is not ONNX's."""
+    """Op type, prefixed by `domain:` if the domain is not ONNX's."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     version: int = 0
-    """ONNX schema version; 0 if irrelevant."""
+    """Schema version; 0 if irrelevant."""
 
     def input(self, position: int) -> str:
         """Return the name of an input, empty if absent."""
@@ -143,18 +135,18 @@ class Use(NamedTuple):
     """Input position."""
     allowed: Columns
     is_memory: bool = True
-    """True if engines address memory with it. Otherwise it affects run time only and is checked only at entry."""
+    """Engines address memory with it. Otherwise it only affects time and is checked only at entry."""
 
 
 class AnalysisEnd(NamedTuple):
-    """An index without a proof, at the value where the analysis ended."""
+    """An unproven index, traced back to `value`."""
 
     value: str
     allowed: Columns
     interval: Interval | None = None
-    """Interval of a constant, if its allowed range depends on sizes known only at run time."""
+    """Interval of a constant, if `allowed` depends on run-time sizes."""
     maker: Reader | None = None
-    """Operation that makes a check impossible; None if the value can be checked."""
+    """Operation that prevents a check, if any."""
 
 
 def _axis(view: View, name: str, reader: Reader, default: int = 0) -> int | None:
@@ -225,7 +217,7 @@ def _roi_align(view: View, reader: Reader) -> list[Use]:
 
 
 def farthest_corner(sides: Sequence[int], scale: float) -> int:
-    """Return how far from the origin a region's corner may be if it is sampled once per pixel of the image."""
+    """Return the largest distance from the origin of a region sampled once per pixel."""
     return int(max([_LEAST_REACH, *(_REACH * side for side in sides)]) / (abs(scale) or 1.0)) + 1
 
 
@@ -306,7 +298,7 @@ def _key_lengths(view: View, reader: Reader) -> list[Use]:
 
 
 def _group_query(view: View, reader: Reader) -> list[Use]:
-    """Return the ranges of key lengths minus one, total length, and positions in the rotary tables."""
+    """Return the ranges of key lengths, total length and rotary positions."""
     past: Bound = view.size(reader.input(3), 2) if reader.input(3) else 0
     steps, total = view.size(reader.input(0), 1), _number(view, reader.input(6))
     most, least = _sum(past, steps), 0
@@ -363,13 +355,13 @@ USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
     "com.microsoft:GatherBlockQuantized": _gather_block,
     "com.microsoft:GatherND": _gather_nd,
 }
-"""Operator -> indices and lengths that it reads, with their ranges."""
+"""Operator -> indices and lengths that it reads."""
 UNCHECKED_BY_HOST = frozenset(["TopK", "RoiAlign", "MaxRoiPool", "com.microsoft:GatherBlockQuantized"])
-"""Operators with indices or counts that ONNX Runtime does not fully check."""
+"""Operators that ONNX Runtime does not fully check."""
 
 
 def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
-    """Yield the indices that an operation reads, with the names of the values."""
+    """Yield the indices that an operation reads, by name."""
     for use in USES[reader.kind](view, reader) if reader.kind in USES else ():
         name = reader.input(use.position)
         if name:
@@ -377,14 +369,7 @@ def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
 
 
 def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], bool]) -> Iterator[AnalysisEnd]:
-    """Yield the sources of an index that are not proven in range.
-
-    Args:
-        view: the model.
-        name: the index.
-        allowed: its range.
-        enters: predicate for values that come from outside, so that they can be checked.
-    """
+    """Yield the unproven sources of an index. `enters` is true for values that can be checked."""
     pending, visited = [(name, allowed)], set[tuple[str, Columns]]()
     while pending:
         current = pending.pop()
@@ -410,10 +395,7 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
 
 
 def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
-    """Return the interval of a value that is a size, or counts up to one; None for other values.
-
-    Only for these is the interval exact, so that it can be checked instead of the value.
-    """
+    """Return the interval of a size, or of a count up to one: it is exact, so it can be checked instead."""
     if reader is None or (reader.kind == "Range" and _number(view, reader.input(2)) != 1):
         return None
     interval = interval_of(view, name) if reader.kind == "Range" or reader.kind in _SCALARS else None
@@ -474,7 +456,7 @@ def _is_within(interval: Interval, allowed: IndexRange) -> bool:
 
 _FULL_RANGE = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 _MOVES = frozenset(["Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"])
-"""Operators that return exactly the elements of the first input."""
+"""Return all elements of the first input."""
 _CHOOSES = frozenset(
     [
         "Gather",
@@ -492,11 +474,11 @@ _CHOOSES = frozenset(
         "MaxPool",
     ]
 )
-"""Operators that return a subset of the first input's elements."""
+"""Return a subset of the first input's elements."""
 
 
 def _input_ranges(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
-    """Return ranges of an operation's inputs that imply a range of its result; None if unknown."""
+    """Return input ranges that imply a range of the result; None if unknown."""
     kind, first = reader.kind, reader.input(0)
     if kind in _MOVES:
         if len(allowed) == 1 or kind == "Identity":
@@ -560,7 +542,7 @@ def _input_range_of_arithmetic(view: View, reader: Reader, allowed: Columns) -> 
 
 
 def _scalar_addend_range(allowed: IndexRange, steps: Array) -> IndexRange:
-    """Return the range of a number whose sums with all `steps` are in range."""
+    """Return the range of a number whose sums with `steps` are in range."""
     low, high = allowed.low, allowed.high
     return allowed._replace(
         low=None if low is None else low - int(steps.min()),
@@ -570,7 +552,7 @@ def _scalar_addend_range(allowed: IndexRange, steps: Array) -> IndexRange:
 
 
 def _input_range_of_where(view: View, reader: Reader, allowed: IndexRange) -> list[tuple[str, Columns]] | None:
-    """Return the range of `i` in `Where(i < 0, i + size, i)`, which normalizes negative indices."""
+    """Return the range of `i` in `Where(i < 0, i + size, i)`."""
     condition, negative = (view.node(reader.input(position)) for position in (0, 1))
     name = reader.input(2)
     if (
@@ -587,7 +569,7 @@ def _input_range_of_where(view: View, reader: Reader, allowed: IndexRange) -> li
 
 
 def _cut(allowed: IndexRange, low: int | None, high: int | None) -> IndexRange:
-    """Return the range of a value before clipping to bounds, if these are in range."""
+    """Return the range of a value before it is clipped to bounds."""
     if low is not None and _is_within(Interval(low, low), allowed):
         allowed = allowed._replace(low=None)
     if high is not None and _is_within(Interval(high, high), allowed._replace(low=None)):
@@ -596,19 +578,19 @@ def _cut(allowed: IndexRange, low: int | None, high: int | None) -> IndexRange:
 
 
 def _number(view: View, name: str) -> int | None:
-    """Return the single number in an integer constant, or None."""
+    """Return the number in a one-element integer constant, or None."""
     array = view.constant(name) if name else None
     return int(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None
 
 
 def interval_of(view: View, name: str, depth: int = 0) -> Interval | None:
-    """Return the interval of an integer value; None if unknown or too large."""
+    """Return the interval of an integer value; None if unknown or large."""
     interval = _wide_interval(view, name, depth)
     return interval if interval is not None and _is_small(interval) else None
 
 
 def _wide_interval(view: View, name: str, depth: int) -> Interval | None:
-    """Return the interval of an integer value, at most the range of its data type."""
+    """Return the interval of an integer value, at most that of its data type."""
     constant = view.constant(name)
     if constant is not None:
         return _of_columns(constant, 1)[0]
@@ -717,7 +699,7 @@ def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
 
 
 def _scalar(view: View, name: str, depth: int) -> Bound | None:
-    """Return the size that a one-element value holds, computed from a shape; None if unknown."""
+    """Return the size in a one-element value, computed from a shape; None if unknown."""
     number = _number(view, name)
     reader = view.node(name)
     if number is not None or reader is None or depth > _DEEPEST:
@@ -748,9 +730,8 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
 
 
 _SCALARS = frozenset(["Cast", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Add", "Sub", "Gather", "Slice"])
-"""Operators that compute sizes from a shape, see `_scalar`."""
 _BOUNDS = frozenset(["Min", "Max", "Clip"])
-"""Operators that bound their result even if an input is unbounded."""
+"""Bounded even for unbounded inputs."""
 _ARITHMETIC = _BOUNDS | {"Add", "Sub", "Mul", "Neg", "Abs", "Div", "Mod", "Sum", "Relu"}
 
 
@@ -794,7 +775,6 @@ def _of_mod(view: View, reader: Reader, first: Interval | None) -> Interval | No
 
 
 def _of_bounds(reader: Reader, inputs: Sequence[Interval | None]) -> Interval | None:
-    """Return the interval of a Clip, Min or Max of integers."""
     if reader.attributes or inputs[0] is None:
         return None
     if reader.kind == "Clip":
@@ -810,7 +790,7 @@ def _of_bounds(reader: Reader, inputs: Sequence[Interval | None]) -> Interval | 
 
 
 def _smallest(intervals: Sequence[Interval]) -> Interval:
-    """Return the interval of the minimum of several values; if upper bounds are not comparable, one of them is used."""
+    """Return the interval of a minimum; of incomparable upper bounds, one is used."""
     highs = [interval.high for interval in intervals]
     numbers = [high for high in highs if isinstance(high, int)]
     sizes = [high for high in highs if isinstance(high, Size)]
@@ -819,7 +799,6 @@ def _smallest(intervals: Sequence[Interval]) -> Interval:
 
 
 def _largest(intervals: Sequence[Interval]) -> Interval:
-    """Return the interval of the maximum of several values."""
     low, highs = max(interval.low for interval in intervals), {interval.high for interval in intervals}
     sizes = [high for high in highs if isinstance(high, Size)]
     numbers = [high for high in highs if isinstance(high, int)]
@@ -830,7 +809,7 @@ def _largest(intervals: Sequence[Interval]) -> Interval:
 
 
 def _of_sum(view: View, reader: Reader, terms: Interval | None) -> Interval | None:
-    """Return the interval of sums along an axis; partial sums for CumSum."""
+    """Return the interval of sums; partial sums for CumSum."""
     axis, shape = _number(view, reader.input(1)), view.shape(reader.input(0))
     if terms is None or axis is None or not shape:
         return None
@@ -843,7 +822,7 @@ def _of_sum(view: View, reader: Reader, terms: Interval | None) -> Interval | No
 
 
 def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] | None:
-    """Return an axis with a separate interval for every index, and these intervals; None if there is none."""
+    """Return an axis with an interval per index, and these; None if there is none."""
     reader = view.node(name)
     if reader is None or depth > _DEEPEST:
         return None
@@ -864,7 +843,7 @@ def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] 
 
 
 def _columns(view: View, name: str, count: int) -> Sequence[Interval | None] | None:
-    """Return the intervals of the elements by column of the last axis."""
+    """Return the intervals by column of the last axis."""
     axis_intervals, shape = _parts(view, name), view.shape(name)
     if (
         axis_intervals is None
@@ -877,7 +856,7 @@ def _columns(view: View, name: str, count: int) -> Sequence[Interval | None] | N
 
 
 def _chosen(view: View, reader: Reader, name: str) -> Interval | None:
-    """Return the interval of a selection along an axis with a separate interval for every index."""
+    """Return the interval of a selection along an axis with an interval per index."""
     axis_intervals = _parts(view, reader.input(0))
     if axis_intervals is None:
         return None

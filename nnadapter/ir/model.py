@@ -1,4 +1,4 @@
-"""Immutable models: operands, operations, inputs and outputs, and submodels."""
+"""Immutable models, and submodels."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from nnadapter.ir.schema import Attributes, AttributeValue
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic
 
 ABSENT = -1
-"""Placeholder in `Operation.inputs` for an absent optional input."""
+"""Placeholder for an absent optional input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation of a model, created by `ModelBuilder.add_operation`.
+    """One operation of a model.
 
     Args:
-        type: a row of the schema table, such as "CONV_2D"; `nnadapter ops --describe CONV_2D` documents it.
-        inputs: indices into `Model.operands` by role; `ABSENT` (-1) for an absent optional input. Trailing absent
-            inputs may be omitted.
-        outputs: indices of the operands that it produces.
-        attributes: every attribute of the row by name, in the row's order, with defaults filled in.
-        origins: names of the ONNX nodes that it implements; the first one determined its position.
+        type: a row of the schema table; `nnadapter ops --describe CONV_2D` documents one.
+        inputs: indices into `Model.operands` by role; `ABSENT` (-1) or, at the end, omitted if absent.
+        outputs: indices of the results.
+        attributes: all attributes of the row, in order, with defaults.
+        origins: names of the implemented ONNX nodes; the first one determined its position.
 
     Operations compare by identity.
     """
@@ -37,7 +36,7 @@ class Operation:
     origins: tuple[str, ...] = ()
 
     def renumbered(self, number: Callable[[int], int], origins: tuple[str, ...] | None = None) -> Operation:
-        """Return a copy with renumbered operands, and with other origins if given."""
+        """Copy with renumbered operands, and other origins if given."""
         return Operation(
             self.type,
             tuple(map(number, self.inputs)),
@@ -48,7 +47,7 @@ class Operation:
 
 
 class Structure:
-    """Hashable key that computes its hash once."""
+    """Key with a cached hash."""
 
     __slots__ = ("_hash", "_held")
 
@@ -57,7 +56,7 @@ class Structure:
         self._hash = hash(key)
 
     def __reduce__(self) -> tuple[type[Structure], tuple[Hashable]]:
-        """Rebuild from the key: hashes of strings differ between processes."""
+        """Recompute the hash: string hashes differ between processes."""
         return Structure, (self._held,)
 
     def __hash__(self) -> int:
@@ -71,18 +70,18 @@ class Structure:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A verified, immutable model. `ModelBuilder` creates it.
+    """An immutable model, created by `ModelBuilder`.
 
     Args:
-        operands: every value. All other fields refer to operands by their index here.
+        operands: all values. Other fields contain indices into it.
         operations: in topological order.
-        inputs: operands that a run reads, in the order of the run's arguments.
-        outputs: operands that a run returns; may contain duplicates and inputs.
-        covarying_number_groups: groups of indices into `ir.structure.numbers` that hold one symbolic size each: a
-            hint for compilers that compile once for many shapes. Empty if unknown.
+        inputs: in the order of a run's arguments.
+        outputs: in the order of a run's results; may contain duplicates and inputs.
+        covarying_number_groups: groups of indices into `ir.structure.numbers` with one symbolic size each: a hint for
+            compilers that compile once for many shapes.
 
-    Models compare by identity; `nnadapter.ir.to_text` compares contents.
-    `nnadapter.ir.definition.by_definition(model, arrays)` is a slow reference implementation.
+    Models compare by identity. `nnadapter.ir.definition.by_definition(model, arrays)` is a slow reference
+    implementation.
     """
 
     operands: tuple[Operand, ...]
@@ -91,15 +90,14 @@ class Model:
     outputs: tuple[int, ...]
     covarying_number_groups: tuple[tuple[int, ...], ...] = ()
     is_verified: bool = field(default=False, init=False, repr=False)
-    """True after `ir.verification.verify`, or if built from verified parts."""
+    """True after `verify`, or if built from verified parts."""
 
     @cached_property
     def operation_count(self) -> int:
-        """Number of operations."""
         return len(self.operations)
 
     def type_of(self, operand: int) -> OperandType | None:
-        """Return the type of an operand, or None for `ABSENT`."""
+        """Return the type of an operand, None for `ABSENT`."""
         return None if operand == ABSENT else self.type_at(operand)
 
     def type_at(self, operand: int) -> OperandType:
@@ -108,10 +106,9 @@ class Model:
 
     @cached_property
     def structure(self) -> Hashable:
-        """Hashable key without names, dimensions, numbers in attributes and contents of constants.
+        """Key that ignores names, dimensions, numbers in attributes and contents of constants.
 
-        Equal for models that differ only in sizes, and for repeated layers. Data types and dimensions of constants
-        count.
+        Equal for models that differ only in sizes. Data types and dimensions of constants count.
         """
         operands = tuple(
             (
@@ -138,19 +135,18 @@ class Model:
     def resized(
         self, operands: tuple[Operand, ...], operations: tuple[Operation, ...], varying: tuple[tuple[int, ...], ...]
     ) -> Model:
-        """Return the model with other dimensions and attribute numbers; shares the structure."""
+        """Replace dimensions and attribute numbers; shares the structure."""
         model = Model(operands, operations, self.inputs, self.outputs, varying)
         model.__dict__["structure"] = self.structure
         return model
 
     def mark_verified(self) -> Model:
-        """Mark the model as verified and return it."""
         object.__setattr__(self, "is_verified", True)
         return self
 
     @cached_property
     def has_dynamic_shapes(self) -> bool:
-        """True if a dimension or attribute is symbolic (`ir.symbolic_numbers`)."""
+        """True if a dimension or attribute is symbolic."""
         return any(SymbolicNumber in map(type, operand.type.dimensions) for operand in self.operands) or any(
             is_symbolic(value) for operation in self.operations for value in operation.attributes.values()
         )
@@ -161,12 +157,12 @@ class Model:
 
     @cached_property
     def producer(self) -> Mapping[int, int]:
-        """Operand -> index of the operation that produces it."""
+        """Operand -> operation."""
         return {operand: index for index, operation in enumerate(self.operations) for operand in operation.outputs}
 
     @cached_property
     def consumers(self) -> Mapping[int, tuple[int, ...]]:
-        """Operand -> indices of the operations that read it, ascending and without duplicates."""
+        """Operand -> distinct operations that read it, ascending."""
         readers_by_operand: dict[int, list[int]] = {}
         for index, operation in enumerate(self.operations):
             for operand in operation.inputs:
@@ -181,7 +177,7 @@ class Model:
 
 
 def is_number(value: object) -> bool:
-    """Return True for a number, which may differ between models with the same structure."""
+    """Return True for a number, which is not part of the structure."""
     return isinstance(value, (int, float, SymbolicNumber)) and not isinstance(value, bool)
 
 
@@ -196,12 +192,10 @@ def _form_of_operation(value: AttributeValue) -> Hashable:
 
 
 def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
-    """Return the model that consists of `operations` only.
+    """Return the model with only `operations`, and the given inputs and outputs.
 
-    1. Operands of the operations keep their order; contents of constants are shared, not copied.
-    2. `inputs` and `outputs` are operands of `model`, in the order that the result lists them.
-    3. Lifetimes are recomputed: operands in `inputs` become model inputs, those in `outputs` model outputs.
-    4. Selecting everything from a verified model returns `model` itself.
+    Operands keep their order, constants share their contents, lifetimes are recomputed. Everything selected from a
+    verified model is `model` itself.
     """
     input_set, output_set = frozenset(inputs), frozenset(outputs)
     chosen = [model.operations[index] for index in operations]
@@ -231,7 +225,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
 def _is_entire_model(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Check that a sound part is everything. Parts drop `covarying_number_groups`, so the model must have none."""
+    """Parts drop `covarying_number_groups`, so a model with groups is never equal to its part."""
     return (
         len(operations) == len(model.operations)
         and len(operands) == len(model.operands)

@@ -1,8 +1,4 @@
-"""Operands of an adapter IR model, their types, and digests of their contents.
-
-Names follow NNAPI and NNAdapter. Data types have the names of numpy and ml_dtypes, so `numpy.dtype(data_type)` is
-the array type.
-"""
+"""Operands, their types, and digests of their contents. Names follow NNAPI and NNAdapter."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 
 
 def array_type_of(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a name, which may come from ml_dtypes."""
+    """Return the numpy dtype of a name, possibly from ml_dtypes."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -32,7 +28,7 @@ def array_type_of(name: str) -> np.dtype[Any]:
 
 
 class DataType(StrEnum):
-    """Element type. Source: NNAdapter's precisions, extended by ONNX's narrow types."""
+    """Element type, named as in numpy and ml_dtypes. Source: NNAdapter's precisions, and ONNX's narrow types."""
 
     BOOL = "bool"
     INT4 = "int4"
@@ -54,23 +50,22 @@ class DataType(StrEnum):
 
     @property
     def itemsize(self) -> float:
-        """Bytes of one element; 0.5 for the 4-bit types, which are stored two to a byte."""
+        """Bytes of one element; 0.5 for 4-bit types."""
         return _ITEMSIZE[self]
 
     @property
     def array_type(self) -> np.dtype[Any]:
-        """Array dtype; 4-bit types take one byte per element."""
+        """Array dtype; one byte per element for 4-bit types."""
         return array_type_of(self.value)
 
     @property
     def is_floating(self) -> bool:
-        """True for a floating-point type."""
         return self in FLOATING
 
 
 _ITEMSIZE = {data_type: ITEMSIZE_OF_DTYPE[data_type.value] for data_type in DataType}
 PACKED = frozenset(data_type for data_type, size in _ITEMSIZE.items() if size < 1)
-"""Types stored two elements to a byte, but one to a byte in arrays; see `ir.deferred_arrays.pack`."""
+"""Stored two elements to a byte, except in arrays; see `ir.deferred_arrays.pack`."""
 FLOATING = frozenset(data_type for data_type in DataType if "float" in data_type)
 INTEGER = frozenset(data_type for data_type in DataType if "int" in data_type)
 NUMERIC = FLOATING | INTEGER
@@ -78,10 +73,10 @@ ANY = frozenset(DataType)
 
 
 class Layout(StrEnum):
-    """Order of the axes of a rank-4 operand in memory. Source: NNADAPTER_NCHW, NNADAPTER_NHWC."""
+    """Order of the axes of an image. Source: NNADAPTER_NCHW, NNADAPTER_NHWC."""
 
     NCHW = "NCHW"
-    """ONNX's order; also the layout of every operand that is not an image."""
+    """Also the layout of operands that are not images."""
     NHWC = "NHWC"
 
 
@@ -96,17 +91,17 @@ class Lifetime(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """Quantization per tensor or per index of one axis: real = scale * (integer - zero_point)."""
+    """Per-tensor or per-axis quantization: real = scale * (integer - zero_point)."""
 
     scale: tuple[float, ...]
-    """One per tensor, or one per index of `axis`."""
+    """One, or one per index of `axis`."""
     zero_point: tuple[int, ...]
     """As many as scales."""
     axis: int | None = None
-    """Axis of the scales; None for per tensor."""
+    """None for per tensor."""
 
     def __post_init__(self) -> None:
-        """Convert numpy numbers and lists. Leave anything that is not a number for `verify` to reject."""
+        """Convert numpy numbers and lists; `verify` rejects anything else."""
         try:
             scale, zero_point = tuple(map(float, self.scale)), tuple(map(int, self.zero_point))
             is_integral = all(point == raw_point for point, raw_point in zip(zero_point, self.zero_point, strict=True))
@@ -120,7 +115,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedType:
-    """Data type and quantization of a quantized result, which no shape rule infers."""
+    """Data type and quantization of a result, which no shape rule infers."""
 
     dtype: DataType
     quantization: Quantization
@@ -132,12 +127,10 @@ class OperandType:
 
     Args:
         dtype: data type of the elements.
-        dimensions: sizes in the order of `layout`; () for a scalar. In a model with dynamic shapes, some are symbolic
+        dimensions: in the order of `layout`; () for a scalar. Dynamic ones are symbolic
             (`nnadapter.ir.symbolic_numbers`).
-        layout: NCHW or NHWC for operands of rank 4, NCHW for all others.
-        quantization: None if the operand is not quantized.
-
-    Types are equal if all four fields are.
+        layout: NHWC only for rank 4.
+        quantization: None if not quantized.
 
     Source: NNAdapterOperandType.
     """
@@ -149,7 +142,7 @@ class OperandType:
 
     @property
     def quantized(self) -> QuantizedType | None:
-        """Data type and quantization together; None if not quantized."""
+        """Data type and quantization; None if not quantized."""
         return None if self.quantization is None else QuantizedType(self.dtype, self.quantization)
 
     @property
@@ -163,17 +156,17 @@ class OperandType:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contents, rounded up to whole bytes."""
+        """Bytes of the contents, rounded up."""
         return int(-(-self.size * round(_ITEMSIZE[self.dtype] * 8) // 8))
 
     def at(self, sizes: Sequence[Any]) -> OperandType:
-        """Return the type with symbolic dimensions replaced; see `ir.symbolic_numbers.substitute_sizes`."""
+        """Replace symbolic dimensions."""
         from nnadapter.ir.symbolic_numbers import substitute_sizes  # most models do not need it
 
         return OperandType(self.dtype, substitute_sizes(self.dimensions, sizes), self.layout, self.quantization)
 
     def __str__(self) -> str:
-        """Return the text form, such as `float32[1, 3, 224, 224]`, with the layout if it is NHWC."""
+        """Return the text form, such as `float32[1, 3, 224, 224]`."""
         layout = "" if self.layout is Layout.NCHW else f" {self.layout.value}"
         return f"{self.dtype.value}{list(self.dimensions)}{layout}"
 
@@ -183,12 +176,10 @@ class Operand:
     """One value of a model, created by `ModelBuilder`.
 
     Args:
-        name: unique in the model; the name of the ONNX value if there is one.
+        name: unique in the model; that of the ONNX value if there is one.
         type: data type, dimensions, layout and quantization.
-        lifetime: `CONSTANT` (contents are in the model), `MODEL_INPUT` (passed to a run), `MODEL_OUTPUT` (returned by a
-            run) or `TEMPORARY` (lives within a run). An input that is also an output is a `MODEL_INPUT`.
-        value: contents of a constant, a read-only array that matches the type; None for other operands. 4-bit elements
-            take one byte each.
+        lifetime: `CONSTANT`, `MODEL_INPUT`, `MODEL_OUTPUT` or `TEMPORARY`. An input that is also an output is an input.
+        value: read-only contents of a constant, one byte per 4-bit element; otherwise None.
 
     Operands compare by identity.
     """
@@ -201,12 +192,12 @@ class Operand:
 
 @memoize(64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype; numpy computes it on each access."""
+    """Return the name of a dtype, which numpy computes on each access."""
     return dtype.name
 
 
 def freeze(array: Array) -> Array:
-    """Return `array` as a read-only, contiguous array in native byte order; copy only if needed."""
+    """Return a read-only, contiguous array in native byte order; copy only if needed."""
     array = np.asarray(array)  # numpy returns scalars instead of arrays of rank 0
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -219,5 +210,5 @@ def freeze(array: Array) -> Array:
 
 
 def digest_of(array: Array) -> str:
-    """Return the SHA-256 of an array's bytes in C order, 64 hexadecimal digits; data type and shape do not count."""
+    """Return the SHA-256 of an array's bytes in C order; data type and shape do not count."""
     return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()

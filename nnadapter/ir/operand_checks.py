@@ -1,7 +1,4 @@
-"""Checks of operand types, quantization and attribute values, without the schema table.
-
-Models may be built by hand without a type checker, so Python types are checked first; later checks rely on them.
-"""
+"""Checks of operand types, quantization and attribute values, without the schema table."""
 
 from __future__ import annotations
 
@@ -20,11 +17,7 @@ from nnadapter.ir.symbolic_numbers import SymbolicNumber
 
 
 def check_well_formed(model: Model) -> None:
-    """Check the Python types of all fields of a model, its operands and operations.
-
-    Raises:
-        InvalidModelError: the first wrong field, with its operand or operation.
-    """
+    """Check the Python types of a handmade model's fields, on which other checks rely. Raises InvalidModelError."""
     for index, operand in enumerate(model.operands):
         _check_operand(index, operand)
     for name, listed in (("input", model.inputs), ("output", model.outputs)):
@@ -66,15 +59,7 @@ def _check_operand(index: int, operand: Operand) -> None:
 
 
 def check_quantization_fields(which: str, quantization: object) -> None:
-    """Check the Python types of a quantization's fields.
-
-    Args:
-        which: name of its owner in messages.
-        quantization: any object.
-
-    Raises:
-        InvalidModelError: it is not a Quantization, or a field has the wrong type.
-    """
+    """Check the Python types of a quantization's fields. Raises InvalidModelError, naming the owner `which`."""
     if not isinstance(quantization, Quantization):
         raise InvalidModelError(f"{which} has quantization {quantization!r}, expected a Quantization")
     for name, values in (("scale", quantization.scale), ("zero_point", quantization.zero_point)):
@@ -127,7 +112,7 @@ _LEAST_SCALE, _LARGEST_SCALE = float(np.finfo(np.float32).smallest_subnormal), f
 
 
 def integer_range(dtype: DataType) -> tuple[int, int]:
-    """Return the smallest and the largest number of an integer data type."""
+    """Return the smallest and the largest integer of a data type."""
     bits = round(dtype.itemsize * 8)
     if dtype.value.startswith("uint"):
         return 0, 2**bits - 1
@@ -135,15 +120,10 @@ def integer_range(dtype: DataType) -> tuple[int, int]:
 
 
 def check_quantization(name: str, type_: OperandType) -> None:
-    """Check the quantization of a type.
+    """Check the quantization of a type. Raises InvalidModelError, naming the owner `name`.
 
-    Args:
-        name: owner of the type in messages.
-        type_: a type with a quantization.
-
-    Raises:
-        InvalidModelError: the data type is not an integer, the axis does not exist, the number of scales or zero points
-            does not match it, a scale is not positive and finite, or a zero point is outside the data type.
+    Requires an integer data type, an existing axis, one positive finite scale per index of it, and as many zero points
+    within the data type.
     """
     quantization = type_.quantization
     assert quantization is not None
@@ -175,16 +155,10 @@ def result_types(
     attributes: Attributes,
     quantized: Sequence[QuantizedType | None] = (),
 ) -> tuple[OperandType, ...]:
-    """Return the types of an operation's outputs: from the shape rule, and from `quantized` for quantized ones.
-
-    Args:
-        schema: the operation's row.
-        types: checked input types by role, None for an absent optional input.
-        attributes: every attribute of the row.
-        quantized: data type and quantization by output; omitted ones are not quantized.
+    """Return the output types: from the shape rule, and from `quantized` (by output) for quantized ones.
 
     Raises:
-        InvalidModelError: the shape rule rejects the inputs, or a result does not fit.
+        InvalidModelError: the inputs or a result do not fit.
     """
     return quantized_results(schema, types, attributes, schema.infer(types, attributes), quantized)
 
@@ -196,19 +170,11 @@ def quantized_results(
     inferred: tuple[OperandType, ...],
     quantized: Sequence[QuantizedType | None],
 ) -> tuple[OperandType, ...]:
-    """Return the inferred types with the data types and quantizations of quantized results.
+    """Add data types and quantizations to the inferred types of quantized results (`quantized`, by output).
 
-    1. If the row has a `quantized` rule, the rule checks the result against the inputs, and the operation computes with
-       real values.
-    2. Otherwise the operation computes with integers. Its integer results may be declared quantized if no input is.
-    3. An input whose data type the operation accepts only as quantized requires a quantized result.
-
-    Args:
-        schema: the operation's row.
-        types: checked input types by role, None for an absent optional input.
-        attributes: every attribute of the row.
-        inferred: types from the shape rule.
-        quantized: data type and quantization by output; omitted ones are not quantized.
+    1. If the row has a `quantized` rule, it checks the result, and the operation computes with real values.
+    2. Otherwise integer results may be declared quantized if no input is.
+    3. Inputs with a data type that is allowed only if quantized require a quantized result.
 
     Raises:
         InvalidModelError: a result does not fit.
@@ -256,7 +222,7 @@ def _check_by_rule(
 
 
 def _check_plain(schema: OperationSchema, types: Sequence[OperandType | None], inferred: OperandType) -> None:
-    """Check a result that is not quantized: no input may have a data type that is allowed only if quantized."""
+    """Reject inputs with data types that are allowed only with a quantized result."""
     if schema.always_quantized:
         raise InvalidModelError(f"{schema.type}: result is not quantized, expected a data type and a quantization")
     if inferred.dtype is DataType.INT32 or schema.quantized is None:
@@ -271,15 +237,10 @@ def _check_plain(schema: OperationSchema, types: Sequence[OperandType | None], i
 
 
 DTYPES = tuple(map(str, DataType))
-"""Names of all data types."""
 
 
 def checked_type(name: str, type_: OperandType) -> OperandType:
-    """Return the operand type of a caller, with fields converted to their declared types.
-
-    Raises:
-        InvalidModelError: it is not an OperandType, a field has the wrong type, or fields contradict each other.
-    """
+    """Return a caller's operand type with converted fields. Raises InvalidModelError."""
     if not isinstance(type_, OperandType):
         raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
     if not is_one_of(DTYPES, type_.dtype):
@@ -302,7 +263,7 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
 
 
 def is_one_of(names: tuple[str, ...], candidate: object) -> bool:
-    """Return True if the candidate is one of the names. Other types, such as arrays, may fail to compare."""
+    """Return True if the candidate is one of the names; arrays may not even compare."""
     return isinstance(candidate, str) and candidate in names
 
 
@@ -313,11 +274,7 @@ def _dimension(size: int) -> int:
 
 
 def check_type(name: str, type_: OperandType) -> None:
-    """Check layout, rank and quantization of an operand type with well-typed fields.
-
-    Raises:
-        InvalidModelError: the layout does not fit the rank, or the quantization is invalid.
-    """
+    """Check layout, rank and quantization. Raises InvalidModelError."""
     if type_.layout is Layout.NHWC and type_.rank != 4:
         raise InvalidModelError(f"operand {name!r} is {type_}, expected rank 4 for layout NHWC")
     if type_.quantization is not None:
@@ -325,11 +282,7 @@ def check_type(name: str, type_: OperandType) -> None:
 
 
 def normalized(kind: AttributeKind, value: object) -> AttributeValue:
-    """Return `value` as a Python value of the kind: numpy numbers become Python numbers, lists and vectors tuples.
-
-    Raises:
-        TypeError: it is of another kind; bool and int do not convert to each other.
-    """
+    """Convert numpy numbers, lists and vectors to Python values of a kind. Raises TypeError; bool is not int."""
     return _NORMALIZE[kind](value)
 
 

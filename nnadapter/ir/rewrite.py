@@ -1,4 +1,4 @@
-"""Rewriting of models: operation patterns, rewrite rules, and passes written as edits."""
+"""Rewriting: operation patterns, rewrite rules, and passes written as edits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from nnadapter.ir.derived import decided
 from nnadapter.process.resources import memoize
 
 COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR", "XOR"])
-"""Operations with two interchangeable inputs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperandPattern:
-    """Pattern of any operand; see `operand`."""
+    """See `operand`."""
 
     name: str
     when: Callable[[Operand], bool] | None = None
@@ -32,7 +31,7 @@ class OperandPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantPattern:
-    """Pattern of a constant; see `constant`."""
+    """See `constant`."""
 
     name: str = ""
     value: float | None = None
@@ -41,14 +40,14 @@ class ConstantPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperationPattern:
-    """Pattern of an operation; see `operation`. Raises at creation if it can never match."""
+    """See `operation`."""
 
     types: frozenset[str]
     inputs: tuple[Pattern, ...] = ()
     name: str = ""
     attributes: Mapping[str, AttributeValue | Callable[[AttributeValue], bool]] = field(default_factory=dict)
     most_operations: int = field(init=False)
-    """Largest number of operations in a match, including the anchor."""
+    """In a match, including the anchor."""
 
     def __post_init__(self) -> None:
         for type_ in sorted(self.types):
@@ -58,7 +57,7 @@ class OperationPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EitherPattern:
-    """Alternatives; see `either`."""
+    """See `either`."""
 
     patterns: tuple[Pattern, ...]
 
@@ -72,31 +71,29 @@ class Match:
     """One match of a pattern."""
 
     operations: tuple[int, ...]
-    """The anchor first, then the others, without duplicates."""
+    """The anchor first, without duplicates."""
     operands: Mapping[str, int]
-    """Operands bound to names."""
     named: Mapping[str, int]
-    """Operations bound to names."""
 
     @property
     def anchor(self) -> int:
-        """Last operation of the match, at which it starts."""
+        """Last operation of the match."""
         return self.operations[0]
 
 
 def operand(name: str, when: Callable[[Operand], bool] | None = None) -> OperandPattern:
-    """Return a pattern of any operand for which `when` is true, bound to `name`."""
+    """Match any operand for which `when` is true, bound to `name`."""
     return OperandPattern(name, when)
 
 
 def constant(
     name: str = "", *, value: float | None = None, when: Callable[[Array], bool] | None = None
 ) -> ConstantPattern:
-    """Return a pattern of a constant, bound to `name` if given.
+    """Match a constant, bound to `name` if given.
 
     Args:
         name: key in `Match.operands`.
-        value: the constant must be one element, this number in its data type, up to one unit in the last place.
+        value: required single element, up to one unit in the last place.
         when: predicate on the contents.
     """
     return ConstantPattern(name, value, when)
@@ -105,17 +102,16 @@ def constant(
 def operation(
     types: Types, *inputs: Pattern, name: str = "", **attributes: AttributeValue | Callable[[AttributeValue], bool]
 ) -> OperationPattern:
-    """Return a pattern of an operation of one of `types`.
+    """Match an operation of one of `types`.
 
     Args:
-        types: one row of the schema table, or several.
-        *inputs: patterns of the first inputs; further inputs are ignored.
-        name: key in `Match.named`; a name that is already bound matches only the same operation.
-        **attributes: expected values, or predicates; floats are compared with a tolerance.
+        types: rows of the schema table.
+        *inputs: patterns of the first inputs.
+        name: key in `Match.named`; repeated names must match the same operation.
+        **attributes: values, or predicates; floats match with a tolerance.
 
     Raises:
-        InvalidModelError: the pattern can never match: unknown type or attribute, impossible attribute value, or too
-            many inputs.
+        InvalidModelError: it could never match.
     """
     return OperationPattern(frozenset((types,) if isinstance(types, str) else types), inputs, name, attributes)
 
@@ -146,12 +142,12 @@ def _check_possible(schema: OperationSchema, pattern: OperationPattern) -> None:
 
 
 def either(*patterns: Pattern) -> EitherPattern:
-    """Return a pattern of alternatives, tried in order."""
+    """Match one of several patterns, tried in order."""
     return EitherPattern(patterns)
 
 
 def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
-    """Return the first match with the operation `index` as anchor, or None."""
+    """Return the first match anchored at `index`, or None."""
     operation_ = editor.operation(index)
     if operation_.type not in pattern.types or not _may_read(editor, pattern, operation_):
         return None
@@ -163,7 +159,7 @@ def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Matc
 
 
 def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operation) -> bool:
-    """Check the types of the inputs' producers: a fast filter before matching."""
+    """Check the types of the inputs' producers first, which is fast."""
     for position, input_pattern in enumerate(pattern.inputs):
         if not isinstance(input_pattern, OperationPattern):
             continue
@@ -177,7 +173,7 @@ def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operati
 
 
 def _may_make(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
-    """Check that an operation of these types produces the operand, and that its readers can all be in the match."""
+    """Check the type of the producer, and that all readers may be in the match."""
     maker = editor.producer(operand)
     if maker is None or editor.operation(maker).type not in types:
         return False
@@ -185,7 +181,7 @@ def _may_make(editor: ModelEditor, operand: int, types: frozenset[str], most_ope
 
 
 def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
-    """Return sets of operation types; a model must contain one of each set for the pattern to match."""
+    """Return sets of operation types; a matching model contains one of each."""
     if isinstance(pattern, OperationPattern):
         return frozenset({pattern.types}).union(*map(required_types, pattern.inputs))
     if isinstance(pattern, EitherPattern):
@@ -194,7 +190,7 @@ def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
 
 
 class _State(NamedTuple):
-    """Bindings of a partial match; the anchor is the first of `operations`."""
+    """Bindings of a partial match."""
 
     operands: dict[str, int]
     named: dict[str, int]
@@ -264,7 +260,7 @@ def _match_operand(editor: ModelEditor, pattern: Pattern, index: int, state: _St
 
 
 def _bound(editor: ModelEditor, pattern: OperandPattern | ConstantPattern, index: int, state: _State) -> _State | None:
-    """Return the state with the operand bound to the pattern; None if it does not match."""
+    """Bind an operand; None if it does not match."""
     if index == ABSENT or not _is_meant(pattern, editor.operand(index)):
         return None
     if not pattern.name:
@@ -286,7 +282,7 @@ def _is_meant(pattern: OperandPattern | ConstantPattern, operand: Operand) -> bo
 
 
 def _is_number(value: Array, dtype: DataType, expected: float) -> bool:
-    """Check one element for `expected`, within one unit in the last place; exactly for narrow types."""
+    """Compare within one unit in the last place; exactly for narrow types."""
     if value.size != 1:
         return False
     number = float(value.reshape(()))
@@ -302,7 +298,7 @@ _PRECISION = {
     DataType.FLOAT16: 2.0**-10,
     DataType.BFLOAT16: 2.0**-7,
 }
-"""Distance from 1 to the next number of the data type."""
+"""Distance from 1 to the next number."""
 
 
 def _attributes_match(pattern: OperationPattern, operation: Operation) -> bool:
@@ -327,15 +323,14 @@ def _attribute_matches(
 
 Parameters = ParamSpec("Parameters")
 Edit = Callable[[ModelEditor], None]
-"""Function that modifies the model in an editor, by its own sweeps."""
+"""Edits a model by its own sweeps."""
 
 
 class EditingPass(Generic[Parameters]):
-    """A pass from model to model that can also edit in a shared editor."""
+    """Pass from model to model that can also use a shared editor."""
 
     def __init__(self, edit: Callable[Concatenate[ModelEditor, Parameters], None]) -> None:
         self.edit = edit
-        """The wrapped function."""
         update_wrapper(self, edit)
         edit_signature = signature(edit)
         model = Parameter("model", Parameter.POSITIONAL_OR_KEYWORD, annotation="Model")
@@ -346,23 +341,22 @@ class EditingPass(Generic[Parameters]):
         return f"<pass {getattr(self.edit, '__name__', self.edit)}>"
 
     def __reduce__(self) -> str:
-        """Pickle by qualified name, as for functions."""
+        """Pickle by name, as for functions."""
         return self.edit.__qualname__
 
     def __call__(self, model: Model, *arguments: Parameters.args, **keywords: Parameters.kwargs) -> Model:
-        """Return the edited model, or the same object if nothing changed."""
         editor = ModelEditor(model)
         self.edit(editor, *arguments, **keywords)
         return editor.finish()
 
 
 def editing(edit: Callable[Concatenate[ModelEditor, Parameters], None]) -> EditingPass[Parameters]:
-    """Turn a function that edits into a pass; use as a decorator."""
+    """Decorate an editing function as a pass."""
     return EditingPass(edit)
 
 
 def edit_of(function: Callable[..., Any]) -> Edit | None:
-    """Return the edit function of a pass, with the arguments of `partial` applied; None for other functions."""
+    """Return the editing function of a pass, with `partial` arguments applied, or None."""
     if isinstance(function, EditingPass):
         return function.edit
     if isinstance(function, partial):
@@ -372,9 +366,9 @@ def edit_of(function: Callable[..., Any]) -> Edit | None:
 
 
 Replacement = Callable[[ModelEditor, Match], Sequence[int] | None]
-"""Replacement of a match: adds operations and returns operands for the anchor's outputs, or None to refuse.
+"""Adds operations; returns operands for the anchor's outputs, or None to refuse before adding anything.
 
-Refuse before adding anything. Pass `origins=match.operations` to new operations, possibly reordered.
+New operations get `origins=match.operations`, possibly reordered.
 """
 
 
@@ -388,13 +382,13 @@ class RewriteRule:
     pattern: OperationPattern
     replacement: Replacement
     required: frozenset[frozenset[str]] = field(init=False)
-    """Sets of operation types; a model must contain one of each. See `required_types`."""
+    """See `required_types`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "required", required_types(self.pattern))
 
     def may_apply(self, types: frozenset[str]) -> bool:
-        """Return True if a model with these operation types can contain a match."""
+        """Return True if a model with these types can contain a match."""
         return _have_one_of_each(types, self.required)
 
 
@@ -407,9 +401,9 @@ def _have_one_of_each(types: frozenset[str], required: frozenset[frozenset[str]]
 def rewrite(model: Model, rules: Sequence[RewriteRule]) -> Model:
     """Apply `rules` in one forward sweep; return the same model if none applies.
 
-    1. At each operation, the first rule in order that applies wins.
-    2. Later matches may include replaced operations, so a foldable chain folds in one sweep.
-    3. An output of the match keeps its name, and remains a model output if it was one.
+    At each operation the first applicable rule wins. Replacements take part in later matches, so chains fold in one
+    sweep.
+    Outputs keep their names.
     """
     editor = ModelEditor(model)
     apply_rules(editor, rules)
@@ -417,7 +411,7 @@ def rewrite(model: Model, rules: Sequence[RewriteRule]) -> Model:
 
 
 def apply_rules(editor: ModelEditor, rules: Sequence[RewriteRule]) -> None:
-    """Apply rules as `rewrite` does, to a model in an editor."""
+    """Apply rules as `rewrite` does, in an editor."""
     types = editor.types
     candidates = _candidates(rules, types)
     if not candidates:
@@ -430,7 +424,7 @@ def apply_rules(editor: ModelEditor, rules: Sequence[RewriteRule]) -> None:
 
 
 def _candidates(rules: Sequence[RewriteRule], types: frozenset[str]) -> Mapping[str, Sequence[RewriteRule]]:
-    """Return the rules that can match in a model with these operation types, by type of the anchor."""
+    """Return the rules that can match, by type of the anchor."""
     rules_by_type: dict[str, list[RewriteRule]] = {}
     for rule in rules:
         if rule.may_apply(types):

@@ -1,4 +1,4 @@
-"""Row types of the schema table: roles, attributes, rules and documentation of an operation."""
+"""Schema rows of operations: roles, attributes, rules and documentation."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Any
 from nnadapter.ir.operand import ANY, Array, DataType, OperandType, Quantization, QuantizedType
 
 AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
-"""Value of an attribute."""
 Attributes = Mapping[str, AttributeValue]
 ShapeRule = Callable[[Sequence[OperandType | None], Attributes], tuple[OperandType, ...]]
-"""Shape rule: types of the inputs (None if absent) and attributes -> types of the outputs. Raises InvalidModelError."""
+"""Input types (None if absent), attributes -> output types. Raises InvalidModelError."""
 FlopsRule = Callable[[Sequence[OperandType | None], Sequence[OperandType], Attributes], int]
-"""FLOP rule: types of inputs and outputs, attributes -> number of FLOPs; a multiply-add counts two."""
+"""Input types, output types, attributes -> FLOPs; a multiply-add counts two."""
 
 Definition = Callable[..., Any]
-"""Reference implementation: input arrays, and attributes as keywords -> output array, or a list of them."""
+"""Input arrays, attributes as keywords -> output array or list."""
 QuantizationRule = Callable[[Sequence[OperandType | None], OperandType, Attributes], None]
-"""Check of input types, quantized result type and attributes for consistency. Raises InvalidModelError."""
+"""Checks input types, a quantized result type and attributes. Raises InvalidModelError."""
 
 
 class AttributeKind(StrEnum):
@@ -40,10 +39,10 @@ class Role:
 
     Args:
         name: such as "filter".
-        dtypes: data types that the operation is defined for, which a device may support in part.
-        optional: the input may be absent.
-        variadic: the last role may take one or more operands.
-        same_dtype_as: name of a role with the same data type.
+        dtypes: data types that the operation is defined for.
+        optional: may be absent.
+        variadic: the last role may take several operands.
+        same_dtype_as: role with the same data type.
     """
 
     name: str
@@ -59,10 +58,10 @@ class Attribute:
 
     Args:
         name: such as "strides".
-        kind: type of the value. Lists are tuples.
-        default: None makes the attribute required.
+        kind: type of the value; lists are tuples.
+        default: None if required.
         choices: allowed strings; () for any.
-        length: required length of a list; None for any.
+        length: of a list; None for any.
     """
 
     name: str
@@ -74,61 +73,58 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """Inputs and attributes of an example. Results are computed, never stored."""
+    """Inputs and attributes of an example; results are always computed."""
 
     inputs: tuple[Array | None, ...]
-    """Arrays by role; None for an absent one."""
+    """By role; None if absent."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Omitted attributes take their defaults."""
     quantizations: tuple[Quantization | None, ...] = ()
-    """Quantizations by input; omitted trailing ones are None."""
+    """By input; omitted trailing ones are None."""
     results: tuple[QuantizedType | None, ...] = ()
-    """Types by output, for quantized results that no shape rule infers."""
+    """By output, if quantized and not inferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationDoc:
-    """Documentation that an implementer of an operation needs, in addition to the schema row."""
+    """Documentation for implementers of an operation, in addition to its schema row."""
 
     summary: str
     """Effect, in one or two sentences."""
     formula: str
-    """Result as a plain-text formula of inputs and attributes."""
+    """Plain-text formula of the result."""
     inputs: Mapping[str, str]
-    """Descriptions by role."""
+    """By role."""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """Descriptions by name."""
+    """By name."""
     outputs: Mapping[str, str]
-    """Descriptions by name."""
+    """By name."""
     example: Example
     traps: tuple[str, ...] = ()
     """Common mistakes, one sentence each."""
     flops: str = ""
-    """FLOP formula in words, unless it is a constant per element."""
+    """FLOPs in words, unless constant per element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSchema:
-    """One row of the schema table: the contract of an operation. `nnadapter.ir.schema_of("CONV_2D")` returns one.
+    """One row of the schema table, such as `nnadapter.ir.schema_of("CONV_2D")`.
 
     Args:
-        type: name of the operation: NNAPI's or NNAdapter's if they have one.
+        type: NNAPI's or NNAdapter's name if there is one.
         inputs: roles, in order.
-        attributes: in the order of `Operation.attributes`.
-        outputs: names of the outputs.
-        variadic_outputs: the single output name covers one or more operands.
+        attributes: in order.
+        outputs: names.
+        variadic_outputs: the only output name covers several operands.
         ranks: smallest and largest rank of the first input.
-        infer: shape rule. It gets the types of the inputs (None if absent) and all attributes, returns the types of the
-            outputs, and raises InvalidModelError for inputs that do not fit.
-        flops: FLOP rule: types of inputs, types of outputs, attributes -> count; a multiply-add counts two.
-        quantized: check of a quantized result. With a check, the operation accepts quantized operands, and computes
-            with their real values if its result is quantized. None: it computes with the integers only.
-        definition: for a custom or external operation, its reference implementation in numpy: input arrays (None if
-            absent, floating-point ones in float64), attributes as keywords -> output array or list of them. It must not
-            write to its inputs. Built-in operations have theirs in `nnadapter.ir.definition`.
+        infer: shape rule; raises InvalidModelError for inputs that do not fit.
+        flops: FLOP rule; a multiply-add counts two.
+        quantized: check of a quantized result. If set, the operation accepts quantized operands and computes with real
+            values if its result is quantized; otherwise it sees integers only.
+        definition: reference implementation in numpy of an external operation: input arrays (None if absent,
+            floating-point ones in float64), attributes as keywords -> output array or list. It must not modify inputs.
         always_quantized: every result is quantized.
-        source: specification of the operation: an NNAPI or NNAdapter code, an ONNX op, a paper.
-        doc: documentation of a custom or external operation. `nnadapter ops --describe` has that of built-in ones.
+        source: specification: an NNAPI or NNAdapter code, an ONNX op, a paper.
+        doc: documentation of an external operation.
     """
 
     type: str

@@ -1,4 +1,4 @@
-"""Symbolic models, their specialization to concrete sizes, and the guarded shapes of a plan."""
+"""Symbolic models, their specialization to concrete sizes, and guarded shapes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nnadapter.process.resources import Cache
 
 
 def numbers(model: Model) -> list[Any]:
-    """Return every dimension and every number in attributes, in an order that the structure determines."""
+    """Return all dimensions and numbers in attributes, in an order that the structure determines."""
     all_numbers: list[Any] = []
     for operand in model.operands:
         all_numbers += operand.type.dimensions
@@ -44,7 +44,7 @@ def numbers(model: Model) -> list[Any]:
 
 
 def with_numbers(model: Model, values: Sequence[Any]) -> Model:
-    """Return the model with other numbers, in the order of `numbers`; unchanged parts are shared."""
+    """Replace the numbers of a model, in the order of `numbers`."""
     source = iter(values)
     operands = tuple(_with_dimensions(operand, source) for operand in model.operands)
     operations = tuple(_with_attributes(operation, source) for operation in model.operations)
@@ -57,7 +57,7 @@ def constants(model: Model) -> list[Array]:
 
 
 def with_constants(model: Model, values: Sequence[Any]) -> Model:
-    """Return the model with other contents of constants, in the order of `constants`."""
+    """Replace the contents of constants, in the order of `constants`."""
     source = iter(values)
     operands = tuple(
         operand if operand.value is None else Operand(operand.name, operand.type, operand.lifetime, next(source))
@@ -70,7 +70,7 @@ _MOST_PARTS = 64
 
 
 class SymbolicModel:
-    """A model with symbolic numbers, specialized for one set of sizes after another."""
+    """Model with symbolic numbers, specialized for many sizes."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -93,7 +93,7 @@ class SymbolicModel:
         self._parts: Cache[Hashable, SymbolicModel] = Cache("parts of traced models", _MOST_PARTS)
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> SymbolicModel:
-        """Return the symbolic submodel, see `ir.model.submodel`; memoized. Selecting everything returns self."""
+        """Return the symbolic submodel, memoized; see `ir.model.submodel`."""
         key = (tuple(operations), tuple(inputs), tuple(outputs))
         cached_part = self._parts.get(key)
         if cached_part is not None:
@@ -102,7 +102,6 @@ class SymbolicModel:
         return self._parts.put(key, self if part.structure == self._model.structure else SymbolicModel(part))
 
     def specialize(self, replay_values: Sequence[Any]) -> Model:
-        """Return the model with the numbers of a replay."""
         operands, operations = list(self._model.operands), list(self._model.operations)
         values = self._values.substitute_sizes(replay_values)
         types = [
@@ -158,45 +157,40 @@ def _with_attributes(operation: Operation, source: Iterator[Any]) -> Operation:
 
 
 def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Return True if all numbers are identical objects; `==` would guard symbolic ones."""
+    """Compare by identity; `==` would guard symbolic numbers."""
     return all(item is other for item, other in zip(first, second, strict=True))
 
 
 InputOutputTypes = tuple[tuple[OperandType, ...], tuple[OperandType, ...]]
-"""Types of a model's inputs, and of its outputs."""
+"""Types of inputs, types of outputs."""
 _INTEGERS = frozenset([int])
-"""Number types with equality that implies identity."""
+"""Equal integers are identical; 0.0 and -0.0 are not."""
 
 
 class Replay:
-    """All numbers of a trace at some sizes, with results that several models share."""
+    """Numbers of a trace at some sizes, with results that several models share."""
 
     def __init__(self, replay_values: Sequence[Any], types: Callable[[], list[OperandType]]) -> None:
         self.replay_values = replay_values
-        """Every number of the trace, by index."""
         self._types = types
         self.places: list[int] = []
-        """Group indices of the models specialized with this replay."""
+        """Group indices of the models specialized so far."""
         self._prepared: dict[Hashable, Any] = {}
 
     @cached_property
     def types(self) -> list[OperandType]:
-        """Specialized types, indexed as by `SpecializationGroup.add`."""
+        """Indexed as by `SpecializationGroup.add`."""
         return self._types()
 
     def prepared(self, key: Hashable, prepare: Callable[[Replay], Any]) -> Any:
-        """Return `prepare(self)`, memoized by key; concurrent callers may compute it twice."""
+        """Memoize `prepare(self)`; concurrent callers may compute it twice."""
         if key not in self._prepared:
             self._prepared[key] = prepare(self)
         return self._prepared[key]
 
 
 class SpecializationGroup:
-    """Models of one trace that are specialized by the same replays.
-
-    Args:
-        models: each leaves its former group for this one.
-    """
+    """Models of one trace, specialized by the same replays. They leave their former groups."""
 
     def __init__(self, models: Sequence[SpecializableModel]) -> None:
         self._models = tuple(map(ref, models))  # weak: models own the group
@@ -211,31 +205,30 @@ class SpecializationGroup:
 
     @property
     def models(self) -> Sequence[SpecializableModel]:
-        """The models that are still alive, in order."""
         return tuple([model for reference in self._models if (model := reference()) is not None])
 
     def add(self, type_: OperandType) -> int:
-        """Return the index of a symbolic type; equal for types that are equal if the guards hold."""
+        """Return the index of a type, shared by types that are equal under the guards."""
         key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
         return self._types.setdefault(key, len(self._types))
 
     def add_sharing_key(self, sharing_key: Hashable) -> Hashable:
-        """Return the interned key, so that comparisons are by identity."""
+        """Intern the key."""
         return self._likenesses.setdefault(sharing_key, sharing_key)
 
     def add_signature(self, inputs: Sequence[Hashable], outputs: Sequence[Hashable]) -> int:
-        """Return the index of a signature; equal for equal types, or equal type indices, of inputs and outputs."""
+        """Return the index of a signature."""
         return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
 
     def at(self, replay_values: Sequence[Any]) -> Replay:
-        """Return the shared replay with these numbers; the latest is cached."""
+        """Return the replay of these numbers; the latest is cached."""
         last = self._last
         if last is None or last.replay_values is not replay_values:
             last = self._last = Replay(replay_values, partial(_types_at, self._types, self._values, replay_values))
         return last
 
     def prepared(self, key: Hashable, prepare: Callable[[SpecializationGroup], Any]) -> Any:
-        """Return `prepare(self)`, memoized by key for all sizes; concurrent callers may compute it twice."""
+        """Memoize `prepare(self)` for all sizes; concurrent callers may compute it twice."""
         if key not in self._prepared:
             self._prepared[key] = prepare(self)
         return self._prepared[key]
@@ -247,11 +240,11 @@ def _types_at(types: Iterable[tuple[Any, ...]], values: Interned, replay_values:
 
 
 class SpecializableModel:
-    """A symbolic model with some inputs that become constants when it is specialized.
+    """Symbolic model in which some inputs become constants when specialized.
 
     Args:
         model: with symbolic numbers.
-        constant_inputs: inputs with contents that follow from sizes.
+        constant_inputs: inputs that follow from sizes.
     """
 
     def __init__(self, model: Model, constant_inputs: Sequence[int] = ()) -> None:
@@ -262,7 +255,7 @@ class SpecializableModel:
         ]
         inputs = tuple(index for index in model.inputs if index not in self.given)
         self.model = Model(tuple(operands), model.operations, inputs, model.outputs)
-        """The model, with those inputs as constants without contents."""
+        """Constant inputs have no contents here."""
         self.traced = SymbolicModel(model)
         self.is_verified = model.is_verified
         self.has_traced_operations = any(map(is_symbolic, _values(model.operations)))
@@ -271,25 +264,21 @@ class SpecializableModel:
         plain = repr([None if isinstance(value, SymbolicNumber) else value for value in every])
         self._take = slot_reader(list(self._traced_numbers))
         self.likeness: Hashable = (self.model.structure, plain)
-        """Key that is equal for models that differ only in names, symbolic numbers and contents of constants."""
+        """Equal for models that differ only in names, symbolic numbers and contents of constants."""
         holds = self.given or any(model_operand.value is not None for model_operand in operands)
         self.kind: Hashable = (self.likeness, self._traced_numbers, object() if holds else None)
-        """Key that is equal for models of one trace that are equal at all sizes, except for names. Unique with
-        constants.
-        """
+        """Equal for models of one trace that differ only in names; unique with constants."""
         self._types: dict[int, int] = {}
-        """Operand with a symbolic type -> index of that type in the group."""
+        """Operand -> index of its symbolic type in the group."""
         SpecializationGroup([self])
 
     group: SpecializationGroup
-    """Group of models that are specialized together; initially only this one."""
+    """Initially only this model."""
     group_index: int
-    """Index in the group."""
     signature_key: int
-    """Key that is equal for models of the group with equal signatures at all sizes."""
+    """Equal for models of the group with equal signatures."""
 
     def join(self, together: SpecializationGroup, place: int) -> None:
-        """Move to another group."""
         self.group, self.group_index = together, place
         self.likeness = together.add_sharing_key(self.likeness)
         operands = enumerate(self.model.operands)
@@ -304,23 +293,22 @@ class SpecializableModel:
         self.signature_key = together.add_signature(inputs, outputs)
 
     def numbers_at(self, replay_values: Sequence[Any]) -> Hashable:
-        """Return a key of the model's symbolic numbers at a replay; distinguishes 1 from 1.0."""
+        """Return the model's symbolic numbers at a replay, as an exact key."""
         model_values = self._take(replay_values)
         return model_values if _INTEGERS.issuperset(map(type, model_values)) else repr(model_values)
 
     def type_at(self, operand: int, replay: Replay) -> OperandType:
-        """Return the type of an operand in a replay."""
         number = self._types.get(operand)
         return self.model.operands[operand].type if number is None else replay.types[number]
 
 
 class SpecializedModel(Model):
-    """A model specialized for some sizes; operands and operations are built lazily.
+    """Model specialized for some sizes; operands and operations are lazy.
 
     Args:
         of: the symbolic model.
         replay_values: every number of a replay.
-        contents: contents of the constant inputs.
+        contents: of the constant inputs.
     """
 
     def __init__(self, of: SpecializableModel, replay_values: Sequence[Any], contents: Mapping[int, Array]) -> None:
@@ -372,7 +360,7 @@ class SpecializedModel(Model):
         return Model(self.operands, self.operations, self.inputs, self.outputs).structure
 
     def program_sharing_key(self) -> Hashable:
-        """Return a key that is equal for models of one replay that differ only in names and contents of constants."""
+        """Return a key that ignores names and contents of constants."""
         shapes = tuple([(value.dtype, value.shape) for value in self.contents.values()])
         return self.of.likeness, self.of.numbers_at(self.replay_values), shapes
 
@@ -380,13 +368,13 @@ class SpecializedModel(Model):
         return self.of.type_at(operand, self.replay)
 
     def prepared(self, key: Hashable, prepare: Callable[[SpecializedModel], Any]) -> Any:
-        """Return `prepare(self)`, memoized by key; concurrent callers may compute it twice."""
+        """Memoize `prepare(self)`; concurrent callers may compute it twice."""
         if key not in self.cached_results:
             self.cached_results[key] = prepare(self)
         return self.cached_results[key]
 
     def prepare_signature(self, key: Hashable, prepare: Callable[[InputOutputTypes], Any]) -> Any:
-        """Return `prepare` of the signature, memoized for all models of a replay with equal signatures."""
+        """Memoize `prepare` of the signature, for all models of a replay."""
         return self.replay.prepared((key, self.of.signature_key), lambda _: prepare(self._signature))
 
     @property
@@ -400,7 +388,7 @@ class SpecializedModel(Model):
         return tuple(map(self.type_at, self.inputs)), tuple(map(self.type_at, self.outputs))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a plain model, without the symbolic one."""
+        """Pickle as a plain model."""
         return _plain, (
             (self.operands, self.operations, self.inputs, self.outputs, self.covarying_number_groups),
             self.is_verified,
@@ -412,7 +400,7 @@ class SpecializedModel(Model):
 
 
 def program_sharing_key_of(model: Model) -> Hashable:
-    """Return a key that is equal for static models that differ only in names and contents of constants."""
+    """Return a key of a static model that ignores names and contents of constants."""
     return (
         model.program_sharing_key() if isinstance(model, SpecializedModel) else (model.structure, repr(numbers(model)))
     )
@@ -429,21 +417,18 @@ def _plain(parts: tuple[Any, ...], is_sound: bool) -> Model:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SymbolicArray:
-    """An array with elements that may be symbolic."""
+    """Array with possibly symbolic elements."""
 
     items: Array
-    """Python numbers and symbolic numbers, dtype `object`."""
+    """Python and symbolic numbers, dtype `object`."""
     dtype: np.dtype[Any]
-    """Data type in the model."""
 
     @classmethod
     def of(cls, array: Array) -> SymbolicArray:
-        """Wrap a plain array."""
         return cls(array.astype(object), array.dtype)
 
     @property
     def is_traced(self) -> bool:
-        """True if an element is symbolic."""
         return any(isinstance(item, SymbolicNumber) for item in self.items.flat)
 
     def plain(self) -> Array:
@@ -458,7 +443,6 @@ class SymbolicArray:
         return self._to_array(list(map(size_hint, self.items.flat)))
 
     def specialize(self, replay_values: Sequence[Any]) -> Array:
-        """Return the contents at the sizes of a replay."""
         return self._to_array(
             [replay_values[item.number] if type(item) is SymbolicNumber else item for item in self.items.flat]
         )
@@ -471,12 +455,11 @@ class SymbolicArray:
 
 @dataclass(frozen=True, eq=False)
 class ShapeDerivedTables:
-    """Operations that compute tables from sizes, as one model."""
+    """Model that computes tables from sizes."""
 
     model: Model
-    """With symbolic numbers."""
     sizes: Mapping[str, SymbolicArray]
-    """Inputs of the model by name, in order."""
+    """Inputs, in order."""
     outputs: tuple[str, ...]
 
     @cached_property
@@ -484,7 +467,6 @@ class ShapeDerivedTables:
         return SymbolicModel(self.model)
 
     def at(self, replay_values: Sequence[Any]) -> dict[str, Array]:
-        """Return the tables at the sizes of a replay."""
         from nnadapter.ir.definition import by_definition  # loads all definitions, and few models have tables
 
         tables = by_definition(
@@ -494,13 +476,7 @@ class ShapeDerivedTables:
 
 
 class ShapeDerivedValues:
-    """Values computed from input shapes, by name.
-
-    Args:
-        names: of all of them.
-        sizes: single sizes and shapes.
-        tables: computation of the others; None if there are none.
-    """
+    """Values computed from input shapes, by name: `sizes` directly, the others by `tables`."""
 
     def __init__(
         self, names: Iterable[str], sizes: Mapping[str, SymbolicArray], tables: ShapeDerivedTables | None
@@ -510,7 +486,7 @@ class ShapeDerivedValues:
 
     @cached_property
     def numbers(self) -> frozenset[int]:
-        """Indices of the trace's numbers that determine the values."""
+        """Numbers of the trace that determine the values."""
         tables = self.tables
         arrays = (*self.sizes.values(), *(tables.sizes.values() if tables is not None else ()))
         items = (item for array in arrays for item in array.items.flat)
@@ -518,10 +494,10 @@ class ShapeDerivedValues:
         return frozenset(value.number for value in (*of_tables, *items) if isinstance(value, SymbolicNumber))
 
     def at(self, replay_values: Sequence[Any]) -> Mapping[str, Array]:
-        """Return the values at the sizes of a replay; the latest result is cached.
+        """Return the values at a replay; the latest are cached.
 
         Raises:
-            OverflowError: a size does not fit the model's data type.
+            OverflowError: a size does not fit its data type.
         """
         last = self._last
         if last is not None and last[0] is replay_values:
@@ -553,13 +529,7 @@ _SIGNS: Mapping[Callable[..., Any], str] = MappingProxyType(
 
 
 def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str]) -> str:
-    """Return a short description of a guard that other variables violate; empty if all guards hold.
-
-    Args:
-        trace: the trace with the guards.
-        variables: values as for `SymbolicTrace.replay`.
-        names: names of the variables.
-    """
+    """Describe a guard that other variables violate; empty if all hold. `names` are the variables' names."""
     steps = trace.steps
     values = _computed(steps, variables)
     if values is None:
@@ -573,7 +543,7 @@ def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str])
 
 
 def _computed(steps: Sequence[Step], variables: Sequence[int]) -> list[Any] | None:
-    """Return every number for other variables; None if one cannot be computed."""
+    """Compute every number for other variables; None if impossible."""
     values: list[Any] = list(variables)
     try:
         for function, first, second in steps:
@@ -600,7 +570,7 @@ def _text(steps: Sequence[Step], number: int, names: Sequence[str], depth: int =
 
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Shapes by input name."""
+"""By input name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -608,10 +578,10 @@ class GuardedShapes:
     """Input shapes for which the guards of one plan hold."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """Dimensions by input, symbolic if dynamic."""
+    """By input; symbolic if dynamic."""
     trace: SymbolicTrace
     contents: ShapeDerivedValues
-    """Shape-derived values that segments read in every run."""
+    """For every run."""
 
     @cached_property
     def _dimensions(self) -> DynamicDimensions:
@@ -623,16 +593,15 @@ class GuardedShapes:
         return None if variables is None else self.trace.replay(variables)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Return whether the guards hold at these shapes, and every number there."""
+        """Return whether the guards hold, and every number."""
         sizes = self.sizes(shapes)
         return sizes is not None, sizes
 
     def shape_derived_values_at(self, sizes: Sequence[Any]) -> Mapping[str, Array]:
-        """Return the shape-derived values at these sizes."""
         return self.contents.at(sizes)
 
     def failed_guard(self, shapes: Shapes) -> str:
-        """Return a short description of a guard that these shapes violate; empty if all hold."""
+        """Describe a guard that these shapes violate; empty if all hold."""
         variables = self._dimensions.variables(shapes)
         if variables is None:
             return "another number of dimensions, or sizes that the model fixes"
@@ -646,11 +615,7 @@ class GuardedShapes:
 
 
 class DynamicDimensions:
-    """Positions of the dynamic dimensions of a model's inputs, precomputed since every new shape needs them.
-
-    Args:
-        traced: dimensions by input, symbolic if dynamic.
-    """
+    """Positions of the dynamic dimensions of a model's inputs, precomputed for fast lookups."""
 
     def __init__(self, traced: Mapping[str, tuple[Any, ...]]) -> None:
         self._names, self._ranks = tuple(traced), list(map(len, traced.values()))
@@ -660,7 +625,7 @@ class DynamicDimensions:
         self._expected = self._others(every)
 
     def variables(self, shapes: Shapes) -> Sequence[int] | None:
-        """Return the sizes of the dynamic dimensions; None if rank, names or a static dimension differ."""
+        """Return the dynamic sizes; None if names, ranks or static dimensions differ."""
         input_shapes: list[Any] = list(map(shapes.get, self._names))
         if len(shapes) != len(input_shapes) or None in input_shapes or list(map(len, input_shapes)) != self._ranks:
             return None

@@ -1,4 +1,4 @@
-"""Symbolic numbers: sizes that record their computation in a trace, with guards, and the functions that traces use."""
+"""Symbolic numbers: sizes that record how they were computed in a trace, with guards."""
 
 from __future__ import annotations
 
@@ -13,37 +13,36 @@ from typing import Any, cast
 import numpy as np
 
 Function = Callable[..., Any]
-"""A function of one or two numbers."""
 
 
 def to_integer(value: float, _: object) -> int:
-    """Return the number truncated to an integer."""
+    """Truncate to an integer."""
     return int(value)
 
 
 def to_float32(value: float, _: object) -> float:
-    """Return the number rounded to float32."""
+    """Round to float32."""
     return float(np.float32(value))
 
 
 def to_float64(value: float, _: object) -> float:
-    """Return the number as a float."""
+    """Convert to float."""
     return float(value)
 
 
 def quotient_of_integers(first: int, second: int) -> int:
-    """Return the quotient rounded towards zero, as in C."""
+    """Divide, rounding towards zero as in C."""
     quotient = abs(first) // abs(second)
     return quotient if (first < 0) == (second < 0) else -quotient
 
 
 def quotient_of_sizes(size: float, dimension: float) -> float:
-    """Return the quotient in float32, the precision of Resize scales."""
+    """Divide in float32, the precision of Resize scales."""
     return float(np.float32(size) / np.float32(dimension))
 
 
 def scaled_size(size: int, scale: float) -> int:
-    """Return floor(size * scale) in float32, the precision of scales. Source: ONNX Resize-11."""
+    """Return floor(size * scale) in float32. Source: ONNX Resize-11."""
     return int(np.floor(np.float32(size) * np.float32(scale)))
 
 
@@ -58,7 +57,7 @@ def ceil_of(value: float, _: object) -> float:
 
 
 def rounded_of(value: float, _: object) -> float:
-    """Return the nearest whole number, as a float; ties go to even."""
+    """Round half to even, as a float."""
     return float(round(value))
 
 
@@ -81,12 +80,11 @@ IN_FLOAT32: Mapping[Function, Function] = MappingProxyType(
         for function in (operator.add, operator.sub, operator.mul, operator.truediv, max, min)
     }
 )
-"""Binary functions -> their float32 versions."""
 
 UNARY: Mapping[str, Function] = MappingProxyType(
     {"neg": operator.neg, "abs": abs, "floor": math.floor, "ceil": math.ceil}
 )
-"""Unary functions by their names in files."""
+"""By name in files."""
 BINARY: Mapping[str, Function] = MappingProxyType(
     {
         **{
@@ -110,19 +108,18 @@ BINARY: Mapping[str, Function] = MappingProxyType(
         "root_of": root_of,
     }
 )  # fmt: skip
-"""Binary functions by their names in files."""
+"""By name in files."""
 
 
 Step = tuple[Callable[..., Any], int, int]
-"""A function and the indices of its operands among earlier values; the second is -1 for a unary function."""
+"""A function and the indices of its operands; the second is -1 for a unary function."""
 SlotReader = Callable[[Sequence[Any]], tuple[Any, ...]]
 _NONE = -1
-"""Index of an absent operand."""
 _EQUALITIES = ((operator.eq, True), (operator.ne, False))
 _NEUTRAL: Mapping[Callable[..., Any], tuple[int, tuple[int, ...]]] = MappingProxyType(
     {operator.add: (0, (0, 1)), operator.sub: (0, (1,)), operator.mul: (1, (0, 1)), operator.floordiv: (1, (1,))}
 )
-"""Function -> its neutral integer, and the operand positions at which it is neutral."""
+"""Function -> neutral integer, and the operand positions at which it is neutral."""
 
 
 class Constant:
@@ -139,28 +136,23 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """Simplified steps of a trace. Slots hold variables first, then constants, then results of steps."""
+    """Simplified trace. Slots hold variables, then constants, then results of steps."""
 
     constants: Sequence[Any]
     steps: Sequence[Step]
-    """Steps with results that other steps read."""
+    """Steps that other steps read."""
     ends: Sequence[tuple[Callable[..., Any], Sequence[SlotReader]]]
-    """Functions of values that only guards read, with operand columns. Mostly comparisons; one `map` per function does
-    all.
-    """
+    """Other steps, mostly comparisons: grouped by function, so that one `map` computes them all."""
     checked: SlotReader
-    """Reader of the guarded values."""
     expected: SlotReader
-    """Reader of the values that they must equal."""
     every: SlotReader
-    """Reader of the value of every number in the trace."""
+    """Reads every number of the trace."""
     constant_flags: Sequence[bool]
-    """True for numbers that the guards make constant."""
     representatives: Sequence[int]
-    """Index of the first number that equals this one if the guards hold, possibly itself."""
+    """First number that equals this one under the guards, possibly itself."""
 
     def __call__(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
-        """Return every number for these variables; None if a guard fails or a number cannot be computed."""
+        """Return every number for these variables; None if a guard fails or a computation raises."""
         values: list[Any] = [*variables, *self.constants]
         try:
             for function, first, second in self.steps:
@@ -173,13 +165,13 @@ class Replay:
 
 
 def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]) -> Replay:
-    """Simplify the steps of a trace.
+    """Simplify a trace.
 
     Args:
         variables: how many there are.
-        steps: computations of all numbers after the variables.
+        steps: of all numbers after the variables.
         answers: guards: number -> required value.
-        values: value of every number at the traced sizes.
+        values: of every number at the traced sizes.
     """
     return _Simplifier(variables, steps, answers, values).replay()
 
@@ -187,7 +179,7 @@ def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any],
 class _Simplifier:
     """Common subexpression elimination and constant folding under guards.
 
-    Slots of constants are negative and below -1 until their count is known.
+    Slots of constants are below -1 until their count is known.
     """
 
     def __init__(
@@ -197,19 +189,19 @@ class _Simplifier:
         self._constants: list[Any] = []
         self._constant_slots: dict[object, int] = {}
         self._first = list(range(len(values)))
-        """Union-find: number -> an earlier number that a guard makes equal, or itself."""
+        """Union-find: number -> an earlier equal number, or itself."""
         self._sums = self._sums_of_whole_numbers()
-        """Root number -> operand pairs of the integer sums that equal it."""
+        """Root -> operand pairs of the sums that equal it."""
         self._following: list[tuple[int, int]] = []
-        """Equalities from guards, and those that follow from equal sums, without redundant ones."""
+        """Equalities from guards and from equal sums, without redundant ones."""
         self._fixed: dict[int, int] = {}
-        """Root number -> slot of the constant that it equals."""
+        """Root -> slot of the constant that it equals."""
         self._own: list[int] = []
-        """Number -> slot of the result of its own step."""
+        """Number -> slot of its own step."""
         self._made: dict[Step, int] = {}
         self._checks: dict[tuple[int, int], None] = {}
         self._places: dict[int, int] = {}
-        """Temporary slot of a step -> final slot."""
+        """Temporary slot -> final slot."""
 
     def replay(self) -> Replay:
         for number, answer in self._answers.items():
@@ -235,7 +227,7 @@ class _Simplifier:
         )
 
     def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[SlotReader]]]]:
-        """Return the steps that others read and, grouped by function, the others; assign their final slots."""
+        """Return steps that others read and, grouped by function, the others; assign final slots."""
         read = {operand for _, first, second in self._made for operand in (first, second)}
         last: dict[tuple[object, bool], list[tuple[Step, int]]] = {}
         for step, slot in self._made.items():
@@ -256,7 +248,6 @@ class _Simplifier:
         return steps, ends
 
     def _join(self, number: int, answer: Any) -> None:
-        """Record the equality that a guard implies."""
         equal = self._equal(number, answer)
         if equal is not None:
             self._unite(*equal)
@@ -264,7 +255,7 @@ class _Simplifier:
             self._fixed.setdefault(self._root(number), self._constant(answer))
 
     def _equal(self, number: int, answer: Any) -> tuple[int, int] | None:
-        """Return the two integers that a guard makes equal, if any."""
+        """Return the integers that a guard makes equal, if any."""
         if number < self._variables:
             return None
         function, first, second = self._steps[number - self._variables]
@@ -289,7 +280,7 @@ class _Simplifier:
             pending += self._other_parts(first, second)
 
     def _other_parts(self, first: int, second: int) -> list[tuple[int, int]]:
-        """Merge the sums of two equal numbers; return the equalities that follow, as x + a == x + b implies a == b."""
+        """Merge the sums of equal numbers; return new equalities: x + a == x + b implies a == b."""
         sums, more = self._sums.get(first, []), self._sums.pop(second, [])
         self._sums[first] = [*sums, *more]
         return [
@@ -330,12 +321,10 @@ class _Simplifier:
         return number
 
     def _slot_of(self, number: int) -> int:
-        """Return the slot to read for a number."""
         root = self._root(number)
         return self._fixed.get(root, self._own[root])
 
     def _slot(self, number: int) -> int:
-        """Return the slot of a step's result."""
         function, first, second = self._steps[number - self._variables]
         if isinstance(function, Constant):
             return self._constant(function.value)
@@ -351,7 +340,7 @@ class _Simplifier:
         return self._made.setdefault(step, self._variables + len(self._made))
 
     def _unchanged_operand(self, function: Callable[..., Any], operands: Sequence[int], number: int) -> int | None:
-        """Return the operand that a step leaves unchanged, such as x in x + 0, if any."""
+        """Return the operand that a step returns unchanged, such as x in x + 0."""
         neutral, places = _NEUTRAL.get(function, (None, ()))
         if neutral is None or type(self._values[number]) is not int:
             return None
@@ -367,7 +356,7 @@ class _Simplifier:
             self._checks[sign, self._constant(_sign(answer))] = None
 
     def _answer_slot(self, number: int) -> int:
-        """Return the slot that has the number's value if the guards hold."""
+        """Return the slot with the number's value under the guards."""
         return self._constant(self._answers[number]) if number in self._answers else self._slot_of(number)
 
     def _constant(self, value: Any) -> int:
@@ -377,7 +366,6 @@ class _Simplifier:
         return slot
 
     def _final(self, slot: int) -> int:
-        """Return the final slot, after constants are counted and steps are ordered."""
         if slot < _NONE:
             return self._variables + _NONE - 1 - slot
         return self._places.get(slot, slot)
@@ -388,7 +376,7 @@ def _sign(number: float) -> float:
 
 
 def _joining(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the equal pairs that do not follow from earlier pairs."""
+    """Drop pairs that follow from earlier ones."""
     roots: dict[int, int] = {}
 
     def root(slot: int) -> int:
@@ -406,12 +394,12 @@ def _joining(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def exactly(number: object) -> object:
-    """Return an exact key: it differs for 1 and 1.0 and for 0.0 and -0.0, and is equal for NaNs."""
+    """Return a key that differs for 1 and 1.0 and for 0.0 and -0.0, but equals for NaNs."""
     return repr(number) if isinstance(number, float) else (type(number), number)
 
 
 def slot_reader(slots: Sequence[int]) -> SlotReader:
-    """Return a function that reads some slots as a tuple."""
+    """Return a function that reads slots as a tuple."""
     if len(slots) > 1:
         return operator.itemgetter(*slots)
     return lambda values: tuple([values[slot] for slot in slots])
@@ -419,11 +407,10 @@ def slot_reader(slots: Sequence[int]) -> SlotReader:
 
 _PLAIN = (int, float)
 _UNTRACED = frozenset((int, float, bool, str))
-"""Types that are not and do not contain symbolic numbers."""
 
 
 class SymbolicTrace:
-    """Steps and guards of one computation. Numbers are indexed: variables first, then in order of creation."""
+    """Steps and guards of one computation. Variables are numbered first, then results as they occur."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -432,15 +419,11 @@ class SymbolicTrace:
         self._known: dict[object, int] = {}
         self._answers: dict[int, Any] = {}
         self._replay: tuple[int, int, Replay] | None = None
-        """Number of steps, number of guards, and the replay simplified for them."""
+        """Numbers of steps and guards when simplified, and the result."""
 
     @classmethod
     def of(cls, variables: Sequence[int], steps: Sequence[Step], answers: Mapping[int, Any]) -> SymbolicTrace:
-        """Return a trace with these variables, steps and guards.
-
-        Raises:
-            ArithmeticError, ValueError, TypeError: a step cannot be computed.
-        """
+        """Rebuild a trace. Raises ArithmeticError, ValueError or TypeError if a step fails."""
         trace = cls()
         for variable in variables:
             trace.variable(variable)
@@ -455,22 +438,19 @@ class SymbolicTrace:
     def __reduce__(
         self,
     ) -> tuple[Callable[..., SymbolicTrace], tuple[Sequence[int], Sequence[Step], Mapping[int, Any]]]:
-        """Pickle variables, steps and guards."""
         return SymbolicTrace.of, (self.variables, self.steps, dict(self._answers))
 
     @property
     def variables(self) -> Sequence[int]:
-        """The traced sizes."""
         return tuple(self._values[: self._variables])
 
     @property
     def count(self) -> int:
-        """Number of numbers."""
         return len(self._values)
 
     @property
     def steps(self) -> Sequence[Step]:
-        """Computations of the numbers after the variables, one each."""
+        """Computations of the numbers after the variables."""
         return tuple(self._steps)
 
     @property
@@ -479,7 +459,7 @@ class SymbolicTrace:
         return MappingProxyType(self._answers)
 
     def variable(self, value: int) -> SymbolicNumber:
-        """Return a new variable. All variables must be created before any step."""
+        """Add a variable; only allowed before the first step."""
         assert not self._steps, "variables come before everything that is made of them"
         self._variables += 1
         return SymbolicNumber(self, self._add(None, value))
@@ -490,7 +470,7 @@ class SymbolicTrace:
         return self._shortened()(variables)
 
     def representative(self, number: int) -> int:
-        """Return the first number that equals this one if the guards hold."""
+        """Return the first number that equals this one under the guards."""
         return self._shortened().representatives[number]
 
     def is_constant(self, number: int) -> bool:
@@ -498,7 +478,7 @@ class SymbolicTrace:
         return self._shortened().constant_flags[number]
 
     def apply(self, function: Callable[..., Any], first: Any, second: Any = None) -> SymbolicNumber:
-        """Return the result of a function of one or two numbers, at least one of them symbolic."""
+        """Apply a function to one or two numbers, at least one symbolic."""
         numbers = self._number(first), -1 if second is None else self._number(second)
         key = (function, *numbers)
         result_number = self._known.get(key)
@@ -508,16 +488,13 @@ class SymbolicTrace:
         return SymbolicNumber(self, result_number)
 
     def guard(self, number: SymbolicNumber) -> Any:
-        """Return the value of a number and guard on it."""
+        """Return the value and guard on it."""
         value = self._values[number.number]
         self._answers.setdefault(number.number, value)
         return value
 
     def rollback_guards(self, answer_count: int) -> Mapping[int, Any]:
-        """Remove the guards added since there were `answer_count`, and return them.
-
-        Safe only if nothing depends on them.
-        """
+        """Remove and return the guards after the first `answer_count`. Nothing may depend on them."""
         forgotten = dict(list(self._answers.items())[answer_count:])
         for number in forgotten:
             del self._answers[number]
@@ -525,7 +502,6 @@ class SymbolicTrace:
         return forgotten
 
     def restore_guards(self, answers: Mapping[int, Any]) -> None:
-        """Add guards that `rollback_guards` removed."""
         for number, answer in answers.items():
             self._answers.setdefault(number, answer)
 
@@ -599,11 +575,11 @@ def _converted(convert: Callable[[Any], Any]) -> Callable[[SymbolicNumber], Any]
 
 
 class SymbolicNumber:
-    """A number of a trace. Arithmetic records steps; comparisons and conversions guard. Do not mix traces."""
+    """A number of a trace: arithmetic records steps, comparisons and conversions guard."""
 
     __slots__ = ("number", "trace")
     __array_ufunc__ = None
-    """Makes numpy scalars defer arithmetic to this class."""
+    """numpy scalars defer arithmetic to this class."""
 
     def __init__(self, trace: SymbolicTrace, number: int) -> None:
         self.trace = trace
@@ -625,21 +601,17 @@ class SymbolicNumber:
     __str__, __repr__ = _converted(str), _converted(repr)
 
     def __bool__(self) -> bool:
-        """Return True if not 0, guarding only that comparison."""
+        """Guard only the comparison with 0."""
         return bool(self != 0)
 
     def __format__(self, specification: str) -> str:
-        """Format the plain number, guarding its value."""
         return format(self.trace.guard(self), specification)
 
 
 def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    """Apply a function to two numbers, as one step of the trace if one of them is symbolic.
+    """Apply a function to two numbers, as one step if one of them is symbolic.
 
-    Args:
-        function: pure, of plain numbers; always the same object.
-        first: a number.
-        second: a number.
+    `function` must be pure and always the same object.
     """
     for number in (first, second):
         if isinstance(number, SymbolicNumber):
@@ -648,15 +620,15 @@ def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any)
 
 
 def symbolic_min(first: int, second: int) -> int:
-    """Return the smaller of two sizes without a guard, which `min` would record.
+    """Return the smaller size without a guard, which `min` would record.
 
-    A float operand makes the result a float: the type must not depend on sizes, and 1 == 1.0 hides it.
+    A float operand makes the result a float, so that its type does not depend on sizes.
     """
     return cast("int", apply_function(min, *_of_one_type(first, second)))
 
 
 def symbolic_max(first: int, second: int) -> int:
-    """Return the larger of two sizes without a guard; a float if one of them is."""
+    """Return the larger size without a guard, see `symbolic_min`."""
     return cast("int", apply_function(max, *_of_one_type(first, second)))
 
 
@@ -667,38 +639,37 @@ def _of_one_type(first: Any, second: Any) -> tuple[Any, Any]:
 
 
 def size_hint(value: Any) -> Any:
-    """Return the value at the traced sizes, in tuples too. No guard: use only in checks that hold for all sizes."""
+    """Return the value at the traced sizes without a guard, for checks that hold at all sizes; maps over tuples."""
     if isinstance(value, tuple):
         return value if _UNTRACED.issuperset(map(type, value)) else tuple(map(size_hint, value))
     return value.trace.hint(value.number) if isinstance(value, SymbolicNumber) else value
 
 
 def guard_value(value: Any) -> Any:
-    """Return the value and guard on it, in tuples too."""
+    """Return the value and guard on it; maps over tuples."""
     if isinstance(value, tuple):
         return tuple(map(guard_value, value))
     return value.trace.guard(value) if isinstance(value, SymbolicNumber) else value
 
 
 class Interned:
-    """Values with symbolic numbers. Equal ones share a position and are specialized once per replay."""
+    """Interned values with symbolic numbers, specialized once per replay."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
         self._positions: dict[object, int] = {}
         self._plain: dict[object, Any] = {}
-        """Plain values next to symbolic numbers; `_position` counts them from the end."""
+        """Plain values in tuples; `_position` counts them from the end."""
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
-        """Return the position of a value; equal for values that are equal if the guards hold."""
+        """Return the position, shared by values that are equal under the guards."""
         position = self._positions.setdefault(_equality_key(value), len(self._values))
         if position == len(self._values):
             self._values.append(value)
         return position
 
     def substitute_sizes(self, replay_values: Sequence[Any]) -> list[Any]:
-        """Return the specialized values by position."""
         settling = self._settling
         if len(settling) < len(self._values):  # another thread may be extending it, too
             settling = [*settling, *map(self._substituter, self._values[len(settling) :])]
@@ -707,7 +678,6 @@ class Interned:
         return [settle(numbers) for settle in settling]
 
     def _substituter(self, value: Any) -> Callable[[Sequence[Any]], Any]:
-        """Return a function that specializes one value, after analyzing its form once."""
         if not isinstance(value, tuple):
             return operator.itemgetter(self._position(value))
         if len(value) > 1 and not any(isinstance(element, tuple) for element in value):
@@ -716,7 +686,7 @@ class Interned:
         return lambda numbers: tuple([part(numbers) for part in parts])
 
     def _position(self, value: Any) -> int:
-        """Return the index of a symbolic number, or the negative index of a plain value appended after the numbers."""
+        """Return the index of a number, or the negative index of a plain value appended to them."""
         if isinstance(value, SymbolicNumber):
             return value.number
         key = exactly(value)
@@ -725,14 +695,14 @@ class Interned:
 
 
 def identity_key(value: Any) -> object:
-    """Return a key that distinguishes values, in tuples too, without a guard."""
+    """Return an exact key without a guard; maps over tuples."""
     if isinstance(value, tuple):
         return tuple(map(identity_key, value))
     return (SymbolicNumber, value.number) if isinstance(value, SymbolicNumber) else exactly(value)
 
 
 def _equality_key(value: Any) -> object:
-    """Return a key that is equal for values that are equal if the guards hold."""
+    """Return a key that is equal for values that are equal under the guards."""
     if isinstance(value, tuple):
         return tuple(map(_equality_key, value))
     return (
@@ -748,7 +718,7 @@ def is_symbolic(value: object) -> bool:
 
 
 def substitute_sizes(value: Any, values: Sequence[Any]) -> Any:
-    """Replace symbolic numbers by those of a replay, in tuples, lists and dictionaries too."""
+    """Replace symbolic numbers in tuples, lists and dictionaries by those of a replay."""
     if isinstance(value, SymbolicNumber):
         return values[value.number]
     if isinstance(value, (tuple, list)):
@@ -762,4 +732,3 @@ def substitute_sizes(value: Any, values: Sequence[Any]) -> Any:
 
 
 _HOLDING = (tuple, list, dict, MappingProxyType)
-"""Types that may contain symbolic numbers."""

@@ -1,4 +1,4 @@
-"""Text form and digest of a model, and its canonical form for cache keys."""
+"""Text form, digest and canonical form of models."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from nnadapter.ir.operand import Array, Operand, OperandType, digest_of
 from nnadapter.ir.schema import AttributeValue
 
 _PREFIX = 16
-"""Digits of a constant's digest in the text form."""
 
 
 def to_text(model: Model) -> str:
-    """Return the model as text: one line per input, constant, operation and output, with a final newline."""
+    """Return the model as text: one line per input, constant, operation and output."""
     return _text(model, _digests(model))
 
 
 def to_named_text(model: Model) -> str:
-    """Return the model as text that refers to operands by name only, for comparing two models."""
+    """Return text with operands by name only, for comparisons."""
     return _text(model, _digests(model), lambda index: "")
 
 
 def digest(model: Model) -> str:
-    """Return the SHA-256 of the text form and of all constants, 64 hexadecimal digits."""
+    """Return the SHA-256 of the text form and all constants, hexadecimal."""
     digests = _digests(model)
     hasher = sha256(_text(model, digests).encode())
     for content_digest in digests.values():
@@ -43,7 +42,7 @@ def _digests(model: Model) -> Mapping[int, str]:
 
 
 _Number = Callable[[int], str]
-"""Formatter of an operand's index; returns an empty string to show the name only."""
+"""Formats an operand's index; empty to show only the name."""
 
 
 def _percent(index: int) -> str:
@@ -104,37 +103,37 @@ def _quoted(name: str) -> str:
 
 
 _PLAIN = (int, float, str, bytes, bool, type(None), Enum)
-"""Types with a `repr` that determines the value."""
+"""Types identified by `repr`."""
 _MOST_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """Contents of a constant, read lazily."""
+    """Lazily read contents of a constant."""
 
     read: Callable[[], Any]
-    """Return the contents as a flat array of bytes."""
+    """Returns a flat array of bytes."""
     nbytes: int
     identity: Hashable = None
-    """Key that is unique in this process; None if `owner` identifies the contents."""
+    """Unique in this process; None if `owner` identifies the contents."""
     owner: Array | None = None
-    """Array that holds the contents and does not change; None if `identity` is set."""
+    """Unless `identity` is set."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Canonical:
-    """A model without names, as digests."""
+    """Model without names, as SHA-256 digests and summaries."""
 
     structure: str
-    """SHA-256 of operations, attributes, data types and connections, hexadecimal."""
+    """Operations, attributes, data types and connections."""
     shapes: str
-    """SHA-256 of all dimensions, hexadecimal."""
+    """All dimensions."""
     constants: tuple[Contents, ...]
     """In an order that the structure determines."""
     operations: str
     """Summary for display."""
     inputs: str
-    """Shapes of the inputs, for display."""
+    """Shapes for display."""
 
 
 class NotCanonicalError(ValueError):
@@ -142,10 +141,10 @@ class NotCanonicalError(ValueError):
 
 
 def canonical(model: Model) -> Canonical:
-    """Return the canonical form of an adapter IR model, without names, origins and compiler hints.
+    """Return the canonical form, without names, origins and compiler hints.
 
     Raises:
-        NotCanonicalError: a shape is dynamic, or a value is not plain data.
+        NotCanonicalError: a dynamic shape, or a value that is not plain data.
     """
     if model.has_dynamic_shapes:
         raise NotCanonicalError("its sizes are open, in a form that no file has")
@@ -166,17 +165,13 @@ def canonical(model: Model) -> Canonical:
 
 
 def digest_of_plain(value: Any) -> str:
-    """Return the SHA-256 of the `repr` of plain data, nested in tuples and lists.
-
-    Raises:
-        NotCanonicalError: a value is not plain data.
-    """
+    """Return the SHA-256 of plain data. Raises NotCanonicalError for anything else."""
     _check(value)
     return sha256(repr(value).encode()).hexdigest()
 
 
 def _packages(op_types: Iterable[str]) -> list[str]:
-    """Return name and version of every distribution that provides an operation of the model."""
+    """Return the distributions that provide external operations, with versions."""
     # loading the schema table is slow, and a caller with a model has it
     from nnadapter.ir.operations import BROUGHT, SCHEMAS
 
@@ -184,7 +179,7 @@ def _packages(op_types: Iterable[str]) -> list[str]:
 
 
 def counted(op_types: Iterable[str]) -> str:
-    """Return a summary such as "3 CONV_2D, 2 ADD" for display."""
+    """Return a summary such as "3 CONV_2D, 2 ADD"."""
     counts = Counter(op_types)
     shown = [f"{count} {name}" for name, count in counts.most_common(_MOST_SHOWN)]
     return ", ".join((*shown, *(["others"] if len(counts) > _MOST_SHOWN else []))) or "nothing"

@@ -1,8 +1,7 @@
-"""Verification of models and operations against the schema table, and memoized type inference.
+"""Verification against the schema table, and memoized type inference.
 
-Layers repeat, so most operations of a large model have a type, attributes and input types that were seen before.
-`Inferences` interns types and memoizes results by object identity, which makes lookups cheap. Symbolic types are not
-memoized: each use must record its own guards.
+Layers repeat, so `Inferences` interns types and memoizes results by their identity. Symbolic types are excluded: each
+use must record its own guards.
 """
 
 from __future__ import annotations
@@ -57,11 +56,7 @@ def _make_plan(schema: OperationSchema) -> _CheckList:
 
 
 def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -> None:
-    """Check number, presence and data types of an operation's inputs, and the rank of the first one.
-
-    Args:
-        schema: the operation's row.
-        types: by role, None for an absent optional input; trailing absent ones may be omitted.
+    """Check number, presence, data types and first rank of the inputs (`types`, None if absent).
 
     Raises:
         InvalidModelError: they do not fit the row.
@@ -89,7 +84,7 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
 
 
 def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
-    """Return True if the operand may replace a floating-point one; `quantized_results` checks the rest."""
+    """Quantized operands may replace floating-point ones; `quantized_results` checks the rest."""
     return schema.quantized is not None and type_.quantization is not None
 
 
@@ -121,16 +116,10 @@ def _names(dtypes: frozenset[Any]) -> str:
 def check_attributes(
     schema: OperationSchema, attribute_values: Mapping[str, AttributeValue]
 ) -> dict[str, AttributeValue]:
-    """Check the attributes of one operation and fill in the defaults.
-
-    Lists, numpy arrays and numpy numbers become tuples and Python numbers. A bool is not an int.
-
-    Returns:
-        Every attribute of the row, in the row's order.
+    """Return all attributes of the row, checked, converted to Python values, with defaults filled in.
 
     Raises:
-        InvalidModelError: an unknown name, a missing required attribute, or a value of the wrong kind, choice or
-        length.
+        InvalidModelError: an unknown or missing attribute, or an invalid value; a bool is not an int.
     """
     plan = _plan_of(schema)
     complete: dict[str, AttributeValue] = plan.defaults.copy()
@@ -163,15 +152,12 @@ def _wrong(schema: OperationSchema, attribute: Attribute, value: object, expecte
 
 
 def verify(model: Model) -> None:
-    """Check a complete model, once.
+    """Check a complete model, once; models from `ModelBuilder` and their parts are already verified.
 
     1. Every field has its declared Python type.
-    2. Operands have unique names, valid dimensions, layouts and quantization; contents of constants match their types.
+    2. Operands have unique names, valid types, and contents that match.
     3. The lists of inputs and outputs match the operands' lifetimes.
-    4. Operations are in topological order and have known types, complete attributes and outputs produced once, of the
-       types that the schema infers.
-
-    Models from `ModelBuilder` and parts of verified models are already verified.
+    4. Operations are in topological order and fit the schema, and so do their outputs, which are produced once.
 
     Raises:
         InvalidModelError: the first error, with its operand or operation.
@@ -274,7 +260,7 @@ def _check_operation(model: Model, operation: Operation, defined_operands: set[i
 
 
 def _check_outputs(model: Model, operation: Operation, count: int, defined_operands: set[int]) -> None:
-    """Check count and indices of the outputs; `_check_output` checks their types."""
+    """Check number and indices; `_check_output` checks types."""
     if len(operation.outputs) != count:
         raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {count}")
     if len(frozenset(operation.outputs)) != count:
@@ -297,10 +283,10 @@ def _check_output(operation: Operation, operand: Operand, expected: OperandType)
 
 
 Inferred = tuple[Mapping[str, AttributeValue], tuple[OperandType, ...]]
-"""Complete attributes of an operation, and the types of its results."""
+"""Complete attributes, and output types."""
 
 _COMPARED = frozenset({str, int, bool})
-"""Attribute types whose equality, within one type, is identity; floats are not: 0.0 == -0.0."""
+"""Types in which equal values are identical; 0.0 == -0.0."""
 
 
 def inferred(
@@ -309,7 +295,7 @@ def inferred(
     attributes: Mapping[str, AttributeValue],
     quantized: Sequence[QuantizedType | None] = (),
 ) -> Inferred:
-    """Check an operation against the schema and infer its results, without a cache."""
+    """Check an operation and infer its results, without a cache."""
     schema = schema_of(type_)
     check_inputs(schema, types)
     complete = check_attributes(schema, attributes)
@@ -322,7 +308,7 @@ class Inferences:
     def __init__(self) -> None:
         self._types: dict[OperandType, OperandType] = {}
         self._shared: dict[int, OperandType] = {}
-        """Interned types by id; the reference keeps an id from being reused."""
+        """By id; the reference keeps ids from being reused."""
         self._known: dict[object, Inferred] = {}
 
     def of(
@@ -332,16 +318,10 @@ class Inferences:
         attributes: Mapping[str, AttributeValue],
         quantized: Sequence[QuantizedType | None] = (),
     ) -> Inferred:
-        """Return the complete attributes, which the caller may modify, and the types of the results.
-
-        Args:
-            type_: a row of the schema table.
-            types: input types by role, None for an absent optional input.
-            attributes: by name; omitted ones take their defaults.
-            quantized: data type and quantization by output.
+        """Return the complete attributes, which the caller may modify, and the output types.
 
         Raises:
-            InvalidModelError: unknown type, or inputs, attributes or results that do not fit the schema.
+            InvalidModelError: unknown type, or anything that does not fit the schema.
         """
         key = None if any(quantized) else _key(type_, types, attributes)
         cache_entry = self._known.get(key) if key is not None else None
@@ -367,7 +347,7 @@ class Inferences:
 def _key(
     type_: str, types: Sequence[OperandType | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[object, ...] | None:
-    """Return the memoization key; None if an attribute is not a bool, int or string."""
+    """Return the memoization key; None for attributes other than bool, int and string."""
     if not attributes:
         return (type_, *map(id, types))
     if not _COMPARED.issuperset(map(type, attributes.values())):

@@ -1,7 +1,6 @@
-"""Context and program wrappers that call kernels on the host between a driver's programs.
+"""Wrappers that call kernels on the host between a driver's programs.
 
-The driver sees only its own operations, as if each piece of a segment were a segment: for verdicts, admission,
-compilation and deserialization. The plan sees one segment and one program.
+The driver sees each of its pieces of a segment as a segment; the plan sees one segment and one program.
 """
 
 from __future__ import annotations
@@ -71,31 +70,27 @@ _TO_NCHW = (0, 3, 1, 2)
 
 @dataclass(frozen=True, eq=False)
 class KernelCall:
-    """A kernel bound to one operation."""
+    """Kernel bound to an operation."""
 
     kernel: Kernel
     call: CustomCall
     types: tuple[OperandType | None, ...]
-    """Input types of the node; None if absent."""
+    """Of the node's inputs; None if absent."""
     names: tuple[str, ...]
-    """Names of the operation's outputs."""
+    """Of the outputs."""
     attributes: Mapping[str, Any]
 
     @classmethod
     def of(
         cls, choice: Choice, call: CustomCall, types: Sequence[OperandType | None], names: Sequence[str]
     ) -> KernelCall:
-        """Bind the selected kernel."""
         return cls(choice.kernel, call, tuple(types), tuple(names), complete(choice.kernel, call.attributes))
 
     def compute(self, inputs: Sequence[Array]) -> list[Array]:
-        """Call the kernel.
-
-        Args:
-            inputs: read-only arrays, one per input of the operation.
+        """Call the kernel; `inputs` are read-only.
 
         Raises:
-            ExecutionError: the kernel raised, or returned results that do not match the model.
+            ExecutionError: the kernel failed, or its results do not match the model.
         """
         arguments = [
             None if array is None else _argument(array, kernel_type, type_)
@@ -158,32 +153,31 @@ def _turned_back(result: object, kernel_type: KernelType | None, type_: OperandT
 
 
 def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
-    """Return a result that shares no memory: kernels may return their inputs."""
+    """Kernels may return their inputs."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result
 
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """One compiled piece."""
+    """Compiled piece."""
 
     work: Program | KernelCall
     inputs: tuple[int, ...]
     """Operands of the segment."""
     outputs: tuple[int, ...]
     names: tuple[str, ...] = ()
-    """Names of a program's outputs."""
     expected: OutputCheck = ()
 
 
 class KernelProgram(Program):
-    """Program of a segment with kernel calls: runs its pieces in order.
+    """Program of a segment with kernel calls.
 
     Args:
-        turns: the pieces.
-        inputs: input operands of the segment.
-        outputs: output operands.
-        constants: contents of operands that kernels read or that are outputs.
+        turns: the pieces, in order.
+        inputs: operands of the segment.
+        outputs: operands of the segment.
+        constants: contents that kernels read or that are outputs.
         stored: serialized in addition to the driver's programs.
     """
 
@@ -205,7 +199,6 @@ class KernelProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the driver's programs and of constants for kernels."""
         return sum(program.memory_bytes for program in self._programs) + sum(
             array.nbytes for array in self._constants.values()
         )
@@ -219,7 +212,6 @@ class KernelProgram(Program):
         return {key: nbytes for program in self._programs for key, nbytes in program.shared_bytes.items()}
 
     def serialize(self) -> bytes | None:
-        """Return None if the driver cannot serialize one of its programs."""
         blobs = [program.serialize() for program in self._programs]
         return write(self._stored, [blob for blob in blobs if blob is not None]) if None not in blobs else None
 
@@ -232,7 +224,7 @@ class KernelProgram(Program):
 
 
 class KernelExecution(Execution):
-    """Execution of a `KernelProgram`. It has no state of its own, so it is as re-entrant as the driver's executions."""
+    """Stateless, so as re-entrant as the driver's executions."""
 
     def __init__(
         self, turns: Sequence[Turn], inputs: Sequence[int], outputs: Sequence[int], constants: Mapping[int, Array]
@@ -254,15 +246,10 @@ class KernelExecution(Execution):
         return self._made[-1]
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Run all pieces.
-
-        Raises:
-            ExecutionError: a kernel failed, or the driver returned results that do not match its model.
-        """
         return self.compute_within(inputs, UNLIMITED)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """Check `control` before every piece, and pass it to the driver."""
+        """Check `control` before every piece."""
         values = {**self._constants, **dict(zip(self._inputs, inputs, strict=True))}
         for turn, step in self._steps:
             if control.cancelled is not None and control.cancelled():
@@ -288,7 +275,7 @@ class KernelContext(Context):
     Args:
         inner: the driver's context.
         table: the device's kernels.
-        domains: ONNX domains whose nodes the driver accepts unconverted, if no kernel fits.
+        domains: domains of unconverted nodes for the driver, if no kernel fits.
     """
 
     def __init__(self, inner: Context, table: KernelTable, domains: Collection[str] = ()) -> None:
@@ -297,7 +284,6 @@ class KernelContext(Context):
         self._domains = frozenset(domains)
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """Return verdicts: kernel calls from the table of kernels, the others from the driver."""
         segment = self._segment(model)
         if segment is None:
             return self.inner.supported(model)
@@ -312,7 +298,6 @@ class KernelContext(Context):
         return verdicts
 
     def admit(self, model: SegmentModel) -> Admission:
-        """Admit a segment if the driver admits each of its pieces."""
         segment = self._segment(model)
         if segment is None:
             return self.inner.admit(model)
@@ -334,11 +319,6 @@ class KernelContext(Context):
         return self.inner.profile()
 
     def compile(self, model: SegmentModel) -> Program:
-        """Compile the pieces.
-
-        Raises:
-            CompilationError: the driver failed, or no kernel fits a call.
-        """
         segment = self._segment(model)
         return self.inner.compile(model) if segment is None else self._compiled(segment)
 
@@ -347,11 +327,11 @@ class KernelContext(Context):
         return self.inner.compile_whole_graph(model) if segment is None else self._compiled(segment)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Return None for models with kernel calls, which must be compiled."""
+        """Models with kernel calls must be compiled."""
         return self.inner.clone_with_constants(program, model) if self._segment(model) is None else None
 
     def deserialize(self, blob: bytes) -> Program:
-        """Deserialize a program, and select kernels from the current table.
+        """Select kernels from the current table.
 
         Raises:
             IncompatibleProgramError: the bytes do not fit, or no kernel fits a call.
@@ -367,14 +347,14 @@ class KernelContext(Context):
         return super().deserialize_view(blob) if _calls_kernels(blob) else self.inner.deserialize_view(blob)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Return None for programs with kernel calls, for which only deserialization tells."""
+        """None with kernel calls: only deserialization finds out."""
         return None if _calls_kernels(blob) else self.inner.check_blob(blob)
 
     def close(self) -> None:
         self.inner.close()
 
     def _segment(self, model: SegmentModel) -> Segment | None:
-        """Return the model as a `Segment` if it calls kernels."""
+        """Return the segment if it calls kernels."""
         if isinstance(model, Model):
             segment = ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
             return segment if segment is not None and segment.calls else None
@@ -383,7 +363,7 @@ class KernelContext(Context):
         return onnx_segment(model) if has_calls(model) else None
 
     def _is_call(self, operation: Operation, types: Sequence[OperandType]) -> bool:
-        """Return False for a CUSTOM operation that the driver itself accepts."""
+        """Return False for operations of the driver."""
         call = CustomCall.of(operation.attributes)
         return call.domain not in self._domains or isinstance(self.table.choose(Request.of(call, types)), Choice)
 
@@ -415,7 +395,7 @@ class KernelContext(Context):
 
 
 class _Compiled:
-    """Deferred compilation of a piece, so that earlier programs can be closed if it fails."""
+    """Deferred, so that earlier programs can be closed if it fails."""
 
     def __init__(self, inner: Context, piece: KernelPiece) -> None:
         self._inner, self._piece = inner, piece
@@ -437,7 +417,7 @@ def _calls_kernels(blob: bytes | memoryview) -> bool:
 
 
 class _Deserialized:
-    """Deferred deserialization of a piece."""
+    """Deferred deserialization."""
 
     def __init__(self, inner: Context, blob: bytes) -> None:
         self._inner, self._blob = inner, blob
@@ -464,7 +444,7 @@ def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> StoredKernelProg
 def _assembled(
     stored: StoredKernelProgram, programs: Sequence[_Compiled | _Deserialized], calls: Sequence[KernelCall]
 ) -> KernelProgram:
-    """Assemble a program, compiled or deserialized. `stored` determines it, so both are equal."""
+    """`stored` determines compiled and deserialized programs equally."""
     numbers: dict[str, int] = {}
 
     def slots(names: Sequence[str]) -> tuple[int, ...]:
@@ -504,7 +484,7 @@ def _constants(operands: Sequence[Operand], numbers: Mapping[str, int]) -> dict[
 
 
 class _Texts:
-    """Texts for `Admission.runs_as`, made unique across pieces."""
+    """Unique texts for `Admission.runs_as`."""
 
     def __init__(self, count: int) -> None:
         self.runs_as = [""] * count
@@ -526,7 +506,7 @@ class _Texts:
 
 
 def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int | float | str]:
-    """Return the sums of numbers over all pieces, and the first of each text."""
+    """Sum numbers; keep the first text."""
     totals: dict[str, int | float | str] = {}
     for piece_facts in facts:
         for name, value in piece_facts.items():
@@ -537,6 +517,6 @@ def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int |
 
 
 def with_kernels(device: str, capability: Capability, context: Context) -> tuple[Context, KernelTable]:
-    """Wrap a context with the kernels of its device, if any; return it with the kernel table."""
+    """Wrap a context with the kernels of its device, if any; return both."""
     table = kernel_table(device, context)
     return (KernelContext(context, table, capability.domains), table) if table.kernels else (context, table)

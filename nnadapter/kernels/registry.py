@@ -1,15 +1,8 @@
-"""Kernel registration, and selection of a device's kernel for an operation.
+"""Kernel registration and selection.
 
-A kernel fits if everything that it declares holds. Among kernels that fit, these criteria decide, in order:
-
-1. higher `priority`;
-2. fewer arguments that the host must transpose;
-3. fewer accepted data types over all arguments: exact before wide, declared before undeclared;
-4. more declared arguments;
-5. this device before all devices of the driver;
-6. later `since_version`;
-7. user kernels before driver kernels;
-8. later registration, which is unique.
+Kernels fit if all their declarations hold. Among those, in order: higher `priority`; fewer transposed arguments; fewer
+accepted data types; more declared arguments; this device before all of the driver; later `since_version`; user before
+driver; later registration.
 """
 
 from __future__ import annotations
@@ -45,7 +38,7 @@ _ANYTHING = KernelType(target=Target.ANY)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """Operation that needs a kernel."""
+    """Operation to compute."""
 
     domain: str
     op_type: str
@@ -54,11 +47,10 @@ class Request:
     inputs: tuple[OperandType | None, ...]
     """None if absent."""
     outputs: tuple[OperandType, ...] | None = None
-    """None if only the kernel can infer them."""
+    """None if only the kernel infers them."""
 
     @classmethod
     def of(cls, call: CustomCall, inputs: Sequence[OperandType]) -> Request:
-        """Return the request for a CUSTOM operation."""
         return cls(
             domain=call.domain,
             op_type=call.op_type,
@@ -71,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A kernel with its output types."""
+    """Kernel with its output types."""
 
     kernel: Kernel
     outputs: tuple[OperandType, ...]
@@ -86,14 +78,14 @@ class KernelTable:
 
     @cached_property
     def by_op(self) -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
-        """Kernels by domain and op type, in table order."""
+        """By domain and op type, in table order."""
         kernels_by_op: dict[tuple[str, str], list[Kernel]] = {}
         for kernel in self.kernels:
             kernels_by_op.setdefault(kernel.op, []).append(kernel)
         return {op: tuple(of_op) for op, of_op in kernels_by_op.items()}
 
     def choose(self, request: Request) -> Choice | Unsupported:
-        """Return the kernel for a request, or the refusal."""
+        """Return the kernel for a request, or a refusal."""
         candidates = self.by_op.get((request.domain, request.op_type), ())
         fitting = [kernel for kernel in candidates if not misfit(kernel, request)]
         refusals = [f"kernel {kernel.name!r}: {misfit(kernel, request)}" for kernel in candidates]
@@ -110,14 +102,14 @@ class KernelTable:
 
 
 def warn_of_infer(refusals: Sequence[str]) -> None:
-    """Warn of kernels that are skipped because their `infer` failed, as others silently take over."""
+    """Warn of kernels skipped because their `infer` failed."""
     failed = [refusal for refusal in refusals if f": {_INFER}" in refusal]
     if failed:
         warnings.warn(f"{'; '.join(failed)}; it is passed over, so correct its infer", DriverWarning, stacklevel=2)
 
 
 def misfit(kernel: Kernel, request: Request) -> str:
-    """Return the first mismatch of a kernel, in words; empty if it fits."""
+    """Describe the first mismatch; empty if the kernel fits."""
     return next(_misfits(kernel, request), "")
 
 
@@ -151,7 +143,7 @@ def _mismatch(kernel_type: KernelType, type_: OperandType) -> str:
 
 
 def order(kernel: Kernel, request: Request) -> tuple[int, ...]:
-    """Return the sort key among kernels that fit; the first is selected."""
+    """Return the sort key; the first kernel wins."""
     pairs = [*_paired(kernel.inputs, request.inputs), *_paired(kernel.outputs, request.outputs or ())]
     return (
         -kernel.priority,
@@ -173,7 +165,7 @@ def _paired(
 
 
 def turns(kernel_type: KernelType, type_: OperandType | None) -> bool:
-    """Return True if the host must transpose an argument for a kernel."""
+    """Return True if the host must transpose an argument."""
     return (
         kernel_type.layout is not None
         and type_ is not None
@@ -183,7 +175,7 @@ def turns(kernel_type: KernelType, type_: OperandType | None) -> bool:
 
 
 def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) -> tuple[OperandType, ...] | str:
-    """Return the outputs from a kernel's `infer`, or a description of its failure."""
+    """Return the inferred outputs, or a description of the failure."""
     try:
         output_types = infer(request.inputs, attributes)
     except FAILURES as error:  # user code may raise anything
@@ -199,7 +191,7 @@ def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) 
 
 
 def complete(kernel: Kernel, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes for a kernel: its own defaults, overridden by the node's."""
+    """Return the kernel's defaults, overridden by the node's attributes."""
     return {**(kernel.attributes or {}), **attributes}
 
 
@@ -243,12 +235,12 @@ def register_kernel(
     """Register `function` as kernel of an ONNX op on a device, for sessions and contexts opened from now on.
 
     Args:
-        device: `driver` for every device of a driver, `driver:id` for one. It need not be installed.
+        device: `driver`, or `driver:id` for one device; need not be installed.
         op_type: the ONNX op.
-        function: gets the node's inputs as read-only numpy arrays in host memory (None if absent) and its attributes as
-            keywords, with ONNX's defaults filled in. Returns an array, or a tuple of one per output.
-        domain: the op's domain; empty for ONNX's own.
-        since_version: first version of the op's schema, or of the domain's opset if there is no schema.
+        function: gets read-only numpy arrays (None if absent), and attributes with ONNX's defaults as keywords. Returns
+            an array, or a tuple of one per output.
+        domain: empty for ONNX's own.
+        since_version: first version of the op's schema; without a schema, of the domain's opset.
         until_version: last version.
         inputs: argument types by position; see `KernelType`.
         outputs: result types by position.
@@ -256,13 +248,13 @@ def register_kernel(
         infer: input types, attributes -> output types; needed if neither ONNX nor the model has them.
         name: name in reports.
         priority: decides before all other criteria.
-        overrides: also replace nodes that the device supports itself.
+        overrides: also replace nodes that the device supports.
 
     Returns:
-        The kernel, for `unregister_kernel`. Warns with DriverWarning if no installed driver has the device.
+        The kernel, for `unregister_kernel`. Warns if no driver has the device.
 
     Raises:
-        InvalidOptionError: an argument is invalid, or `device` is a host device, which runs refused nodes.
+        InvalidOptionError: an invalid argument, or a host device.
     """
     kernel = Kernel(
         device=_accelerator(device),
@@ -286,7 +278,7 @@ def register_kernel(
 
 
 def _accelerator(device: object) -> str:
-    """Return the canonical device name; host devices are rejected."""
+    """Host devices take no kernels."""
     chosen = canonical(device) if isinstance(device, str) and ":" not in device else device
     if not isinstance(chosen, str) or not chosen:
         raise InvalidOptionError(f"a kernel is registered for a device by its name, got {device!r}")
@@ -300,7 +292,7 @@ def _accelerator(device: object) -> str:
 
 
 def _warn_of_an_unknown_name(device: str) -> None:
-    """Warn if no driver has the device. Not an error: the driver may be installed later."""
+    """Not an error: the driver may be installed later."""
     driver, driver_names = device.partition(":")[0], sources().keys() - HOSTS
     if driver not in driver_names:
         hint = close_names(driver, driver_names)
@@ -308,7 +300,7 @@ def _warn_of_an_unknown_name(device: str) -> None:
 
 
 def kernel(device: str, op_type: str, **details: Any) -> Callable[[KernelFunction], KernelFunction]:
-    """Return a decorator that registers a function; `details` are passed to `register_kernel`."""
+    """Decorate a kernel; `details` as for `register_kernel`."""
 
     def register(function: KernelFunction) -> KernelFunction:
         register_kernel(device, op_type, function, **details)
@@ -318,15 +310,12 @@ def kernel(device: str, op_type: str, **details: Any) -> Callable[[KernelFunctio
 
 
 def unregister_kernel(kernel: Kernel) -> None:
-    """Unregister a kernel. Open sessions keep it; unknown kernels are ignored."""
+    """Unregister a kernel, if registered. Open sessions keep it."""
     remove_kernel(kernel)
 
 
 def kernel_table(device: str, context: Context) -> KernelTable:
-    """Return the kernels of a device, from its context and from registration.
-
-    If the driver's kernels are invalid, they are ignored with a DriverWarning.
-    """
+    """Return the kernels of a device; invalid ones of its driver are ignored with a DriverWarning."""
     driver, _, id_ = inside(device).partition(":")
     names = {driver, f"{driver}:{id_ or 0}"}
     user_kernels = tuple(user_kernel for user_kernel in registered_kernels() if user_kernel.device in names)

@@ -1,4 +1,4 @@
-"""Segments with kernel calls: detection in ONNX models, splitting into driver programs, and serialization."""
+"""Segments with kernel calls: detection, splitting into driver programs, and serialization."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 Part = Callable[[Sequence[int], Sequence[str], Sequence[str]], SegmentModel]
-"""Indices of operations, input names, output names -> submodel."""
+"""Operations, input names, output names -> submodel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A constant that a kernel reads."""
+    """Constant for a kernel."""
 
     type: OperandType
     value: Array
@@ -42,53 +42,46 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Called:
-    """Data of a kernel call."""
+    """Kernel call."""
 
     call: CustomCall
     inputs: tuple[str, ...]
-    """Inputs of the operation, including constants."""
+    """Including constants."""
     types: tuple[OperandType, ...]
-    """Types of the inputs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentOperation:
-    """One operation, or ONNX node."""
+    """Operation, or ONNX node."""
 
     type: str
     reads: tuple[str, ...]
-    """Inputs without constants."""
+    """Without constants."""
     makes: tuple[str, ...]
     called: Called | None = None
-    """None for the driver's operations."""
+    """None for the driver."""
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A model that calls kernels."""
+    """Model that calls kernels."""
 
     operations: tuple[SegmentOperation, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     constants: Mapping[str, Constant]
-    """Constants that kernels read or that are outputs."""
+    """For kernels, or outputs."""
     part: Part
     type_of: Callable[[str], OperandType | None]
-    """Type of an operation's output; None if unknown before the run."""
+    """None if unknown before the run."""
 
     @cached_property
     def calls(self) -> tuple[int, ...]:
-        """Indices of kernel calls."""
         return tuple(at for at, operation in enumerate(self.operations) if operation.called is not None)
 
 
 def ir_segment(model: Model, is_call: Callable[[Operation, Sequence[OperandType]], bool]) -> Segment:
-    """Return a segment in adapter IR.
-
-    Args:
-        model: the segment.
-        is_call: predicate: a kernel computes this CUSTOM operation with these input types.
-    """
+    """Return an adapter IR model as a segment. `is_call` selects CUSTOM operations for kernels."""
     operands = model.operands
     numbers = {operand.name: number for number, operand in enumerate(operands)}
 
@@ -129,18 +122,17 @@ def ir_segment(model: Model, is_call: Callable[[Operation, Sequence[OperandType]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelPiece:
-    """Part of a segment that runs in one step."""
+    """Part that runs in one step."""
 
     operations: tuple[int, ...]
-    """Indices in the segment."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     model: SegmentModel | None
-    """Model for the driver; None for a kernel call."""
+    """None for a kernel call."""
 
 
 def split(segment: Segment) -> tuple[KernelPiece, ...]:
-    """Split a segment into pieces in execution order, in linear time."""
+    """Split a segment into pieces, in execution order."""
     levels = _levels(segment)
     read = _read_outside(segment, levels)
     by_level: dict[int, list[int]] = {}
@@ -150,7 +142,7 @@ def split(segment: Segment) -> tuple[KernelPiece, ...]:
 
 
 def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
-    """Return the driver's part of a segment, with gaps at kernel calls, and the indices of its operations."""
+    """Return the driver's part, with gaps at calls, and its operations."""
     operations = segment.operations
     positions = [position for position, operation in enumerate(operations) if operation.called is None]
     produced_names = {name for position in positions for name in operations[position].makes}
@@ -160,7 +152,7 @@ def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
 
 
 def _levels(segment: Segment) -> list[int]:
-    """Return a level per operation. Even levels are the driver's, odd ones kernel calls."""
+    """Even levels are the driver's, odd ones kernel calls."""
     of_value: dict[str, int] = {}
     levels = []
     for operation in segment.operations:
@@ -175,7 +167,7 @@ def _levels(segment: Segment) -> list[int]:
 
 
 def _read_outside(segment: Segment, levels: Sequence[int]) -> set[str]:
-    """Return values that cross levels, are read by kernels, or are outputs."""
+    """Return values that cross levels, or that kernels or the caller read."""
     producer_levels = {name: levels[at] for at, operation in enumerate(segment.operations) for name in operation.makes}
     boundary_values = set(segment.outputs)
     for at, operation in enumerate(segment.operations):
@@ -206,36 +198,34 @@ def _inputs_of(segment: Segment, positions: Sequence[int], produced_names: Set[s
 
 
 MAGIC = b"NNAKERN\0"
-"""Magic of serialized programs with kernel calls."""
 _ENVELOPE = Envelope(magic=MAGIC, version=1)
 
 
 @dataclass(frozen=True, eq=False)
 class StoredPiece:
-    """Signature of one driver program."""
+    """Signature of a driver program."""
 
     inputs: tuple[str, ...]
-    """Names of operands."""
     outputs: tuple[str, ...]
     types: tuple[OperandType | None, ...]
-    """Types of the outputs; None if unknown before the run."""
+    """None if unknown before the run."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredKernelProgram:
-    """Serialized data in addition to the driver's programs."""
+    """Serialized in addition to the driver's programs."""
 
     calls: Model
-    """Kernel calls as a model; outputs of driver programs are its inputs."""
+    """Kernel calls; outputs of driver programs are inputs."""
     pieces: tuple[StoredPiece, ...]
     order: tuple[int, ...]
-    """Index of a piece, or -1 for the next call, in execution order."""
+    """Piece, or -1 for the next call."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 def calls_model(segment: Segment) -> Model:
-    """Return the kernel calls as a model, including constants that are segment outputs."""
+    """Return the kernel calls, and constants that are outputs, as a model."""
     called = [segment.operations[position] for position in segment.calls]
     operands: dict[str, Operand] = {
         name: Operand(name, constant.type, Lifetime.CONSTANT, constant.value)
@@ -290,11 +280,7 @@ def write(stored: StoredKernelProgram, blobs: Sequence[bytes]) -> bytes:
 
 
 def read(blob: bytes) -> tuple[StoredKernelProgram, list[bytes]]:
-    """Deserialize a program; return it with the driver's bytes.
-
-    Raises:
-        IncompatibleProgramError: the bytes are damaged or of another version.
-    """
+    """Deserialize a program, and the driver's bytes. Raises IncompatibleProgramError."""
     from nnadapter.ir.protobuf.serialization import from_bytes
 
     header, contents = _ENVELOPE.open(blob)
@@ -346,23 +332,18 @@ _ONNX = "ai.onnx"
 
 @dataclass(frozen=True, eq=False)
 class DeviceCandidate:
-    """One device of a session, in order of preference."""
+    """Device of a session."""
 
     table: KernelTable
     verdicts: Sequence[Verdict]
-    """Verdicts by atom."""
 
 
 def type_rules(
     tables: Sequence[KernelTable], offered: Iterable[tuple[str, str]] = ()
 ) -> Mapping[tuple[str, str], TypeRule]:
-    """Return type inference rules from kernels, for ops that onnx cannot infer.
+    """Return type inference from kernels, for ops that onnx cannot infer.
 
-    Ops in custom domains always have a rule, which falls back to the types in the model.
-
-    Args:
-        tables: kernels of the devices, in order of preference.
-        offered: domain and op type of further ops, which devices accept unconverted.
+    Ops of custom domains, also `offered` ones, fall back to the types in the model.
     """
     ops = {
         (domain, op_type)
@@ -386,12 +367,12 @@ def type_rules(
 def calls_of(
     tables: Sequence[KernelTable], opsets: Mapping[str, int], domains: frozenset[str] = frozenset()
 ) -> KernelCalls | None:
-    """Return the description of possible kernel calls; None if no device has kernels or declares a domain.
+    """Return possible kernel calls; None if no device has kernels or `domains`.
 
     Args:
-        tables: kernels of the devices, in order of preference.
-        opsets: version by domain, as imported by the model.
-        domains: domains with nodes that devices accept unconverted.
+        tables: of the devices, in order of preference.
+        opsets: versions by domain.
+        domains: domains of nodes that devices accept unconverted.
     """
     ops = frozenset(op for table in tables for op in table.by_op)
     if not ops and not domains:
@@ -403,15 +384,13 @@ def calls_of(
 def called_nodes(
     graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, device_candidates: Sequence[DeviceCandidate]
 ) -> frozenset[str]:
-    """Return the names of convertible nodes that kernels compute.
-
-    Nodes in an atom that a device supports entirely stay in it.
+    """Return the convertible nodes that kernels compute, except in atoms that a device supports entirely.
 
     Args:
-        graph: the graph to place.
-        nodes: its nodes with attributes.
-        calls: possible kernel calls of the session.
-        device_candidates: all devices except the host, in order of preference.
+        graph: to place.
+        nodes: with attributes.
+        calls: of the session.
+        device_candidates: except the host, in order of preference.
     """
     call_names = set()
     for atom, members in enumerate(graph.atoms):
@@ -483,7 +462,7 @@ def _answer(tables: Sequence[KernelTable], domains: frozenset[str] = frozenset()
 
 
 def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[OperandType, ...] | Unsupported:
-    """Return the output types in the model, the only source for an op that devices accept unconverted."""
+    """Only the model has the types of unconverted nodes."""
     if outputs is not None:
         return outputs
     return Unsupported(
@@ -494,31 +473,30 @@ def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[Op
 
 
 def _trimmed(inputs: Sequence[OperandType | None]) -> tuple[OperandType | None, ...]:
-    """Return the inputs without trailing absent ones."""
+    """Drop trailing absent inputs."""
     last = max((position for position, type_ in enumerate(inputs) if type_ is not None), default=-1)
     return tuple(inputs[: last + 1])
 
 
 CALLS = "nnadapter.kernels"
-"""Domain of kernel call nodes."""
 _INPUT_TYPES = "input_types"
 
 
 def has_calls(model: onnx.ModelProto) -> bool:
-    """Return True if a model contains kernel calls."""
+    """Return True if a model calls kernels."""
     return any(node.domain == CALLS for node in model.graph.node)
 
 
 def call_node(
     node: onnx.NodeProto, name: str, attributes: Mapping[str, AttributeValue], types: Sequence[OperandType]
 ) -> onnx.NodeProto:
-    """Return the kernel call node that replaces a node.
+    """Return the kernel call for a node.
 
     Args:
         node: the original node.
-        name: name of the node.
-        attributes: attributes of the CUSTOM operation.
-        types: types of the present inputs.
+        name: of the node.
+        attributes: of the CUSTOM operation.
+        types: of the present inputs.
     """
     call = CustomCall.of(attributes)
     output_names = [*node.output, *[""] * (len(call.outputs) - len(node.output))]
@@ -535,7 +513,7 @@ def call_node(
 
 
 def onnx_segment(model: onnx.ModelProto) -> Segment:
-    """Return an ONNX model with kernel calls as a segment."""
+    """Return an ONNX model as a segment."""
     graph, index = read_graph(model), OnnxIndex.of(model)
     call_inputs = {name for node in model.graph.node if node.domain == CALLS for name in node.input}
 

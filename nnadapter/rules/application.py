@@ -1,10 +1,7 @@
 """Application of rules: pins and bans restrict verdicts, limits drop segments.
 
-A ban turns a device's yes into a refusal, a pin does so for all other devices. Rules never turn a refusal into a yes. A
-rule that cannot be satisfied is an error; a rule without effect is reported.
-
-Limits are pure functions of candidate segments. The caller drops the returned segments, places again, and repeats until
-none is returned. Each round drops at least one segment, so this terminates.
+Rules never turn a refusal into a yes. A rule that cannot be satisfied is an error; a rule without effect is reported.
+After limits drop segments, the caller places again, until none is dropped.
 """
 
 from __future__ import annotations
@@ -24,20 +21,17 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 class Selector:
-    """Index of a model's nodes for selection by rules; lookups are computed once.
-
-    A node inlined from a function is also found by the name of the original node.
-    """
+    """Index of a model's nodes. Nodes inlined from functions keep their original names."""
 
     def __init__(self, model_graph: Graph) -> None:
         self._own = model_graph
 
     def select(self, rule: Rule) -> frozenset[int]:
-        """Return the indices of nodes that match all criteria of `rule`."""
+        """Return the nodes that match all criteria."""
         return frozenset.intersection(*self._matches(rule))
 
     def why_nothing(self, rule: Rule) -> str:
-        """Return the reason for an empty selection."""
+        """Describe the reason for an empty selection."""
         domain, op_type = rule.domain_and_op_type
         if op_type is not None and not self._by_op_type.get((domain, op_type)):
             op_types = [name for of_domain, name in self._by_op_type if of_domain == domain]
@@ -87,11 +81,11 @@ class Selector:
 
     @cached_property
     def _before_branches(self) -> tuple[str, ...]:
-        """Name prefixes of nodes in branches, for each remaining `If`."""
+        """Name prefixes of nodes in branches."""
         return tuple(f"{node.name}/" for node in self._own.nodes if node.op_type == "If" and not node.domain)
 
     def _named(self, pattern: str) -> frozenset[int]:
-        """Return nodes with that exact name, otherwise those that match the pattern: names may contain brackets."""
+        """Prefer an exact name to a pattern: names may contain brackets."""
         exactly = self._by_name.get(pattern)
         if exactly is not None or not _PATTERN.search(pattern):
             return frozenset(exactly or ())
@@ -122,7 +116,7 @@ def _reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> fr
 
 
 _NAMED = 3
-"""Number of node names in a note; the rest is counted."""
+"""Most node names in a note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,30 +124,28 @@ class RuleEffect:
     """Effect of a rule, for the report."""
 
     rule: str
-    """Rule in words."""
     source: str
-    """Location of the rule."""
     nodes: int
-    """Number of the model's nodes that it applies to and that run; 0 if it has no effect."""
+    """Number of original nodes that it applies to and that run."""
     note: str = ""
-    """Reason for no effect, or other remarks."""
+    """Reason for no effect, or remarks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AppliedRules:
-    """Verdicts restricted by rules, and the rules for devices that are queried later."""
+    """Restricted verdicts, and rules for devices that are queried later."""
 
     verdicts: Mapping[str, tuple[Verdict, ...]]
-    """Device -> verdict by atom."""
+    """By device and atom."""
     effects: tuple[RuleEffect, ...]
-    """One per rule: pins, then bans, in order."""
+    """One per rule, in order."""
     pinned: Mapping[int, tuple[str, str]]
-    """Atom -> pinned device, and location of the rule."""
+    """Atom -> device, location."""
     banned: Mapping[str, Mapping[int, str]]
-    """Device -> atom -> location of the ban."""
+    """Device -> atom -> location."""
 
     def restricted(self, device: str, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-        """Return a device's verdicts with those that rules forbid refused; its own refusals stay."""
+        """Apply the rules to a device's verdicts; its own refusals stay."""
         changed = list(verdicts)
         for atom, (pinned_to, place) in self.pinned.items():
             if pinned_to != device and changed[atom]:
@@ -164,7 +156,7 @@ class AppliedRules:
         return tuple(changed)
 
     def broken_pin(self, graph: Graph, atom: int, refusal: Unsupported) -> RulesError | None:
-        """Return the error for a pin to a device that withdrew its support for `atom`; None if it is not pinned."""
+        """Return the error for a pinned device that withdrew its support; None if not pinned."""
         if atom not in self.pinned:
             return None
         device, place = self.pinned[atom]
@@ -179,12 +171,11 @@ def apply_rules(
     devices: Sequence[str],
     verdicts: Mapping[str, Sequence[Verdict]],
 ) -> AppliedRules:
-    """Restrict verdicts by `rules`, and report the effect of each rule.
+    """Restrict verdicts by `rules`, and report the effect of each.
 
     1. Rules select nodes of the original model. A rule applies to an atom if it selects any of its nodes.
     2. A ban turns the device's yes into a refusal with `Reason.RULE`; a pin does so for every other device.
-    3. A ban from a device that is not in the session has no effect, nor has a rule that selects no node that runs. The
-       effects report it.
+    3. Bans from devices outside the session, and rules without nodes that run, have no effect.
 
     Args:
         rules: the rules.
@@ -192,11 +183,11 @@ def apply_rules(
         graph: nodes that run, in atoms.
         positions: node of `graph` -> index of its original node in `model_graph`.
         devices: devices of the session in order of preference; the last resort only if named explicitly.
-        verdicts: device -> verdict by atom. Devices that are not in `devices` are restricted as well.
+        verdicts: by device and atom.
 
     Raises:
-        RulesError: an atom is pinned to two devices, or to a device that refuses it, that is banned, or that is not in
-            the session; or bans leave no device for an atom.
+        RulesError: an atom is pinned to two devices, or to one that refuses it, that is banned or not in the session;
+            or bans leave it no device.
     """
     binder = _Binder(rules, model_graph, graph, positions, devices)
     pinned, banned = binder.pins(), binder.bans()
@@ -219,7 +210,7 @@ def apply_rules(
 
 
 class _Binder:
-    """Rules of one session, bound to one graph."""
+    """Rules bound to one graph."""
 
     def __init__(
         self, rules: Rules, model_graph: Graph, graph: Graph, positions: Sequence[int], devices: Sequence[str]
@@ -236,7 +227,6 @@ class _Binder:
         self._positions = positions
 
     def pins(self) -> dict[int, Pin]:
-        """Return atom -> pin."""
         pins_by_atom: dict[int, Pin] = {}
         for pin in self._rules.pins:
             atoms = self._atoms(pin)
@@ -253,7 +243,7 @@ class _Binder:
         return pins_by_atom
 
     def bans(self) -> dict[str, dict[int, Ban]]:
-        """Return device -> atom -> first ban."""
+        """The first ban wins."""
         bans_by_device: dict[str, dict[int, Ban]] = {}
         for ban in self._rules.bans:
             of_device = bans_by_device.setdefault(ban.device, {})
@@ -267,7 +257,7 @@ class _Binder:
         banned: Mapping[str, Mapping[int, Ban]],
         verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
-        """Raise if an atom is pinned to a device that cannot run it."""
+        """Raise if a pinned device cannot run its atom."""
         for atom, pin in pinned.items():
             ban = banned.get(pin.device, {}).get(atom)
             if ban is not None:
@@ -286,7 +276,7 @@ class _Binder:
         original_verdicts: Mapping[str, Sequence[Verdict]],
         restricted_verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
-        """Raise if bans leave no device for an atom that had one."""
+        """Raise if bans leave an atom no device."""
         for device, atoms in banned.items():
             for atom, ban in atoms.items():
                 had = [name for name in self._devices if original_verdicts[name][atom]]
@@ -301,7 +291,6 @@ class _Binder:
                     )
 
     def effect(self, rule: Pin | Ban) -> RuleEffect:
-        """Return the effect of a rule."""
         selected = self._selected[id(rule)]
         running = sum(position in self._running for position in selected)
         away = rule.device not in self._devices
@@ -328,7 +317,7 @@ class _Binder:
             yield f"it applies to {named}{more} too, placed as one with these"
 
     def _along(self, rule: Pin | Ban) -> list[str]:
-        """Return names of nodes that are not selected but share an atom with selected ones."""
+        """Return nodes that share an atom with selected ones."""
         selected = self._selected[id(rule)]
         members = (node for atom in self._atoms(rule) for node in self._graph.atoms[atom])
         return [self._graph.nodes[node].name for node in members if self._positions[node] not in selected]
@@ -339,7 +328,7 @@ class _Binder:
         return sorted({atom_of[node] for position in selected for node in self._running.get(position, ())})
 
     def _name(self, atom: int, rule: Pin | Ban) -> str:
-        """Return the name of the atom's first selected node."""
+        """Return the atom's first selected node."""
         selected = self._selected[id(rule)]
         members = self._graph.atoms[atom]
         return next(self._graph.nodes[node].name for node in members if self._positions[node] in selected)
@@ -372,27 +361,25 @@ def _refused_pin(place: str, node: str, device: str, refusal: Unsupported, file:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCandidate:
-    """A segment with its size and benefit."""
+    """Segment with size and benefit."""
 
     segment: Segment
     accelerated: bool
-    """False for the host's segments."""
+    """False for the host."""
     nodes: int
-    """Number of nodes."""
     flops: float | None = None
-    """Floating-point operations; None if unknown."""
+    """None if unknown."""
     benefit: float | None = None
-    """Seconds saved by its device; None if costs are unknown."""
+    """Seconds saved; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsDroppedByLimits:
-    """Result of one round of limits."""
+    """Result of one round."""
 
     segments: Mapping[int, Unsupported]
-    """Index of a dropped candidate -> refusal; empty if all limits are met."""
+    """Dropped candidate -> refusal."""
     effects: tuple[RuleEffect, ...]
-    """Effect of each limit in this round."""
 
 
 Verdicts = Mapping[str, Sequence[Verdict]]
@@ -403,23 +390,21 @@ def segments_to_drop(
 ) -> SegmentsDroppedByLimits:
     """Return the segments that limits drop in this round.
 
-    1. `whole_graph`: unless one segment has everything, drop the segments of devices that refuse an atom, and then of
-       all
-       devices except the first that supports everything.
+    1. `whole_graph`: unless one segment has everything, drop the segments of all devices except the first that supports
+       everything.
     2. `min_nodes`, `min_flops`, `min_benefit_ms`: drop segments below the minimum. Unknown FLOPs pass.
-    3. `max_segments`: drop half of the excess, smallest benefit first. The graph is then cut again, since segments may
-       merge. If costs are unknown, FLOPs decide, and the effect says so.
-    4. A segment with an atom that no other device supports is exempt from minima; the effects of the last round report
-       it.
+    3. `max_segments`: drop half of the excess, smallest benefit (or FLOPs, if costs are unknown) first; segments may
+       merge
+       when the graph is cut again.
+    4. A segment with an atom that no other device supports is exempt from minima, which is reported.
 
     Args:
         rules: the rules.
         candidates: all segments, including the CPU's.
-        verdicts: device -> verdict by atom, after rules and earlier rounds.
+        verdicts: by device and atom, after rules and earlier rounds.
 
     Raises:
-        RulesError: `min_benefit_ms` is set and costs are unknown, or exempt segments prevent `whole_graph` or
-            `max_segments`.
+        RulesError: `min_benefit_ms` without costs, or exempt segments prevent `whole_graph` or `max_segments`.
     """
     limiter = _Limiter(rules, candidates, verdicts)
     for step in (limiter.whole_graph, limiter.minima, limiter.at_most):
@@ -444,11 +429,11 @@ class _Limiter:
 
     @property
     def away(self) -> list[int]:
-        """Indices of segments off the CPU."""
+        """Segments off the CPU."""
         return [at for at, candidate in enumerate(self.candidates) if candidate.accelerated]
 
     def whole_graph(self) -> SegmentsDroppedByLimits:
-        """Apply rule 1 of `segments_to_drop`."""
+        """Rule 1 of `segments_to_drop`."""
         away = self.away
         if not self.limits.whole_graph or not away or len(self.candidates) == 1:
             return _NOTHING
@@ -460,7 +445,7 @@ class _Limiter:
         return self._given_up("whole_graph", "whole_graph = true", drop, "asks for one segment of one device or none")
 
     def minima(self) -> SegmentsDroppedByLimits:
-        """Apply rule 2."""
+        """Rule 2."""
         segments: dict[int, Unsupported] = {}
         effects: list[RuleEffect] = []
         for name, rule, below in self._below():
@@ -472,14 +457,14 @@ class _Limiter:
         return SegmentsDroppedByLimits(segments=segments, effects=tuple(effects))
 
     def staying(self) -> Iterator[RuleEffect]:
-        """Report exempt segments, rule 4."""
+        """Rule 4."""
         for name, rule, below in self._below():
             if below:
                 note = f"{_counted(len(below))} below it, no other device taking all of it"
                 yield RuleEffect(rule=rule, source=self.rules.limit_location(name), nodes=0, note=note)
 
     def at_most(self) -> SegmentsDroppedByLimits:
-        """Apply rule 3."""
+        """Rule 3."""
         most, away = self.limits.max_segments, self.away
         if most is None or len(away) <= most:
             return _NOTHING
@@ -494,7 +479,7 @@ class _Limiter:
         return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], f"is exceeded; {by}")
 
     def _below(self) -> Iterator[tuple[str, str, list[int]]]:
-        """Yield each minimum: name, rule in words, and segments below it."""
+        """Yield name, words, and segments below each minimum."""
         for name, measure, units in _MINIMA:
             least = getattr(self.limits, name)
             if least is not None:
@@ -518,7 +503,7 @@ class _Limiter:
         return value is not None and value < least
 
     def _stuck(self, position: int) -> tuple[int, str] | None:
-        """Return an atom that no other device supports, with their verdicts; None if all have alternatives."""
+        """Return an atom that no other device supports, and their verdicts; None if there is none."""
         segment = self.candidates[position].segment
         other_verdicts = [
             device_verdicts for device, device_verdicts in self.verdicts.items() if device != segment.device
@@ -529,7 +514,7 @@ class _Limiter:
         return None
 
     def _refuse_stuck(self, name: str, positions: Sequence[int]) -> None:
-        """Raise if one of these segments cannot be dropped."""
+        """Raise if a segment cannot be dropped."""
         for position in positions:
             stuck = self._stuck(position)
             if stuck is not None:
@@ -571,4 +556,4 @@ _MINIMA: tuple[tuple[str, Callable[[SegmentCandidate], float | None], float], ..
     ("min_flops", _flops, 1),
     ("min_benefit_ms", _benefit, 1e3),
 )
-"""Limit, measure, and units of the limit per unit of the measure."""
+"""Limit, measure, units per unit of the measure."""

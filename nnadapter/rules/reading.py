@@ -14,18 +14,17 @@ from nnadapter.files.documents import FileKind
 from nnadapter.rules.values import Ban, Limits, Pin, Rules
 
 TEXT = "the rules' text"
-"""Name in messages for rules passed as text."""
 
 
 def read_rules(source: str | os.PathLike[str] | Rules) -> Rules:
-    """Read rules from TOML. CRLF and a byte order mark are accepted.
+    """Read rules from TOML; CRLF and a byte order mark are accepted.
 
     Args:
-        source: a path; a text with several lines; or `Rules`, which are checked and returned.
+        source: a path; a text of several lines; or `Rules`.
 
     Raises:
-        RulesError: the file is unreadable or not TOML, has an unknown key or an invalid value, names a device without a
-            driver, or contradicts itself. The message includes file, rule and key.
+        RulesError: an unreadable file, invalid TOML, key or value, an unknown device, or a contradiction. Includes
+            file, rule and key.
     """
     rules = source if isinstance(source, Rules) else _read(source)
     driver_sources = sources()
@@ -50,7 +49,7 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _parse(text: str) -> object:
-    """Parse TOML; raise ValueError if the text is too long, as parsing would be slow."""
+    """Reject long texts, which parse slowly."""
     longest = max(map(len, text.splitlines()), default=0)
     if len(text) > limits.RULES_BYTES or longest > limits.RULES_LINE:
         raise ValueError(

@@ -17,32 +17,29 @@ from nnadapter.onnx.domains import plain_domain
 
 Text = Annotated[str, Meta(min_length=1)]
 Names = Text | Annotated[Sequence[Text], Meta(min_length=1)] | None
-"""One name, several, or None."""
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, Meta(ge=0, le=1e300)]
-"""A finite number."""
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Base of pins and bans: a device and criteria for nodes, all of which must match.
+    """A device, and criteria for nodes, all of which must match.
 
     Raises:
-        RulesError: a value has the wrong type or is empty, there are no criteria, or only one end of a region is given.
+        RulesError: an invalid value, no criteria, or a region with only one end.
     """
 
     device: Text
     """Device name; `fake_npu:0` equals `fake_npu`."""
     op_type: Text | None = None
-    """Op type in any domain, or `domain::OpType`; `ai.onnx` is ONNX's own domain."""
+    """In any domain, or `domain::OpType`; `ai.onnx` is ONNX's own."""
     name: Text | None = None
-    """Node name or pattern: `*` matches any characters including `/`, `?` one character, `[ab]` one of them."""
+    """Name or pattern: `*` matches any characters including `/`, `?` one, `[ab]` one of them."""
     from_: Names = None
-    """Tensors at the start of a region: with `to`, all nodes on a path between. Producers of these are not included."""
+    """Tensors at the start of a region; their producers are not included."""
     to: Names = None
-    """Tensors at the end of the region. Producers of these are included."""
+    """Tensors at the end of the region; their producers are included."""
 
     def __post_init__(self) -> None:
-        """Check every value; convert a single tensor to a tuple."""
         check_fields(self, RulesError)
         for key in ("device", "op_type", "name"):
             if getattr(self, key) is not None and not getattr(self, key).strip():
@@ -63,18 +60,17 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 
     @property
     def domain_and_op_type(self) -> tuple[str | None, str | None]:
-        """Domain (empty for ONNX's own, None for any) and op type."""
+        """Domain (empty for ONNX's, None for any) and op type."""
         domain, separator, op_type = (self.op_type or "").rpartition("::")
         return plain_domain(domain) if separator else None, op_type or None
 
     @property
     def region(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-        """Tensors at the start and at the end."""
         return None if self.from_ is None or self.to is None else (tuple(self.from_), tuple(self.to))
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """Comparable key of the criteria: equal if two rules select the same nodes of every model."""
+        """Equal if two rules select the same nodes of every model."""
         return (self.domain_and_op_type, self.name, self.from_, self.to)
 
     @property
@@ -101,44 +97,43 @@ class Ban(Rule, frozen=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Requirements for segments off the CPU; segments that do not meet them are dropped.
+    """Requirements for segments off the CPU, which are otherwise dropped.
 
     Raises:
         RulesError: an invalid value.
     """
 
     max_segments: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
-    """Most segments off the CPU; those with the largest benefit stay."""
+    """Most segments; those with the largest benefit stay."""
     min_benefit_ms: Amount | None = None
-    """Least milliseconds that a segment saves, including launch and transfers."""
+    """Least milliseconds saved per segment, including launch and transfers."""
     min_nodes: Count | None = None
-    """Least number of nodes in a segment."""
+    """Least nodes per segment."""
     min_flops: Amount | None = None
-    """Least number of floating-point operations in a segment."""
+    """Least FLOPs per segment."""
     whole_graph: bool = False
     """One segment on one device, or everything on the CPU."""
 
     def __post_init__(self) -> None:
-        """Check every value."""
         check_fields(self, RulesError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """All placement rules of a session.
+    """All placement rules.
 
     Raises:
-        RulesError: two rules with the same criteria contradict each other, or a value has the wrong type.
+        RulesError: contradictory rules, or a value of the wrong type.
     """
 
     pins: tuple[Pin, ...] = ()
     bans: tuple[Ban, ...] = ()
     limits: Limits = field(default_factory=Limits)
     source: str = field(default="Rules", compare=False)
-    """File name, or another name for messages."""
+    """Name for messages."""
 
     def __post_init__(self) -> None:
-        """Check types, and contradictions that hold for every model."""
+        """Check types and contradictions."""
         for name, kind in (("pins", Pin), ("bans", Ban)):
             rules = getattr(self, name)
             if not isinstance(rules, Sequence) or not all(type(rule) is kind for rule in rules):
@@ -149,20 +144,20 @@ class Rules:
         self._refuse_contradictions()
 
     def __iter__(self) -> Iterator[Pin | Ban]:
-        """Iterate over pins, then bans."""
+        """Pins, then bans."""
         return chain(self.pins, self.bans)
 
     def entry_location(self, rule: Pin | Ban) -> str:
-        """Return the location of a rule: `pin 2 in rules.toml`."""
+        """Return `pin 2 in rules.toml`."""
         return f"{self.entry(rule)} in {self.source}"
 
     def entry(self, rule: Pin | Ban) -> str:
-        """Return the number of a rule, counted from 1: `pin 2`."""
+        """Return `pin 2`, counted from 1."""
         word, group = ("pin", self.pins) if isinstance(rule, Pin) else ("ban", self.bans)
         return f"{word} {next((number for number, member in enumerate(group, 1) if member is rule), 0)}"
 
     def limit_location(self, name: str) -> str:
-        """Return the location of a limit: `max_segments in rules.toml`."""
+        """Return `max_segments in rules.toml`."""
         return f"{name} in {self.source}"
 
     def _refuse_contradictions(self) -> None:

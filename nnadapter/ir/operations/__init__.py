@@ -49,20 +49,15 @@ FAMILIES: Mapping[str, tuple[Row, ...]] = MappingProxyType(
         for family in _FAMILIES
     }
 )
-"""Rows by family; a family is named after its module."""
+"""By family, named as its module."""
 SCHEMAS: Mapping[str, Row] = MappingProxyType({row.type: row for rows in FAMILIES.values() for row in rows})
-"""Rows by operation type."""
 
 BROUGHT = brought_operations(frozenset(SCHEMAS))
-"""Operations of installed packages, used for types that the table does not have."""
+"""From installed packages, for types missing in the table."""
 
 
 def schema_of(type_: str) -> OperationSchema:
-    """Return the row of an operation type, from the table or an installed package.
-
-    Raises:
-        InvalidModelError: unknown operation type.
-    """
+    """Return the row of a built-in or external operation. Raises InvalidModelError."""
     row = SCHEMAS.get(type_) or BROUGHT.get(type_)
     if row is None:
         raise InvalidModelError(_unknown(type_))

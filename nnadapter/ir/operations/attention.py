@@ -1,6 +1,6 @@
-"""Attention and related layers of language models.
+"""Attention and related layers.
 
-Sizes: batch B, query heads H, key and value heads G (a divisor of H), queries S, keys T, depth D, depth of values E.
+Batch B, query heads H, key and value heads G (a divisor of H), queries S, keys T, depth D, depth of values E.
 """
 
 from __future__ import annotations
@@ -191,10 +191,9 @@ ROWS: tuple[Row, ...] = (
         "ONNX CausalConvWithState-27",
     ),
 )
-"""Rows of this family.
-
-ATTENTION: query i is at position i + `offset`, or i + its item's length - S with `lengths`. It attends to key j if
-`mask` allows it, j is below the length, not after that position if `is_causal`, and at most `left_window` before and
-`right_window` after it (-1: no limit). A query that attends to no key gives zeros by default. `scores` selects the
-second output: scaled products, these after `softcap`, after masking, or the softmax weights.
+"""ATTENTION: query i is at position i + `offset`, or i + its item's length - S with `lengths`. It attends to key j
+below the
+length if `mask` allows it, not after that position if `is_causal`, and within `left_window` and `right_window` (-1: no
+limit). Without keys it gives zeros by default. `scores` selects the second output: scaled products, after `softcap`,
+after masking, or softmax weights.
 """

@@ -1,6 +1,6 @@
-"""Convolutions of images and volumes. Filters are in ONNX's order for every layout of the image.
+"""Convolutions, with filters in ONNX's order for every layout.
 
-Volumes are always [N, C, D, H, W]; triples are (depth, height, width).
+Volumes are [N, C, D, H, W]; triples are (depth, height, width).
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _deformable_flops(
     mask: OperandType | None = None,
     **attributes: object,
 ) -> int:
-    """Return the steps of the convolution, and of interpolating four neighbors per window element."""
+    """Convolution, and interpolation of four neighbors per window element."""
     positions = outputs[0].dimensions[0] * prod(outputs[0].dimensions[2:])
     sampled = positions * first.dimensions[1] * prod(weight.dimensions[2:])
     return _convolution_flops(outputs, first, weight, bias) + 8 * sampled

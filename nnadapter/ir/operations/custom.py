@@ -1,7 +1,6 @@
-"""CUSTOM: an operation that represents one node of any ONNX op, computed by a custom kernel.
+"""CUSTOM: one node of any ONNX op, computed by a custom kernel.
 
-It carries the key and the arguments of the kernel, and the result types, which no table has. Attributes and types are
-text, so that models with it can be verified, printed and saved like any other.
+Attributes and types are text, so that models can be printed and saved like others.
 """
 
 from __future__ import annotations
@@ -30,29 +29,28 @@ _TENSOR = "tensor"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CustomCall:
-    """Call of a custom kernel for one ONNX node."""
+    """Kernel call for one node."""
 
     domain: str
-    """Empty for ONNX's own domain."""
+    """Empty for ONNX's own."""
     op_type: str
     since_version: int
-    """Version of the op's schema; without a schema, the domain's opset version."""
+    """Of the op's schema; without one, of the domain's opset."""
     attributes: Mapping[str, object] = field(default_factory=dict)
-    """Values: int, float, str, tuples of these, and numpy arrays for tensors."""
+    """int, float, str, tuples of these, numpy arrays."""
     present: tuple[int, ...] = ()
-    """Positions of the node's present inputs, ascending."""
+    """Positions of present inputs, ascending."""
     outputs: tuple[OperandType, ...]
 
     @property
     def display_name(self) -> str:
-        """Op name for messages."""
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     def to_attributes(self) -> dict[str, str | int | tuple[int, ...]]:
-        """Return the attributes of the CUSTOM operation.
+        """Return the attributes of the operation.
 
         Raises:
-            InvalidModelError: an attribute of the node is a graph or has another type without a text form.
+            InvalidModelError: an attribute has no text form.
         """
         return {
             "domain": self.domain,
@@ -65,11 +63,7 @@ class CustomCall:
 
     @classmethod
     def of(cls, attributes: Attributes) -> CustomCall:
-        """Return the call in the attributes of a CUSTOM operation.
-
-        Raises:
-            InvalidModelError: the attributes are malformed.
-        """
+        """Parse the attributes of an operation. Raises InvalidModelError."""
         present = attributes["present"]
         version = attributes["since_version"]
         assert isinstance(present, tuple) and isinstance(version, int), "checked against the row"
@@ -83,7 +77,7 @@ class CustomCall:
         )
 
     def spread(self, operation_inputs: Sequence[Any]) -> list[Any]:
-        """Expand one item per input of the operation to one per input of the node; None for absent ones."""
+        """Insert None for absent inputs of the node."""
         node_inputs: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
         for position, operation_input in zip(self.present, operation_inputs, strict=True):
             node_inputs[position] = operation_input
@@ -91,18 +85,14 @@ class CustomCall:
 
 
 def written_types(types: Sequence[OperandType]) -> str:
-    """Return data types and dimensions as text: `float32[1, 3]; int64[]`."""
+    """Format types: `float32[1, 3]; int64[]`."""
     return "; ".join(
         f"{type_.dtype.value}[{', '.join(str(int(size)) for size in type_.dimensions)}]" for type_ in types
     )
 
 
 def read_types(text: str) -> tuple[OperandType, ...]:
-    """Return the types in a text from `written_types`.
-
-    Raises:
-        InvalidModelError: the text is malformed.
-    """
+    """Parse a text of `written_types`. Raises InvalidModelError."""
     matches = [_TYPE.fullmatch(type_text.strip()) for type_text in text.split(";")]
     known = set(map(str, DataType))
     if any(match is None or match[1] not in known for match in matches):

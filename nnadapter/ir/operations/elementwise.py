@@ -1,7 +1,6 @@
-"""Elementwise operations: the result has the inputs' dimensions, broadcast as in numpy.
+"""Elementwise operations, broadcast as in numpy.
 
-FLOPs are arithmetic steps of the defining formula per output element; exp, log, sqrt, erf, sin, cos, tanh and pow count
-as one step each.
+FLOPs are steps of the formula per element; exp, log, sqrt, erf, sin, cos, tanh and pow count as one.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ THRESHOLDED_RELU(input: float; alpha: float = 1.0) | 1 | elementwise | | \
 ONNX ThresholdedRelu-22: x above alpha, 0 elsewhere
 BITWISE_NOT(input: integer) | 1 | elementwise | | ONNX BitwiseNot-18
 """
-"""Unary operations: signature, steps per element, cost, quantization, source."""
+"""Signature, steps per element, cost, quantization, source."""
 
 _BINARY = """\
 MAX(x: number, y: number as x) | real | NNAPI MAXIMUM; ONNX Max-13
@@ -154,7 +153,7 @@ BITWISE_AND(x: integer, y: integer as x) | | ONNX BitwiseAnd-18
 BITWISE_OR(x: integer, y: integer as x) | | ONNX BitwiseOr-18
 BITWISE_XOR(x: integer, y: integer as x) | | ONNX BitwiseXor-18
 """
-"""Binary operations with one data type; comparisons return bool."""
+"""Signature, quantization, source; comparisons return bool."""
 
 _COMPARED = ("EQUAL", "NOT_EQUAL", "GREATER", "LESS")
 _FUSABLE_BINARY = (

@@ -1,4 +1,4 @@
-"""EINSUM equations, parsed to labels per axis."""
+"""EINSUM equations."""
 
 from __future__ import annotations
 
@@ -13,30 +13,27 @@ _ELLIPSIS = "..."
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """Equation with expanded ellipses. A label is a letter, or the index of an ellipsis axis, as text."""
+    """Labels are letters, or indices of ellipsis axes."""
 
     terms: tuple[tuple[str, ...], ...]
-    """Labels of the axes, per input."""
+    """Per input."""
     result: tuple[str, ...]
-    """Labels of the result's axes, without duplicates."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Distinct labels in the order of first use."""
+        """Distinct, in order of first use."""
         return tuple(dict.fromkeys(label for term in self.terms for label in term))
 
 
 def read_equation(text: str, ranks: Sequence[int]) -> Equation:
-    """Parse an equation for inputs of these ranks.
+    """Parse an equation for inputs of these ranks. Source: ONNX Einsum-28.
 
-    1. Spaces are ignored. Every term consists of letters and at most one ellipsis; letters are case-sensitive.
-    2. All ellipses cover the same number of axes. An explicit result needs an ellipsis if a term has one.
-    3. Without `->`, the result is the ellipsis and the letters that occur exactly once, in ASCII order.
+    1. Terms consist of letters and at most one ellipsis; spaces are ignored.
+    2. All ellipses cover equally many axes. An explicit result needs one if a term has one.
+    3. Without `->`, the result is the ellipsis and the letters that occur once, in ASCII order.
 
     Raises:
-        InvalidModelError: the equation is malformed or does not fit the ranks.
-
-    Source: ONNX Einsum-28.
+        InvalidModelError: malformed, or it does not fit.
     """
     parts, result = terms_of(text)
     if len(parts) != len(ranks):
@@ -53,19 +50,16 @@ def read_equation(text: str, ranks: Sequence[int]) -> Equation:
 
 
 def terms_of(text: str) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
-    """Return the letters of every term, and of the result if explicit.
-
-    A term with an ellipsis returns two strings: the letters before and after it.
+    """Return the letters of every term, before and after its ellipsis, and of an explicit result.
 
     Raises:
-        InvalidModelError: the equation is malformed.
+        InvalidModelError: malformed.
     """
     left, arrow, right = text.replace(" ", "").partition("->")
     return [_split(text, term) for term in left.split(",")], _split(text, right) if arrow else None
 
 
 def _split(text: str, term: str) -> tuple[str, ...]:
-    """Return the letters of a term as one string, or as two around its ellipsis."""
     parts = tuple(term.split(_ELLIPSIS))
     letters = "".join(parts)
     if len(parts) > 2 or not (letters == "" or (letters.isascii() and letters.isalpha())):
@@ -74,7 +68,7 @@ def _split(text: str, term: str) -> tuple[str, ...]:
 
 
 def _hidden(text: str, parts: Sequence[tuple[str, ...]], ranks: Sequence[int]) -> int | None:
-    """Return the number of axes of the ellipses; None if there are none."""
+    """Return the axes per ellipsis; None if there are none."""
     axis_count: int | None = None
     for part, rank in zip(parts, ranks, strict=True):
         rest = rank - len("".join(part))
@@ -107,7 +101,7 @@ def label_sizes(equation: Equation, shapes: Sequence[Sequence[int]]) -> dict[str
     """Return the size of every label; axes of size 1 broadcast.
 
     Raises:
-        InvalidModelError: a label has two sizes.
+        InvalidModelError: two sizes.
     """
     sizes: dict[str, int] = {}
     for term, shape in zip(equation.terms, shapes, strict=True):

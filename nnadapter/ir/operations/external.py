@@ -1,7 +1,7 @@
-"""External operations: schema rows from packages with entry points of the group `nnadapter.operations`.
+"""External operations: schema rows from entry points of the group `nnadapter.operations`.
 
-An entry point's name is the operation's type. Its value names the row (`package.module:ROW`), an `OperationSchema` with
-a `definition`. Entry points load when an operation type is missing from the schema table.
+The entry point's name is the operation's type; its value (`package.module:ROW`) is an `OperationSchema` with
+`definition`. They load when a type is missing from the schema table.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from nnadapter.process.packages import PlugIn, PlugIns
 def checked_row(value: object, plug_in: PlugIn) -> OperationSchema:
     """Return the row of a distribution, with checks around its functions.
 
-    1. Errors in a shape rule, and invalid types from it, become a DriverError that names the distribution.
-       InvalidModelError
-       passes through: it is how the rule rejects inputs.
-    2. A FLOP formula that fails, or does not return an integer of at least 0, counts 0 and warns.
-    3. A definition gets read-only arrays. Its errors become a DriverError that names the distribution. IndexError,
-       ValueError and MemoryError pass through: it is not defined for such values.
+    1. Errors in functions become DriverErrors that name the distribution. A shape rule may raise InvalidModelError, a
+       definition IndexError, ValueError and MemoryError.
+    2. A failed FLOP formula counts 0 and warns.
+    3. A definition gets read-only arrays.
 
     Raises:
-        ValueError: the value is not a valid row of this operation.
+        ValueError: not a valid row of this operation.
     """
     if not isinstance(value, OperationSchema):
         raise ValueError(f"{plug_in.target} is {type(value).__name__}, expected an nnadapter.ir.OperationSchema")
@@ -103,7 +101,7 @@ _FIELDS: Mapping[str, tuple[Callable[[OperationSchema], bool], str]] = {
     "definition": (lambda row: callable(row.definition), "a function in numpy"),
     "source": (lambda row: isinstance(row.source, str), "a text"),
 }
-"""Field -> check, and its requirement in words."""
+"""Check, and its requirement in words."""
 
 
 def _infer(row: OperationSchema, plug_in: PlugIn) -> ShapeRule:
@@ -171,15 +169,10 @@ def _unwritable(value: Any) -> Any:
 
 
 GROUP = "nnadapter.operations"
-"""Entry point group."""
 
 
 def brought_operations(own: frozenset[str]) -> PlugIns[OperationSchema]:
-    """Return the operations of installed distributions.
-
-    Args:
-        own: types in the schema table, which are reserved.
-    """
+    """Return the operations of distributions; types in `own` are reserved."""
 
     def problem(name: str) -> str:
         if name in own:

@@ -26,7 +26,7 @@ from nnadapter.ir.operations.windows import FUSED, fusable, fused
 
 row = family(cost="matrix")
 PACKED_BITS = (2, 4, 8)
-"""Allowed bits of packed integers, which never span two bytes."""
+"""Packed integers never span two bytes."""
 
 
 def _fully_connected(first: OperandType, weight: OperandType, bias: OperandType | None = None) -> OperandType:
@@ -119,7 +119,7 @@ def _determinant(first: OperandType) -> OperandType:
 
 
 def _determinant_flops(outputs: Sequence[OperandType], first: OperandType) -> int:
-    """Return the steps of Gaussian elimination, 2/3 n^3, and of the product of the diagonal."""
+    """Gaussian elimination, 2/3 n^3, and the diagonal's product."""
     size = first.dimensions[-1]
     return outputs[0].size * (2 * size * size * size // 3 + size)
 
@@ -132,10 +132,7 @@ def _einsum(*types: OperandType, equation: str) -> OperandType:
 
 
 def _einsum_flops(outputs: Sequence[OperandType], *types: OperandType, equation: str) -> int:
-    """Return two steps per index combination when contracting the inputs from left to right.
-
-    An index that is not needed later is summed immediately. A single joint sum counts instead if it is cheaper.
-    """
+    """Two steps per index combination, contracting from left to right, or jointly if cheaper."""
     shapes = [type_.dimensions for type_ in types]
     parsed = read_equation(equation, list(map(len, shapes)))
     sizes = label_sizes(parsed, shapes)
@@ -185,7 +182,7 @@ def _short_time(
 
 
 def _fast_flops(elements: int, length: int) -> int:
-    """Return the usual count of an FFT: 5 n log2 n for n complex numbers."""
+    """5 n log2 n for n complex numbers."""
     return 5 * elements * max(1, (length - 1).bit_length())
 
 

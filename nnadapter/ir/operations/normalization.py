@@ -1,8 +1,8 @@
-"""Normalizations, softmax, and classification losses.
+"""Normalizations, softmax, and losses.
 
-FLOPs per element: batch normalization 2, since scale and shift are constants at inference; the others count the steps
-of their formulas, with mean, centering, square, sum, scale and shift as one each. Losses compare scores [N, C, d1, …]
-with classes [N, d1, …]. Targets equal to `ignore_index` count neither in the loss nor in its mean; -1 ignores none.
+FLOPs per element: batch normalization 2, the others the steps of their formulas. Losses compare scores [N, C, d1, …]
+with
+classes [N, d1, …]. Targets equal to `ignore_index` do not count, not even in the mean; -1 ignores none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Pooling of images and volumes by maximum, mean or p-norm, and its inverses.
+"""Pooling by maximum, mean or p-norm, and its inverses.
 
-MAX_POOL_2D and AVERAGE_POOL_2D take images in either layout, all others [N, C, …]. Lists have one value per spatial
-axis.
+MAX_POOL_2D and AVERAGE_POOL_2D accept NHWC. Lists have one value per spatial axis.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ _POOLS = (
     ("MAX_POOL_2D_WITH_INDICES", "number", _pool_with_indices, _INDICES, _STORED),
     ("MAX_POOL_3D_WITH_INDICES", "number", _pool_with_indices, _INDICES, _STORED),
 )
-"""Type, data types, shape rule, source, and attributes in addition to the common ones."""
+"""Type, data types, shape rule, source, additional attributes."""
 
 
 def _row(rank: int, type_: str, dtypes: str, rule: Rule, source: str, more: str) -> Row:

@@ -1,12 +1,13 @@
-"""Operations between quantized integers and reals, and the rules for quantized operands of other operations.
+"""Quantization: operations, and rules for quantized operands of other operations.
 
-A quantized operand holds integers that represent real numbers. Operations treat it in one of four ways:
+Operations treat quantized operands in one of four ways:
 
-- Operations that only move elements see integers. Results have the input's quantization if it is per tensor.
-- Products (CONV_2D, FULLY_CONNECTED, MAT_MUL) subtract the zero points and accumulate products of integers exactly.
-  Without a quantized result, they return the sums in int32. With one, sums and an int32 bias are multiplied by scale of
-  input * scale of filter / scale of result, in float32, rounded half to even, shifted by the zero point and saturated,
-  as in ONNX Runtime.
+- Movers see integers, and pass on a per-tensor quantization.
+- Products (CONV_2D, FULLY_CONNECTED, MAT_MUL) subtract the zero points and accumulate exactly, in int32 without a
+  quantized
+  result. With one, sums and int32 bias are multiplied by scale of input * scale of filter / scale of result, in
+  float32,
+  rounded half to even, shifted by the zero point and saturated, as in ONNX Runtime.
 - Operations on reals (`REALS`) compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
 - All others see integers only.
 """
@@ -34,7 +35,7 @@ from nnadapter.ir.schema import Attributes, QuantizationRule, ShapeRule
 row = family(cost="elementwise")
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
-"""Data types for arithmetic on quantized operands; QUANTIZE and DEQUANTIZE accept all integer types."""
+"""For arithmetic; QUANTIZE and DEQUANTIZE accept all integers."""
 
 _ROWS = (
     *ELEMENTWISE,
@@ -54,16 +55,13 @@ def _types(behavior: str) -> frozenset[str]:
 
 
 MOVERS = _types("moves")
-"""Operations that pass on the per-tensor quantization of their data inputs. CONCAT also accepts different
-quantizations,
-as an operation on reals.
-"""
+"""Pass on a per-tensor quantization. CONCAT also accepts different ones, as an operation on reals."""
 PRODUCTS: Mapping[str, int] = {type_: -1 if type_ == "MAT_MUL" else 0 for type_ in sorted(_types("product"))}
-"""Operation -> axis of the second input along which it may be quantized."""
+"""Axis of the second input that may be quantized along."""
 TABULATED = _types("table")
-"""Unary functions in `REALS`: on 8 bits, a lookup table of 256 entries replaces them."""
+"""Unary functions, which a table of 256 entries can replace."""
 REALS = TABULATED | _types("real")
-"""Operations that compute with real values if operands and result are quantized to 8 bits."""
+"""Compute with real values on 8-bit operands and results."""
 
 _BIAS_TOLERANCE = 1e-5
 _FUSE_CODES = frozenset({"none", "relu", "clip"})
@@ -82,7 +80,7 @@ def _present(types: Types, position: int) -> OperandType:
 
 
 def _any(types: Types, result: OperandType, attributes: Attributes) -> None:
-    """Accept every quantized result."""
+    pass
 
 
 def _same_dtype(types: Types, result: OperandType, attributes: Attributes) -> None:
@@ -92,7 +90,7 @@ def _same_dtype(types: Types, result: OperandType, attributes: Attributes) -> No
 
 
 def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) -> Quantization:
-    """Return the quantization of an 8-bit type, per tensor or along `axis`."""
+    """Return the quantization, per tensor or along `axis`."""
     quantization = type_.quantization
     if quantization is None or type_.dtype not in EIGHT_BITS:
         raise InvalidModelError(f"{name} is {type_}, expected a quantized operand of int8 or uint8")
@@ -103,7 +101,7 @@ def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) ->
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """Return the shape rule of a product; sums of quantized inputs are int32."""
+    """Sums of quantized inputs are int32."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -121,7 +119,7 @@ def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
 
 
 def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> int | None:
-    """Return the axis of the second input along which scales may vary: the output channels."""
+    """Scales may vary along output channels only."""
     if second.rank < 2:
         return None
     return -2 if attributes.get("transpose_y") else PRODUCTS[type_]
@@ -139,7 +137,7 @@ def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
 
 
 def _check_bias(bias: OperandType, x: Quantization, y: Quantization) -> None:
-    """Check that the scale of a bias equals the scale of the sums."""
+    """The scale of a bias must be that of the sums."""
     quantization = bias.quantization
     if quantization is None or bias.dtype is not DataType.INT32 or any(quantization.zero_point):
         raise InvalidModelError(f"bias is {bias}, expected a quantized operand of int32 with zero point 0")
@@ -169,7 +167,7 @@ def _check_fuse_code(attributes: Attributes) -> None:
 
 
 def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
-    """Return the shape rule of a mover, which passes on the quantization of its data inputs."""
+    """Pass on the quantization of the data inputs."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -185,7 +183,7 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
 
 
 def quantizable(schema: Row) -> Row:
-    """Return the row with rules for quantized operands, or the row itself if there are none."""
+    """Add the rules for quantized operands, if any."""
     type_ = schema.type
     infer, rule = schema.infer, schema.quantized
     if type_ in PRODUCTS:

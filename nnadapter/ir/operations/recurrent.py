@@ -1,6 +1,6 @@
 """Recurrent layers over whole sequences.
 
-Sizes: steps T, batch B, features I, directions D (1 or 2), hidden units H, gates G (LSTM 4, GRU 3, RNN 1).
+Steps T, batch B, features I, directions D, hidden units H, gates G (LSTM 4, GRU 3, RNN 1).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from nnadapter.ir.operations.row import Row, family, read_table
 from nnadapter.ir.schema import Attributes
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""Number of gates, in ONNX's order: input, output, forget, cell; update, reset, hidden."""
+"""In ONNX's order: input, output, forget, cell; update, reset, hidden."""
 FUNCTIONS_PER_DIRECTION: Mapping[str, int] = {"LSTM": 3, "GRU": 2, "RNN": 1}
-"""Number of names in `activations` per direction: gates, cell, hidden; gates, hidden; hidden."""
+"""Names in `activations`: gates, cell, hidden; gates, hidden; hidden."""
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "affine": ("alpha", "beta"),
     "elu": ("alpha",),
@@ -31,7 +31,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "tanh": (),
     "thresholded_relu": ("alpha",),
 }
-"""Functions for gates, with the parameters that they use."""
+"""Gate functions, and their parameters."""
 
 _DIRECTIONS: Mapping[str, int] = {"forward": 1, "reverse": 1, "bidirectional": 2}
 row = family(cost="recurrent")
@@ -87,7 +87,7 @@ def _check_functions(type_: str, directions: int, names: Sequence[str], attribut
 
 
 def function_names(attributes: Attributes) -> tuple[str, ...]:
-    """Return the names in the attribute `activations`, in order."""
+    """Split the attribute `activations`."""
     return tuple(str(attributes["activations"]).split())
 
 
@@ -127,9 +127,7 @@ ROWS: tuple[Row, ...] = tuple(
     )
     for type_, inputs, functions, more, outputs, source in read_table(_ROWS)
 )
-"""Rows of this family.
-
-`activations` contains names separated by spaces, the reverse direction last. `clip` limits the arguments of functions,
-except for LSTM's hidden function, as in ONNX Runtime. After the end of a sequence (`sequence_lengths`), outputs are
-zeros and states do not change.
+"""`activations` has the reverse direction last. `clip` limits arguments of functions, except LSTM's hidden function, as
+in
+ONNX Runtime. After `sequence_lengths`, outputs are zeros and states do not change.
 """

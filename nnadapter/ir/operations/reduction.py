@@ -1,4 +1,4 @@
-"""Reductions, cumulative sums and products, and the largest or smallest elements."""
+"""Reductions, cumulative sums and products, and extreme elements."""
 
 from __future__ import annotations
 

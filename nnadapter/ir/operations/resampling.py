@@ -1,6 +1,6 @@
-"""Operations that sample images between pixels: resizing, grids and regions.
+"""Sampling of images between pixels: resizing, grids and regions.
 
-Images are [N, C, H, W] and volumes [N, C, D, H, W]; only RESIZE_NEAREST and RESIZE_LINEAR support other layouts.
+Images are [N, C, H, W], except in RESIZE_NEAREST and RESIZE_LINEAR; volumes are [N, C, D, H, W].
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from nnadapter.ir.operations.row import (
 row = family(cost="movement")
 
 _ROUNDING = 1e-3
-"""Tolerance for scales computed in float32."""
 
 
 def _resize(first: OperandType, shape: tuple[int, ...], scales: Sequence[float], **attributes: object) -> OperandType:
@@ -54,7 +53,7 @@ def _grid_sample(first: OperandType, grid: OperandType, mode: str, **attributes:
 
 
 def _grid_sample_flops(outputs: Sequence[OperandType], *types: OperandType, mode: str, **attributes: object) -> int:
-    """Return two steps, a multiply-add, per neighbor."""
+    """A multiply-add per neighbor."""
     neighbors: int = {"nearest": 1, "linear": 2, "cubic": 4}[mode]
     return 2 * prod([neighbors] * (outputs[0].rank - 2)) * outputs[0].size
 

@@ -1,4 +1,4 @@
-"""Rows of the schema table, with signatures as text, and shared shape rules, FLOP formulas and checks."""
+"""Rows of the schema table from signatures, and shared shape rules and checks."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from nnadapter.ir.schema import (
 
 Dimensions = tuple[int, ...]
 Types = Sequence[OperandType | None]
-"""Input types by role, None for an absent optional one."""
+"""By role; None if absent."""
 Rule = Callable[..., OperandType | tuple[OperandType, ...]]
-"""Shape rule: input types by role (None if absent) and attributes by name -> the types of the outputs."""
+"""Input types (None if absent), attributes as keywords -> output types."""
 Formula = Callable[..., int]
-"""FLOP formula: output types as one sequence, then the arguments of a `Rule` -> number."""
+"""Output types, arguments of a `Rule` -> FLOPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row(OperationSchema):
-    """Schema row of a built-in operation, with columns for the tables of passes and costs."""
+    """Row of a built-in operation."""
 
     cost: str = field(default="other", repr=False)
     """A value of `nnadapter.costs.work.OperationClass`."""
     quantization: str = field(default="", repr=False)
-    """Behaviors on quantized operands, separated by spaces: `moves`, `real`, `table`, `product`; see `quantization`."""
+    """Subset of `moves real table product`; see `quantization`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerElement:
-    """FLOP formula: a fixed number of arithmetic steps per element."""
+    """A fixed number of steps per element."""
 
     steps: int
     of_input: bool = False
-    """Count elements of the first input instead of the first output."""
+    """Count input elements."""
 
     def __call__(self, types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
         counted = types[0] if self.of_input else outputs[0]
@@ -59,7 +59,7 @@ class PerElement:
 
 
 def per_input(steps: int) -> PerElement:
-    """Return the formula of `steps` steps for each element of the first input."""
+    """Count steps per element of the first input."""
     return PerElement(steps, of_input=True)
 
 
@@ -75,12 +75,11 @@ def row(
     """Return a row of the schema table.
 
     Args:
-        signature: type, inputs, attributes and outputs: `TOP_K(input[1..]: number; k: int -> values, indices)`. `?`
-            marks an optional input, `*` a variadic one, `as x` the data type of input x. Brackets contain the ranks of
-            the first input, or the length of a list. Without `->` there is one `output`.
-        rule: shape rule; the operation's type is prepended to its errors.
-        flops: formula, or steps per element of the output.
-        source: specification of the operation.
+        signature: `TOP_K(input[1..]: number; k: int -> values, indices)`. `?` is optional, `*` variadic, `as x` of the
+            data type of x. Brackets contain ranks of the first input, or a list's length. The default is one `output`.
+        rule: shape rule.
+        flops: formula, or steps per output element.
+        source: specification.
         cost: see `Row`.
         quantization: see `Row`.
     """
@@ -104,12 +103,12 @@ def row(
 
 
 def family(cost: str, quantization: str = "") -> Callable[..., Row]:
-    """Return `row` with default columns for a family."""
+    """Return `row` with defaults of a family."""
     return partial(row, cost=cost, quantization=quantization)
 
 
 def read_table(text: str) -> list[list[str]]:
-    """Return the cells of a text table: one row per line, ` | ` between cells."""
+    """Parse lines with ` | ` between cells."""
     return [line.replace("| |", "|  |").split(" | ") for line in text.splitlines()]
 
 
@@ -194,12 +193,12 @@ def _flops(formula: int | PerElement | Formula) -> FlopsRule:
 
 
 def floats(attributes: Attributes, name: str) -> tuple[float, ...]:
-    """Return an attribute of kind FLOATS."""
+    """Return a FLOATS attribute."""
     return cast("tuple[float, ...]", attributes[name])
 
 
 def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataType | None = None) -> OperandType:
-    """Return the type of a result with the axes of `type_`: same layout, no quantization."""
+    """Return the type of a result with the same axes and layout."""
     dimensions = type_.dimensions if dimensions is None else dimensions
     dtype = dtype or type_.dtype
     if dimensions == type_.dimensions and dtype is type_.dtype and type_.quantization is None:
@@ -209,7 +208,7 @@ def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataTy
 
 
 def layout_of(types: Iterable[OperandType], rank: int) -> Layout:
-    """Return the layout of an elementwise result: NHWC if an operand of rank 4 is NHWC."""
+    """Return NHWC if any operand is."""
     if rank != 4:
         return Layout.NCHW
     nhwc = any(type_.layout is Layout.NHWC and type_.rank == 4 for type_ in types)
@@ -217,22 +216,18 @@ def layout_of(types: Iterable[OperandType], rank: int) -> Layout:
 
 
 def as_first(first: OperandType, *others: OperandType | None, **attributes: object) -> OperandType:
-    """Return data type, dimensions and layout of the first input; a shape rule."""
+    """Return the type of the first input."""
     return like(first)
 
 
 def along_axis(first: OperandType, axis: int, **attributes: object) -> OperandType:
-    """Return the type of the first input, after checking that it has the axis; a shape rule."""
+    """Return the type of the first input, which must have the axis."""
     check_axis(axis, first.rank)
     return like(first)
 
 
 def broadcast(shapes: Sequence[Dimensions]) -> Dimensions:
-    """Return the broadcast shape, as in numpy.
-
-    Raises:
-        InvalidModelError: two shapes do not broadcast.
-    """
+    """Broadcast as numpy; raises InvalidModelError."""
     result = shapes[0]
     for shape in shapes[1:]:
         if len(shape) != len(result) or shape != result:  # comparing symbolic sizes of different axes would add guards
@@ -253,7 +248,7 @@ def _broadcast_two(first: Dimensions, second: Dimensions) -> Dimensions:
 
 
 def check_broadcasts_to(name: str, dimensions: Dimensions, target: Dimensions) -> None:
-    """Raise InvalidModelError unless `dimensions` broadcast to exactly `target`."""
+    """Raise InvalidModelError unless `dimensions` broadcast to `target`."""
     if broadcast((target, dimensions)) != target:
         raise InvalidModelError(
             f"{name} has dimensions {list(dimensions)}, expected ones that spread to {list(target)}"
@@ -276,7 +271,7 @@ def check_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def check_vector(name: str, type_: OperandType | None, length: int) -> None:
-    """Raise InvalidModelError unless an operand is absent or has dimensions [length]."""
+    """Raise InvalidModelError unless absent or of dimensions [length]."""
     if type_ is not None and type_.dimensions != (length,):
         raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected [{length}]")
 
@@ -297,7 +292,7 @@ def check_length(length: int, **lists: Sequence[object]) -> None:
 
 
 def check_dimensions(name: str, type_: OperandType | None, expected: Dimensions) -> None:
-    """Raise InvalidModelError unless an operand is absent or has exactly these dimensions."""
+    """Raise InvalidModelError unless absent or of these dimensions."""
     if type_ is not None and type_.dimensions != expected:
         raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected {list(expected)}")
 
@@ -309,11 +304,7 @@ def check_onnx_order(type_: OperandType) -> None:
 
 
 def check_indices(indices: OperandType, first: OperandType, axis: int) -> None:
-    """Check the shape of elementwise indices along `axis`.
-
-    Raises:
-        InvalidModelError: the rank differs from the input's, or another axis is longer than the input's.
-    """
+    """Raise InvalidModelError unless elementwise indices fit the input, except along `axis`."""
     if indices.rank != first.rank:
         raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")
     for other, (size, limit) in enumerate(zip(indices.dimensions, first.dimensions, strict=True)):

@@ -13,18 +13,18 @@ CONV_2D CONV_2D_TRANSPOSE MAX_POOL_2D AVERAGE_POOL_2D BATCH_NORMALIZATION INSTAN
 LOCAL_RESPONSE_NORMALIZATION DEPTH_TO_SPACE SPACE_TO_DEPTH
 """
 IMAGES = frozenset(_IMAGES.split())
-"""Operations on images that depend on the layout."""
+"""Depend on the layout."""
 AXES = ("depth", "height", "width")
-"""Names of the spatial axes of a volume; an image has the last two."""
+"""Spatial axes of a volume; the last two of an image."""
 
 
 def channel_axis(type_: OperandType) -> int:
-    """Return the channel axis: 1, or the last one for NHWC."""
+    """Return 1, or the last axis for NHWC."""
     return type_.rank - 1 if type_.layout is Layout.NHWC else 1
 
 
 def image_size(type_: OperandType) -> tuple[int, ...]:
-    """Return batch, channels and spatial sizes of an image in either layout."""
+    """Return batch, channels and sizes in either layout."""
     if type_.layout is Layout.NHWC:
         batch, height, width, channels = type_.dimensions
         return batch, channels, height, width
@@ -32,18 +32,16 @@ def image_size(type_: OperandType) -> tuple[int, ...]:
 
 
 def image_like(type_: OperandType, channels: int, *sizes: int) -> OperandType:
-    """Return the type of an image with batch, data type and layout of `type_`, and these channels and sizes."""
+    """Return an image type with other channels and sizes."""
     batch = type_.dimensions[0]
     return like(type_, (batch, *sizes, channels) if type_.layout is Layout.NHWC else (batch, channels, *sizes))
 
 
 def window_count(name: str, padded: int, kernel: int, stride: int, dilation: int) -> int:
-    """Return the number of complete windows along an axis of `padded` elements.
-
-    Source: ONNX Conv-11, output size rounded down.
+    """Return the number of complete windows. Source: ONNX Conv-11.
 
     Raises:
-        InvalidModelError: no window fits.
+        InvalidModelError: none fits.
     """
     extent = (kernel - 1) * dilation + 1
     if padded < extent:
@@ -55,12 +53,9 @@ def window_count(name: str, padded: int, kernel: int, stride: int, dilation: int
 
 
 def window_count_ceil(name: str, size: int, begin: int, end: int, kernel: int, stride: int, dilation: int) -> int:
-    """Return the number of windows in ceil mode: a last partial one counts if it starts before the end padding.
+    """Return the number of windows, including a last partial one that starts before the end padding.
 
-    Source: ONNX MaxPool-22 and AveragePool-22, `ceil_mode`.
-
-    Raises:
-        InvalidModelError: not even a partial window fits.
+    Source: ONNX MaxPool-22 and AveragePool-22, `ceil_mode`. Raises InvalidModelError if none fits.
     """
     extent = (kernel - 1) * dilation + 1
     count = -((extent - size - begin - end) // stride) + 1
@@ -72,7 +67,7 @@ def window_count_ceil(name: str, size: int, begin: int, end: int, kernel: int, s
 
 
 def moves(rank: int) -> str:
-    """Return the signature of the window attributes for `rank` spatial axes."""
+    """Return the window attributes of a signature."""
     ones = " ".join(["1"] * rank)
     # pads = begin of every axis, then end of every axis
     pads = " ".join(["0"] * 2 * rank)
@@ -92,19 +87,19 @@ FUSE_CODES: Mapping[str, tuple[tuple[str, ...], int]] = {
     "gelu_tanh": ((), 9),
     "swish": ((), 5),
 }
-"""Fuse code -> names of its `fuse_parameters`, and the steps per element of the activation.
+"""Names of `fuse_parameters`, steps per element.
 
-Source: NNAPI FuseCode, extended by activations of current networks.
+Source: NNAPI FuseCode, extended by current activations.
 """
 
 FUSED = f"fuse_code: string({'|'.join(FUSE_CODES)}) = none, fuse_parameters: floats = ()"
-"""Signature of the attributes of fusable operations."""
+"""Attributes of fusable operations."""
 
 _EXACT_ON_INTEGERS = frozenset({"none", "relu", "clip"})
 
 
 def fusable(rule: Rule) -> Rule:
-    """Return a shape rule that also checks the fuse code and its parameters."""
+    """Also check the fuse code."""
 
     def infer(
         *types: OperandType | None, fuse_code: str, fuse_parameters: Sequence[float], **attributes: object
@@ -119,7 +114,7 @@ def fusable(rule: Rule) -> Rule:
 
 
 def fused(formula: Formula | PerElement) -> Formula:
-    """Return a FLOP formula that includes the activation, so that fusion does not change a model's FLOPs."""
+    """Include the activation: fusion does not change a model's FLOPs."""
 
     def flops(
         outputs: Sequence[OperandType],

@@ -1,4 +1,4 @@
-"""Composite fusion: recognize decomposed layer normalization, GELU, swish and attention."""
+"""Recognition of decomposed layer normalization, GELU, swish and attention."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ def fuse_layer_normalization(editor: ModelEditor) -> None:
 
     1. d = SUB(x, REDUCE_MEAN(x)); v = REDUCE_MEAN of d squared (POW by 2, or MUL with itself); d / SQRT(v + epsilon)
        (or
-       times its RECIPROCAL), times a constant scale, becomes LAYER_NORMALIZATION without a bias.
+       times its RECIPROCAL), times a constant scale.
     2. ADD of a constant after it becomes the bias.
-    3. All means use the same trailing axes, with `keepdims`; scale and bias have exactly the dimensions of those axes.
-    4. Refused: other axes; other shapes of constants; an epsilon that is not one positive number; intermediate values
-       with
-       other readers.
+    3. All means use the same trailing axes, with `keepdims`; scale and bias have the dimensions of those axes; epsilon
+       is a
+       positive number. Refused: intermediate values with other readers.
     """
     apply_rules(editor, _LAYER_NORMALIZATION_RULES)
 
@@ -100,13 +99,11 @@ _LAYER_NORMALIZATION_RULES = (
 def fuse_gelu(editor: ModelEditor) -> None:
     """Recognize GELU.
 
-    1. x * (1 + erf(x / sqrt(2))) / 2 becomes GELU(x; none). The inner division may be a DIV by sqrt(2) or a MUL by its
-       reciprocal. The half may be a MUL by 0.5 or a DIV by 2, on x, the sum, both terms of the sum or the product.
+    1. x * (1 + erf(x / sqrt(2))) / 2 becomes GELU(x; none), with DIV or MUL, and the half at any position.
     2. x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2 becomes GELU(x; tanh). The cube may be a POW or two MULs,
        and
        one x may be factored out of the inner sum.
-    3. Products and sums match in either order; constants match within one unit in the last place. Refused: intermediate
-       values with other readers.
+    3. Constants match within one unit in the last place. Refused: intermediate values with other readers.
     """
     apply_rules(editor, _GELU_RULES)
 
@@ -120,7 +117,7 @@ def _scaled(pattern: Pattern, factor: float) -> Pattern:
 
 
 def _forms(inner: Pattern) -> tuple[OperationPattern, ...]:
-    """Return patterns for x * (1 + inner) / 2 in every association."""
+    """Match x * (1 + inner) / 2 in every association."""
     raised = operation("ADD", inner, constant(value=1))
     halves = either(*_half(raised), operation("ADD", either(*_half(inner)), constant(value=0.5)))
     return (
@@ -173,10 +170,10 @@ _GELU_RULES = (
 def fuse_hard_swish(editor: ModelEditor) -> None:
     """Recognize HARD_SIGMOID and HARD_SWISH.
 
-    1. CLIP(x + 3, 0, 6) / 6 becomes HARD_SIGMOID(x; 1/6, 1/2). The division may be a DIV by 6 or a MUL by 1/6.
+    1. CLIP(x + 3, 0, 6) / 6 becomes HARD_SIGMOID(x; 1/6, 1/2), with DIV or MUL.
     2. x * CLIP(x + 3, 0, 6) / 6 becomes HARD_SWISH(x; 1/6, 1/2), with the division at any position.
     3. MUL(x, HARD_SIGMOID(x; alpha, beta)) becomes HARD_SWISH(x; alpha, beta).
-    4. Products and sums match in either order. Refused: other numbers; intermediate values with other readers.
+    4. Refused: intermediate values with other readers.
     """
     apply_rules(editor, _HARD_SWISH_RULES)
 
@@ -218,9 +215,8 @@ _HARD_SWISH_RULES = (
 def fuse_swish(editor: ModelEditor) -> None:
     """Recognize SWISH, a value times its own sigmoid.
 
-    1. MUL(x, SIGMOID(x)), in either order, becomes SWISH(x).
-    2. MUL(x, SIGMOID(MUL(x, a))) with one constant number a becomes SWISH(x; alpha = a).
-    3. Refused: a sigmoid with other readers.
+    1. MUL(x, SIGMOID(x)) becomes SWISH(x).
+    2. MUL(x, SIGMOID(MUL(x, a))) with a constant number a becomes SWISH(x; alpha = a).
     """
     apply_rules(editor, _SWISH_RULES)
 
@@ -246,17 +242,15 @@ _SWISH_RULES = (
 def fuse_attention(editor: ModelEditor) -> None:
     """Recognize ATTENTION.
 
-    1. MAT_MUL(SOFTMAX(s), value), with s the MAT_MUL of query and transposed key, becomes ATTENTION. All have rank 4
-       and the
-       same batch and number of heads.
-    2. s may be multiplied or divided by one constant number, the scale, and then have a mask added.
-    3. A WHERE with a condition that is false everywhere may follow SOFTMAX, as in ONNX's function body of Attention.
+    1. MAT_MUL(SOFTMAX(s), value), with s the MAT_MUL of query and transposed key, all of rank 4 with equal batch and
+       heads.
+    2. s may be multiplied or divided by a constant number, the scale, and then have a mask added.
+    3. A WHERE with a condition that is false everywhere may follow SOFTMAX, as in ONNX's function body.
     4. A TRANSPOSE restores the key; `simplify` usually cancels it.
-    5. Refused: a softmax along another axis; integers; a mask that broadcasts the scores; intermediate values with
-       other
+    5. Refused: softmax along another axis; integers; a mask that broadcasts the scores; intermediate values with other
        readers.
 
-    A query that is masked from all keys gives NaN, as SOFTMAX does (`without_keys`).
+    A query that is masked from all keys gives NaN (`without_keys`).
     """
     apply_rules(editor, _ATTENTION_RULES)
 

@@ -1,4 +1,4 @@
-"""Layout changes: cancellation of transposes, and conversion of images to channels-last."""
+"""Layout changes: transposes that cancel, and channels-last images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nnadapter.ir.operations.windows import IMAGES
 Axes = tuple[int, ...]
 
 FROM_NCHW: Axes = (0, 2, 3, 1)
-"""Permutation from [N, C, H, W] to [N, H, W, C]."""
+"""From [N, C, H, W] to [N, H, W, C]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,24 +29,22 @@ class View:
     shape: Axes
     perm: Axes
     parent: View | None = None
-    """The view that it was derived from, whose operations it also replaces."""
+    """Source view, whose operations it also replaces."""
     operation: int | None = None
-    """The operation that it replaces."""
 
     @property
     def dimensions(self) -> Axes:
-        """Dimensions of the result."""
         return tuple(self.shape[axis] for axis in self.perm)
 
     @property
     def is_identity(self) -> bool:
-        """True if only axes of size 1 move."""
+        """Only axes of size 1 move."""
         moved = [axis for axis in self.perm if self.shape[axis] != 1]
         return moved == sorted(moved)
 
     @property
     def operations(self) -> tuple[int, ...]:
-        """The operations that the view replaces, last first."""
+        """Replaced operations, last first."""
         indices: list[int] = []
         view: View | None = self
         while view is not None:
@@ -56,11 +54,10 @@ class View:
         return tuple(indices)
 
     def transposed(self, perm: Axes, operation: int | None = None) -> View:
-        """Return the view after TRANSPOSE by `perm`."""
         return View(self.source, self.shape, tuple(self.perm[axis] for axis in perm), self, operation)
 
     def reshaped(self, dimensions: Axes, operation: int | None = None) -> View | None:
-        """Return the view after RESHAPE to `dimensions`; None if the transpose must be materialized first."""
+        """Return the view after RESHAPE; None if the transpose must be materialized first."""
         if self.is_identity:
             return View(self.source, dimensions, tuple(range(len(dimensions))), self, operation)
         groups = _groups(self.dimensions, dimensions)
@@ -79,7 +76,7 @@ class View:
 
 
 def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], list[int]]] | None:
-    """Return the smallest runs of axes with equal products, ignoring size 1; None if products are 0 or differ."""
+    """Return minimal runs of axes with equal products, without size 1; None if products are 0 or differ."""
     if prod(source_shape) == 0 or prod(source_shape) != prod(target_shape):
         return None
     left = [axis for axis, size in enumerate(source_shape) if size != 1]
@@ -103,17 +100,16 @@ def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], lis
 
 
 Remap = Callable[[Attributes, Axes], Mapping[str, Any]]
-"""Attributes, permutation -> attributes that change. `perm[new]` is the old axis."""
+"""Attributes, permutation -> changed attributes. `perm[new]` is the old axis."""
 
 
 IMAGE = IMAGES | {"RESIZE_NEAREST", "RESIZE_LINEAR"}
-"""Operations that require NHWC for the first input; other inputs stay as they are."""
+"""Operations with an image as first input."""
 
 ELEMENTWISE = frozenset(row.type for row in (*elementwise.ROWS, *quantization.ROWS))
-"""Elementwise operations, which work in any layout; inputs broadcast."""
 
 REDUCING = frozenset(row.type for row in reduction.ROWS if row.attribute("keepdims"))
-"""Operations that may remove axes."""
+"""May remove axes."""
 
 
 def _unchanged(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
@@ -165,17 +161,11 @@ REMAP: Mapping[str, Remap] = {
     "SLICE": _slices,
     "PAD": _pads,
 }
-"""Operations that are not here require NCHW."""
+"""Other operations require NCHW."""
 
 
 def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int, ...]:
-    """Return the axes of a result in their old numbers, in the order after `perm`.
-
-    Args:
-        type_: operation type.
-        attributes: before the permutation.
-        perm: `perm[new]` is the old axis.
-    """
+    """Return the remaining axes of a result by their old numbers, in the order of `perm`."""
     if type_ not in REDUCING or attributes["keepdims"]:
         return perm
     removed_axes = {_as_int(attributes["axis"])} if "axis" in attributes else set(_list(attributes["axes"]))
@@ -185,18 +175,17 @@ def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int,
 def cancel_transposes(model: Model) -> Model:
     """Move transposes towards the outputs, where they cancel each other.
 
-    1. A TRANSPOSE is deferred until a reader needs its result, and composed with later ones. An identity vanishes; if
-       only
-       axes of size 1 move, it becomes a RESHAPE.
+    1. A TRANSPOSE is deferred and composed with later ones. An identity vanishes; if only axes of size 1 move, it
+       becomes a
+       RESHAPE.
     2. Elementwise operations compute on the untransposed operands if all inputs have the same permutation. Constants
        are
-       permuted at compile time; single numbers stay as they are.
+       permuted at compile time.
     3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with renumbered
        axes.
     4. If readers of a result disagree, it is transposed once for all of them.
-    5. Refused: models that would not have fewer TRANSPOSEs; models with NHWC operands; operations on quantized
-       operands.
-       For images, use `channels_last`.
+    5. Refused: models that would not have fewer TRANSPOSEs; NHWC or quantized operands. For images, use
+       `channels_last`.
     """
     count = _count(model)
     if not count or any(operand.type.layout is Layout.NHWC for operand in model.operands):
@@ -217,30 +206,28 @@ _FOLLOWERS = frozenset(REMAP) - IMAGE
 
 @dataclass(frozen=True, slots=True)
 class _TransposedOperand:
-    """An operand, expressed as `source` transposed by `perm`."""
+    """`source` transposed by `perm`."""
 
     source: int
     perm: Axes
     operation: int
-    """The last deferred TRANSPOSE, which has adopted the earlier ones."""
+    """Last deferred TRANSPOSE."""
 
 
 class _TransposeSweep:
-    """One sweep. `generous` also defers results with several readers, if all can follow."""
+    """One sweep. `generous` defers results with several readers, too."""
 
     def __init__(self, editor: ModelEditor, generous: bool) -> None:
         self._editor = editor
         self._generous = generous
         self._put: dict[int, _TransposedOperand] = {}
         self._made: dict[int, _TransposedOperand] = {}
-        """Materialized results, for readers that transpose them further."""
         self._constants: dict[tuple[int, Axes], int] = {}
         self._agreed: dict[int, bool] = {}
-        """Operand -> all readers can follow."""
+        """All readers can follow."""
         self._current = 0
 
     def run(self) -> Model:
-        """Rewrite the model and return it."""
         for index in self._editor.sweep():
             self._current = index
             self._visit(index, self._editor.operation(index))
@@ -277,7 +264,7 @@ class _TransposeSweep:
         self._editor.remove((index,))
 
     def _follow(self, index: int, operation: Operation) -> bool:
-        """Compute on the untransposed inputs; return False if impossible."""
+        """Compute on untransposed inputs if possible."""
         editor = self._editor
         transposes = [self._put[operand] for operand in operation.inputs if operand in self._put]
         if (
@@ -319,7 +306,6 @@ class _TransposeSweep:
         return readers_agree and not self._editor.is_output(operand)
 
     def _transposed_back(self, operand: int, back: Axes) -> int:
-        """Return the operand after the inverse permutation."""
         if operand in self._put:
             return self._put[operand].source
         value = self._editor.value_of(operand)
@@ -332,7 +318,6 @@ class _TransposeSweep:
         return self._constants[key]
 
     def _plain(self, operand: int) -> None:
-        """Materialize a deferred transpose for all readers."""
         put = self._put.pop(operand, None)
         if put is None:
             return
@@ -357,7 +342,6 @@ _MAY_READ = _FOLLOWERS | {"TRANSPOSE"}
 
 
 def _is_number(dimensions: Axes) -> bool:
-    """Return True for one element, regardless of the order of axes."""
     return all(size == 1 for size in dimensions)
 
 
@@ -373,16 +357,15 @@ def channels_last(model: Model) -> Model:
        SPACE_TO_DEPTH of
        rank 4 take and return NHWC operands. Filters stay as they are.
     2. Elementwise operations compute in NHWC if an input is available only in NHWC. Constants are permuted at compile
-       time,
-       other inputs at run time; inputs of lower rank get leading axes of size 1 first.
+       time.
     3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with renumbered
        axes.
-    4. TRANSPOSE and RESHAPE are deferred until a reader needs the result, and composed with each other and with the
-       operand's layout. An identity vanishes; if only axes of size 1 move, a RESHAPE suffices.
-    5. All other operations get NCHW operands, transposed once for all readers.
-    6. Model inputs and outputs keep name, type and order.
-    7. Operands quantized along an axis stay NCHW, except filters.
-    8. Refused: models without an operation of 1., and models that already have NHWC operands.
+    4. TRANSPOSE and RESHAPE are deferred, and composed with each other and with the layout. An identity vanishes; if
+       only
+       axes of size 1 move, a RESHAPE suffices.
+    5. All other operations get NCHW operands, transposed once for all readers. Model inputs and outputs do not change.
+    6. Operands quantized along an axis stay NCHW, except filters.
+    7. Refused: models without an operation of 1. or with NHWC operands.
     """
     has_images = any(
         operation.type in IMAGE and model.operands[operation.inputs[0]].type.rank == 4 for operation in model.operations
@@ -399,18 +382,17 @@ def channels_last(model: Model) -> Model:
 
 
 class _Images:
-    """Layouts in which each operand is available."""
+    """Available layouts of each operand."""
 
     def __init__(self, editor: ModelEditor) -> None:
         self._editor = editor
         self._views: dict[int, View] = {}
-        """Original operand -> view that computes it from an existing operand."""
+        """Operand -> view that computes it."""
         self._made: dict[tuple[int, Layout], int] = {}
-        """Original operand and layout -> materialized operand."""
+        """Materialized operands."""
         self._current = 0
 
     def visit(self, index: int) -> None:
-        """Convert one operation."""
         self._current = index
         operation = self._editor.operation(index)
         if operation.type in ("TRANSPOSE", "RESHAPE") and self._defer(index, operation):
@@ -423,7 +405,6 @@ class _Images:
                 self.plain(operand)
 
     def plain(self, operand: int) -> int:
-        """Return the operand in its original layout."""
         if operand not in self._views:
             return operand
         nchw_operand = self._made.get((operand, Layout.NCHW))
@@ -499,7 +480,7 @@ class _Images:
         return fits and any(map(self._is_channels_last, operation.inputs))
 
     def _is_channels_last(self, operand: int) -> bool:
-        """Return True if available in NHWC, or convertible for free, and not available in NCHW."""
+        """Available in NHWC, or for free, and not in NCHW."""
         view = self._views.get(operand)
         if view is None or len(view.perm) != 4 or (operand, Layout.NCHW) in self._made:
             return False
@@ -549,7 +530,7 @@ class _Images:
         return self._channels_last(operand)
 
     def _emit(self, view: View, operand: int, layout: Layout) -> int:
-        """Materialize a view in as few operations as possible, as a replacement of `operand`."""
+        """Materialize a view in as few operations as possible."""
         editor, source = self._editor, view.source
         type_, dimensions = editor.type_of(source), view.dimensions
         operations = view.operations
@@ -571,7 +552,7 @@ class _Images:
 
 
 def _has_axis(type_: OperandType) -> bool:
-    """Return True if quantized along an axis, which would be renumbered."""
+    """The quantization axis would be renumbered."""
     return type_.quantization is not None and type_.quantization.axis is not None
 
 

@@ -1,4 +1,4 @@
-"""Legalization: replacement of operations and operand types that a device lacks."""
+"""Legalization: replace operations and types that a device lacks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from nnadapter.ir.rewrite import Match, RewriteRule, apply_rules, constant, edit
 def matmul_to_fully_connected(editor: ModelEditor) -> None:
     """Replace MAT_MUL with a constant matrix on the right by FULLY_CONNECTED.
 
-    1. The constant [K, N] is transposed to the weight [N, K], unless `transpose_y` is set. Products with the same
-       constant
-       share one weight.
-    2. Refused: integers; a left-hand side of rank 0 or 1 or with `transpose_x`; a constant of rank other than 2.
+    The constant [K, N] is transposed to the weight [N, K]. Refused: integers; a left-hand side of rank 0 or 1 or with
+    `transpose_x`.
     """
     apply_rules(editor, _RULES)
 
@@ -55,10 +53,9 @@ _RULES = (
 def quantized_to_real(editor: ModelEditor) -> None:
     """Decompose operations on quantized operands: DEQUANTIZE, the operation in float32, QUANTIZE.
 
-    1. Operations of `REALS` with quantized inputs and result are decomposed. Results are bit-exact.
-    2. Refused: unary functions, for which a lookup table is better; products, which are exact on integers; CONCAT of
-       parts
-       with the result's quantization, which only moves elements.
+    Bit-exact. Refused: unary functions, for which a lookup table is better; products, which are exact on integers;
+    CONCAT
+    that only moves elements.
     """
     for index in editor.sweep(_SPELLED_OUT):
         operation = editor.operation(index)
@@ -95,12 +92,12 @@ def symmetric_to_asymmetric(model: Model) -> Model:
 
     Source: NNAdapter's pass `convert_quantization_symm_to_asymm`; NNAPI TENSOR_QUANT8_ASYMM.
 
-    1. Integers and zero points increase by 128. Results of QUANTIZE, products and operations on real values become
-       uint8,
-       as do operations that move them. Constants are shifted at compile time. Per-channel filters stay per channel.
-    2. Model inputs and outputs, STORAGE_CAST and comparisons keep int8: a DEQUANTIZE and a QUANTIZE with the same scale
-       convert without loss.
-    3. Refused: PAD with a constant, as its value is an integer; operands of other data types; models without int8.
+    1. Integers and zero points increase by 128 in results of QUANTIZE, products and operations on real values, in
+       operations
+       that move them, and in constants.
+    2. Model inputs and outputs, STORAGE_CAST and comparisons keep int8, converted without loss by DEQUANTIZE and
+       QUANTIZE.
+    3. Refused: PAD with a constant, as its value is an integer.
     """
     if not any(_is_signed(operand.type.quantized) for operand in model.operands):
         return model
@@ -126,7 +123,7 @@ def _shifted(type_: QuantizedType) -> QuantizedType:
 
 
 def _shift(value: Array) -> Array:
-    """Flip the sign bit, which adds 128."""
+    """Add 128 by flipping the sign bit."""
     return np.asarray(value.view(np.uint8) ^ np.uint8(_SHIFT))
 
 
@@ -136,13 +133,12 @@ class _Shifting:
     def __init__(self, editor: ModelEditor) -> None:
         self._editor = editor
         self._unsigned: dict[int, int] = {}
-        """int8 operand -> uint8 operand with the same real values."""
+        """int8 operand -> uint8 operand."""
         self._signed: dict[int, int] = {}
-        """Key of `_unsigned` that also exists as int8 -> that int8 operand."""
+        """Keys of `_unsigned` -> available int8 operand."""
         self._current: Sequence[int] = ()
 
     def visit(self, index: int) -> None:
-        """Convert one operation, or provide its int8 operands."""
         self._current = (index,)
         operation = self._editor.operation(index)
         types = [
@@ -158,7 +154,6 @@ class _Shifting:
                 self.signed(input_index)
 
     def signed(self, operand: int) -> None:
-        """Materialize the operand as int8."""
         if operand not in self._unsigned or operand in self._signed:
             return
         signed_operand = self._converted(self._unsigned[operand], self._editor.type_of(operand).quantized)
@@ -205,13 +200,13 @@ class _Shifting:
         return unsigned_operand
 
     def _converted(self, operand: int, type_: QuantizedType | None) -> int:
-        """Return the operand in the other data type. The scale is equal, so nothing is rounded."""
+        """The scale is equal, so nothing is rounded."""
         (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
         return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantized=(type_,))[0]
 
 
 def _follows(operation: Operation, types: Sequence[QuantizedType | None]) -> bool:
-    """Return True if the operation depends only on real values, not on their integer representation."""
+    """Return True if only real values matter, not their integer representation."""
     if operation.type in ("QUANTIZE", "DEQUANTIZE"):
         return True
     if operation.type in PRODUCTS:

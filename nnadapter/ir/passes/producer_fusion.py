@@ -1,4 +1,4 @@
-"""Fusion of activations, padding, scales and batch normalization into adjacent operations."""
+"""Fusion of activations, padding, scales and normalization into adjacent operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nnadapter.ir.rewrite import (
 )
 
 FUSABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL", "ADD", "SUB", "MUL", "DIV")
-"""Operations with a `fuse_code`."""
+"""Have a `fuse_code`."""
 
 _ACTIVATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "RELU": ("relu", ()),
@@ -38,19 +38,16 @@ _ACTIVATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "GELU": ("gelu", ()),
     "SWISH": ("swish", ()),
 }
-"""Operation type -> fuse code, and the attributes that become its parameters."""
+"""Fuse code, and the attributes that become parameters."""
 
 
 @editing
 def fuse_activation(editor: ModelEditor) -> None:
     """Fuse an activation into its producer's `fuse_code`.
 
-    1. RELU, CLIP, SIGMOID, HARD_SIGMOID, HARD_SWISH, TANH, LEAKY_RELU, GELU and SWISH are fused; their attributes
-       become
-       `fuse_parameters`.
-    2. Refused: a producer with other readers, whose output is a model output, or that already has an activation;
-       integers;
-       SWISH with alpha other than 1.
+    Fused: RELU, CLIP, SIGMOID, HARD_SIGMOID, HARD_SWISH, TANH, LEAKY_RELU, GELU and SWISH with alpha 1. Refused:
+    integers; a
+    producer with other readers, an activation, or a model output.
     """
     apply_rules(editor, _ACTIVATION_RULES)
 
@@ -94,14 +91,12 @@ def fuse_pad(editor: ModelEditor) -> None:
     """Fold a constant PAD into the pads of the convolution or pooling after it.
 
     1. CONV_2D after a PAD with 0.
-    2. MAX_POOL_2D after a PAD with the smallest number of the data type, -inf for floats; also with 0 if the padded
-       operand
-       is the output of a RELU, separate or fused.
+    2. MAX_POOL_2D after a PAD with the smallest number of the data type; also with 0 after a RELU.
     3. AVERAGE_POOL_2D after a PAD with 0. The pads count in the average, so earlier pads must be counted or zero.
     4. Two consecutive PADs with one constant are merged first, if neither crops.
-    5. Refused: pads of batch or channels; negative pads; pads as large as a pooling window; other modes; pooling with
-       dilations, where a window may see only padding, or with `ceil_mode`, where pads change the number of windows;
-       quantized operands; a PAD with other readers.
+    5. Refused: pads of batch or channels, negative pads, or pads as large as a window; other modes; pooling with
+       dilations or
+       `ceil_mode`; quantized operands; a PAD with other readers.
     """
     apply_rules(editor, _PAD_RULES)
 
@@ -133,7 +128,7 @@ def _merge(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 
 def _image_pads(type_: OperandType, pad: Operation) -> tuple[int, ...] | None:
-    """Return top, left, bottom and right; None if the PAD pads other axes, crops, or is quantized."""
+    """Return top, left, bottom and right; None if other axes are padded, or cropped."""
     pads = _ints(pad, "pads")
     if type_.quantization is not None:
         return None
@@ -164,7 +159,7 @@ def _is_never_largest(editor: ModelEditor, host: Operation, pad: Operation) -> b
 
 
 def _smallest(dtype: DataType) -> float:
-    """Return the smallest number of the data type that PAD can express, or NaN, which equals nothing."""
+    """NaN, which equals nothing, if PAD cannot express the smallest number."""
     if dtype.is_floating:
         return float("nan") if dtype.value.startswith("float8") else float("-inf")
     return 0.0 if dtype.value.startswith("u") else -(2.0 ** (8 * dtype.itemsize - 1))
@@ -187,7 +182,7 @@ _FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
     "MAX_POOL_2D": _is_never_largest,
     "AVERAGE_POOL_2D": _is_counted,
 }
-"""Checks that the PAD's value equals the operation's own padding."""
+"""The PAD's value equals the operation's own padding."""
 
 _PAD = operation("PAD", operand("input"), name="pad", mode="constant")
 _PAD_RULES = (
@@ -198,16 +193,16 @@ _PAD_RULES = (
 
 
 FOLDABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED")
-"""Operations of the form filter * input + bias."""
+"""Of the form filter * input + bias."""
 
 
 def foldable(*more: str) -> OperationPattern:
-    """Return a pattern of a foldable operation, or one of `more`, with a constant filter; `host` in the match."""
+    """Match a foldable operation, or one of `more`, with a constant filter, as `host`."""
     return operation((*FOLDABLE, *more), operand("host input"), constant("host filter"), name="host")
 
 
 def channel_axis(host: Operation, output: OperandType) -> int:
-    """Return the axis of a foldable operation's output that the bias runs along."""
+    """Return the output axis that the bias runs along."""
     last = host.type == "FULLY_CONNECTED" or output.layout is Layout.NHWC
     return output.rank - 1 if last else 1
 
@@ -215,19 +210,17 @@ def channel_axis(host: Operation, output: OperandType) -> int:
 def fold(
     editor: ModelEditor, host: int, scale: Array | None, shift: Array | None, operations: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Add a copy of `host` that multiplies its output by `scale` and adds `shift`.
-
-    Computed in float64 and rounded once to the filter's data type.
+    """Add a copy of `host` that multiplies its output by `scale` and adds `shift`, in float64, rounded once.
 
     Args:
         editor: the model.
-        host: a foldable operation with a constant filter, or a BATCH_NORMALIZATION, whose scale acts as filter.
+        host: a foldable operation, or a BATCH_NORMALIZATION, whose scale acts as filter.
         scale: float64 [C] or None.
         shift: float64 [C] or None.
-        operations: operations that it replaces; constants are named after the output of the first.
+        operations: replaced operations; the first names the constants.
 
     Returns:
-        The new outputs, or None if the bias is not constant or the result is not finite in its data type.
+        The new outputs; None if the bias is not constant or a result not finite.
     """
     host_operation = editor.operation(host)
     filter_, bias = _filter_and_bias(editor, host_operation, scale, shift)
@@ -263,7 +256,7 @@ def _filter_and_bias(
 def _scaled_filter(
     filter_: Array, bias: Array | None, scale: Array | None, shift: Array | None, *, groups: int
 ) -> tuple[Array | None, Array | None] | None:
-    """Return the scaled filter (None if unchanged) and the bias; None if the result is not finite."""
+    """Return the scaled filter (None if unchanged) and bias; None if not finite."""
     moved = None if bias is None else bias.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         if scale is not None and moved is not None:
@@ -277,7 +270,7 @@ def _scaled_filter(
 
 
 def _scaled(filter_: Array, scale: Array, groups: int) -> Array:
-    """Return the filter with scaled output channels. `groups` is 0 unless the convolution is transposed."""
+    """Scale the output channels. `groups` is 0 unless transposed."""
     wide = filter_.astype(np.float64)
     if not groups:
         return wide * scale.reshape(-1, *[1] * (wide.ndim - 1))
@@ -290,19 +283,19 @@ def _scaled(filter_: Array, scale: Array, groups: int) -> Array:
 def fuse_scale_and_bias(editor: ModelEditor) -> None:
     """Fold MUL, ADD and SUB by a constant into the filter and bias of their producer.
 
-    1. The producer is a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter and bias, or a
-       BATCH_NORMALIZATION with constant scale and bias, without other readers. Chains fold completely.
-    2. The constant is one number, or one number per output channel with size 1 along all other axes. It must not
-       broadcast
-       the output.
-    3. MUL scales filter and bias, ADD and SUB (in either order) shift the bias; in float64, rounded once each.
-    4. Refused: DIV, which would round differently; an activation in between; a result that is not finite.
+    1. The producer is a CONV_2D, CONV_2D_TRANSPOSE, FULLY_CONNECTED or BATCH_NORMALIZATION with constant parameters and
+       no
+       other readers. Chains fold completely.
+    2. The constant is one number, or one per output channel, and must not broadcast the output.
+    3. Computed in float64, rounded once each. Refused: DIV, which would round differently; an activation in between; a
+       result
+       that is not finite.
     """
     apply_rules(editor, _SCALE_AND_BIAS_RULES)
 
 
 def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
-    """Return a replacement for constant c: scale by `scale` (None: by c), shift by `shift` * c (None: no shift)."""
+    """Scale by `scale` (None: by the constant), shift by `shift` times the constant (None: not at all)."""
 
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         value = _per_channel(editor, match)
@@ -354,13 +347,11 @@ _SCALE_AND_BIAS_RULES = (
 def fuse_batch_normalization(editor: ModelEditor) -> None:
     """Replace BATCH_NORMALIZATION with constant parameters.
 
-    1. After a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter and bias and no other readers, it is
-       folded
-       into filter and bias, in float64, rounded once.
-    2. Otherwise it becomes MUL and ADD with constants of shape [C, 1, 1], or [C] for NHWC.
-    3. Refused: computed parameters; a producer with a fused activation or another channel axis; a result that is not
-       finite
-       in the operand's data type.
+    1. After a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED without other readers, it is folded into filter and bias,
+       in
+       float64, rounded once.
+    2. Otherwise it becomes MUL and ADD.
+    3. Refused: a producer with a fused activation or another channel axis; a result that is not finite.
     """
     apply_rules(editor, _BATCH_NORMALIZATION_RULES)
 
@@ -413,7 +404,7 @@ def _factor_and_offset(
 def _broadcast_parameters(
     *values: Array, epsilon: float, dtype: str, shape: tuple[int, ...]
 ) -> tuple[Array, Array] | None:
-    """Return both in the data type and shape; None if not finite."""
+    """None if not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         scale, shift = (
             coefficient.astype(dtype).reshape(shape) for coefficient in _factor_and_offset(*values, epsilon=epsilon)

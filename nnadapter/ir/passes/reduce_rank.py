@@ -14,11 +14,11 @@ from nnadapter.ir.passes.layout import ELEMENTWISE, REDUCING, Axes
 from nnadapter.ir.symbolic_numbers import identity_key
 
 Groups = list[list[int]]
-"""Axes, ascending; each group is one axis of the merged operand."""
+"""Each group is merged into one axis."""
 
 
 def grouped(kinds: Sequence[Hashable | None]) -> Groups:
-    """Group adjacent axes of one kind. None is the kind of an axis of size 1, which joins any group."""
+    """Group adjacent axes of one kind; None, for size 1, joins any group."""
     groups: Groups = []
     loose: list[int] = []
     latest: Hashable | None = None
@@ -34,22 +34,22 @@ def grouped(kinds: Sequence[Hashable | None]) -> Groups:
 
 
 def merged(dimensions: Axes, groups: Groups) -> Axes:
-    """Return the dimensions after merging each group of axes into one."""
+    """Merge each group of axes into one."""
     return tuple(prod(dimensions[axis] for axis in group) for group in groups)
 
 
 def positions(groups: Groups) -> dict[int, int]:
-    """Return axis -> position of its group."""
+    """Return axis -> index of its group."""
     return {axis: position for position, group in enumerate(groups) for axis in group}
 
 
 def around(dimensions: Axes, axis: int) -> Axes:
-    """Return three dimensions: the axes before `axis` merged, `axis`, the axes after it merged."""
+    """Merge the axes before and after `axis`, to rank 3."""
     return prod(dimensions[:axis]), dimensions[axis], prod(dimensions[axis + 1 :])
 
 
 def raised(dimensions: Axes, rank: int) -> Axes:
-    """Return the dimensions with leading axes of size 1, as in broadcasting."""
+    """Add leading axes of size 1."""
     return (*[1] * (rank - len(dimensions)), *dimensions)
 
 
@@ -58,21 +58,21 @@ Touched = frozenset[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
-    """Rule for an operation that works along some axes and can be computed on merged ones."""
+    """Rule for an operation along some axes, which can be merged."""
 
     touched: Callable[[Sequence[int], Axes, Operation], Touched]
-    """Input dimensions, output dimensions -> axes along which the operation does something."""
+    """Input dimensions, output dimensions -> affected axes."""
     attributes: Callable[[Operation, Mapping[int, int], Axes], Mapping[str, Any]]
-    """Position of each touched axis after merging, and the result's dimensions -> attributes."""
+    """Positions of affected axes, output dimensions -> attributes."""
     joins: bool = False
-    """Adjacent touched axes may be merged."""
+    """Adjacent affected axes may be merged."""
     repeats: bool = True
-    """Processing one axis after the other gives the same result."""
+    """One axis after the other gives the same result."""
     repeats_integers: bool = True
-    """The same for integers."""
+    """So it does for integers."""
 
     def result(self, dimensions: Axes, operation: Operation) -> Axes:
-        """Return the result's dimensions, with axes of size 1 for removed ones."""
+        """Return the output dimensions, with size 1 for removed axes."""
         if operation.attributes.get("keepdims", True):
             return dimensions
         expanded_shape = list(dimensions)
@@ -81,7 +81,6 @@ class RankStep:
         return tuple(expanded_shape)
 
     def may_repeat(self, floating: bool) -> bool:
-        """Return True if the operation can process one axis after the other."""
         return self.repeats and (floating or self.repeats_integers)
 
 
@@ -90,7 +89,7 @@ def _ints(operation: Operation, name: str) -> Axes:
 
 
 def _is(value: object, number: int) -> bool:
-    """Return True for the constant `number`; a symbolic size is never one."""
+    """A symbolic size is never a constant."""
     return type(value) is int and value == number
 
 
@@ -162,29 +161,28 @@ STEPWISE: Mapping[str, RankStep] = {
 
 
 class RankShapes(Protocol):
-    """Interface between rules and `Ranks`."""
+    """Interface of `Ranks` for rules."""
 
     largest: int
-    """Largest allowed rank."""
 
     def dimensions(self, operand: int) -> Axes:
-        """Return the dimensions in the original model."""
+        pass
 
     def is_floating(self, operand: int) -> bool:
-        """Return True for floating-point elements."""
+        pass
 
     def any_shape(self, operand: int) -> int:
-        """Return an operand with the same elements and any allowed rank."""
+        """Return the elements in any allowed rank."""
 
     def shaped(self, operand: int, shape: Axes) -> int:
-        """Return an operand with the same elements and these dimensions."""
+        """Return the elements in these dimensions."""
 
     def add(self, type_: str, inputs: Sequence[int], attributes: Mapping[str, AttributeValue]) -> tuple[int, ...]:
-        """Add an operation."""
+        pass
 
 
 RankRule = Callable[[RankShapes, Operation], Sequence[int] | None]
-"""Returns operands with the outputs' elements, in any dimensions; None to refuse, before adding anything."""
+"""Returns operands with the outputs' elements; None to refuse, before adding anything."""
 
 
 def _elementwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
@@ -210,7 +208,7 @@ def _elementwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | No
 
 
 def _as_first(shapes: RankShapes, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
-    """Give all operands the dimensions of the first one that is not a single number; only numbers are broadcast."""
+    """Give all operands but single numbers the dimensions of the first one."""
     lead = next((operand for operand, number in zip(operands, numbers, strict=True) if not number), operands[0])
     shape = shapes.dimensions(shapes.any_shape(lead))
     shaped_operands = []
@@ -236,7 +234,7 @@ def _transpose(shapes: RankShapes, operation: Operation) -> Sequence[int] | None
 
 
 def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
-    """Return runs of axes that stay adjacent, in the order of the result, without axes of size 1."""
+    """Return runs of axes that stay adjacent, without size 1."""
     place = {axis: position for position, axis in enumerate(axes)}
     runs: list[list[int]] = []
     for axis in perm:
@@ -250,7 +248,7 @@ def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
 
 
 def _swapped(shapes: RankShapes, operand: int, sizes: Sequence[int], target_order: Sequence[int]) -> int:
-    """Reorder axes by swapping adjacent runs: [before, a, b, after] becomes [before, b, a, after]."""
+    """Swap adjacent runs: [before, a, b, after] becomes [before, b, a, after]."""
     order = list(range(len(sizes)))
     for position in range(len(order)):
         start = order.index(target_order[position])
@@ -371,7 +369,7 @@ def _stepwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
 
 
 def _kinds(dimensions: Sequence[int], touched: Any, joins: bool) -> list[Any]:
-    """Return kinds for `grouped`: touched axes share one kind if they can be merged."""
+    """Affected axes share a kind if they can be merged."""
     return [
         (("touched", 0 if joins else axis) if axis in touched else None if size == 1 else "kept")
         for axis, size in enumerate(dimensions)
@@ -391,11 +389,10 @@ RULES: Mapping[str, RankRule] = {
     "MAT_MUL": _mat_mul,
     "LAYER_NORMALIZATION": _layer_normalization,
 }
-"""Operations without a rule keep their dimensions."""
 
 
 LARGEST_RANK = 4
-"""Default rank limit: the rank of an image, and NNAPI's limit."""
+"""Rank of an image; NNAPI's limit."""
 
 
 def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
@@ -405,18 +402,12 @@ def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
        TRANSPOSE,
        EXPAND, TILE, SLICE, PAD, CONCAT, SPLIT, GATHER, GATHER_ELEMENTS, REDUCE_…, ARG_…, SOFTMAX, LOG_SOFTMAX, CUM_SUM,
        TOP_K, MAT_MUL, FULLY_CONNECTED and BATCH_, INSTANCE_ and LAYER_NORMALIZATION.
-    2. If that does not suffice, a TRANSPOSE becomes several, each swapping two runs of axes. EXPAND, TILE, SLICE, PAD,
-       REDUCE_SUM, _MAX, _MIN, _PROD and, for floats, _MEAN become one operation per axis.
-    3. RESHAPEs are inserted if producer and consumer need different dimensions; constants are reshaped at compile time.
-       Run `simplify` afterwards.
-    4. Model inputs and outputs keep their dimensions, so RESHAPEs there exceed `largest`.
-    5. Refused, and run on the original dimensions: all other operations; broadcasting with more than `largest`
-       alternating
-       groups of axes; NHWC or quantized operands. Idempotent.
-
-    Args:
-        model: not modified.
-        largest: at least 3.
+    2. Otherwise, a TRANSPOSE becomes several. EXPAND, TILE, SLICE, PAD, REDUCE_SUM, _MAX, _MIN, _PROD and, for floats,
+       _MEAN become one operation per axis.
+    3. RESHAPEs connect different dimensions; constants are reshaped at compile time. Run `simplify` afterwards.
+    4. Model inputs and outputs keep their dimensions.
+    5. Refused: other operations; broadcasting with more than `largest` alternating groups of axes; NHWC or quantized
+       operands. Idempotent.
 
     Raises:
         InvalidOptionError: `largest` is less than 3.
@@ -430,22 +421,21 @@ def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
 
 
 class Ranks:
-    """State of one sweep; implements `RankShapes`."""
+    """State of one sweep."""
 
     def __init__(self, editor: ModelEditor, largest: int) -> None:
         self.editor = editor
         self.largest = largest
         self._low: dict[int, int] = {}
-        """Operand of high rank -> operand with the same elements and low rank."""
+        """Operand of high rank -> one of low rank with its elements."""
         self._there: set[int] = set()
-        """Keys of `_low` that also exist in their original dimensions."""
+        """Keys of `_low` that exist in their own rank, too."""
         self._shapers: dict[int, int] = {}
-        """Output of a RESHAPE from low to high rank -> that RESHAPE."""
+        """Output of a RESHAPE from low rank -> that RESHAPE."""
         self._shaped: dict[tuple[int, object], int] = {}
         self._origins: tuple[int, ...] = ()
 
     def run(self) -> Model:
-        """Rewrite the model and return it."""
         for index in self.editor.sweep():
             operation = self.editor.operation(index)
             touched = [
@@ -493,7 +483,6 @@ class Ranks:
         return self._shaped[key]
 
     def add(self, type_: str, inputs: Sequence[int], attributes: Mapping[str, AttributeValue]) -> tuple[int, ...]:
-        """Add a replacement of the current operation."""
         return self.editor.add_operation(type_, inputs, attributes, origins=self._origins)
 
     def _is_high(self, operand: int) -> bool:
@@ -527,7 +516,7 @@ class Ranks:
         self._give(index, operation.outputs, results)
 
     def _give(self, index: int, outputs: Sequence[int], results: Sequence[int]) -> None:
-        """Replace an operation's outputs by `results`, which may have other dimensions."""
+        """Replace outputs by `results`, of any dimensions."""
         pairs = zip(outputs, results, strict=True)
         low = [
             result if self._is_high(output) else self.shaped(result, self.dimensions(output))
@@ -541,7 +530,7 @@ class Ranks:
                 self.editor.substitute(output, result)
 
     def _reshape(self, index: int, source: int, output: int) -> None:
-        """Handle a RESHAPE; one from low rank stays until it is known to have no readers."""
+        """Keep a RESHAPE from low rank until it is known to be unread."""
         if not self._is_high(source):
             self._low[output] = source
             self._there.add(output)
@@ -551,7 +540,7 @@ class Ranks:
             self._give(index, (output,), self.add("RESHAPE", (self._low.get(source, source),), {"shape": shape}))
 
     def _plain(self, operand: int) -> None:
-        """Materialize the operand in its original dimensions."""
+        """Materialize the original dimensions."""
         if operand not in self._low or operand in self._there:
             return
         low, shape = self._low[operand], self.dimensions(operand)

@@ -1,4 +1,4 @@
-"""Pass registry and runner, with optional numerical checks and dumps after each pass."""
+"""Pass registry and runner, with numerical checks and dumps."""
 
 from __future__ import annotations
 
@@ -39,13 +39,10 @@ from nnadapter.ir.rewrite import edit_of
 _Input = TypeVar("_Input")
 _Output = TypeVar("_Output")
 Pass = Callable[[Model], Model]
-"""Pass: returns the same object if nothing changed, otherwise a new model with the same inputs and outputs.
-
-Passes from `ir.rewrite.editing` can share one editor, so that a model is built once for several passes.
-"""
+"""Returns the same object if nothing changed. Passes from `ir.rewrite.editing` can share one editor."""
 
 Observer = Callable[[str, Model, Model], None]
-"""Callback after each pass: name, model before, model after."""
+"""Called after each pass: name, model before, model after."""
 
 PASSES: Mapping[str, Pass] = MappingProxyType(
     {
@@ -74,10 +71,9 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
         )
     }
 )
-"""Every pass by name, in a suitable order for drivers that use all of them.
+"""Every pass, in an order for drivers that use all: composites, folding, layouts.
 
-Composites are recognized before their parts are folded, and layouts change afterwards. The last two are for devices
-without signed operands, and for devices whose only integer operations are products.
+The last two are for devices without signed operands, or without integer arithmetic except products.
 """
 
 
@@ -88,18 +84,17 @@ def run_passes(
     *,
     driver_passes: Mapping[str, Pass] = MappingProxyType({}),
 ) -> Model:
-    """Apply passes in order. Consecutive editing passes share an editor, unless `check` observes every step.
+    """Apply passes in order. Editing passes share an editor, unless `check` observes each step.
 
     Args:
         model: not modified.
-        passes: names from `driver_passes` or `PASSES`, or functions.
-        check: observer of every step, such as `dump_to` or `check_numbers`; it raises to stop.
-        driver_passes: additional passes by name, such as `{"reduce_rank": partial(reduce_rank, largest=5)}`. They take
-            precedence over `PASSES`.
+        passes: names, or functions.
+        check: observer, such as `dump_to` or `check_numbers`; it raises to stop.
+        driver_passes: take precedence over `PASSES`, such as `{"reduce_rank": partial(reduce_rank, largest=5)}`.
 
     Raises:
         InvalidOptionError: unknown pass name.
-        PassError: a pass built an invalid model, or did not return a model.
+        PassError: a pass built an invalid model, or none.
     """
     editor = None
     for name, function in [_named(pass_or_name, driver_passes) for pass_or_name in passes]:
@@ -128,7 +123,6 @@ def _applied(name: str, function: Pass, model: Model) -> Model:
 
 
 def _call_pass(name: str, function: Callable[[_Input], _Output], argument: _Input) -> _Output:
-    """Call a pass, and add its name to errors."""
     try:
         return function(argument)
     except InvalidModelError as error:
@@ -136,7 +130,7 @@ def _call_pass(name: str, function: Callable[[_Input], _Output], argument: _Inpu
 
 
 def all_of(*observers: Observer) -> Observer:
-    """Return an observer that calls several in order."""
+    """Combine observers."""
 
     def observe(name: str, original: Model, result: Model) -> None:
         for observer in observers:
@@ -162,12 +156,9 @@ _LARGEST_INDEX = 4
 def sample_inputs(model: Model, seed: int = 0) -> list[Array]:
     """Return one array per model input, deterministic for a seed.
 
-    Floating-point numbers are standard normal. Integers of up to 8 bits and bools take any value. Wider integers may be
-    indices: they are at least 0 and below 4 and below the size of every axis that an operation indexes with them.
-
-    Args:
-        model: with static dimensions.
-        seed: seed of numpy's generator.
+    Floats are standard normal; integers of up to 8 bits and bools take any value. Wider integers may be indices: they
+    are
+    below 4 and below the size of every axis that they index.
     """
     generator = np.random.default_rng(seed)
     return [_sample(generator, model.operands[index].type, _limit(model, index)) for index in model.inputs]
@@ -186,7 +177,7 @@ def _sample(generator: np.random.Generator, type_: OperandType, limit: int) -> A
 
 
 def _limit(model: Model, index: int) -> int:
-    """Return a bound for the operand's elements, which may be indices along an axis."""
+    """Bound elements that may be indices."""
     limit = _LARGEST_INDEX
     for reader in model.consumers.get(index, ()):
         operation = model.operations[reader]
@@ -204,25 +195,24 @@ TOLERANCES: Mapping[DataType, float] = {
     DataType.FLOAT8E4M3FN: 3e-1,
     DataType.FLOAT8E5M2: 6e-1,
 }
-"""Allowed difference by data type, relative to the largest number of an output; other types must be equal."""
+"""Allowed difference, relative to the largest number of an output; other types must be equal."""
 
 _SMALLEST_SCALE = 1e-3
-"""Lower bound of that largest number: smaller outputs may be rounding errors."""
+"""Smaller outputs may be rounding errors."""
 
 Feeds = Callable[[Model], Sequence[Array]]
-"""Function that returns arrays to run a model with, one per model input."""
+"""Returns inputs for a model."""
 
 
 def check_numbers(
     evaluate: Evaluator, *, feeds: Feeds = sample_inputs, tolerances: Mapping[DataType, float] = TOLERANCES
 ) -> Observer:
-    """Return an observer for `run_passes` that runs the models before and after each pass and compares outputs.
+    """Return an observer that runs the models before and after each pass, and compares outputs.
 
-    1. The new model is verified, and must have the same inputs and outputs: names, data types and dimensions.
-    2. Both models run with the same inputs. NaN equals NaN, and an infinity itself. Otherwise numbers may differ by the
-       tolerance times the largest finite number of the output. Passes that changed nothing are skipped.
-    3. Errors of the evaluator itself in both models remain undetected. If an index depends on which of two nearly equal
-       numbers is larger, pass `feeds` that avoid it.
+    1. The new model is verified, and must have the same inputs and outputs.
+    2. NaN equals NaN, and an infinity itself. Other numbers may differ by the tolerance times the largest finite
+       number.
+    3. Pass `feeds` that do not depend on which of two nearly equal numbers is larger.
 
     Args:
         evaluate: runs a model, without the passes under test.
@@ -230,7 +220,7 @@ def check_numbers(
         tolerances: by data type; omitted types must be equal.
 
     Raises:
-        PassError: raised by the observer, with pass, output, largest difference and its position.
+        PassError: from the observer, with pass, output and largest difference.
     """
     last_run: dict[str, tuple[Model, Sequence[Array], Sequence[Array]]] = {}
 
@@ -305,7 +295,7 @@ def _compare(name: str, output: str, got: Array, expected: Array, tolerance: flo
 
 
 def _difference(got: Array, expected: Array) -> Array:
-    """Return the distance of each element; infinite if only one is NaN or if infinities differ."""
+    """Return distances; infinite if only one is NaN or if infinities differ."""
     actual, other = _wide(got), _wide(expected)
     same = (got == expected) | (np.isnan(actual) & np.isnan(other))
     with np.errstate(invalid="ignore"):
@@ -322,14 +312,9 @@ def _wide(array: Array) -> Array:
 def dump_to(folder: str | os.PathLike[str]) -> Observer:
     """Return an observer for one call of `run_passes` that writes every model into `folder`.
 
-    `00-given.txt` is the model before the first pass, `NN-name.txt` the result of each pass. Operands appear by name,
-    so
-    `diff` shows the changes. Symbolic numbers are written as their values and guarded: lower without symbolic shapes
-    when
-    dumping.
-
-    Args:
-        folder: created if missing; existing files are overwritten.
+    `00-given.txt` is the model before the first pass, `NN-name.txt` the result of each. Operands appear by name, so
+    `diff`
+    shows the changes. Symbolic numbers are guarded: lower with static shapes when dumping.
     """
     place = Path(folder)
     numbers = count()

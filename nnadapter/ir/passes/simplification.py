@@ -1,4 +1,4 @@
-"""Simplification: constant folding, and removal of dead, duplicate, identity and mergeable operations."""
+"""Simplification: folding, and removal of dead, duplicate and identity operations."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from nnadapter.ir.rewrite import COMMUTATIVE, editing
 from nnadapter.ir.symbolic_numbers import guard_value, identity_key
 
 Evaluator = Callable[[Model, Sequence[Array]], Sequence[Array] | None]
-"""Function that runs a model once: model and input arrays -> output arrays, or None if it cannot run the model."""
+"""Runs a model once: model, inputs -> outputs, or None if it cannot."""
 
 
 def move(model: Model, inputs: Sequence[Array]) -> Sequence[Array] | None:
-    """Run a model of one operation that only moves elements of constants; an `Evaluator`.
-
-    Every device returns the same elements, so the result is exact for all.
-    """
+    """Run one operation that only moves elements, exactly as any device would; an `Evaluator`."""
     if inputs or len(model.operations) != 1 or model.operations[0].type not in MOVES:
         return None
     (operation,) = model.operations
@@ -52,14 +49,14 @@ MOVES: Mapping[str, Callable[..., Any]] = {
     "TILE": lambda attributes, x: np.tile(x, attributes["repeats"]),
     "TRANSPOSE": lambda attributes, x: x.transpose(attributes["perm"]),
 }
-"""Operation type -> function of attributes and inputs that returns one result or a list."""
+"""Attributes and inputs -> one result, or a list."""
 
 
 MOST_BYTES = 64 << 20
-"""Default limit for all results of one call."""
+"""Limit for all results of one call."""
 
 _SIZES = frozenset({"shape", "scales", "repeats", "starts", "ends", "split", "pads", "k", "count"})
-"""Attributes that may depend on the model's input shapes."""
+"""May depend on the model's input shapes."""
 
 
 @editing
@@ -68,25 +65,21 @@ def fold_constants(
 ) -> None:
     """Compute operations on constants at compile time.
 
-    1. An operation with constant inputs only is run by `evaluate`, as a model of its own. Its results become constants,
-       so
-       a chain folds in one sweep. Its ONNX nodes move to the first operation that reads the result.
-    2. A driver passes its own `evaluate`, so that constants are rounded as on the device. The default computes only
-       what
-       moves elements: ASSIGN, CONCAT, EXPAND, RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE.
-    3. Results are memoized while their source constants live (`ir.derived`). Exception: attributes with sizes, which
-       may
-       differ for the next shape; these results are computed for each model.
-    4. Refused: operations for which `evaluate` returns None; model outputs; operations without inputs, which may be
-       random; quantized operands and results, and NHWC; results that exceed `most_bytes` together with earlier ones.
+    1. `evaluate` runs operations with constant inputs only; chains fold in one sweep. ONNX nodes move to the first
+       reader.
+    2. The default `evaluate` only moves elements: ASSIGN, CONCAT, EXPAND, RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE. A
+       driver
+       passes its own, so that constants are rounded as on the device.
+    3. Results are memoized (`ir.derived`), unless attributes contain sizes, which differ for the next shape.
+    4. Refused: model outputs; operations without inputs, which may be random; quantized or NHWC operands; results that
+       exceed
+       `most_bytes` in total.
 
     Args:
         editor: the model.
-        evaluate: a module-level function or another persistent object, as results are memoized by it.
-        most_bytes: limit for all results together.
-        sizes: also fold operations with sizes in attributes, such as RESHAPE and EXPAND. False for drivers that lower
-        once
-            for many shapes (`ir.symbolic_numbers`): a folded result would hold for one shape only.
+        evaluate: a persistent object, as results are memoized by it.
+        most_bytes: limit for all results.
+        sizes: also fold operations with sizes in attributes. False for drivers that lower once for many shapes.
     """
     for index in editor.sweep():
         operation = editor.operation(index)
@@ -97,7 +90,7 @@ def fold_constants(
 
 
 def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> int:
-    """Fold one operation if possible; return the bytes of its results."""
+    """Fold one operation if possible; return its bytes."""
     operation = editor.operation(index)
     arrays = [editor.value_of(operand) for operand in operation.inputs]
     present_inputs = [operand for operand in operation.inputs if operand != ABSENT]
@@ -139,7 +132,7 @@ def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Eva
 
 @dataclass(frozen=True, slots=True)
 class _FoldedKind:
-    """An operation without operands, as part of a key."""
+    """Part of a key: an operation without operands."""
 
     type: str
     exact: str
@@ -147,7 +140,7 @@ class _FoldedKind:
 
 
 def _exact(attributes: Attributes) -> str:
-    """Return attributes as text, which distinguishes 0.0 from -0.0 and 1 from 1.0 and True."""
+    """Distinguish 0.0 from -0.0, and 1 from 1.0 and True."""
     return repr(sorted(attributes.items()))
 
 
@@ -162,14 +155,9 @@ def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _FoldedKind) -> 
 
 
 def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
-    """Redirect readers of the first of `operations` to `source`; return False if impossible.
+    """Redirect readers of the first of `operations` to `source` and remove all; return False if impossible.
 
-    The ONNX nodes move to the producer of `source`, or to the first reader of the output if there is none.
-
-    Args:
-        editor: the model.
-        operations: operations to remove; the others are read only by each other.
-        source: operand with the same value.
+    ONNX nodes move to the producer of `source`, or to the first reader.
     """
     (output,) = editor.operation(operations[0]).outputs
     if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
@@ -188,8 +176,7 @@ def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
 def remove_dead(editor: ModelEditor) -> None:
     """Remove operations that do not contribute to a model output.
 
-    1. An operation stays if one of its outputs is a model output or read by an operation that stays.
-    2. Operands without a reader are removed, except model inputs.
+    Model inputs stay.
     """
     live = set(editor.outputs)
     dead = []
@@ -207,14 +194,11 @@ def remove_dead(editor: ModelEditor) -> None:
 def remove_identities(editor: ModelEditor) -> None:
     """Bypass operations that change nothing, except copies, casts, reshapes and transposes; see `simplify`.
 
-    1. MUL and DIV by 1, ADD and SUB of 0, POW by 1, if the constant does not broadcast the operand. (x + 0 is 0 for
-       x = -0, and otherwise x.)
+    1. MUL and DIV by 1, ADD and SUB of 0, POW by 1. (x + 0 is 0 for x = -0.)
     2. CLIP without limits; PAD by nothing; SLICE of everything; EXPAND to the same dimensions; TILE by 1; SPLIT into
        one;
        RESIZE_… to the same size with scales of 1.
-    3. The ONNX nodes move to the producer of the input, or to the first reader of the output.
-    4. Refused: operations with a fused activation; model outputs, if the input is a model input, a constant or another
-       output; quantized constants. Idempotent.
+    3. Refused: operations with a fused activation; model outputs that the input cannot replace; quantized constants.
     """
     for index in editor.sweep(_IDENTITY_CHECKS.keys()):
         operation = editor.operation(index)
@@ -230,11 +214,11 @@ def _is_same_size(editor: ModelEditor, operation: Operation, source: int) -> boo
 
 
 _Handler = Callable[[ModelEditor, Operation], int | None]
-"""Returns the position of the input that the operation returns unchanged, or None."""
+"""Returns the input that the operation returns unchanged, or None."""
 
 
 def _with(number: float, *positions: int) -> _Handler:
-    """Return a check for a constant equal to `number` at one of `positions`."""
+    """A constant equal to `number` at one of `positions`."""
 
     def found(editor: ModelEditor, operation: Operation) -> int | None:
         for position in positions:
@@ -260,7 +244,7 @@ def _where(test: Callable[[Mapping[str, Any]], bool]) -> _Handler:
 
 
 def _all(name: str, number: float) -> _Handler:
-    """Return a check that all values of the attribute equal `number`."""
+    """All values of the attribute equal `number`."""
     return _where(lambda attributes: all(value == number for value in attributes[name]))
 
 
@@ -286,14 +270,12 @@ _IDENTITY_CHECKS: Mapping[str, _Handler] = {
 def simplify(editor: ModelEditor) -> None:
     """Bypass and merge operations that only copy, reshape, transpose or cast.
 
-    1. Bypassed: ASSIGN, CAST to the same type, RESHAPE to the same dimensions, TRANSPOSE by the identity. Their ONNX
-       nodes
-       move to the producer of the input, or to the first reader of the output.
-    2. Merged: a RESHAPE of a RESHAPE, a TRANSPOSE of a TRANSPOSE; inverse pairs are bypassed.
-    3. Merged operations without other readers are removed.
-    4. A SUM of two becomes an ADD, to which an activation can be fused; a SUM or CONCAT of one is bypassed.
-    5. Refused: model outputs, if the input is a model input, a constant or another output; operations that change the
-       layout; operations whose ONNX nodes no other operation could take over.
+    1. Bypassed: ASSIGN, CAST to the same type, RESHAPE to the same dimensions, TRANSPOSE by the identity.
+    2. Merged: a RESHAPE of a RESHAPE, a TRANSPOSE of a TRANSPOSE.
+    3. A SUM of two becomes an ADD, to which an activation can be fused; a SUM or CONCAT of one is bypassed.
+    4. Refused: model outputs that the input cannot replace; layout changes; operations whose ONNX nodes no other
+       operation
+       could take over.
     """
     for index in editor.sweep(_SIMPLIFIERS.keys()):
         _SIMPLIFIERS[editor.operation(index).type](editor, index)
@@ -344,7 +326,7 @@ def _perm(editor: ModelEditor, index: int) -> tuple[int, ...]:
 
 
 def _producer_of_same_type(editor: ModelEditor, index: int) -> int | None:
-    """Return the producer of the input if it has the same type."""
+    """Return the producer if it has the same type."""
     operation = editor.operation(index)
     producer = editor.producer(operation.inputs[0])
     return producer if producer is not None and editor.operation(producer).type == operation.type else None
@@ -387,12 +369,11 @@ _SIMPLIFIERS: Mapping[str, Callable[[ModelEditor, int], None]] = {
 def common_subexpressions(editor: ModelEditor) -> None:
     """Merge operations that compute the same values.
 
-    1. Operations with the same type, inputs and attributes become one: the first, which takes over all ONNX nodes. The
-       order of commutative operands does not matter. Equal chains merge in one sweep.
-    2. Constants of up to 64 KiB are equal if types and contents are, larger ones if they are the same array.
+    1. The first of equal operations takes over all ONNX nodes. Equal chains merge in one sweep.
+    2. Constants of up to 64 KiB are compared by contents, larger ones by identity.
     3. Refused: operations without inputs; two model outputs; results with different layout or quantization. Symbolic
        sizes
-       are equal only if computed in the same way. Idempotent.
+       are equal only if computed in the same way.
     """
     coarse_matches: dict[Hashable, int] = {}
     first: dict[Hashable, int] = {}
@@ -412,7 +393,7 @@ _MOST_COMPARED_BYTES = 64 << 10
 
 
 def _at_a_glance(editor: ModelEditor, operation: Operation) -> Hashable:
-    """Return a cheap key: type and computed operands, in any order. Operations with different keys are different."""
+    """Return a cheap key: equal for equal operations."""
     computed = [operand for operand in operation.inputs if editor.value_of(operand) is None]
     computed.sort()
     return operation.type, *computed

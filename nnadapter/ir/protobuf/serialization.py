@@ -1,8 +1,7 @@
 """Models as protobuf bytes and files, with weights in a memory-mapped data file.
 
-A data file consists of blocks, one per distinct contents. A block starts at a multiple of 64 bytes and holds elements
-in
-C order, little-endian. Two 4-bit elements share a byte, the first in the low bits.
+The data file has one block per distinct contents, at a multiple of 64 bytes: elements in C order, little-endian, two
+4-bit elements per byte, the first in the low bits.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.verification import check_attributes, verify
 
 ADVICE = "it is damaged, or from elsewhere; write it again"
-"""Advice in errors about invalid files."""
+"""Advice for invalid files."""
 _MESSAGES = Messages(DESCRIPTOR, "nnadapter.ir", InvalidModelError, "model", ADVICE, limits.MESSAGE_BYTES)
 
 new, parse, refuse_unknown = _MESSAGES.new, _MESSAGES.parse, _MESSAGES.refuse_unknown
@@ -46,7 +45,7 @@ _Word = TypeVar("_Word", bound=StrEnum)
 
 
 def write_operand(message: Message, operand: Operand) -> None:
-    """Fill an Operand message, without the contents."""
+    """Fill an Operand message, without contents."""
     type_ = operand.type
     message.name = operand.name
     message.data_type = type_.dtype.value
@@ -61,11 +60,7 @@ def write_operand(message: Message, operand: Operand) -> None:
 
 
 def read_operand(message: Message) -> Operand:
-    """Return the operand in a message, without contents.
-
-    Raises:
-        InvalidModelError: an unknown data type, layout or lifetime, or an invalid dimension.
-    """
+    """Return the operand in a message, without contents. Raises InvalidModelError."""
     dimensions = tuple(message.dimensions)
     if len(dimensions) > limits.RANK or any(size < 0 for size in dimensions):
         raise InvalidModelError(
@@ -99,30 +94,30 @@ def _words(kind: Iterable[StrEnum]) -> list[str]:
 
 
 ALIGNMENT = 64
-"""Bytes; sufficient for SIMD loads."""
+"""Sufficient for SIMD loads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A block of the data file."""
+    """Block of the data file."""
 
     offset: int
     data: Array
-    """Flat array of bytes."""
+    """Flat bytes."""
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """The data file of a model."""
+    """Data file of a model."""
 
     blocks: tuple[Block, ...]
     by_operand: Mapping[int, Block]
-    """Constants by operand index."""
+    """By operand."""
 
     @property
     def digest(self) -> str:
-        """Digest of all blocks, part of the file's name."""
+        """Part of the file's name."""
         hasher = sha256()
         for block in self.blocks:
             hasher.update(block.digest)
@@ -158,7 +153,7 @@ def _as_bytes(value: Array, dtype: DataType) -> Array:
 
 
 class Contents:
-    """Arrays of constants in data files that the caller opens.
+    """Arrays of constants in data files.
 
     Args:
         files: returns the contents of a data file by name; raises ModelFileError if missing.
@@ -174,7 +169,7 @@ class Contents:
         self._unpacked: dict[tuple[int, DataType, int], Array] = {}
 
     def add(self, references: Iterable[Message]) -> None:
-        """Look up every referenced block, once.
+        """Look up every block, once.
 
         Raises:
             ModelFileError: a missing file, a block outside its file, overlapping blocks, or a wrong digest.
@@ -191,11 +186,7 @@ class Contents:
             self._blocks[key] = self._block(*key)
 
     def array(self, reference: Message, operand: Operand) -> Array:
-        """Return the contents of a constant: a read-only view of the file, except for 4-bit types.
-
-        Raises:
-            InvalidModelError: the block does not fit the operand's type.
-        """
+        """Return a constant as a read-only view of the file, unless it has 4 bits. Raises InvalidModelError."""
         type_, name = operand.type, operand.name
         block = self._blocks[reference.file, reference.offset, reference.length, bytes(reference.sha256)]
         if block.nbytes != type_.nbytes:
@@ -249,20 +240,20 @@ def references_in(operands: Iterable[Message]) -> Iterator[Message]:
 
 
 FORMAT = "nnadapter model"
-"""Format name at the start of every file."""
+"""Start of every file."""
 VERSION = 1
-"""Format version in every file; newer ones are rejected."""
+"""Newer versions are rejected."""
 BEGINNING = b"\x0a\x0f" + FORMAT.encode()
-"""First bytes of every file: field 1 of `File`."""
+"""First bytes of a file: field 1 of `File`."""
 
 
 def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
-    """Return the bytes of a model and of its data file, which the model references as `file`.
+    """Return the bytes of a model and of its data file, called `file` in the model. Deterministic.
 
-    Deterministic. Omits `Model.covarying_number_groups`, a compiler hint.
+    Compiler hints are omitted.
 
     Raises:
-        InvalidModelError: the argument is not a valid model, or a number does not fit the format.
+        InvalidModelError: not a valid model, or a number does not fit the format.
     """
     weights = weights_of_checked(model)
     written = BytesIO()
@@ -275,12 +266,12 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
 
     Args:
         contents: bytes of the model.
-        files: data files by name. Constants are views of them, so do not modify them while the model lives.
+        files: data files by name; constants are views of them.
         check_contents: verify the digests of constants, which reads every byte.
 
     Raises:
         ModelFileError: a data file is missing or does not match its digest.
-        InvalidModelError: the bytes are not a valid model, damaged, or of a newer version.
+        InvalidModelError: not a valid model, damaged, or newer.
     """
     if not isinstance(files, Mapping):
         raise InvalidModelError(f"data files are {type(files).__name__}, expected bytes by name: {{'weights': data}}")
@@ -299,7 +290,7 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
 
 
 def weights_of_checked(model: Model) -> Weights:
-    """Verify the model and return the contents of its constants. Raises InvalidModelError."""
+    """Verify a model and return its weights. Raises InvalidModelError."""
     if not isinstance(model, Model):
         raise InvalidModelError(f"what is written is what ModelBuilder.finish gave, got {type(model).__name__}")
     verify(model)
@@ -307,12 +298,9 @@ def weights_of_checked(model: Model) -> Weights:
 
 
 def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
-    """Return the bytes of a model, and the distinct contents of its constants by SHA-256 in hexadecimal.
+    """Return the bytes of a model, and the distinct contents of its constants by hexadecimal SHA-256.
 
-    The model references each as a data file of that name.
-
-    Raises:
-        InvalidModelError: as in `to_bytes`.
+    The model refers to these as data files. Raises InvalidModelError.
     """
     weights = weights_of_checked(model)
     message = message_of(model, weights, lambda block: (block.digest.hex(), 0))
@@ -320,12 +308,7 @@ def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
 
 
 def message_of(model: Model, weights: Weights, place: Callable[[Block], tuple[str, int]]) -> bytes:
-    """Return a model as the bytes of a `File` message.
-
-    Args:
-        model: a verified model.
-        weights: the contents of its constants.
-        place: returns the data file of a block, and its offset there.
+    """Return a model as the bytes of a `File` message. `place` returns file and offset of a block.
 
     Raises:
         InvalidModelError: a number or a text does not fit the format.
@@ -374,7 +357,7 @@ def _write_operation(message: Message, operation: Operation) -> None:
 
 
 def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_contents: bool) -> Model:
-    """Read a model as `from_bytes` does; `files` returns a data file by name."""
+    """Read a model, see `from_bytes`."""
     message = _opened(contents)
     constants = Contents(files, check=check_contents)
     constants.add(references_in(message.operands))
@@ -392,7 +375,7 @@ def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_con
 
 
 def _opened(contents: bytes) -> Message:
-    """Return the `Model` message in a `File`, after all checks that do not depend on models."""
+    """Check everything that does not depend on models."""
     if not isinstance(contents, (bytes, bytearray)):
         raise InvalidModelError(f"a model is bytes, got {type(contents).__name__}; pass what `to_bytes` gave first")
     if not contents.startswith(BEGINNING):
@@ -440,18 +423,16 @@ def _value(message: Message) -> AttributeValue:
 
 _FORBIDDEN = frozenset("/\\:\0")
 _DIGITS = 16
-"""Hexadecimal digits of the digest in a data file's name."""
+"""Digits of the digest in a data file's name."""
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write a model to `path`, and its weights, if any, to `path.DIGEST.weights` in the same folder.
+    """Write a model to `path`, and its weights, if any, to `path.DIGEST.weights`.
 
-    Each file is written under a temporary name and renamed, the model last, so no partial file is ever visible. Data
-    files
-    of earlier models at `path` have other digests and remain until removed.
+    Files appear when complete, the model last. Data files of an earlier model at `path` remain.
 
     Raises:
-        InvalidModelError: the argument is not a valid model, or does not fit the format.
+        InvalidModelError: not a valid model, or it does not fit the format.
         ModelFileError: a file cannot be written, or `path` is a folder.
     """
     weights = weights_of_checked(model)
@@ -469,15 +450,15 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
-    """Return the model at `path`, with memory-mapped constants; 4-bit ones are unpacked.
+    """Return the model at `path`, with memory-mapped constants.
 
     Args:
-        path: a file from `save`. Do not modify its files in place while the model lives; replacing them is safe.
+        path: a file from `save`. While the model lives, its files may be replaced but not modified.
         check_contents: verify the digests of constants, which reads every byte.
 
     Raises:
-        ModelFileError: a file is missing, unreadable, does not match its digest, or is in another folder.
-        InvalidModelError: the file is not a valid model, damaged, or of a newer version.
+        ModelFileError: a file is missing, unreadable, in another folder, or does not match its digest.
+        InvalidModelError: not a valid model, damaged, or newer.
     """
     source = _path(path)
     try:
@@ -504,7 +485,7 @@ def _path(path: object) -> Path:
 
 
 def _mapped(folder: Path, name: str) -> memoryview:
-    """Map a data file, which must be directly in the folder."""
+    """Map a data file in the folder itself."""
     if name in ("", ".", "..") or not _FORBIDDEN.isdisjoint(name):
         raise ModelFileError(f"the model's data file is called {name!r}, expected the plain name of a file beside it")
     try:
