@@ -24,16 +24,7 @@ def is_special(path: Path) -> bool:
 
 
 def check_writable(path: Path, advice: str = "give another path", *, folder: bool = False) -> None:
-    """Check that a path is writable, before the work.
-
-    Args:
-        path: of a file, or with `folder` of a folder; need not exist.
-        advice: for the error.
-        folder: see `path`.
-
-    Raises:
-        InvalidOptionError: not writable.
-    """
+    """Raise InvalidOptionError unless a file, or a `folder` for files, is writable; before the work."""
     if not folder and is_special(path):
         return
     parents = path.absolute().parents
@@ -50,11 +41,7 @@ def check_writable(path: Path, advice: str = "give another path", *, folder: boo
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically; a device or pipe directly.
-
-    Raises:
-        OSError: writing failed.
-    """
+    """Write a file atomically, a device or pipe directly. Raises OSError."""
     if is_special(path):
         with path.open("wb") as file:
             write(file)
@@ -65,10 +52,7 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
     """Replace `target` atomically, with its permissions.
 
-    Where possible, the file has no name until complete, so that a killed process leaves nothing.
-
-    Raises:
-        OSError: writing failed, or `target` is a device or pipe. `target` is unchanged.
+    Where possible, the file has no name until complete, so that a killed process leaves nothing. Raises OSError.
     """
     from secrets import token_hex
 

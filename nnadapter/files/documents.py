@@ -174,12 +174,7 @@ _DEEP = "values are nested too deeply"
 
 
 def parse_json(text: str) -> object:
-    """Parse JSON; an object with a duplicate key becomes `Twice`.
-
-    Raises:
-        ValueError: malformed, or not finite.
-        RecursionError: nested too deeply.
-    """
+    """Parse JSON; an object with a duplicate key becomes `Twice`. Raises ValueError and RecursionError."""
     return json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite)
 
 
@@ -203,11 +198,7 @@ class FileKind(Generic[Contents]):
     """Top-level key -> advice for values of the wrong type."""
 
     def read(self, path: str | os.PathLike[str]) -> Contents:
-        """Read a file; CRLF and a byte order mark are accepted.
-
-        Raises:
-            NNAdapterError: `error`, caused by an OSError if unreadable.
-        """
+        """Read a file; CRLF and a byte order mark are accepted. Raises `error`."""
         file = os.fsdecode(path)
         try:
             with Path(file).open("rb") as opened:
@@ -223,11 +214,7 @@ class FileKind(Generic[Contents]):
         return self.parsed(text, file)
 
     def parsed(self, text: str, file: str) -> Contents:
-        """Read a text; errors call it `file`.
-
-        Raises:
-            NNAdapterError: `error`.
-        """
+        """Read a text; errors call it `file`. Raises `error`."""
         try:
             document = self.parse(text)
         except (ValueError, RecursionError) as error:
@@ -236,11 +223,7 @@ class FileKind(Generic[Contents]):
         return self.converted(document, file)
 
     def converted(self, document: object, file: str = "") -> Contents:
-        """Convert a parsed document.
-
-        Raises:
-            NNAdapterError: `error`.
-        """
+        """Convert a parsed document. Raises `error`."""
         if isinstance(document, Twice):
             self.refuse(f"{document}; {self.advice}", file, (document.key,))
         if self.upgrade is not None:

@@ -36,11 +36,7 @@ class Messages(NamedTuple):
         return _class(self.descriptor, f"{self.package}.{name}")()
 
     def parse(self, name: str, contents: bytes | memoryview) -> Message:
-        """Parse a message; unknown fields are allowed.
-
-        Raises:
-            NNAdapterError: `error`, if malformed or too large.
-        """
+        """Parse a message; unknown fields are allowed. Raises `error`."""
         self._refuse_large(name, len(contents))
         message = self.new(name)
         try:
@@ -51,11 +47,7 @@ class Messages(NamedTuple):
         return message
 
     def bytes_of(self, message: Message) -> bytes:
-        """Serialize deterministically.
-
-        Raises:
-            NNAdapterError: `error`, if too large.
-        """
+        """Serialize deterministically. Raises `error` if too large."""
         contents: bytes = message.SerializeToString(deterministic=True)
         self._refuse_large(message.DESCRIPTOR.name, len(contents))
         return contents

@@ -146,10 +146,10 @@ class ModelBuilder:
             attributes: by name; omitted ones take their defaults.
             outputs: names; generated if missing or empty.
             origins: names of the implemented ONNX nodes.
-            quantized: data type and quantization by output; None or omitted if not quantized.
+            quantized: data type and quantization by output; None if not quantized.
 
         Raises:
-            InvalidModelError: unknown type, nonexistent operands, or arguments that do not fit the schema.
+            InvalidModelError: unknown type or operands, or anything that does not fit the schema.
         """
         check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantized=quantized)
         inputs = tuple(inputs)
@@ -281,7 +281,7 @@ class EditedModel:
         self._operands = list(model.operands)
         self._operations: list[Operation | None] = list(model.operations)
         self._origins: dict[int, Origins] = {}
-        """Only for operations that were removed, added or adopted others."""
+        """Missing for untouched operations."""
         self._sequence: Sequence[int] = range(len(model.operations))
         """Order at the start of the sweep."""
         self._is_settled = True
@@ -289,15 +289,14 @@ class EditedModel:
         self._placed: dict[int, list[int]] = {}
         """Index in `_sequence` -> operations added before it."""
         self._place_of: dict[int, int] = {}
-        """Added operation -> that index."""
         self._places: Mapping[int, int] | None = None
-        """Operation -> index in `_sequence`; lazy."""
+        """Index in `_sequence`; lazy."""
         self._position = 0
         self._alias: dict[int, int] = {}
         self._stale: set[int] = set()
         """Operations that may read substituted operands."""
         self._consumers: dict[int, dict[int, None]] = {}
-        """Only for operands that were queried or edited."""
+        """Missing for untouched operands."""
         self._outputs = set(model.outputs)
 
     def order(self) -> Sequence[int]:
@@ -328,7 +327,6 @@ class EditedModel:
         return self._producer.get(operand)
 
     def consumers(self, operand: int) -> Mapping[int, None]:
-        """Return the readers, as keys."""
         return self._readers(operand)
 
     def first_reader(self, operand: int) -> int | None:
@@ -340,7 +338,6 @@ class EditedModel:
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """Current model outputs."""
         return tuple(map(self._resolved, self.model.outputs))
 
     def is_output(self, operand: int) -> bool:
@@ -457,14 +454,14 @@ class ModelEditor(EditedModel):
 
         Args:
             type_: a row of the schema table.
-            inputs: operands by role.
-            attributes: by name; omitted ones take their defaults.
+            inputs: by role.
+            attributes: by name.
             origins: operations whose ONNX nodes it implements, possibly removed.
             names: of the outputs, made unique. Others inherit the name of the operand that they replace.
-            quantized: data type and quantization by output.
+            quantized: by output.
 
         Raises:
-            InvalidModelError: unknown type, inputs or attributes that do not fit the schema.
+            InvalidModelError: anything does not fit the schema.
         """
         read = tuple(map(self._resolved, inputs))
         types = tuple(None if index == ABSENT else self._operands[index].type for index in read)

@@ -1,14 +1,13 @@
 """Arrays derived from constants: memoized, or traced and replayed with other constants.
 
-Array traces let a program compiled for one set of weights serve others, like `ir.symbolic_numbers` for sizes. A trace
-records the steps of a computation and the answers that it depended on. `ArrayTrace.replay` repeats the steps with other
-constants and fails if an answer differs. Reading the contents of a traced array guards on them; to avoid that, use
-`applied`, `decided`, `group_key` or `derived`, which also accept plain arrays.
+Array traces let a program compiled for one set of weights serve others. `ArrayTrace.replay` repeats the steps of a
+computation, and fails if an answer that it depended on differs. Reading the contents of a traced array guards on them;
+use `applied`, `decided`, `group_key` or `derived` to avoid that.
 
 `derived` memoizes results for as long as arrays with the same contents live. It must not depend on input shapes:
 entries
-would pile up. Contents are identified by a digest or by `know_contents`. Derived arrays are identified by their key, so
-that no entry keeps itself alive.
+would pile up. Contents are identified by a digest or `know_contents`, derived arrays by their key, so that no entry
+keeps itself alive.
 """
 
 from __future__ import annotations
@@ -39,14 +38,12 @@ class _TracedStep:
 
     function: Callable[..., Any]
     arrays: tuple[int | Array | None, ...]
-    """Indices of traced arrays, and plain arrays."""
     parameters: dict[str, Any]
     form: _Form
     """Expected form; None for a question."""
     deferral: Deferral | None = None
-    """Set if deferred until the contents are read."""
     answer: Hashable = None
-    """Expected answer to a question."""
+    """Expected answer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +58,7 @@ class _Comparison:
 
 
 class ArrayTrace:
-    """Steps and answers of one computation over constants. Variables are numbered first, then results as they occur."""
+    """Steps and answers of one computation over constants."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self._values: list[Any] = list(arrays)
@@ -198,12 +195,9 @@ class TracedArray(NDArrayOperatorsMixin):
 
 
 def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> Any:
-    """Apply a function to arrays, as one step if one of them is traced.
+    """Apply a function to arrays, as one step if one of them is traced; symbolic sizes in `parameters` are guarded.
 
-    Args:
-        function: pure; it returns an array, None, or a tuple of these.
-        arrays: plain, traced, or None.
-        parameters: symbolic sizes among them are guarded.
+    `function` must be pure, and return an array, None, or a tuple of these.
     """
     parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
@@ -222,7 +216,7 @@ def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -
 def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
     """Return a key shared by arrays with equal `key`, a pure function that is always the same object.
 
-    Traces record only the grouping. Traced and plain arrays never share a key.
+    Traced and plain arrays never share a key.
     """
     return array.trace.group_key(array, key) if isinstance(array, TracedArray) else key(array)
 
@@ -265,10 +259,7 @@ Result = TypeVar("Result")
 def derived(function: Callable[..., Result], *arrays: Array | None, **parameters: Hashable) -> Result:
     """Return `function(*arrays, **parameters)`, memoized by contents. Thread-safe.
 
-    Args:
-        function: pure; it must not keep or change its arguments.
-        arrays: constants, plain or traced, or None.
-        parameters: symbolic sizes among them are guarded.
+    `function` must be pure, and not keep or change its arguments; symbolic sizes in `parameters` are guarded.
     """
     parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
@@ -293,12 +284,9 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
 
 
 def know_contents(array: Array, key: Hashable, release: Callable[[], object] | None = None) -> None:
-    """Identify a read-only array's contents, to avoid a digest.
+    """Identify a read-only array's contents by `key`, to avoid a digest.
 
-    Args:
-        array: read-only.
-        key: equal only for equal contents.
-        release: called after a derivation, which readers mostly use from then on; must not reference `array`.
+    `release` is called after a derivation, which readers mostly use from then on; it must not reference `array`.
     """
     _register(array, key).release = release
 
@@ -316,7 +304,6 @@ class _Contents:
 # Arrays may be freed at any time, in any thread, even while a lock is held. Entries are removed by `dict.pop`, called
 # from C with hashes computed in C: it takes no lock and cannot be interrupted.
 _holders: dict[int, tuple[weakref.ref[Array], _Contents]] = {}
-"""By id of the array."""
 _living: dict[Hashable, weakref.ref[_Contents]] = {}
 _results: dict[Hashable, tuple[Any, tuple[weakref.ref[_Contents], ...]]] = {}
 """Each lives as long as all its sources."""

@@ -14,11 +14,10 @@ import numpy as np
 from nnadapter.ir.operand import Array
 
 _MOST = 2**31 - 1
-"""Arithmetic on larger bounds might overflow."""
+"""Larger bounds might overflow."""
 _REACH, _LEAST_REACH = 32, 1024
 """Limit of a region's distance from the origin if sampled per pixel, in sides of the image and in pixels."""
 _DEEPEST = 64
-"""Longest proof, in operations."""
 
 
 class Size(NamedTuple):
@@ -28,7 +27,6 @@ class Size(NamedTuple):
     axis: int
     offset: int = 0
     further_terms: tuple[tuple[str, int], ...] = ()
-    """Further sizes to add."""
 
     @property
     def terms(self) -> tuple[tuple[str, int], ...]:
@@ -47,7 +45,6 @@ class IndexRange(NamedTuple):
     size: Bound
     counts_back: bool = True
     low: int | None = 0
-    """None if clipped later."""
     high: int | None = 0
     exception: int | None = None
     """Value allowed outside the range."""
@@ -65,7 +62,7 @@ class IndexCheck(NamedTuple):
     """Range to check when a value enters a segment."""
 
     value: str
-    """The value, or the constant if `interval` is set."""
+    """Name of the value, or of the constant if `interval` is set."""
     bounds: tuple[tuple[Bound | None, Bound | None, int | None], ...]
     """Least, largest and exceptional value, for all elements or per column of the last axis."""
     reader: str
@@ -76,7 +73,6 @@ class IndexCheck(NamedTuple):
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Values with sizes in the range."""
         bounds = [*(self.interval or ()), *(bound for low, high, _ in self.bounds for bound in (low, high))]
         return tuple(name for bound in bounds if isinstance(bound, Size) for name, _ in bound.terms)
 
@@ -121,7 +117,6 @@ class Reader(NamedTuple):
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     version: int = 0
-    """Schema version; 0 if irrelevant."""
 
     def input(self, position: int) -> str:
         """Return the name of an input, empty if absent."""
@@ -132,7 +127,6 @@ class Use(NamedTuple):
     """An index or length that an operation reads."""
 
     position: int
-    """Input position."""
     allowed: Columns
     is_memory: bool = True
     """Engines address memory with it. Otherwise it only affects time and is checked only at entry."""
@@ -162,7 +156,7 @@ def _along(view: View, reader: Reader, position: int = 1, *, counts_back: bool =
 
 
 def _of_rows(view: View, reader: Reader, first: int) -> list[Use]:
-    """Return the ranges of index rows, one column per axis from `first` on."""
+    """Return one range per axis from `first` on."""
     indices = view.shape(reader.input(1))
     depth = indices[-1] if indices else None
     if not isinstance(depth, int):
@@ -298,7 +292,6 @@ def _key_lengths(view: View, reader: Reader) -> list[Use]:
 
 
 def _group_query(view: View, reader: Reader) -> list[Use]:
-    """Return the ranges of key lengths, total length and rotary positions."""
     past: Bound = view.size(reader.input(3), 2) if reader.input(3) else 0
     steps, total = view.size(reader.input(0), 1), _number(view, reader.input(6))
     most, least = _sum(past, steps), 0
@@ -456,7 +449,7 @@ def _is_within(interval: Interval, allowed: IndexRange) -> bool:
 
 _FULL_RANGE = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 _MOVES = frozenset(["Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"])
-"""Return all elements of the first input."""
+"""Operators that return all elements of the first input."""
 _CHOOSES = frozenset(
     [
         "Gather",
@@ -474,7 +467,7 @@ _CHOOSES = frozenset(
         "MaxPool",
     ]
 )
-"""Return a subset of the first input's elements."""
+"""Operators that return some elements of the first input."""
 
 
 def _input_ranges(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
@@ -569,7 +562,6 @@ def _input_range_of_where(view: View, reader: Reader, allowed: IndexRange) -> li
 
 
 def _cut(allowed: IndexRange, low: int | None, high: int | None) -> IndexRange:
-    """Return the range of a value before it is clipped to bounds."""
     if low is not None and _is_within(Interval(low, low), allowed):
         allowed = allowed._replace(low=None)
     if high is not None and _is_within(Interval(high, high), allowed._replace(low=None)):
@@ -590,7 +582,6 @@ def interval_of(view: View, name: str, depth: int = 0) -> Interval | None:
 
 
 def _wide_interval(view: View, name: str, depth: int) -> Interval | None:
-    """Return the interval of an integer value, at most that of its data type."""
     constant = view.constant(name)
     if constant is not None:
         return _of_columns(constant, 1)[0]
@@ -731,7 +722,7 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
 
 _SCALARS = frozenset(["Cast", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Add", "Sub", "Gather", "Slice"])
 _BOUNDS = frozenset(["Min", "Max", "Clip"])
-"""Bounded even for unbounded inputs."""
+"""Operators with bounded results."""
 _ARITHMETIC = _BOUNDS | {"Add", "Sub", "Mul", "Neg", "Abs", "Div", "Mod", "Sum", "Relu"}
 
 
@@ -809,7 +800,6 @@ def _largest(intervals: Sequence[Interval]) -> Interval:
 
 
 def _of_sum(view: View, reader: Reader, terms: Interval | None) -> Interval | None:
-    """Return the interval of sums; partial sums for CumSum."""
     axis, shape = _number(view, reader.input(1)), view.shape(reader.input(0))
     if terms is None or axis is None or not shape:
         return None
@@ -822,7 +812,7 @@ def _of_sum(view: View, reader: Reader, terms: Interval | None) -> Interval | No
 
 
 def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] | None:
-    """Return an axis with an interval per index, and these; None if there is none."""
+    """Return an axis with an interval per index, and these, or None."""
     reader = view.node(name)
     if reader is None or depth > _DEEPEST:
         return None
@@ -843,7 +833,6 @@ def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] 
 
 
 def _columns(view: View, name: str, count: int) -> Sequence[Interval | None] | None:
-    """Return the intervals by column of the last axis."""
     axis_intervals, shape = _parts(view, name), view.shape(name)
     if (
         axis_intervals is None

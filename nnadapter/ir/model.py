@@ -225,7 +225,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
 def _is_entire_model(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Parts drop `covarying_number_groups`, so a model with groups is never equal to its part."""
+    """Return False for models with `covarying_number_groups`, which parts drop."""
     return (
         len(operations) == len(model.operations)
         and len(operands) == len(model.operands)

@@ -120,11 +120,7 @@ def integer_range(dtype: DataType) -> tuple[int, int]:
 
 
 def check_quantization(name: str, type_: OperandType) -> None:
-    """Check the quantization of a type. Raises InvalidModelError, naming the owner `name`.
-
-    Requires an integer data type, an existing axis, one positive finite scale per index of it, and as many zero points
-    within the data type.
-    """
+    """Check data type, axis, scales and zero points. Raises InvalidModelError, naming the owner `name`."""
     quantization = type_.quantization
     assert quantization is not None
     axis, count = quantization.axis, len(quantization.scale)
@@ -155,11 +151,7 @@ def result_types(
     attributes: Attributes,
     quantized: Sequence[QuantizedType | None] = (),
 ) -> tuple[OperandType, ...]:
-    """Return the output types: from the shape rule, and from `quantized` (by output) for quantized ones.
-
-    Raises:
-        InvalidModelError: the inputs or a result do not fit.
-    """
+    """Return the output types, quantized ones as in `quantized` (by output). Raises InvalidModelError."""
     return quantized_results(schema, types, attributes, schema.infer(types, attributes), quantized)
 
 
@@ -175,9 +167,6 @@ def quantized_results(
     1. If the row has a `quantized` rule, it checks the result, and the operation computes with real values.
     2. Otherwise integer results may be declared quantized if no input is.
     3. Inputs with a data type that is allowed only if quantized require a quantized result.
-
-    Raises:
-        InvalidModelError: a result does not fit.
     """
     plain = schema.quantized is None or not (schema.always_quantized or any(map(_is_quantized, types)))
     if plain and not any(quantized):

@@ -77,7 +77,6 @@ class Match:
 
     @property
     def anchor(self) -> int:
-        """Last operation of the match."""
         return self.operations[0]
 
 
@@ -111,7 +110,7 @@ def operation(
         **attributes: values, or predicates; floats match with a tolerance.
 
     Raises:
-        InvalidModelError: it could never match.
+        InvalidModelError: it can never match.
     """
     return OperationPattern(frozenset((types,) if isinstance(types, str) else types), inputs, name, attributes)
 
@@ -368,7 +367,7 @@ def edit_of(function: Callable[..., Any]) -> Edit | None:
 Replacement = Callable[[ModelEditor, Match], Sequence[int] | None]
 """Adds operations; returns operands for the anchor's outputs, or None to refuse before adding anything.
 
-New operations get `origins=match.operations`, possibly reordered.
+New operations get `origins=match.operations`.
 """
 
 
@@ -382,7 +381,6 @@ class RewriteRule:
     pattern: OperationPattern
     replacement: Replacement
     required: frozenset[frozenset[str]] = field(init=False)
-    """See `required_types`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "required", required_types(self.pattern))
@@ -401,9 +399,7 @@ def _have_one_of_each(types: frozenset[str], required: frozenset[frozenset[str]]
 def rewrite(model: Model, rules: Sequence[RewriteRule]) -> Model:
     """Apply `rules` in one forward sweep; return the same model if none applies.
 
-    At each operation the first applicable rule wins. Replacements take part in later matches, so chains fold in one
-    sweep.
-    Outputs keep their names.
+    The first applicable rule wins. Replacements take part in later matches, so chains fold in one sweep.
     """
     editor = ModelEditor(model)
     apply_rules(editor, rules)

@@ -162,7 +162,6 @@ def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
 
 
 InputOutputTypes = tuple[tuple[OperandType, ...], tuple[OperandType, ...]]
-"""Types of inputs, types of outputs."""
 _INTEGERS = frozenset([int])
 """Equal integers are identical; 0.0 and -0.0 are not."""
 
@@ -174,7 +173,6 @@ class Replay:
         self.replay_values = replay_values
         self._types = types
         self.places: list[int] = []
-        """Group indices of the models specialized so far."""
         self._prepared: dict[Hashable, Any] = {}
 
     @cached_property
@@ -190,7 +188,7 @@ class Replay:
 
 
 class SpecializationGroup:
-    """Models of one trace, specialized by the same replays. They leave their former groups."""
+    """Models of one trace, specialized by the same replays."""
 
     def __init__(self, models: Sequence[SpecializableModel]) -> None:
         self._models = tuple(map(ref, models))  # weak: models own the group
@@ -213,11 +211,9 @@ class SpecializationGroup:
         return self._types.setdefault(key, len(self._types))
 
     def add_sharing_key(self, sharing_key: Hashable) -> Hashable:
-        """Intern the key."""
         return self._likenesses.setdefault(sharing_key, sharing_key)
 
     def add_signature(self, inputs: Sequence[Hashable], outputs: Sequence[Hashable]) -> int:
-        """Return the index of a signature."""
         return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
 
     def at(self, replay_values: Sequence[Any]) -> Replay:
@@ -240,12 +236,7 @@ def _types_at(types: Iterable[tuple[Any, ...]], values: Interned, replay_values:
 
 
 class SpecializableModel:
-    """Symbolic model in which some inputs become constants when specialized.
-
-    Args:
-        model: with symbolic numbers.
-        constant_inputs: inputs that follow from sizes.
-    """
+    """Symbolic model. `constant_inputs` follow from sizes and become constants when specialized."""
 
     def __init__(self, model: Model, constant_inputs: Sequence[int] = ()) -> None:
         self.given = frozenset(constant_inputs)
@@ -255,7 +246,7 @@ class SpecializableModel:
         ]
         inputs = tuple(index for index in model.inputs if index not in self.given)
         self.model = Model(tuple(operands), model.operations, inputs, model.outputs)
-        """Constant inputs have no contents here."""
+        """Constant inputs have no contents."""
         self.traced = SymbolicModel(model)
         self.is_verified = model.is_verified
         self.has_traced_operations = any(map(is_symbolic, _values(model.operations)))
@@ -305,10 +296,7 @@ class SpecializableModel:
 class SpecializedModel(Model):
     """Model specialized for some sizes; operands and operations are lazy.
 
-    Args:
-        of: the symbolic model.
-        replay_values: every number of a replay.
-        contents: of the constant inputs.
+    `replay_values` are all numbers of a replay, `contents` those of the constant inputs.
     """
 
     def __init__(self, of: SpecializableModel, replay_values: Sequence[Any], contents: Mapping[int, Array]) -> None:
@@ -459,7 +447,6 @@ class ShapeDerivedTables:
 
     model: Model
     sizes: Mapping[str, SymbolicArray]
-    """Inputs, in order."""
     outputs: tuple[str, ...]
 
     @cached_property
@@ -581,7 +568,6 @@ class GuardedShapes:
     """By input; symbolic if dynamic."""
     trace: SymbolicTrace
     contents: ShapeDerivedValues
-    """For every run."""
 
     @cached_property
     def _dimensions(self) -> DynamicDimensions:

@@ -140,13 +140,11 @@ class Replay:
 
     constants: Sequence[Any]
     steps: Sequence[Step]
-    """Steps that other steps read."""
     ends: Sequence[tuple[Callable[..., Any], Sequence[SlotReader]]]
-    """Other steps, mostly comparisons: grouped by function, so that one `map` computes them all."""
+    """Other steps by function, so that one `map` computes them all."""
     checked: SlotReader
     expected: SlotReader
     every: SlotReader
-    """Reads every number of the trace."""
     constant_flags: Sequence[bool]
     representatives: Sequence[int]
     """First number that equals this one under the guards, possibly itself."""
@@ -165,14 +163,7 @@ class Replay:
 
 
 def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]) -> Replay:
-    """Simplify a trace.
-
-    Args:
-        variables: how many there are.
-        steps: of all numbers after the variables.
-        answers: guards: number -> required value.
-        values: of every number at the traced sizes.
-    """
+    """Simplify a trace; `answers` are the guards, `values` its numbers at the traced sizes."""
     return _Simplifier(variables, steps, answers, values).replay()
 
 
@@ -193,15 +184,12 @@ class _Simplifier:
         self._sums = self._sums_of_whole_numbers()
         """Root -> operand pairs of the sums that equal it."""
         self._following: list[tuple[int, int]] = []
-        """Equalities from guards and from equal sums, without redundant ones."""
+        """Equalities from guards and sums, without redundant ones."""
         self._fixed: dict[int, int] = {}
-        """Root -> slot of the constant that it equals."""
         self._own: list[int] = []
-        """Number -> slot of its own step."""
         self._made: dict[Step, int] = {}
         self._checks: dict[tuple[int, int], None] = {}
         self._places: dict[int, int] = {}
-        """Temporary slot -> final slot."""
 
     def replay(self) -> Replay:
         for number, answer in self._answers.items():
@@ -298,7 +286,6 @@ class _Simplifier:
         return sums
 
     def _without_nothing(self, number: int) -> int:
-        """Strip additions of 0."""
         while number >= self._variables:
             function, *operands = self._steps[number - self._variables]
             nonzero_operands = [operand for operand in operands if not self._is_nothing(operand)]
@@ -376,7 +363,6 @@ def _sign(number: float) -> float:
 
 
 def _joining(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Drop pairs that follow from earlier ones."""
     roots: dict[int, int] = {}
 
     def root(slot: int) -> int:
@@ -419,7 +405,7 @@ class SymbolicTrace:
         self._known: dict[object, int] = {}
         self._answers: dict[int, Any] = {}
         self._replay: tuple[int, int, Replay] | None = None
-        """Numbers of steps and guards when simplified, and the result."""
+        """Valid for these numbers of steps and guards."""
 
     @classmethod
     def of(cls, variables: Sequence[int], steps: Sequence[Step], answers: Mapping[int, Any]) -> SymbolicTrace:
@@ -450,12 +436,11 @@ class SymbolicTrace:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """Computations of the numbers after the variables."""
         return tuple(self._steps)
 
     @property
     def answers(self) -> Mapping[int, Any]:
-        """Guards: number -> required value."""
+        """Guards."""
         return MappingProxyType(self._answers)
 
     def variable(self, value: int) -> SymbolicNumber:
@@ -474,11 +459,9 @@ class SymbolicTrace:
         return self._shortened().representatives[number]
 
     def is_constant(self, number: int) -> bool:
-        """Return True if the guards make the number constant."""
         return self._shortened().constant_flags[number]
 
     def apply(self, function: Callable[..., Any], first: Any, second: Any = None) -> SymbolicNumber:
-        """Apply a function to one or two numbers, at least one symbolic."""
         numbers = self._number(first), -1 if second is None else self._number(second)
         key = (function, *numbers)
         result_number = self._known.get(key)
@@ -579,7 +562,7 @@ class SymbolicNumber:
 
     __slots__ = ("number", "trace")
     __array_ufunc__ = None
-    """numpy scalars defer arithmetic to this class."""
+    """numpy defers arithmetic to this class."""
 
     def __init__(self, trace: SymbolicTrace, number: int) -> None:
         self.trace = trace
@@ -653,13 +636,13 @@ def guard_value(value: Any) -> Any:
 
 
 class Interned:
-    """Interned values with symbolic numbers, specialized once per replay."""
+    """Interned values, specialized once per replay."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
         self._positions: dict[object, int] = {}
         self._plain: dict[object, Any] = {}
-        """Plain values in tuples; `_position` counts them from the end."""
+        """Plain values, counted from the end."""
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
@@ -713,7 +696,7 @@ def _equality_key(value: Any) -> object:
 
 
 def is_symbolic(value: object) -> bool:
-    """Return True for a symbolic number or a tuple that contains one."""
+    """Return True for a symbolic number, or a tuple with one."""
     return isinstance(value, SymbolicNumber) or (isinstance(value, tuple) and any(map(is_symbolic, value)))
 
 

@@ -153,7 +153,7 @@ def _turned_back(result: object, kernel_type: KernelType | None, type_: OperandT
 
 
 def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
-    """Kernels may return their inputs."""
+    """Copy results that share memory: kernels may return their inputs."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result
 
@@ -171,15 +171,7 @@ class Turn:
 
 
 class KernelProgram(Program):
-    """Program of a segment with kernel calls.
-
-    Args:
-        turns: the pieces, in order.
-        inputs: operands of the segment.
-        outputs: operands of the segment.
-        constants: contents that kernels read or that are outputs.
-        stored: serialized in addition to the driver's programs.
-    """
+    """Program of a segment with kernel calls."""
 
     def __init__(
         self,
@@ -270,13 +262,7 @@ def _computed(turn: Turn, step: Execution | KernelCall, inputs: Sequence[Array],
 
 
 class KernelContext(Context):
-    """Context of a device with kernels.
-
-    Args:
-        inner: the driver's context.
-        table: the device's kernels.
-        domains: domains of unconverted nodes for the driver, if no kernel fits.
-    """
+    """Context of a device with kernels; `domains` are those of unconverted nodes for the driver."""
 
     def __init__(self, inner: Context, table: KernelTable, domains: Collection[str] = ()) -> None:
         self.inner = inner
@@ -327,7 +313,7 @@ class KernelContext(Context):
         return self.inner.compile_whole_graph(model) if segment is None else self._compiled(segment)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Models with kernel calls must be compiled."""
+        """Decline models with kernel calls."""
         return self.inner.clone_with_constants(program, model) if self._segment(model) is None else None
 
     def deserialize(self, blob: bytes) -> Program:
@@ -347,7 +333,7 @@ class KernelContext(Context):
         return super().deserialize_view(blob) if _calls_kernels(blob) else self.inner.deserialize_view(blob)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """None with kernel calls: only deserialization finds out."""
+        """Return None with kernel calls: only deserialization finds out."""
         return None if _calls_kernels(blob) else self.inner.check_blob(blob)
 
     def close(self) -> None:
@@ -444,7 +430,7 @@ def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> StoredKernelProg
 def _assembled(
     stored: StoredKernelProgram, programs: Sequence[_Compiled | _Deserialized], calls: Sequence[KernelCall]
 ) -> KernelProgram:
-    """`stored` determines compiled and deserialized programs equally."""
+    """Assemble a compiled or deserialized program from `stored`."""
     numbers: dict[str, int] = {}
 
     def slots(names: Sequence[str]) -> tuple[int, ...]:

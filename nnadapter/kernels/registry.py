@@ -237,21 +237,21 @@ def register_kernel(
     Args:
         device: `driver`, or `driver:id` for one device; need not be installed.
         op_type: the ONNX op.
-        function: gets read-only numpy arrays (None if absent), and attributes with ONNX's defaults as keywords. Returns
+        function: gets read-only numpy arrays (None if absent), and attributes with ONNX's defaults as keywords; returns
             an array, or a tuple of one per output.
         domain: empty for ONNX's own.
-        since_version: first version of the op's schema; without a schema, of the domain's opset.
+        since_version: first version of the op's schema, or else of the domain's opset.
         until_version: last version.
-        inputs: argument types by position; see `KernelType`.
-        outputs: result types by position.
+        inputs: argument types; see `KernelType`.
+        outputs: result types.
         attributes: supported attributes with defaults; None for any.
         infer: input types, attributes -> output types; needed if neither ONNX nor the model has them.
-        name: name in reports.
+        name: for reports.
         priority: decides before all other criteria.
         overrides: also replace nodes that the device supports.
 
     Returns:
-        The kernel, for `unregister_kernel`. Warns if no driver has the device.
+        The kernel, for `unregister_kernel`.
 
     Raises:
         InvalidOptionError: an invalid argument, or a host device.
@@ -278,7 +278,7 @@ def register_kernel(
 
 
 def _accelerator(device: object) -> str:
-    """Host devices take no kernels."""
+    """Check and normalize the name; host devices take no kernels."""
     chosen = canonical(device) if isinstance(device, str) and ":" not in device else device
     if not isinstance(chosen, str) or not chosen:
         raise InvalidOptionError(f"a kernel is registered for a device by its name, got {device!r}")
@@ -292,7 +292,7 @@ def _accelerator(device: object) -> str:
 
 
 def _warn_of_an_unknown_name(device: str) -> None:
-    """Not an error: the driver may be installed later."""
+    """Warn only: the driver may be installed later."""
     driver, driver_names = device.partition(":")[0], sources().keys() - HOSTS
     if driver not in driver_names:
         hint = close_names(driver, driver_names)

@@ -152,7 +152,7 @@ def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
 
 
 def _levels(segment: Segment) -> list[int]:
-    """Even levels are the driver's, odd ones kernel calls."""
+    """Return levels: even ones are the driver's, odd ones kernel calls."""
     of_value: dict[str, int] = {}
     levels = []
     for operation in segment.operations:
@@ -367,13 +367,7 @@ def type_rules(
 def calls_of(
     tables: Sequence[KernelTable], opsets: Mapping[str, int], domains: frozenset[str] = frozenset()
 ) -> KernelCalls | None:
-    """Return possible kernel calls; None if no device has kernels or `domains`.
-
-    Args:
-        tables: of the devices, in order of preference.
-        opsets: versions by domain.
-        domains: domains of nodes that devices accept unconverted.
-    """
+    """Return possible kernel calls; None if no device has kernels or `domains` of unconverted nodes."""
     ops = frozenset(op for table in tables for op in table.by_op)
     if not ops and not domains:
         return None
@@ -384,14 +378,7 @@ def calls_of(
 def called_nodes(
     graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, device_candidates: Sequence[DeviceCandidate]
 ) -> frozenset[str]:
-    """Return the convertible nodes that kernels compute, except in atoms that a device supports entirely.
-
-    Args:
-        graph: to place.
-        nodes: with attributes.
-        calls: of the session.
-        device_candidates: except the host, in order of preference.
-    """
+    """Return the convertible nodes that kernels compute, except in atoms that a device supports entirely."""
     call_names = set()
     for atom, members in enumerate(graph.atoms):
         if len(members) == 1 and calls.has_kernel(nodes[members[0]]):
@@ -462,7 +449,7 @@ def _answer(tables: Sequence[KernelTable], domains: frozenset[str] = frozenset()
 
 
 def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[OperandType, ...] | Unsupported:
-    """Only the model has the types of unconverted nodes."""
+    """Return the model's types, the only ones of unconverted nodes."""
     if outputs is not None:
         return outputs
     return Unsupported(
@@ -490,14 +477,7 @@ def has_calls(model: onnx.ModelProto) -> bool:
 def call_node(
     node: onnx.NodeProto, name: str, attributes: Mapping[str, AttributeValue], types: Sequence[OperandType]
 ) -> onnx.NodeProto:
-    """Return the kernel call for a node.
-
-    Args:
-        node: the original node.
-        name: of the node.
-        attributes: of the CUSTOM operation.
-        types: of the present inputs.
-    """
+    """Return the kernel call for a node, with the types of its present inputs."""
     call = CustomCall.of(attributes)
     output_names = [*node.output, *[""] * (len(call.outputs) - len(node.output))]
     return message_of(

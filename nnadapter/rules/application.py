@@ -27,7 +27,6 @@ class Selector:
         self._own = model_graph
 
     def select(self, rule: Rule) -> frozenset[int]:
-        """Return the nodes that match all criteria."""
         return frozenset.intersection(*self._matches(rule))
 
     def why_nothing(self, rule: Rule) -> str:
@@ -81,7 +80,6 @@ class Selector:
 
     @cached_property
     def _before_branches(self) -> tuple[str, ...]:
-        """Name prefixes of nodes in branches."""
         return tuple(f"{node.name}/" for node in self._own.nodes if node.op_type == "If" and not node.domain)
 
     def _named(self, pattern: str) -> frozenset[int]:
@@ -116,7 +114,6 @@ def _reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> fr
 
 
 _NAMED = 3
-"""Most node names in a note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,21 +170,15 @@ def apply_rules(
 ) -> AppliedRules:
     """Restrict verdicts by `rules`, and report the effect of each.
 
-    1. Rules select nodes of the original model. A rule applies to an atom if it selects any of its nodes.
+    1. Rules select nodes of `model_graph`. A rule applies to an atom of `graph` if it selects any of its nodes;
+       `positions`
+       maps nodes of `graph` to nodes of `model_graph`.
     2. A ban turns the device's yes into a refusal with `Reason.RULE`; a pin does so for every other device.
     3. Bans from devices outside the session, and rules without nodes that run, have no effect.
 
-    Args:
-        rules: the rules.
-        model_graph: nodes of the original model.
-        graph: nodes that run, in atoms.
-        positions: node of `graph` -> index of its original node in `model_graph`.
-        devices: devices of the session in order of preference; the last resort only if named explicitly.
-        verdicts: by device and atom.
-
     Raises:
-        RulesError: an atom is pinned to two devices, or to one that refuses it, that is banned or not in the session;
-            or bans leave it no device.
+        RulesError: an atom is pinned to two devices, or to one that refuses it, is banned or not in the session; or
+            bans leave it no device.
     """
     binder = _Binder(rules, model_graph, graph, positions, devices)
     pinned, banned = binder.pins(), binder.bans()
@@ -243,7 +234,6 @@ class _Binder:
         return pins_by_atom
 
     def bans(self) -> dict[str, dict[int, Ban]]:
-        """The first ban wins."""
         bans_by_device: dict[str, dict[int, Ban]] = {}
         for ban in self._rules.bans:
             of_device = bans_by_device.setdefault(ban.device, {})
@@ -317,7 +307,7 @@ class _Binder:
             yield f"it applies to {named}{more} too, placed as one with these"
 
     def _along(self, rule: Pin | Ban) -> list[str]:
-        """Return nodes that share an atom with selected ones."""
+        """Return unselected nodes in atoms of selected ones."""
         selected = self._selected[id(rule)]
         members = (node for atom in self._atoms(rule) for node in self._graph.atoms[atom])
         return [self._graph.nodes[node].name for node in members if self._positions[node] not in selected]
@@ -328,7 +318,6 @@ class _Binder:
         return sorted({atom_of[node] for position in selected for node in self._running.get(position, ())})
 
     def _name(self, atom: int, rule: Pin | Ban) -> str:
-        """Return the atom's first selected node."""
         selected = self._selected[id(rule)]
         members = self._graph.atoms[atom]
         return next(self._graph.nodes[node].name for node in members if self._positions[node] in selected)
@@ -398,11 +387,6 @@ def segments_to_drop(
        when the graph is cut again.
     4. A segment with an atom that no other device supports is exempt from minima, which is reported.
 
-    Args:
-        rules: the rules.
-        candidates: all segments, including the CPU's.
-        verdicts: by device and atom, after rules and earlier rounds.
-
     Raises:
         RulesError: `min_benefit_ms` without costs, or exempt segments prevent `whole_graph` or `max_segments`.
     """
@@ -429,11 +413,10 @@ class _Limiter:
 
     @property
     def away(self) -> list[int]:
-        """Segments off the CPU."""
         return [at for at, candidate in enumerate(self.candidates) if candidate.accelerated]
 
     def whole_graph(self) -> SegmentsDroppedByLimits:
-        """Rule 1 of `segments_to_drop`."""
+        """Apply rule 1 of `segments_to_drop`."""
         away = self.away
         if not self.limits.whole_graph or not away or len(self.candidates) == 1:
             return _NOTHING
@@ -445,7 +428,7 @@ class _Limiter:
         return self._given_up("whole_graph", "whole_graph = true", drop, "asks for one segment of one device or none")
 
     def minima(self) -> SegmentsDroppedByLimits:
-        """Rule 2."""
+        """Apply rule 2."""
         segments: dict[int, Unsupported] = {}
         effects: list[RuleEffect] = []
         for name, rule, below in self._below():
@@ -457,14 +440,14 @@ class _Limiter:
         return SegmentsDroppedByLimits(segments=segments, effects=tuple(effects))
 
     def staying(self) -> Iterator[RuleEffect]:
-        """Rule 4."""
+        """Report rule 4."""
         for name, rule, below in self._below():
             if below:
                 note = f"{_counted(len(below))} below it, no other device taking all of it"
                 yield RuleEffect(rule=rule, source=self.rules.limit_location(name), nodes=0, note=note)
 
     def at_most(self) -> SegmentsDroppedByLimits:
-        """Rule 3."""
+        """Apply rule 3."""
         most, away = self.limits.max_segments, self.away
         if most is None or len(away) <= most:
             return _NOTHING
@@ -514,7 +497,6 @@ class _Limiter:
         return None
 
     def _refuse_stuck(self, name: str, positions: Sequence[int]) -> None:
-        """Raise if a segment cannot be dropped."""
         for position in positions:
             stuck = self._stuck(position)
             if stuck is not None:

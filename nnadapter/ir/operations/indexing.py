@@ -155,7 +155,7 @@ def _reverse_sequence(first: OperandType, lengths: OperandType, batch_axis: int,
 
 
 def _per_update(outputs: Sequence[OperandType], *types: OperandType, reduction: str, **attributes: object) -> int:
-    """One step per combined update."""
+    """Count one step per combined update."""
     return 0 if reduction == "none" else types[2].size
 
 

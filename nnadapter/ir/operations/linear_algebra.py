@@ -119,7 +119,7 @@ def _determinant(first: OperandType) -> OperandType:
 
 
 def _determinant_flops(outputs: Sequence[OperandType], first: OperandType) -> int:
-    """Gaussian elimination, 2/3 n^3, and the diagonal's product."""
+    """Count Gaussian elimination, 2/3 n^3, and the diagonal's product."""
     size = first.dimensions[-1]
     return outputs[0].size * (2 * size * size * size // 3 + size)
 
@@ -132,7 +132,7 @@ def _einsum(*types: OperandType, equation: str) -> OperandType:
 
 
 def _einsum_flops(outputs: Sequence[OperandType], *types: OperandType, equation: str) -> int:
-    """Two steps per index combination, contracting from left to right, or jointly if cheaper."""
+    """Count two steps per index combination, contracting from left to right, or jointly if cheaper."""
     shapes = [type_.dimensions for type_ in types]
     parsed = read_equation(equation, list(map(len, shapes)))
     sizes = label_sizes(parsed, shapes)
@@ -182,7 +182,7 @@ def _short_time(
 
 
 def _fast_flops(elements: int, length: int) -> int:
-    """5 n log2 n for n complex numbers."""
+    """Count 5 n log2 n for n complex numbers."""
     return 5 * elements * max(1, (length - 1).bit_length())
 
 

@@ -35,7 +35,7 @@ from nnadapter.ir.schema import Attributes, QuantizationRule, ShapeRule
 row = family(cost="elementwise")
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
-"""For arithmetic; QUANTIZE and DEQUANTIZE accept all integers."""
+"""Data types for arithmetic; QUANTIZE and DEQUANTIZE accept all integers."""
 
 _ROWS = (
     *ELEMENTWISE,
@@ -55,13 +55,13 @@ def _types(behavior: str) -> frozenset[str]:
 
 
 MOVERS = _types("moves")
-"""Pass on a per-tensor quantization. CONCAT also accepts different ones, as an operation on reals."""
+"""Operations that pass on a per-tensor quantization; CONCAT also computes on reals."""
 PRODUCTS: Mapping[str, int] = {type_: -1 if type_ == "MAT_MUL" else 0 for type_ in sorted(_types("product"))}
 """Axis of the second input that may be quantized along."""
 TABULATED = _types("table")
-"""Unary functions, which a table of 256 entries can replace."""
+"""Unary functions, which a table can replace."""
 REALS = TABULATED | _types("real")
-"""Compute with real values on 8-bit operands and results."""
+"""Operations that compute with real values on 8-bit operands and results."""
 
 _BIAS_TOLERANCE = 1e-5
 _FUSE_CODES = frozenset({"none", "relu", "clip"})
@@ -101,7 +101,7 @@ def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) ->
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """Sums of quantized inputs are int32."""
+    """Return int32 sums for quantized inputs."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -119,7 +119,7 @@ def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
 
 
 def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> int | None:
-    """Scales may vary along output channels only."""
+    """Return the output channel axis, along which scales may vary."""
     if second.rank < 2:
         return None
     return -2 if attributes.get("transpose_y") else PRODUCTS[type_]
@@ -137,7 +137,7 @@ def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
 
 
 def _check_bias(bias: OperandType, x: Quantization, y: Quantization) -> None:
-    """The scale of a bias must be that of the sums."""
+    """Check that the scale of a bias is that of the sums."""
     quantization = bias.quantization
     if quantization is None or bias.dtype is not DataType.INT32 or any(quantization.zero_point):
         raise InvalidModelError(f"bias is {bias}, expected a quantized operand of int32 with zero point 0")

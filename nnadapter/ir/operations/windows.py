@@ -13,7 +13,7 @@ CONV_2D CONV_2D_TRANSPOSE MAX_POOL_2D AVERAGE_POOL_2D BATCH_NORMALIZATION INSTAN
 LOCAL_RESPONSE_NORMALIZATION DEPTH_TO_SPACE SPACE_TO_DEPTH
 """
 IMAGES = frozenset(_IMAGES.split())
-"""Depend on the layout."""
+"""Operations that depend on the layout."""
 AXES = ("depth", "height", "width")
 """Spatial axes of a volume; the last two of an image."""
 
@@ -99,7 +99,7 @@ _EXACT_ON_INTEGERS = frozenset({"none", "relu", "clip"})
 
 
 def fusable(rule: Rule) -> Rule:
-    """Also check the fuse code."""
+    """Extend a shape rule by the check of the fuse code."""
 
     def infer(
         *types: OperandType | None, fuse_code: str, fuse_parameters: Sequence[float], **attributes: object
@@ -114,7 +114,7 @@ def fusable(rule: Rule) -> Rule:
 
 
 def fused(formula: Formula | PerElement) -> Formula:
-    """Include the activation: fusion does not change a model's FLOPs."""
+    """Extend a FLOP formula by the activation: fusion does not change a model's FLOPs."""
 
     def flops(
         outputs: Sequence[OperandType],

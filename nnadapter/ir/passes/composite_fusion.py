@@ -30,9 +30,7 @@ def fuse_layer_normalization(editor: ModelEditor) -> None:
        (or
        times its RECIPROCAL), times a constant scale.
     2. ADD of a constant after it becomes the bias.
-    3. All means use the same trailing axes, with `keepdims`; scale and bias have the dimensions of those axes; epsilon
-       is a
-       positive number. Refused: intermediate values with other readers.
+    3. All means use the same trailing axes, with `keepdims`.
     """
     apply_rules(editor, _LAYER_NORMALIZATION_RULES)
 
@@ -99,11 +97,10 @@ _LAYER_NORMALIZATION_RULES = (
 def fuse_gelu(editor: ModelEditor) -> None:
     """Recognize GELU.
 
-    1. x * (1 + erf(x / sqrt(2))) / 2 becomes GELU(x; none), with DIV or MUL, and the half at any position.
+    1. x * (1 + erf(x / sqrt(2))) / 2 becomes GELU(x; none).
     2. x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2 becomes GELU(x; tanh). The cube may be a POW or two MULs,
        and
        one x may be factored out of the inner sum.
-    3. Constants match within one unit in the last place. Refused: intermediate values with other readers.
     """
     apply_rules(editor, _GELU_RULES)
 
@@ -171,9 +168,8 @@ def fuse_hard_swish(editor: ModelEditor) -> None:
     """Recognize HARD_SIGMOID and HARD_SWISH.
 
     1. CLIP(x + 3, 0, 6) / 6 becomes HARD_SIGMOID(x; 1/6, 1/2), with DIV or MUL.
-    2. x * CLIP(x + 3, 0, 6) / 6 becomes HARD_SWISH(x; 1/6, 1/2), with the division at any position.
+    2. x * CLIP(x + 3, 0, 6) / 6 becomes HARD_SWISH(x; 1/6, 1/2).
     3. MUL(x, HARD_SIGMOID(x; alpha, beta)) becomes HARD_SWISH(x; alpha, beta).
-    4. Refused: intermediate values with other readers.
     """
     apply_rules(editor, _HARD_SWISH_RULES)
 
@@ -247,8 +243,6 @@ def fuse_attention(editor: ModelEditor) -> None:
     2. s may be multiplied or divided by a constant number, the scale, and then have a mask added.
     3. A WHERE with a condition that is false everywhere may follow SOFTMAX, as in ONNX's function body.
     4. A TRANSPOSE restores the key; `simplify` usually cancels it.
-    5. Refused: softmax along another axis; integers; a mask that broadcasts the scores; intermediate values with other
-       readers.
 
     A query that is masked from all keys gives NaN (`without_keys`).
     """

@@ -104,7 +104,6 @@ Remap = Callable[[Attributes, Axes], Mapping[str, Any]]
 
 
 IMAGE = IMAGES | {"RESIZE_NEAREST", "RESIZE_LINEAR"}
-"""Operations with an image as first input."""
 
 ELEMENTWISE = frozenset(row.type for row in (*elementwise.ROWS, *quantization.ROWS))
 
@@ -175,16 +174,11 @@ def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int,
 def cancel_transposes(model: Model) -> Model:
     """Move transposes towards the outputs, where they cancel each other.
 
-    1. A TRANSPOSE is deferred and composed with later ones. An identity vanishes; if only axes of size 1 move, it
-       becomes a
-       RESHAPE.
-    2. Elementwise operations compute on the untransposed operands if all inputs have the same permutation. Constants
-       are
-       permuted at compile time.
+    1. A TRANSPOSE is deferred and composed with later ones. If only axes of size 1 move, it becomes a RESHAPE.
+    2. Elementwise operations compute on the untransposed operands if all inputs have the same permutation.
     3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with renumbered
        axes.
-    4. If readers of a result disagree, it is transposed once for all of them.
-    5. Refused: models that would not have fewer TRANSPOSEs; NHWC or quantized operands. For images, use
+    4. Refused: models that would not have fewer TRANSPOSEs; NHWC or quantized operands. For images, use
        `channels_last`.
     """
     count = _count(model)
@@ -211,7 +205,6 @@ class _TransposedOperand:
     source: int
     perm: Axes
     operation: int
-    """Last deferred TRANSPOSE."""
 
 
 class _TransposeSweep:
@@ -224,7 +217,6 @@ class _TransposeSweep:
         self._made: dict[int, _TransposedOperand] = {}
         self._constants: dict[tuple[int, Axes], int] = {}
         self._agreed: dict[int, bool] = {}
-        """All readers can follow."""
         self._current = 0
 
     def run(self) -> Model:
@@ -264,7 +256,6 @@ class _TransposeSweep:
         self._editor.remove((index,))
 
     def _follow(self, index: int, operation: Operation) -> bool:
-        """Compute on untransposed inputs if possible."""
         editor = self._editor
         transposes = [self._put[operand] for operand in operation.inputs if operand in self._put]
         if (
@@ -356,16 +347,12 @@ def channels_last(model: Model) -> Model:
     1. Convolutions, pools, BATCH_, INSTANCE_ and LOCAL_RESPONSE_NORMALIZATION, RESIZE_…, DEPTH_TO_SPACE and
        SPACE_TO_DEPTH of
        rank 4 take and return NHWC operands. Filters stay as they are.
-    2. Elementwise operations compute in NHWC if an input is available only in NHWC. Constants are permuted at compile
-       time.
+    2. Elementwise operations compute in NHWC if an input is available only in NHWC.
     3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with renumbered
        axes.
-    4. TRANSPOSE and RESHAPE are deferred, and composed with each other and with the layout. An identity vanishes; if
-       only
-       axes of size 1 move, a RESHAPE suffices.
-    5. All other operations get NCHW operands, transposed once for all readers. Model inputs and outputs do not change.
-    6. Operands quantized along an axis stay NCHW, except filters.
-    7. Refused: models without an operation of 1. or with NHWC operands.
+    4. TRANSPOSE and RESHAPE are deferred and composed. If only axes of size 1 move, a RESHAPE suffices.
+    5. All other operations get NCHW operands, as do model outputs, and operands quantized along an axis.
+    6. Refused: models without an operation of 1. or with NHWC operands.
     """
     has_images = any(
         operation.type in IMAGE and model.operands[operation.inputs[0]].type.rank == 4 for operation in model.operations
@@ -389,7 +376,6 @@ class _Images:
         self._views: dict[int, View] = {}
         """Operand -> view that computes it."""
         self._made: dict[tuple[int, Layout], int] = {}
-        """Materialized operands."""
         self._current = 0
 
     def visit(self, index: int) -> None:

@@ -92,9 +92,7 @@ def symmetric_to_asymmetric(model: Model) -> Model:
 
     Source: NNAdapter's pass `convert_quantization_symm_to_asymm`; NNAPI TENSOR_QUANT8_ASYMM.
 
-    1. Integers and zero points increase by 128 in results of QUANTIZE, products and operations on real values, in
-       operations
-       that move them, and in constants.
+    1. Integers and zero points increase by 128.
     2. Model inputs and outputs, STORAGE_CAST and comparisons keep int8, converted without loss by DEQUANTIZE and
        QUANTIZE.
     3. Refused: PAD with a constant, as its value is an integer.

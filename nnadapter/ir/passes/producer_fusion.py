@@ -92,11 +92,11 @@ def fuse_pad(editor: ModelEditor) -> None:
 
     1. CONV_2D after a PAD with 0.
     2. MAX_POOL_2D after a PAD with the smallest number of the data type; also with 0 after a RELU.
-    3. AVERAGE_POOL_2D after a PAD with 0. The pads count in the average, so earlier pads must be counted or zero.
+    3. AVERAGE_POOL_2D after a PAD with 0, if its pads count in the average.
     4. Two consecutive PADs with one constant are merged first, if neither crops.
     5. Refused: pads of batch or channels, negative pads, or pads as large as a window; other modes; pooling with
        dilations or
-       `ceil_mode`; quantized operands; a PAD with other readers.
+       `ceil_mode`; quantized operands.
     """
     apply_rules(editor, _PAD_RULES)
 
@@ -210,17 +210,10 @@ def channel_axis(host: Operation, output: OperandType) -> int:
 def fold(
     editor: ModelEditor, host: int, scale: Array | None, shift: Array | None, operations: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Add a copy of `host` that multiplies its output by `scale` and adds `shift`, in float64, rounded once.
+    """Add a copy of `host` that multiplies its output by `scale` and adds `shift` (float64 [C]), rounded once.
 
-    Args:
-        editor: the model.
-        host: a foldable operation, or a BATCH_NORMALIZATION, whose scale acts as filter.
-        scale: float64 [C] or None.
-        shift: float64 [C] or None.
-        operations: replaced operations; the first names the constants.
-
-    Returns:
-        The new outputs; None if the bias is not constant or a result not finite.
+    It replaces `operations`; the first names the constants. Return None if the bias is not constant or a result not
+    finite.
     """
     host_operation = editor.operation(host)
     filter_, bias = _filter_and_bias(editor, host_operation, scale, shift)
@@ -283,13 +276,9 @@ def _scaled(filter_: Array, scale: Array, groups: int) -> Array:
 def fuse_scale_and_bias(editor: ModelEditor) -> None:
     """Fold MUL, ADD and SUB by a constant into the filter and bias of their producer.
 
-    1. The producer is a CONV_2D, CONV_2D_TRANSPOSE, FULLY_CONNECTED or BATCH_NORMALIZATION with constant parameters and
-       no
-       other readers. Chains fold completely.
+    1. The producer is a CONV_2D, CONV_2D_TRANSPOSE, FULLY_CONNECTED or BATCH_NORMALIZATION with constant parameters.
     2. The constant is one number, or one per output channel, and must not broadcast the output.
-    3. Computed in float64, rounded once each. Refused: DIV, which would round differently; an activation in between; a
-       result
-       that is not finite.
+    3. Refused: DIV, which would round differently; an activation in between; a result that is not finite.
     """
     apply_rules(editor, _SCALE_AND_BIAS_RULES)
 
@@ -404,7 +393,6 @@ def _factor_and_offset(
 def _broadcast_parameters(
     *values: Array, epsilon: float, dtype: str, shape: tuple[int, ...]
 ) -> tuple[Array, Array] | None:
-    """None if not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         scale, shift = (
             coefficient.astype(dtype).reshape(shape) for coefficient in _factor_and_offset(*values, epsilon=epsilon)

@@ -402,12 +402,11 @@ def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
        TRANSPOSE,
        EXPAND, TILE, SLICE, PAD, CONCAT, SPLIT, GATHER, GATHER_ELEMENTS, REDUCE_…, ARG_…, SOFTMAX, LOG_SOFTMAX, CUM_SUM,
        TOP_K, MAT_MUL, FULLY_CONNECTED and BATCH_, INSTANCE_ and LAYER_NORMALIZATION.
-    2. Otherwise, a TRANSPOSE becomes several. EXPAND, TILE, SLICE, PAD, REDUCE_SUM, _MAX, _MIN, _PROD and, for floats,
-       _MEAN become one operation per axis.
-    3. RESHAPEs connect different dimensions; constants are reshaped at compile time. Run `simplify` afterwards.
-    4. Model inputs and outputs keep their dimensions.
-    5. Refused: other operations; broadcasting with more than `largest` alternating groups of axes; NHWC or quantized
-       operands. Idempotent.
+    2. Otherwise, TRANSPOSE, EXPAND, TILE, SLICE, PAD, REDUCE_SUM, _MAX, _MIN, _PROD and, for floats, _MEAN become
+       several.
+    3. RESHAPEs connect different dimensions. Run `simplify` afterwards.
+    4. Refused: other operations; broadcasting with more than `largest` alternating groups of axes; NHWC or quantized
+       operands.
 
     Raises:
         InvalidOptionError: `largest` is less than 3.
@@ -429,7 +428,7 @@ class Ranks:
         self._low: dict[int, int] = {}
         """Operand of high rank -> one of low rank with its elements."""
         self._there: set[int] = set()
-        """Keys of `_low` that exist in their own rank, too."""
+        """Keys of `_low` that are available in both ranks."""
         self._shapers: dict[int, int] = {}
         """Output of a RESHAPE from low rank -> that RESHAPE."""
         self._shaped: dict[tuple[int, object], int] = {}

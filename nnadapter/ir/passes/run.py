@@ -156,9 +156,7 @@ _LARGEST_INDEX = 4
 def sample_inputs(model: Model, seed: int = 0) -> list[Array]:
     """Return one array per model input, deterministic for a seed.
 
-    Floats are standard normal; integers of up to 8 bits and bools take any value. Wider integers may be indices: they
-    are
-    below 4 and below the size of every axis that they index.
+    Floats are normal, other numbers of up to 8 bits arbitrary. Wider integers are valid indices below 4.
     """
     generator = np.random.default_rng(seed)
     return [_sample(generator, model.operands[index].type, _limit(model, index)) for index in model.inputs]
@@ -177,7 +175,6 @@ def _sample(generator: np.random.Generator, type_: OperandType, limit: int) -> A
 
 
 def _limit(model: Model, index: int) -> int:
-    """Bound elements that may be indices."""
     limit = _LARGEST_INDEX
     for reader in model.consumers.get(index, ()):
         operation = model.operations[reader]
@@ -201,7 +198,6 @@ _SMALLEST_SCALE = 1e-3
 """Smaller outputs may be rounding errors."""
 
 Feeds = Callable[[Model], Sequence[Array]]
-"""Returns inputs for a model."""
 
 
 def check_numbers(
@@ -209,10 +205,9 @@ def check_numbers(
 ) -> Observer:
     """Return an observer that runs the models before and after each pass, and compares outputs.
 
-    1. The new model is verified, and must have the same inputs and outputs.
-    2. NaN equals NaN, and an infinity itself. Other numbers may differ by the tolerance times the largest finite
-       number.
-    3. Pass `feeds` that do not depend on which of two nearly equal numbers is larger.
+    NaN equals NaN, and an infinity itself. Other numbers may differ by the tolerance times the largest finite number.
+    Pass
+    `feeds` that do not depend on which of two nearly equal numbers is larger.
 
     Args:
         evaluate: runs a model, without the passes under test.
@@ -310,11 +305,9 @@ def _wide(array: Array) -> Array:
 
 
 def dump_to(folder: str | os.PathLike[str]) -> Observer:
-    """Return an observer for one call of `run_passes` that writes every model into `folder`.
+    """Return an observer for one call of `run_passes` that writes every model into `folder`, by operand names.
 
-    `00-given.txt` is the model before the first pass, `NN-name.txt` the result of each. Operands appear by name, so
-    `diff`
-    shows the changes. Symbolic numbers are guarded: lower with static shapes when dumping.
+    Symbolic numbers are guarded: lower with static shapes when dumping.
     """
     place = Path(folder)
     numbers = count()

@@ -20,7 +20,7 @@ Evaluator = Callable[[Model, Sequence[Array]], Sequence[Array] | None]
 
 
 def move(model: Model, inputs: Sequence[Array]) -> Sequence[Array] | None:
-    """Run one operation that only moves elements, exactly as any device would; an `Evaluator`."""
+    """Run one operation that only moves elements, which is exact on any device."""
     if inputs or len(model.operations) != 1 or model.operations[0].type not in MOVES:
         return None
     (operation,) = model.operations
@@ -65,21 +65,12 @@ def fold_constants(
 ) -> None:
     """Compute operations on constants at compile time.
 
-    1. `evaluate` runs operations with constant inputs only; chains fold in one sweep. ONNX nodes move to the first
-       reader.
-    2. The default `evaluate` only moves elements: ASSIGN, CONCAT, EXPAND, RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE. A
-       driver
-       passes its own, so that constants are rounded as on the device.
-    3. Results are memoized (`ir.derived`), unless attributes contain sizes, which differ for the next shape.
-    4. Refused: model outputs; operations without inputs, which may be random; quantized or NHWC operands; results that
+    1. `evaluate` runs operations with constant inputs only. By default it only moves elements: ASSIGN, CONCAT, EXPAND,
+       RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE. A driver passes its own, for the rounding of the device.
+    2. Results are memoized by `evaluate` (`ir.derived`), unless attributes contain sizes.
+    3. Refused: model outputs; operations without inputs, which may be random; quantized or NHWC operands; results that
        exceed
-       `most_bytes` in total.
-
-    Args:
-        editor: the model.
-        evaluate: a persistent object, as results are memoized by it.
-        most_bytes: limit for all results.
-        sizes: also fold operations with sizes in attributes. False for drivers that lower once for many shapes.
+       `most_bytes` in total; with `sizes=False`, for drivers that lower once for many shapes, attributes with sizes.
     """
     for index in editor.sweep():
         operation = editor.operation(index)
@@ -155,10 +146,7 @@ def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _FoldedKind) -> 
 
 
 def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
-    """Redirect readers of the first of `operations` to `source` and remove all; return False if impossible.
-
-    ONNX nodes move to the producer of `source`, or to the first reader.
-    """
+    """Redirect readers of the first of `operations` to `source` and remove all; return False if impossible."""
     (output,) = editor.operation(operations[0]).outputs
     if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
         return False
@@ -197,8 +185,8 @@ def remove_identities(editor: ModelEditor) -> None:
     1. MUL and DIV by 1, ADD and SUB of 0, POW by 1. (x + 0 is 0 for x = -0.)
     2. CLIP without limits; PAD by nothing; SLICE of everything; EXPAND to the same dimensions; TILE by 1; SPLIT into
        one;
-       RESIZE_… to the same size with scales of 1.
-    3. Refused: operations with a fused activation; model outputs that the input cannot replace; quantized constants.
+       RESIZE_… to the same size.
+    3. Refused: a fused activation; model outputs that the input cannot replace; quantized constants.
     """
     for index in editor.sweep(_IDENTITY_CHECKS.keys()):
         operation = editor.operation(index)
@@ -218,8 +206,6 @@ _Handler = Callable[[ModelEditor, Operation], int | None]
 
 
 def _with(number: float, *positions: int) -> _Handler:
-    """A constant equal to `number` at one of `positions`."""
-
     def found(editor: ModelEditor, operation: Operation) -> int | None:
         for position in positions:
             value = editor.value_of(operation.inputs[position])
@@ -244,7 +230,6 @@ def _where(test: Callable[[Mapping[str, Any]], bool]) -> _Handler:
 
 
 def _all(name: str, number: float) -> _Handler:
-    """All values of the attribute equal `number`."""
     return _where(lambda attributes: all(value == number for value in attributes[name]))
 
 
@@ -273,9 +258,7 @@ def simplify(editor: ModelEditor) -> None:
     1. Bypassed: ASSIGN, CAST to the same type, RESHAPE to the same dimensions, TRANSPOSE by the identity.
     2. Merged: a RESHAPE of a RESHAPE, a TRANSPOSE of a TRANSPOSE.
     3. A SUM of two becomes an ADD, to which an activation can be fused; a SUM or CONCAT of one is bypassed.
-    4. Refused: model outputs that the input cannot replace; layout changes; operations whose ONNX nodes no other
-       operation
-       could take over.
+    4. Refused: model outputs that the input cannot replace; layout changes.
     """
     for index in editor.sweep(_SIMPLIFIERS.keys()):
         _SIMPLIFIERS[editor.operation(index).type](editor, index)
@@ -369,11 +352,8 @@ _SIMPLIFIERS: Mapping[str, Callable[[ModelEditor, int], None]] = {
 def common_subexpressions(editor: ModelEditor) -> None:
     """Merge operations that compute the same values.
 
-    1. The first of equal operations takes over all ONNX nodes. Equal chains merge in one sweep.
-    2. Constants of up to 64 KiB are compared by contents, larger ones by identity.
-    3. Refused: operations without inputs; two model outputs; results with different layout or quantization. Symbolic
-       sizes
-       are equal only if computed in the same way.
+    1. Constants of up to 64 KiB are compared by contents, larger ones by identity; symbolic sizes by their computation.
+    2. Refused: operations without inputs; two model outputs; results with different layout or quantization.
     """
     coarse_matches: dict[Hashable, int] = {}
     first: dict[Hashable, int] = {}
@@ -393,7 +373,7 @@ _MOST_COMPARED_BYTES = 64 << 10
 
 
 def _at_a_glance(editor: ModelEditor, operation: Operation) -> Hashable:
-    """Return a cheap key: equal for equal operations."""
+    """Return a cheap key, equal for equal operations."""
     computed = [operand for operand in operation.inputs if editor.value_of(operand) is None]
     computed.sort()
     return operation.type, *computed

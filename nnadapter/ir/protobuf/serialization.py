@@ -45,7 +45,6 @@ _Word = TypeVar("_Word", bound=StrEnum)
 
 
 def write_operand(message: Message, operand: Operand) -> None:
-    """Fill an Operand message, without contents."""
     type_ = operand.type
     message.name = operand.name
     message.data_type = type_.dtype.value
@@ -153,11 +152,9 @@ def _as_bytes(value: Array, dtype: DataType) -> Array:
 
 
 class Contents:
-    """Arrays of constants in data files.
+    """Arrays of constants in data files, which `files` returns by name.
 
-    Args:
-        files: returns the contents of a data file by name; raises ModelFileError if missing.
-        check: verify digests and bools, which reads every byte.
+    `check` verifies digests and bools, which reads every byte.
     """
 
     def __init__(self, files: Callable[[str], memoryview], *, check: bool) -> None:
@@ -169,11 +166,7 @@ class Contents:
         self._unpacked: dict[tuple[int, DataType, int], Array] = {}
 
     def add(self, references: Iterable[Message]) -> None:
-        """Look up every block, once.
-
-        Raises:
-            ModelFileError: a missing file, a block outside its file, overlapping blocks, or a wrong digest.
-        """
+        """Look up every block. Raises ModelFileError for missing files, invalid blocks or wrong digests."""
         keys = {
             (reference.file, reference.offset, reference.length, bytes(reference.sha256)) for reference in references
         }
@@ -250,8 +243,6 @@ BEGINNING = b"\x0a\x0f" + FORMAT.encode()
 def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
     """Return the bytes of a model and of its data file, called `file` in the model. Deterministic.
 
-    Compiler hints are omitted.
-
     Raises:
         InvalidModelError: not a valid model, or a number does not fit the format.
     """
@@ -290,7 +281,7 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
 
 
 def weights_of_checked(model: Model) -> Weights:
-    """Verify a model and return its weights. Raises InvalidModelError."""
+    """Verify a model and return its weights."""
     if not isinstance(model, Model):
         raise InvalidModelError(f"what is written is what ModelBuilder.finish gave, got {type(model).__name__}")
     verify(model)
@@ -298,21 +289,14 @@ def weights_of_checked(model: Model) -> Weights:
 
 
 def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
-    """Return the bytes of a model, and the distinct contents of its constants by hexadecimal SHA-256.
-
-    The model refers to these as data files. Raises InvalidModelError.
-    """
+    """Return the bytes of a model, and its constants by hexadecimal SHA-256, the names of their data files."""
     weights = weights_of_checked(model)
     message = message_of(model, weights, lambda block: (block.digest.hex(), 0))
     return message, {block.digest.hex(): block.data.data for block in weights.blocks}
 
 
 def message_of(model: Model, weights: Weights, place: Callable[[Block], tuple[str, int]]) -> bytes:
-    """Return a model as the bytes of a `File` message. `place` returns file and offset of a block.
-
-    Raises:
-        InvalidModelError: a number or a text does not fit the format.
-    """
+    """Return a `File` message. `place` returns file and offset of a block. Raises InvalidModelError."""
     file_message, message = new("File"), new("Model")
     try:
         _write_model(message, model, weights, place)
@@ -485,7 +469,6 @@ def _path(path: object) -> Path:
 
 
 def _mapped(folder: Path, name: str) -> memoryview:
-    """Map a data file in the folder itself."""
     if name in ("", ".", "..") or not _FORBIDDEN.isdisjoint(name):
         raise ModelFileError(f"the model's data file is called {name!r}, expected the plain name of a file beside it")
     try:
