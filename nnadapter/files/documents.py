@@ -149,7 +149,7 @@ def _nothing(value: object, type_info: object) -> Iterator[Fault]:
 
 
 _LONGEST, _MOST_BITS = 60, 128
-"""In messages: characters, and bits of an integer."""
+"""Limits in messages: characters, and bits of an integer."""
 _LARGEST = 1.7976931348623157e308
 _KINDS: Mapping[type, tuple[str, Any, Callable[[Any, Any], Iterator[Fault]]]] = {
     inspect.BoolType: ("true or false", bool, _nothing),

@@ -7,7 +7,7 @@ import sys
 from enum import Enum, auto
 
 MAGIC = b"\x89NNA\r\n\x1a\n"
-"""Of compiled files; damaged by text conversions."""
+"""Start of compiled files; damaged by text conversions."""
 PADDLE_ENDINGS = (".json", ".pdmodel", ".pdiparams")
 """Structures of Paddle 3 and 2, parameters."""
 PADDLE_OLD_NAME = "__model__"

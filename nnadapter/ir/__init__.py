@@ -3,10 +3,9 @@
 Glossary:
 
     operand       one value of a model
-    operation     one step of a model: a row of the schema table
-    segment       a part of a model that one device runs
-    type          data type, dimensions, layout and quantization
-    layout        order of the axes of an image: NCHW or NHWC
+    operation     one step of a model
+    segment       part of a model that one device runs
+    layout        order of an image's axes: NCHW or NHWC
     lifetime      origin of an operand's contents
     constant      operand with contents in the model
     temporary     operand that lives within a run
@@ -17,7 +16,6 @@ Glossary:
     variadic      one role for several operands
     fuse code     activation that an operation applies to its result
     origin        ONNX node that an operation implements
-    group         slice of channels that a convolution processes separately
     text form     a model as lines that can be compared
     symbolic      computed from sizes of dynamic dimensions
     digest        hash of contents

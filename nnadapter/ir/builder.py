@@ -95,7 +95,6 @@ class ModelBuilder:
         self._made_up: dict[str, int] = {}
         """Generated name -> operand; a later operand may claim the name."""
         self._next = 0
-        """Least number for the next generated name."""
         self._inferences = Inferences()
 
     def type_of(self, operand: int) -> OperandType:
@@ -114,11 +113,7 @@ class ModelBuilder:
         return index
 
     def add_constant(self, name: str, value: Array, quantization: Quantization | None = None) -> int:
-        """Add a constant; `value` is not copied if contiguous.
-
-        Raises:
-            InvalidModelError: a duplicate name, or not an array of a supported data type.
-        """
+        """Add a constant, copied unless contiguous. Raises InvalidModelError for a duplicate name or an invalid value."""
         if not isinstance(value, np.ndarray):
             raise InvalidModelError(f"constant {name!r} is {type(value).__name__}, expected a numpy array")
         if value.dtype.name not in DTYPES:
@@ -182,11 +177,7 @@ class ModelBuilder:
             self._inputs.pop()
 
     def finish(self, outputs: Sequence[int]) -> Model:
-        """Return the model with these outputs. Do not use the builder afterwards.
-
-        Raises:
-            InvalidModelError: an output is not an operand.
-        """
+        """Return the model with these outputs. Do not use the builder afterwards. Raises InvalidModelError."""
         if isinstance(outputs, str) or not isinstance(outputs, Iterable):
             raise InvalidModelError(f"model outputs are {outputs!r}, expected a list of operands")
         outputs = tuple(outputs)
@@ -233,7 +224,6 @@ class ModelBuilder:
         return f"%{number}"
 
     def _rename(self, name: str) -> None:
-        """Free a generated name for the caller."""
         index = self._made_up.pop(name, None)
         if index is None:
             raise InvalidModelError(f"the model has two operands named {name!r}; names must differ")
@@ -300,7 +290,7 @@ class EditedModel:
         self._outputs = set(model.outputs)
 
     def order(self) -> Sequence[int]:
-        """Return the operations in topological order. Use `sweep` to add some."""
+        """Return the operations in order. Use `sweep` to add some."""
         if self._is_settled:
             return self._sequence
         operations = self._operations
@@ -362,7 +352,7 @@ class EditedModel:
         return self._places[index], True, index
 
     def _resolve(self, index: int) -> None:
-        """Apply all pending substitutions to the inputs at once, as there may be many."""
+        """Apply pending substitutions at once, as there may be many."""
         self._stale.discard(index)
         operation = self._operations[index]
         if operation is not None:
@@ -402,10 +392,7 @@ class ModelEditor(EditedModel):
         self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
     def sweep(self, types: Set[str] | None = None) -> Iterator[int]:
-        """Yield the operations in order, only those of `types` if given.
-
-        Operations added meanwhile go before the current one, and are not visited.
-        """
+        """Yield the operations in order, only those of `types` if given. Operations added meanwhile are not visited."""
         if types is not None and types.isdisjoint(self.types):
             return
         self._name_results()
@@ -421,10 +408,7 @@ class ModelEditor(EditedModel):
         self._position = len(sequence)
 
     def derived(self, operand: int, stem: str, function: Callable[[Array], Array]) -> int:
-        """Return a constant derived from another one, memoized by operand and `function`.
-
-        It inherits a per-tensor quantization.
-        """
+        """Return a constant derived from another one, memoized by operand and `function`."""
         key = (operand, function)
         if key not in self._derived:
             value = self.value_of(operand)
@@ -493,11 +477,7 @@ class ModelEditor(EditedModel):
         self._is_settled, self.changed = False, True
 
     def replace(self, operations: Sequence[int], results: Sequence[int]) -> None:
-        """Remove `operations`; substitute `results` for the outputs of the first.
-
-        Raises:
-            InvalidModelError: number or types of `results` do not match.
-        """
+        """Remove `operations`; substitute `results` for the outputs of the first. Raises InvalidModelError."""
         outputs = self.operation(operations[0]).outputs
         self._check_results(operations[0], results)
         self.remove(operations)
@@ -505,16 +485,15 @@ class ModelEditor(EditedModel):
             self.substitute(output, result)
 
     def can_stand_for(self, original: int, replacement: int) -> bool:
-        """Return True if `replacement` may replace `original`: only a temporary can become a model output."""
+        """Return True if `replacement` may replace `original`: only temporaries can become outputs."""
         if not self.is_output(original):
             return True
         return self._operands[replacement].lifetime is Lifetime.TEMPORARY
 
     def substitute(self, original: int, replacement: int) -> None:
-        """Redirect readers and model outputs from `original` to `replacement`, which inherits the name if unnamed.
+        """Redirect readers and model outputs from `original` to `replacement`.
 
-        Raises:
-            InvalidModelError: the data types or dimensions differ.
+        An unnamed replacement inherits the name. Raises InvalidModelError if data types or dimensions differ.
         """
         operand, replacement_operand = self._operands[original], self._operands[replacement]
         if self._resolved(replacement) == original:

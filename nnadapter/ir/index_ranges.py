@@ -1,7 +1,7 @@
 """Range analysis of indices and lengths, by which engines address memory.
 
-Each index is traced back to its source. The analysis ends at a proof (constants, TopK, ArgMax, NonZero, Range, Clip,
-Mod), at a value that can be checked at run time, or at an operation that prevents both.
+Each index is traced back to a proof (constants, TopK, ArgMax, NonZero, Range, Clip, Mod), to a value that can be
+checked at run time, or to an operation that prevents both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nnadapter.ir.operand import Array
 _MOST = 2**31 - 1
 """Larger bounds might overflow."""
 _REACH, _LEAST_REACH = 32, 1024
-"""Limit of a region's distance from the origin if sampled per pixel, in sides of the image and in pixels."""
+"""Limit of a region's distance from the origin, in sides of the image and in pixels."""
 _DEEPEST = 64
 
 
@@ -67,7 +67,7 @@ class IndexCheck(NamedTuple):
     """Least, largest and exceptional value, for all elements or per column of the last axis."""
     reader: str
     source: str = ""
-    """Model input that it protects; empty if `value` is not an input."""
+    """Protected model input; empty if `value` is none."""
     interval: tuple[int, Bound] | None = None
     """Bounds of a constant, compared instead of the value."""
 
@@ -95,7 +95,7 @@ class View(Protocol):
         """Return the producer; None for inputs and constants."""
 
     def shape(self, name: str) -> Sequence[Any] | None:
-        """Return the dimensions, with a non-int for unknown ones; None if the rank is unknown."""
+        """Return the dimensions (non-int if unknown); None if the rank is unknown."""
 
     def dtype(self, name: str) -> str | None:
         pass
@@ -140,7 +140,6 @@ class AnalysisEnd(NamedTuple):
     interval: Interval | None = None
     """Interval of a constant, if `allowed` depends on run-time sizes."""
     maker: Reader | None = None
-    """Operation that prevents a check, if any."""
 
 
 def _axis(view: View, name: str, reader: Reader, default: int = 0) -> int | None:
@@ -348,7 +347,7 @@ USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
     "com.microsoft:GatherBlockQuantized": _gather_block,
     "com.microsoft:GatherND": _gather_nd,
 }
-"""Operator -> indices and lengths that it reads."""
+"""Indices and lengths that operators read."""
 UNCHECKED_BY_HOST = frozenset(["TopK", "RoiAlign", "MaxRoiPool", "com.microsoft:GatherBlockQuantized"])
 """Operators that ONNX Runtime does not fully check."""
 
@@ -471,7 +470,7 @@ _CHOOSES = frozenset(
 
 
 def _input_ranges(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
-    """Return input ranges that imply a range of the result; None if unknown."""
+    """Return input ranges that imply a range of the result, or None."""
     kind, first = reader.kind, reader.input(0)
     if kind in _MOVES:
         if len(allowed) == 1 or kind == "Identity":
@@ -535,7 +534,7 @@ def _input_range_of_arithmetic(view: View, reader: Reader, allowed: Columns) -> 
 
 
 def _scalar_addend_range(allowed: IndexRange, steps: Array) -> IndexRange:
-    """Return the range of a number whose sums with `steps` are in range."""
+    """Return the range of a number before `steps` are added."""
     low, high = allowed.low, allowed.high
     return allowed._replace(
         low=None if low is None else low - int(steps.min()),
@@ -570,7 +569,7 @@ def _cut(allowed: IndexRange, low: int | None, high: int | None) -> IndexRange:
 
 
 def _number(view: View, name: str) -> int | None:
-    """Return the number in a one-element integer constant, or None."""
+    """Return the number in a one-element constant, or None."""
     array = view.constant(name) if name else None
     return int(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None
 
@@ -690,7 +689,7 @@ def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
 
 
 def _scalar(view: View, name: str, depth: int) -> Bound | None:
-    """Return the size in a one-element value, computed from a shape; None if unknown."""
+    """Return the size in a one-element value, or None."""
     number = _number(view, name)
     reader = view.node(name)
     if number is not None or reader is None or depth > _DEEPEST:

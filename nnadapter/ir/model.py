@@ -36,7 +36,7 @@ class Operation:
     origins: tuple[str, ...] = ()
 
     def renumbered(self, number: Callable[[int], int], origins: tuple[str, ...] | None = None) -> Operation:
-        """Copy with renumbered operands, and other origins if given."""
+        """Copy with renumbered operands."""
         return Operation(
             self.type,
             tuple(map(number, self.inputs)),
@@ -106,10 +106,7 @@ class Model:
 
     @cached_property
     def structure(self) -> Hashable:
-        """Key that ignores names, dimensions, numbers in attributes and contents of constants.
-
-        Equal for models that differ only in sizes. Data types and dimensions of constants count.
-        """
+        """Key without names, sizes, numbers in attributes, and contents of constants."""
         operands = tuple(
             (
                 operand.lifetime,
@@ -192,11 +189,7 @@ def _form_of_operation(value: AttributeValue) -> Hashable:
 
 
 def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
-    """Return the model with only `operations`, and the given inputs and outputs.
-
-    Operands keep their order, constants share their contents, lifetimes are recomputed. Everything selected from a
-    verified model is `model` itself.
-    """
+    """Return the model with only `operations`, and these inputs and outputs; contents of constants are shared."""
     input_set, output_set = frozenset(inputs), frozenset(outputs)
     chosen = [model.operations[index] for index in operations]
     touched = {*inputs, *outputs}
@@ -238,7 +231,7 @@ def _is_entire_model(
 def _is_complete(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Check that the part is sound: operations in order, every operand an input, produced or constant."""
+    """Check that operations are in order, and every operand an input, produced or constant."""
     input_set = frozenset(inputs)
     result_set = set(chain.from_iterable(model.operations[index].outputs for index in operations))
     constant = Lifetime.CONSTANT

@@ -91,17 +91,17 @@ class Lifetime(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """Per-tensor or per-axis quantization: real = scale * (integer - zero_point)."""
+    """Quantization per tensor or per axis: real = scale * (integer - zero_point)."""
 
     scale: tuple[float, ...]
     """One, or one per index of `axis`."""
     zero_point: tuple[int, ...]
-    """As many as scales."""
+    """One per scale."""
     axis: int | None = None
     """None for per tensor."""
 
     def __post_init__(self) -> None:
-        """Convert numpy numbers and lists; `verify` rejects anything else."""
+        """Convert numpy numbers; `verify` rejects anything else."""
         try:
             scale, zero_point = tuple(map(float, self.scale)), tuple(map(int, self.zero_point))
             is_integral = all(point == raw_point for point, raw_point in zip(zero_point, self.zero_point, strict=True))
@@ -142,7 +142,6 @@ class OperandType:
 
     @property
     def quantized(self) -> QuantizedType | None:
-        """Data type and quantization; None if not quantized."""
         return None if self.quantization is None else QuantizedType(self.dtype, self.quantization)
 
     @property
@@ -166,7 +165,7 @@ class OperandType:
         return OperandType(self.dtype, substitute_sizes(self.dimensions, sizes), self.layout, self.quantization)
 
     def __str__(self) -> str:
-        """Return the text form, such as `float32[1, 3, 224, 224]`."""
+        """Return `float32[1, 3, 224, 224]`."""
         layout = "" if self.layout is Layout.NCHW else f" {self.layout.value}"
         return f"{self.dtype.value}{list(self.dimensions)}{layout}"
 
@@ -192,7 +191,7 @@ class Operand:
 
 @memoize(64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype, which numpy computes on each access."""
+    """Return the name of a dtype, which numpy recomputes each time."""
     return dtype.name
 
 

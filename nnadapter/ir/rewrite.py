@@ -47,7 +47,7 @@ class OperationPattern:
     name: str = ""
     attributes: Mapping[str, AttributeValue | Callable[[AttributeValue], bool]] = field(default_factory=dict)
     most_operations: int = field(init=False)
-    """In a match, including the anchor."""
+    """Most operations in a match."""
 
     def __post_init__(self) -> None:
         for type_ in sorted(self.types):
@@ -158,7 +158,7 @@ def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Matc
 
 
 def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operation) -> bool:
-    """Check the types of the inputs' producers first, which is fast."""
+    """Check the types of producers first, which is fast."""
     for position, input_pattern in enumerate(pattern.inputs):
         if not isinstance(input_pattern, OperationPattern):
             continue
@@ -172,7 +172,7 @@ def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operati
 
 
 def _may_make(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
-    """Check the type of the producer, and that all readers may be in the match."""
+    """Check the producer, and that all readers may be in the match."""
     maker = editor.producer(operand)
     if maker is None or editor.operation(maker).type not in types:
         return False
@@ -180,7 +180,7 @@ def _may_make(editor: ModelEditor, operand: int, types: frozenset[str], most_ope
 
 
 def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
-    """Return sets of operation types; a matching model contains one of each."""
+    """Return sets of types; a matching model has one of each."""
     if isinstance(pattern, OperationPattern):
         return frozenset({pattern.types}).union(*map(required_types, pattern.inputs))
     if isinstance(pattern, EitherPattern):
@@ -355,7 +355,7 @@ def editing(edit: Callable[Concatenate[ModelEditor, Parameters], None]) -> Editi
 
 
 def edit_of(function: Callable[..., Any]) -> Edit | None:
-    """Return the editing function of a pass, with `partial` arguments applied, or None."""
+    """Return the editing function of a pass, or None."""
     if isinstance(function, EditingPass):
         return function.edit
     if isinstance(function, partial):
@@ -386,7 +386,7 @@ class RewriteRule:
         object.__setattr__(self, "required", required_types(self.pattern))
 
     def may_apply(self, types: frozenset[str]) -> bool:
-        """Return True if a model with these types can contain a match."""
+        """Return True if such a model can contain a match."""
         return _have_one_of_each(types, self.required)
 
 

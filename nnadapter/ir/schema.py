@@ -73,36 +73,33 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """Inputs and attributes of an example; results are always computed."""
+    """Example of an operation; results are always computed."""
 
     inputs: tuple[Array | None, ...]
-    """By role; None if absent."""
+    """Arrays by role; None if absent."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     quantizations: tuple[Quantization | None, ...] = ()
-    """By input; omitted trailing ones are None."""
+    """Quantizations by input."""
     results: tuple[QuantizedType | None, ...] = ()
-    """By output, if quantized and not inferred."""
+    """Types by output, if quantized and not inferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationDoc:
-    """Documentation for implementers of an operation, in addition to its schema row."""
+    """Documentation for implementers of an operation."""
 
     summary: str
-    """Effect, in one or two sentences."""
     formula: str
-    """Plain-text formula of the result."""
     inputs: Mapping[str, str]
-    """By role."""
+    """Texts by role."""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """By name."""
+    """Texts by name."""
     outputs: Mapping[str, str]
-    """By name."""
+    """Texts by name."""
     example: Example
     traps: tuple[str, ...] = ()
-    """Common mistakes, one sentence each."""
     flops: str = ""
-    """FLOPs in words, unless constant per element."""
+    """Formula in words, unless constant per element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from nnadapter.process.resources import Cache
 
 
 def numbers(model: Model) -> list[Any]:
-    """Return all dimensions and numbers in attributes, in an order that the structure determines."""
+    """Return all dimensions and attribute numbers, in an order that the structure determines."""
     all_numbers: list[Any] = []
     for operand in model.operands:
         all_numbers += operand.type.dimensions
@@ -388,7 +388,7 @@ class SpecializedModel(Model):
 
 
 def program_sharing_key_of(model: Model) -> Hashable:
-    """Return a key of a static model that ignores names and contents of constants."""
+    """Return a key that ignores names and contents of constants, for a static model."""
     return (
         model.program_sharing_key() if isinstance(model, SpecializedModel) else (model.structure, repr(numbers(model)))
     )
@@ -463,7 +463,7 @@ class ShapeDerivedTables:
 
 
 class ShapeDerivedValues:
-    """Values computed from input shapes, by name: `sizes` directly, the others by `tables`."""
+    """Values computed from input shapes: `sizes` directly, the others by `tables`."""
 
     def __init__(
         self, names: Iterable[str], sizes: Mapping[str, SymbolicArray], tables: ShapeDerivedTables | None
@@ -516,7 +516,7 @@ _SIGNS: Mapping[Callable[..., Any], str] = MappingProxyType(
 
 
 def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str]) -> str:
-    """Describe a guard that other variables violate; empty if all hold. `names` are the variables' names."""
+    """Describe a guard that other variables violate; empty if all hold."""
     steps = trace.steps
     values = _computed(steps, variables)
     if values is None:
@@ -557,7 +557,7 @@ def _text(steps: Sequence[Step], number: int, names: Sequence[str], depth: int =
 
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""By input name."""
+"""Shapes by input name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -565,7 +565,7 @@ class GuardedShapes:
     """Input shapes for which the guards of one plan hold."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """By input; symbolic if dynamic."""
+    """Dimensions by input; symbolic if dynamic."""
     trace: SymbolicTrace
     contents: ShapeDerivedValues
 
@@ -601,7 +601,7 @@ class GuardedShapes:
 
 
 class DynamicDimensions:
-    """Positions of the dynamic dimensions of a model's inputs, precomputed for fast lookups."""
+    """Positions of dynamic dimensions, precomputed for fast lookups."""
 
     def __init__(self, traced: Mapping[str, tuple[Any, ...]]) -> None:
         self._names, self._ranks = tuple(traced), list(map(len, traced.values()))
@@ -611,7 +611,7 @@ class DynamicDimensions:
         self._expected = self._others(every)
 
     def variables(self, shapes: Shapes) -> Sequence[int] | None:
-        """Return the dynamic sizes; None if names, ranks or static dimensions differ."""
+        """Return the dynamic sizes; None if anything else differs."""
         input_shapes: list[Any] = list(map(shapes.get, self._names))
         if len(shapes) != len(input_shapes) or None in input_shapes or list(map(len, input_shapes)) != self._ranks:
             return None

@@ -84,7 +84,7 @@ IN_FLOAT32: Mapping[Function, Function] = MappingProxyType(
 UNARY: Mapping[str, Function] = MappingProxyType(
     {"neg": operator.neg, "abs": abs, "floor": math.floor, "ceil": math.ceil}
 )
-"""By name in files."""
+"""Names in files."""
 BINARY: Mapping[str, Function] = MappingProxyType(
     {
         **{
@@ -108,7 +108,7 @@ BINARY: Mapping[str, Function] = MappingProxyType(
         "root_of": root_of,
     }
 )  # fmt: skip
-"""By name in files."""
+"""Names in files."""
 
 
 Step = tuple[Callable[..., Any], int, int]
@@ -168,10 +168,7 @@ def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any],
 
 
 class _Simplifier:
-    """Common subexpression elimination and constant folding under guards.
-
-    Slots of constants are below -1 until their count is known.
-    """
+    """Common subexpression elimination and constant folding under guards; constants get slots below -1 first."""
 
     def __init__(
         self, variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]
@@ -215,7 +212,7 @@ class _Simplifier:
         )
 
     def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[SlotReader]]]]:
-        """Return steps that others read and, grouped by function, the others; assign final slots."""
+        """Return steps that others read, and the others by function."""
         read = {operand for _, first, second in self._made for operand in (first, second)}
         last: dict[tuple[object, bool], list[tuple[Step, int]]] = {}
         for step, slot in self._made.items():
@@ -268,7 +265,7 @@ class _Simplifier:
             pending += self._other_parts(first, second)
 
     def _other_parts(self, first: int, second: int) -> list[tuple[int, int]]:
-        """Merge the sums of equal numbers; return new equalities: x + a == x + b implies a == b."""
+        """Merge the sums of equal numbers; x + a == x + b implies a == b."""
         sums, more = self._sums.get(first, []), self._sums.pop(second, [])
         self._sums[first] = [*sums, *more]
         return [
@@ -327,7 +324,7 @@ class _Simplifier:
         return self._made.setdefault(step, self._variables + len(self._made))
 
     def _unchanged_operand(self, function: Callable[..., Any], operands: Sequence[int], number: int) -> int | None:
-        """Return the operand that a step returns unchanged, such as x in x + 0."""
+        """Return x for x + 0 and the like."""
         neutral, places = _NEUTRAL.get(function, (None, ()))
         if neutral is None or type(self._values[number]) is not int:
             return None
@@ -396,7 +393,7 @@ _UNTRACED = frozenset((int, float, bool, str))
 
 
 class SymbolicTrace:
-    """Steps and guards of one computation. Variables are numbered first, then results as they occur."""
+    """Steps and guards of one computation; variables are numbered first."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -455,7 +452,7 @@ class SymbolicTrace:
         return self._shortened()(variables)
 
     def representative(self, number: int) -> int:
-        """Return the first number that equals this one under the guards."""
+        """Return the first equal number under the guards."""
         return self._shortened().representatives[number]
 
     def is_constant(self, number: int) -> bool:
@@ -592,10 +589,7 @@ class SymbolicNumber:
 
 
 def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    """Apply a function to two numbers, as one step if one of them is symbolic.
-
-    `function` must be pure and always the same object.
-    """
+    """Apply a pure function, always the same object, to two numbers; as one step if one is symbolic."""
     for number in (first, second):
         if isinstance(number, SymbolicNumber):
             return number.trace.apply(function, first, second)
@@ -603,15 +597,12 @@ def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any)
 
 
 def symbolic_min(first: int, second: int) -> int:
-    """Return the smaller size without a guard, which `min` would record.
-
-    A float operand makes the result a float, so that its type does not depend on sizes.
-    """
+    """Return the smaller size without a guard, which `min` would record; a float if one of them is."""
     return cast("int", apply_function(min, *_of_one_type(first, second)))
 
 
 def symbolic_max(first: int, second: int) -> int:
-    """Return the larger size without a guard, see `symbolic_min`."""
+    """Return the larger size like `symbolic_min`."""
     return cast("int", apply_function(max, *_of_one_type(first, second)))
 
 
@@ -622,7 +613,7 @@ def _of_one_type(first: Any, second: Any) -> tuple[Any, Any]:
 
 
 def size_hint(value: Any) -> Any:
-    """Return the value at the traced sizes without a guard, for checks that hold at all sizes; maps over tuples."""
+    """Return the value without a guard, for checks that hold at all sizes; maps over tuples."""
     if isinstance(value, tuple):
         return value if _UNTRACED.issuperset(map(type, value)) else tuple(map(size_hint, value))
     return value.trace.hint(value.number) if isinstance(value, SymbolicNumber) else value
@@ -646,7 +637,7 @@ class Interned:
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
-        """Return the position, shared by values that are equal under the guards."""
+        """Return the position, shared by values equal under the guards."""
         position = self._positions.setdefault(_equality_key(value), len(self._values))
         if position == len(self._values):
             self._values.append(value)

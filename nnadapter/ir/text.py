@@ -129,7 +129,7 @@ class Canonical:
     shapes: str
     """All dimensions."""
     constants: tuple[Contents, ...]
-    """In an order that the structure determines."""
+    """Sorted in an order that the structure determines."""
     operations: str
     """Summary for display."""
     inputs: str

@@ -116,11 +116,7 @@ def _names(dtypes: frozenset[Any]) -> str:
 def check_attributes(
     schema: OperationSchema, attribute_values: Mapping[str, AttributeValue]
 ) -> dict[str, AttributeValue]:
-    """Return all attributes of the row, checked, converted to Python values, with defaults filled in.
-
-    Raises:
-        InvalidModelError: an unknown or missing attribute, or an invalid value; a bool is not an int.
-    """
+    """Return all attributes, checked and converted, with defaults. Raises InvalidModelError; bool is not int."""
     plan = _plan_of(schema)
     complete: dict[str, AttributeValue] = plan.defaults.copy()
     attributes = plan.attributes
@@ -156,8 +152,8 @@ def verify(model: Model) -> None:
 
     1. Every field has its declared Python type.
     2. Operands have unique names, valid types, and contents that match.
-    3. The lists of inputs and outputs match the operands' lifetimes.
-    4. Operations are in topological order and fit the schema, and so do their outputs, which are produced once.
+    3. Inputs and outputs match the operands' lifetimes.
+    4. Operations are in topological order, and fit the schema, as do their outputs.
 
     Raises:
         InvalidModelError: the first error, with its operand or operation.
@@ -308,7 +304,7 @@ class Inferences:
     def __init__(self) -> None:
         self._types: dict[OperandType, OperandType] = {}
         self._shared: dict[int, OperandType] = {}
-        """By id; the reference keeps ids from being reused."""
+        """Interned types by id; the reference keeps ids from being reused."""
         self._known: dict[object, Inferred] = {}
 
     def of(
@@ -318,11 +314,7 @@ class Inferences:
         attributes: Mapping[str, AttributeValue],
         quantized: Sequence[QuantizedType | None] = (),
     ) -> Inferred:
-        """Return the complete attributes, which the caller may modify, and the output types.
-
-        Raises:
-            InvalidModelError: unknown type, or anything that does not fit the schema.
-        """
+        """Return the complete attributes, for the caller to modify, and the output types. Raises InvalidModelError."""
         key = None if any(quantized) else _key(type_, types, attributes)
         cache_entry = self._known.get(key) if key is not None else None
         if cache_entry is not None:

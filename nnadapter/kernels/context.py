@@ -75,9 +75,9 @@ class KernelCall:
     kernel: Kernel
     call: CustomCall
     types: tuple[OperandType | None, ...]
-    """Of the node's inputs; None if absent."""
+    """Types of the node's inputs; None if absent."""
     names: tuple[str, ...]
-    """Of the outputs."""
+    """Names of the outputs."""
     attributes: Mapping[str, Any]
 
     @classmethod
@@ -87,11 +87,7 @@ class KernelCall:
         return cls(choice.kernel, call, tuple(types), tuple(names), complete(choice.kernel, call.attributes))
 
     def compute(self, inputs: Sequence[Array]) -> list[Array]:
-        """Call the kernel; `inputs` are read-only.
-
-        Raises:
-            ExecutionError: the kernel failed, or its results do not match the model.
-        """
+        """Call the kernel; raises ExecutionError, also for results that do not match the model."""
         arguments = [
             None if array is None else _argument(array, kernel_type, type_)
             for array, kernel_type, type_ in zip(
@@ -317,11 +313,7 @@ class KernelContext(Context):
         return self.inner.clone_with_constants(program, model) if self._segment(model) is None else None
 
     def deserialize(self, blob: bytes) -> Program:
-        """Select kernels from the current table.
-
-        Raises:
-            IncompatibleProgramError: the bytes do not fit, or no kernel fits a call.
-        """
+        """Select kernels from the current table; raises IncompatibleProgramError if none fits."""
         if not _calls_kernels(blob):
             return self.inner.deserialize(blob)
         stored, blobs = read(blob)

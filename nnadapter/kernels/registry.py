@@ -78,7 +78,7 @@ class KernelTable:
 
     @cached_property
     def by_op(self) -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
-        """By domain and op type, in table order."""
+        """Kernels by domain and op type, in table order."""
         kernels_by_op: dict[tuple[str, str], list[Kernel]] = {}
         for kernel in self.kernels:
             kernels_by_op.setdefault(kernel.op, []).append(kernel)

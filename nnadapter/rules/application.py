@@ -1,7 +1,6 @@
 """Application of rules: pins and bans restrict verdicts, limits drop segments.
 
-Rules never turn a refusal into a yes. A rule that cannot be satisfied is an error; a rule without effect is reported.
-After limits drop segments, the caller places again, until none is dropped.
+Rules never turn a refusal into a yes. After limits drop segments, the caller places again, until none is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 class Selector:
-    """Index of a model's nodes. Nodes inlined from functions keep their original names."""
+    """Index of a model's nodes; nodes inlined from functions keep their original names."""
 
     def __init__(self, model_graph: Graph) -> None:
         self._own = model_graph
@@ -123,7 +122,7 @@ class RuleEffect:
     rule: str
     source: str
     nodes: int
-    """Number of original nodes that it applies to and that run."""
+    """Number of original nodes that it affects."""
     note: str = ""
     """Reason for no effect, or remarks."""
 
@@ -133,11 +132,9 @@ class AppliedRules:
     """Restricted verdicts, and rules for devices that are queried later."""
 
     verdicts: Mapping[str, tuple[Verdict, ...]]
-    """By device and atom."""
+    """Verdicts by device and atom."""
     effects: tuple[RuleEffect, ...]
-    """One per rule, in order."""
     pinned: Mapping[int, tuple[str, str]]
-    """Atom -> device, location."""
     banned: Mapping[str, Mapping[int, str]]
     """Device -> atom -> location."""
 
@@ -153,7 +150,7 @@ class AppliedRules:
         return tuple(changed)
 
     def broken_pin(self, graph: Graph, atom: int, refusal: Unsupported) -> RulesError | None:
-        """Return the error for a pinned device that withdrew its support; None if not pinned."""
+        """Return the error if a pinned device withdrew its support, or None."""
         if atom not in self.pinned:
             return None
         device, place = self.pinned[atom]
@@ -266,7 +263,7 @@ class _Binder:
         original_verdicts: Mapping[str, Sequence[Verdict]],
         restricted_verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
-        """Raise if bans leave an atom no device."""
+        """Raise if bans leave no device."""
         for device, atoms in banned.items():
             for atom, ban in atoms.items():
                 had = [name for name in self._devices if original_verdicts[name][atom]]
@@ -486,7 +483,7 @@ class _Limiter:
         return value is not None and value < least
 
     def _stuck(self, position: int) -> tuple[int, str] | None:
-        """Return an atom that no other device supports, and their verdicts; None if there is none."""
+        """Return an atom that no other device supports, and their verdicts, or None."""
         segment = self.candidates[position].segment
         other_verdicts = [
             device_verdicts for device, device_verdicts in self.verdicts.items() if device != segment.device
@@ -538,4 +535,3 @@ _MINIMA: tuple[tuple[str, Callable[[SegmentCandidate], float | None], float], ..
     ("min_flops", _flops, 1),
     ("min_benefit_ms", _benefit, 1e3),
 )
-"""Limit, measure, units per unit of the measure."""

@@ -23,8 +23,7 @@ def read_rules(source: str | os.PathLike[str] | Rules) -> Rules:
         source: a path; a text of several lines; or `Rules`.
 
     Raises:
-        RulesError: an unreadable file, invalid TOML, key or value, an unknown device, or a contradiction. Includes
-            file, rule and key.
+        RulesError: an unreadable file, or invalid rules; names file, rule and key.
     """
     rules = source if isinstance(source, Rules) else _read(source)
     driver_sources = sources()

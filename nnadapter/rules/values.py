@@ -31,7 +31,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
     device: Text
     """Device name; `fake_npu:0` equals `fake_npu`."""
     op_type: Text | None = None
-    """In any domain, or `domain::OpType`; `ai.onnx` is ONNX's own."""
+    """Op type in any domain, or `domain::OpType`; `ai.onnx` is ONNX's own."""
     name: Text | None = None
     """Name or pattern: `*` matches any characters including `/`, `?` one, `[ab]` one of them."""
     from_: Names = None
@@ -70,12 +70,11 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """Equal if two rules select the same nodes of every model."""
+        """Equal for rules that select the same nodes of every model."""
         return (self.domain_and_op_type, self.name, self.from_, self.to)
 
     @property
     def selectors(self) -> str:
-        """Criteria in words."""
         criteria = (("op_type", self.op_type), ("name", self.name), ("from", self.from_), ("to", self.to))
         return ", ".join(f"{key} {_shown(value)}" for key, value in criteria if value is not None)
 
@@ -130,10 +129,8 @@ class Rules:
     bans: tuple[Ban, ...] = ()
     limits: Limits = field(default_factory=Limits)
     source: str = field(default="Rules", compare=False)
-    """Name for messages."""
 
     def __post_init__(self) -> None:
-        """Check types and contradictions."""
         for name, kind in (("pins", Pin), ("bans", Ban)):
             rules = getattr(self, name)
             if not isinstance(rules, Sequence) or not all(type(rule) is kind for rule in rules):
@@ -144,7 +141,6 @@ class Rules:
         self._refuse_contradictions()
 
     def __iter__(self) -> Iterator[Pin | Ban]:
-        """Pins, then bans."""
         return chain(self.pins, self.bans)
 
     def entry_location(self, rule: Pin | Ban) -> str:

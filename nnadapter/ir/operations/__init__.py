@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, tuple[Row, ...]] = MappingProxyType(
         for family in _FAMILIES
     }
 )
-"""By family, named as its module."""
+"""Rows by family, named as its module."""
 SCHEMAS: Mapping[str, Row] = MappingProxyType({row.type: row for rows in FAMILIES.values() for row in rows})
 
 BROUGHT = brought_operations(frozenset(SCHEMAS))

@@ -35,7 +35,7 @@ class CustomCall:
     """Empty for ONNX's own."""
     op_type: str
     since_version: int
-    """Of the op's schema; without one, of the domain's opset."""
+    """Schema version; without a schema, the domain's opset."""
     attributes: Mapping[str, object] = field(default_factory=dict)
     """int, float, str, tuples of these, numpy arrays."""
     present: tuple[int, ...] = ()
@@ -47,11 +47,7 @@ class CustomCall:
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     def to_attributes(self) -> dict[str, str | int | tuple[int, ...]]:
-        """Return the attributes of the operation.
-
-        Raises:
-            InvalidModelError: an attribute has no text form.
-        """
+        """Return the attributes of the operation. Raises InvalidModelError without a text form."""
         return {
             "domain": self.domain,
             "op_type": self.op_type,

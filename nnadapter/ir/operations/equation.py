@@ -16,7 +16,6 @@ class Equation:
     """Labels are letters, or indices of ellipsis axes."""
 
     terms: tuple[tuple[str, ...], ...]
-    """Per input."""
     result: tuple[str, ...]
 
     @property
@@ -52,8 +51,7 @@ def read_equation(text: str, ranks: Sequence[int]) -> Equation:
 def terms_of(text: str) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
     """Return the letters of every term, before and after its ellipsis, and of an explicit result.
 
-    Raises:
-        InvalidModelError: malformed.
+    Raises InvalidModelError.
     """
     left, arrow, right = text.replace(" ", "").partition("->")
     return [_split(text, term) for term in left.split(",")], _split(text, right) if arrow else None

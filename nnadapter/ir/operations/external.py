@@ -29,8 +29,7 @@ def checked_row(value: object, plug_in: PlugIn) -> OperationSchema:
     2. A failed FLOP formula counts 0 and warns.
     3. A definition gets read-only arrays.
 
-    Raises:
-        ValueError: not a valid row of this operation.
+    Raises ValueError for an invalid row.
     """
     if not isinstance(value, OperationSchema):
         raise ValueError(f"{plug_in.target} is {type(value).__name__}, expected an nnadapter.ir.OperationSchema")

@@ -15,7 +15,7 @@ from nnadapter.ir.operations.row import Row, family, read_table
 from nnadapter.ir.schema import Attributes
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""In ONNX's order: input, output, forget, cell; update, reset, hidden."""
+"""Gates in ONNX's order: input, output, forget, cell; update, reset, hidden."""
 FUNCTIONS_PER_DIRECTION: Mapping[str, int] = {"LSTM": 3, "GRU": 2, "RNN": 1}
 """Names in `activations`: gates, cell, hidden; gates, hidden; hidden."""
 PARAMETERS: Mapping[str, tuple[str, ...]] = {

@@ -23,9 +23,9 @@ from nnadapter.ir.schema import (
 
 Dimensions = tuple[int, ...]
 Types = Sequence[OperandType | None]
-"""By role; None if absent."""
+"""Input types by role; None if absent."""
 Rule = Callable[..., OperandType | tuple[OperandType, ...]]
-"""Input types (None if absent), attributes as keywords -> output types."""
+"""Input types, attributes as keywords -> output types."""
 Formula = Callable[..., int]
 """Output types, arguments of a `Rule` -> FLOPs."""
 
@@ -35,7 +35,7 @@ class Row(OperationSchema):
     """Row of a built-in operation."""
 
     cost: str = field(default="other", repr=False)
-    """A value of `nnadapter.costs.work.OperationClass`."""
+    """See `nnadapter.costs.work.OperationClass`."""
     quantization: str = field(default="", repr=False)
     """Subset of `moves real table product`; see `quantization`."""
 
@@ -46,7 +46,6 @@ class PerElement:
 
     steps: int
     of_input: bool = False
-    """Count input elements."""
 
     def __call__(self, types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
         counted = types[0] if self.of_input else outputs[0]
@@ -304,7 +303,7 @@ def check_onnx_order(type_: OperandType) -> None:
 
 
 def check_indices(indices: OperandType, first: OperandType, axis: int) -> None:
-    """Raise InvalidModelError unless elementwise indices fit the input, except along `axis`."""
+    """Raise InvalidModelError unless indices fit the input, except along `axis`."""
     if indices.rank != first.rank:
         raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")
     for other, (size, limit) in enumerate(zip(indices.dimensions, first.dimensions, strict=True)):

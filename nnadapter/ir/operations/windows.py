@@ -53,7 +53,7 @@ def window_count(name: str, padded: int, kernel: int, stride: int, dilation: int
 
 
 def window_count_ceil(name: str, size: int, begin: int, end: int, kernel: int, stride: int, dilation: int) -> int:
-    """Return the number of windows, including a last partial one that starts before the end padding.
+    """Return the number of windows, including a partial one that starts before the end padding.
 
     Source: ONNX MaxPool-22 and AveragePool-22, `ceil_mode`. Raises InvalidModelError if none fits.
     """

@@ -159,7 +159,7 @@ def _is_never_largest(editor: ModelEditor, host: Operation, pad: Operation) -> b
 
 
 def _smallest(dtype: DataType) -> float:
-    """NaN, which equals nothing, if PAD cannot express the smallest number."""
+    """NaN if PAD cannot express the smallest number."""
     if dtype.is_floating:
         return float("nan") if dtype.value.startswith("float8") else float("-inf")
     return 0.0 if dtype.value.startswith("u") else -(2.0 ** (8 * dtype.itemsize - 1))
@@ -193,7 +193,7 @@ _PAD_RULES = (
 
 
 FOLDABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED")
-"""Of the form filter * input + bias."""
+"""Operations of the form filter * input + bias."""
 
 
 def foldable(*more: str) -> OperationPattern:
@@ -249,7 +249,7 @@ def _filter_and_bias(
 def _scaled_filter(
     filter_: Array, bias: Array | None, scale: Array | None, shift: Array | None, *, groups: int
 ) -> tuple[Array | None, Array | None] | None:
-    """Return the scaled filter (None if unchanged) and bias; None if not finite."""
+    """Return the scaled filter (None if unchanged) and bias, or None."""
     moved = None if bias is None else bias.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         if scale is not None and moved is not None:
@@ -284,7 +284,7 @@ def fuse_scale_and_bias(editor: ModelEditor) -> None:
 
 
 def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
-    """Scale by `scale` (None: by the constant), shift by `shift` times the constant (None: not at all)."""
+    """Scale by `scale` (None: the constant), shift by `shift` times the constant."""
 
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         value = _per_channel(editor, match)

@@ -426,11 +426,11 @@ class Ranks:
         self.editor = editor
         self.largest = largest
         self._low: dict[int, int] = {}
-        """Operand of high rank -> one of low rank with its elements."""
+        """High-rank operand -> low-rank operand."""
         self._there: set[int] = set()
         """Keys of `_low` that are available in both ranks."""
         self._shapers: dict[int, int] = {}
-        """Output of a RESHAPE from low rank -> that RESHAPE."""
+        """Output of a RESHAPE from low rank -> RESHAPE."""
         self._shaped: dict[tuple[int, object], int] = {}
         self._origins: tuple[int, ...] = ()
 

@@ -73,7 +73,7 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
 )
 """Every pass, in an order for drivers that use all: composites, folding, layouts.
 
-The last two are for devices without signed operands, or without integer arithmetic except products.
+The last two are for devices with limited integer support.
 """
 
 

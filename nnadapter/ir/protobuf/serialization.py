@@ -93,7 +93,6 @@ def _words(kind: Iterable[StrEnum]) -> list[str]:
 
 
 ALIGNMENT = 64
-"""Sufficient for SIMD loads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +101,6 @@ class Block:
 
     offset: int
     data: Array
-    """Flat bytes."""
     digest: bytes
 
 
@@ -112,7 +110,6 @@ class Weights:
 
     blocks: tuple[Block, ...]
     by_operand: Mapping[int, Block]
-    """By operand."""
 
     @property
     def digest(self) -> str:
@@ -258,11 +255,11 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
     Args:
         contents: bytes of the model.
         files: data files by name; constants are views of them.
-        check_contents: verify the digests of constants, which reads every byte.
+        check_contents: verify digests, which reads every byte.
 
     Raises:
         ModelFileError: a data file is missing or does not match its digest.
-        InvalidModelError: not a valid model, damaged, or newer.
+        InvalidModelError: not a valid model, or newer.
     """
     if not isinstance(files, Mapping):
         raise InvalidModelError(f"data files are {type(files).__name__}, expected bytes by name: {{'weights': data}}")
@@ -413,7 +410,7 @@ _DIGITS = 16
 def save(model: Model, path: str | os.PathLike[str]) -> None:
     """Write a model to `path`, and its weights, if any, to `path.DIGEST.weights`.
 
-    Files appear when complete, the model last. Data files of an earlier model at `path` remain.
+    Files appear when complete, the model last.
 
     Raises:
         InvalidModelError: not a valid model, or it does not fit the format.
@@ -437,12 +434,12 @@ def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
     """Return the model at `path`, with memory-mapped constants.
 
     Args:
-        path: a file from `save`. While the model lives, its files may be replaced but not modified.
-        check_contents: verify the digests of constants, which reads every byte.
+        path: a file from `save`; while the model lives, its files may be replaced but not modified.
+        check_contents: verify digests, which reads every byte.
 
     Raises:
         ModelFileError: a file is missing, unreadable, in another folder, or does not match its digest.
-        InvalidModelError: not a valid model, damaged, or newer.
+        InvalidModelError: not a valid model, or newer.
     """
     source = _path(path)
     try:
