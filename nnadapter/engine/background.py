@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     _Key = tuple[InputShapes, Chosen | None]
 
 _MOST_AWAITED = 8
-"""Queued plans; later runs request others again."""
 _MOST_FAILED = 256
 _WHOLE = "as it was"
 _NAME = "nnadapter: plans"
@@ -73,7 +72,7 @@ class BackgroundPlanner:
                 self._thread = Thread(target=self._make_all, name=_NAME)
                 try:
                     self._thread.start()
-                except RuntimeError:  # too many threads, or the process ends
+                except RuntimeError:
                     self._thread = None
                     self._awaited.clear()
                     return False
@@ -101,7 +100,6 @@ class BackgroundPlanner:
             self._wholes.close_unused()
 
     def after_fork(self) -> None:
-        """Forget thread and queue in a forked process."""
         self._awaited.clear()
         self._thread = None
 

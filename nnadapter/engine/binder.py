@@ -40,7 +40,6 @@ class Bindable(NamedTuple):
 
     plan: Plan
     reads: Mapping[int, tuple[str, ...]]
-    """Inputs of each segment's program."""
     overlap: Overlap
     constants: Mapping[str, Array]
     nodes_of: Callable[[Step], Sequence[str]]
@@ -72,7 +71,6 @@ class Binder:
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
         """Values whose sizes are checked; released only at the end of the run."""
         self._same: dict[int, Mapping[str, Any]] = {}
-        """Fields of steps that do not depend on the program."""
         known, made = bindable.constants, self._plan.produced_values
         self._constants = {
             slot: known[name] for name, slot in self._outputs.items() if name in known and name not in made

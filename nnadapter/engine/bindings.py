@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 _MISSES = "Missing Input: {}"
-"""Message of ONNX Runtime for an unbound input."""
 Target = Any
 """Target of an output: device name, array to fill, `DeviceValue` or `onnxruntime.OrtValue`."""
 
@@ -55,7 +54,7 @@ class Binding(Protocol):
         pass
 
     def arrays(self) -> list[Any]:
-        """Return the results as arrays owned by the caller."""
+        pass
 
 
 class RunsBound(Protocol):
@@ -141,11 +140,10 @@ class HostBinding:
         self._counted = {name for check in counts for name in check.inputs}
         self._needed = [value.name for value in session.get_inputs() if not value.type.startswith("optional")]
         self._fed: dict[str, Any] = {}
-        """Values that counts are read from; None for other inputs."""
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
-        """Inputs that may be replaced before the next run, and the contents that ONNX Runtime reads."""
+        """Inputs that may be replaced before the next run, with the contents that ONNX Runtime reads."""
         self._used: set[str] = set()
         """Outputs that ONNX Runtime allocates anew for each run, instead of overwriting them."""
 
@@ -216,7 +214,7 @@ class HostBinding:
             provenance: Provenance = self._run(self._binding, options)
         except InvalidInputError as error:
             missing = [name for name in self._needed if name not in self._fed and _MISSES.format(name) in str(error)]
-            if not missing:  # an unread input may be missing
+            if not missing:
                 raise
             raise MissingInputError.of(missing, self._fed, self._needed) from error.__cause__
         self._used.update(name for name, target in self._targets.items() if isinstance(target, (str, DeviceValue)))

@@ -46,7 +46,7 @@ class Residence:
     able: bool = field(default=True)
     """False after the driver reported that it cannot."""
     enqueues: bool = field(default=True)
-    """The same on a stream."""
+    """False after the driver reported that it cannot on a stream."""
 
     def compute(
         self,
@@ -59,8 +59,7 @@ class Residence:
     ) -> Sequence[Copies] | None:
         """Run a step in device memory; return None if arrays are better or the driver cannot.
 
-        `values` also receives copies made on the device, for later steps. `made` receives the transfers. `stays` maps
-        device-resident inputs and outputs of the model to devices.
+        `values` also receives copies made on the device, for later steps.
         """
         inputs = [values[slot] for slot in self.slots]
         if not self.able or not (
@@ -236,7 +235,6 @@ class BoundCheck(NamedTuple):
     bounds: tuple[tuple[_Limit, _Limit, int | None], ...]
     check_of: IndexCheck
     interval: tuple[_Limit, ...] = ()
-    """See `IndexCheck.interval`."""
 
     def check(self, values: Sequence[Any]) -> None:
         """Raise InputValueError if an index or a length is out of range."""
@@ -375,10 +373,8 @@ class BoundStep:
     residence: Residence | None = None
     seconds: float = 0.0
     failures: tuple[str, ...] = ()
-    """First few different failures."""
     substitute: Substitute | None = None
     reference: Substitute | None = None
-    """Substitute for comparison."""
 
     @property
     def pools(self) -> list[ExecutionPool]:

@@ -28,9 +28,8 @@ Chosen = TypeVar("Chosen")
 class Fork(Generic[Chosen]):
     """Conditions that select branches, as a tree of forks and selections. Thread-safe.
 
-    Args:
-        make: returns the next fork or the selection for condition values; may be called again for the same values.
-        otherwise: returns the selection if the conditions cannot be computed.
+    `make` returns the next fork or the selection for condition values, and may be called again for the same values.
+    `otherwise` returns the selection if conditions cannot be computed.
     """
 
     def __init__(
@@ -51,7 +50,6 @@ class Fork(Generic[Chosen]):
         return len(self._conditions.results)
 
     def chosen(self, feed: Mapping[str, Any]) -> Chosen:
-        """Return the selection of a checked feed."""
         key = self._key(feed)
         known = self._known.get(key)
         if known is None:

@@ -89,13 +89,11 @@ class Chosen:
         return not self.has_gained and self.in_vain >= _MOST_IN_VAIN
 
     def serves(self, shapes: InputShapes) -> bool:
-        """Return True if its plans are used at these shapes."""
         return not self.is_abandoned and not (
             len(self.original_model_shapes) and self.original_model_shapes.get(shapes)
         )
 
     def keeps_to(self, plans: ModelPlans) -> bool:
-        """Return True if these plans also serve the selection at other shapes."""
         return self.plans is plans or self.is_abandoned
 
     def admit(self, partitioning: Partitioning) -> None:
@@ -192,7 +190,7 @@ class Choices:
         except NothingGainedError:
             chosen.in_vain += 1
         except (CompilationError, InvalidModelError):
-            pass  # the original model may run there, or raise its own error
+            pass
         else:
             chosen.has_gained |= taken is not None
             return taken
@@ -285,10 +283,7 @@ def measured(shapes: Shapes) -> dict[str, Array]:
 def chosen_by(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
     """Return the model with the branches that a feed selects, and whether a condition had to be assumed.
 
-    Conditions on missing inputs are assumed true.
-
-    Raises:
-        InvalidInputError: a condition cannot be computed.
+    Conditions on missing inputs are assumed true. Raises InvalidInputError if a condition cannot be computed.
     """
     is_assumed = False
     sizes = measured(shapes)
@@ -313,8 +308,7 @@ def _truths(conditions: Conditions, feed: Mapping[str, Array]) -> Truths:
 def array_for(name: str, value: Any, inputs: Mapping[str, Value]) -> Array:
     """Return an input's contents as an array of its dtype and shape; a single number fills all elements.
 
-    Raises:
-        InvalidInputError: unknown input, or unfit contents.
+    Raises InvalidInputError for unknown inputs and unfit contents.
     """
     if name not in inputs:
         raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(inputs)}", name=name)
@@ -345,8 +339,7 @@ def _cast(array: Array, declared: Value) -> Array:
 def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
     """Return the first plan of a compiled file for these inputs; without values, the first plan.
 
-    Raises:
-        InvalidInputError: unfit contents, a missing input, or no plan for the selection.
+    Raises InvalidInputError for unfit contents, missing inputs, or if there is no such plan.
     """
     plans, declared = file.message.plans, file.signature.by_name
     feed: dict[str, Array] = {name: array_for(name, value, declared) for name, value in values.items()}

@@ -50,16 +50,16 @@ def is_cacheable(requests: DeviceRequest | Sequence[DeviceRequest], options: Opt
     """
     is_told = session_options is None and options.trace is None and not POLICIES[options.policy].times
     if options.shadow is not None:
-        return False  # cached plans have no model to compare with
+        return False
     return is_told and not registered_kernels() and accelerates_first(requests)
 
 
 class _NotKeptError(errors.InvalidInputError):
-    """No cached plan serves these shapes. Internal to this module."""
+    """No cached plan serves these shapes."""
 
 
 class _PlanFailedError(errors.NNAdapterError):
-    """A cached plan failed in a run. Internal to this module."""
+    """A cached plan failed in a run."""
 
 
 _ENDS = (
@@ -70,15 +70,13 @@ _ENDS = (
     errors.ExecutionError,
     errors.OutOfMemoryError,
 )
-"""Errors after which the model itself is planned."""
 
 
 class CachedPlanSource(FilePlanSource):
     """Plans of a cache entry. For inputs that they do not serve, the model is planned. Thread-safe.
 
-    Args:
-        original_model_shapes: shapes at which selections of branches run with plans that have all branches.
-        plan_model: returns a source that plans the model, from the reason for it.
+    `original_model_shapes` are shapes at which selections of branches run with plans that have all branches.
+    `plan_model` returns a source that plans the model, from the reason for it.
     """
 
     recoverable = _ENDS
@@ -92,7 +90,7 @@ class CachedPlanSource(FilePlanSource):
         plan_model: Callable[[str], ModelPlanSource],
     ) -> None:
         self._original_model_shapes, self._plan_model = original_model_shapes, plan_model
-        # placement was decided when the plans were made; instead of fallback, the model is planned again
+        # planning the model replaces fallback
         plain = replace(
             options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None, background=False
         )

@@ -2,8 +2,7 @@
 
 If a device fails to compile a segment, failing atoms are searched by bisection, within a budget: atoms that fail alone,
 or two that fail only together. Otherwise the segment is too large and is cut in two. Failing nodes are banned on the
-device, also in later sessions if it has a cache. If the search finds nothing, the device loses the whole segment. Then
-the graph is cut again, and compiled programs are reused.
+device, also in later sessions if it has a cache. If the search finds nothing, the device loses the whole segment.
 """
 
 from __future__ import annotations
@@ -204,7 +203,6 @@ Compiles = Callable[[Sequence[int]], bool]
 
 _MOST_TRIES = 128
 _MOST_SECONDS = 30.0
-"""Both per session."""
 _HOPELESS = 6
 """Tries after which at least a single atom must have compiled."""
 
@@ -324,7 +322,7 @@ class Repair:
     ) -> Judgment:
         """Return the judgment without the nodes or the segment that a device failed to compile.
 
-        A segment that is too large is refused in `known`, the cached admissions, so that it is cut in two.
+        A segment that is too large is refused in the cached admissions `known`, and so cut in two.
         """
         key, why = atoms_of(partitioning.plan, step), describe(error)
         device, atoms = self._setting.by_name[step.device], key[1]
@@ -412,7 +410,7 @@ def delegated(setting: Setting, plan: Plan, left: Step) -> dict[Atoms, Unsupport
 def host_of(setting: Setting, plan: Plan, step: Step) -> SessionDevice:
     """Return the host if it takes every node of a step, otherwise the last resort.
 
-    A pin to the failed device does not count as a refusal by the host; a ban from the host does.
+    A pin to the failed device is no refusal by the host; a ban from the host is.
     """
     host = setting.host
     has_bans = any(ban.device == host.name for ban in setting.constraints.rules.bans)
@@ -445,9 +443,7 @@ class Compiler:
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
         """Settle and compile, repeatedly without failed nodes, until everything compiles.
 
-        Raises:
-            NotDelegatedError: fallback is needed but forbidden.
-            CompilationError: the CPU does not take the remaining nodes either.
+        Raises NotDelegatedError if fallback is needed but forbidden, and CompilationError if the CPU refuses nodes too.
         """
         programs = Programs()
         try:
@@ -546,7 +542,7 @@ class Compiler:
             if key in programs or step.segment in without:
                 continue
             if failed and step.device == host:
-                continue  # the cut will change
+                continue
             try:
                 programs.add(key, self._program_or_again(partitioning, step, piece, programs))
             except FAILURES as error:
@@ -586,7 +582,6 @@ class Compiler:
         try:
             return self._builder.built(whole, calls, alone=alone)
         except CompilationError:
-            # the original model may hold a folded node that ONNX Runtime refuses
             return self._builder.built(parts.part(step), calls)
 
     def _compile_failed(self, partitioning: Partitioning, step: Step, error: BaseException, instead: str) -> str:

@@ -29,9 +29,7 @@ BLOCK = 16
 BLOCKS = 3
 """Consecutive blocks that must contradict the measurement."""
 _SLOWER = 1.25
-"""Ratio to the fastest other candidate."""
 _FASTER = 0.75
-"""Ratio to the measured time."""
 _LEAST_SECONDS = 20e-6
 """Smallest difference that counts; call overhead varies by some microseconds."""
 
@@ -86,7 +84,6 @@ class Watch:
 
 
 _BYTES_PER_NODE = 256
-"""Types, verdicts and placement of a node."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -118,7 +115,6 @@ class RunnablePlan:
         return self.plan.holding
 
     def close(self) -> None:
-        """Free every program that no other plan uses."""
         if self.programs is None:
             self.plan.close()
         else:
@@ -146,7 +142,6 @@ class Compiled(RunnablePlan):
     timed: tuple[TimedPlacement, ...] = ()
     """Measured candidates: the chosen one, then fastest first."""
     chosen: str = ""
-    """Text on how it was measured."""
     opening: DynamicPartitioning | None = None
     """Dynamic partitioning, if any; `partitioning` is the one at the shapes it was made at."""
 

@@ -88,7 +88,7 @@ def _contents(array: Message, container: Container) -> Iterator[str]:
     length = container.parts[array.part].length
     if not itemsize:
         yield f"constant {_shown(array.name)} is of type {_shown(array.data_type)}, expected numbers"
-    if prod(array.dimensions) * max(1, itemsize) != length:  # types narrower than a byte have a byte for each element
+    if prod(array.dimensions) * max(1, itemsize) != length:  # narrower types have a byte for each element
         what = f"{array.data_type}{list(array.dimensions)}"
         yield f"constant {_shown(array.name)} is {what} in {length} bytes"
 

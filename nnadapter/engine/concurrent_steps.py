@@ -213,7 +213,6 @@ class _Run:
         self._runs: dict[int, StepRun] = {}
         self._jobs: dict[int, Job] = {}
         self._released: list[int] = []
-        """Slots that at most a pending step still reads."""
 
     def all(self, steps: Sequence[BoundStep], *, shared: bool) -> list[StepRun]:
         for bound in steps:
@@ -230,7 +229,6 @@ class _Run:
         return [self._runs[bound.step.segment] for bound in steps]
 
     def wait_out(self) -> None:
-        """Wait until no device thread works for the run, whatever its result."""
         for job in self._jobs.values():
             job.wait_out()
 
@@ -243,7 +241,7 @@ class _Run:
             lane.submit(job)
         elif segment not in self._overlap.enqueued_segments:
             self._run_now(bound)
-        elif bound.health.is_troubled:  # perhaps only now; it was planned without a wait
+        elif bound.health.is_troubled:
             self._wait_for_all()
             self._run_now(bound)
         elif not self._is_enqueued(bound):

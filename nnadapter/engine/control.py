@@ -3,8 +3,7 @@
 Runs of one plan take turns: each device serves one run at a time, the earliest first. A run releases its device before
 it waits for the next one, so there is no deadlock.
 
-One thread per session watches deadlines. Runs only add and remove a dictionary entry and never wake it. A deadline's
-clock stops while a run waits for its turn.
+One thread per session watches deadlines; runs never wake it. A deadline's clock stops while a run waits for its turn.
 
 A run stops before its next step, or during a step if the device supports it. A run that completes returns its results,
 even if late. Run options may be shared by many runs, so each run to be stopped has a copy, and a thread copies the
@@ -136,7 +135,6 @@ class Deadlines:
         _let_go(self._asleep)
 
     def after_fork(self) -> None:
-        """Forget thread and runs in a forked process, which has neither."""
         self._is_awake = False
         self._ends.clear()
 
@@ -189,9 +187,7 @@ _LEAST_LEFT = 0.001
 class RunControl:
     """Control of one run. `stop` takes no lock, so any thread and finalizers may call it.
 
-    Args:
-        turns: turns shared with other runs; None if devices are not shared.
-        is_held: a caller may call `stop`.
+    `is_held` means that a caller may call `stop`.
     """
 
     def __init__(self, turns: Turns | None = None, number: int = 0, *, is_held: bool = False) -> None:
@@ -204,9 +200,7 @@ class RunControl:
         self._is_held = is_held
         self._callers: onnxruntime.RunOptions | None = None
         self._own: onnxruntime.RunOptions | None = None
-        """None if only the caller's options can stop the run."""
         self._following: Lock | None = None
-        """Held while a thread copies the caller's `terminate` flag."""
         self._deadlines: Deadlines | None = None
         self._of_call: Deadlines | None = None
         self._end: float | None = None

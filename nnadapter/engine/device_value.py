@@ -59,7 +59,7 @@ class DeviceValue:
         name, array = canonical(device), plain(array)
         if not has_of(name, open_device(name), "has_memory"):
             return cls(array, name)
-        if not array.size:  # needs no device memory
+        if not array.size:
             return cls(Copies(array.copy()), name)
         on_device = Copies(array).on(name)
         return cls(Copies(None, {name: on_device}), name)
@@ -155,7 +155,6 @@ class DeviceValue:
         return self.nbytes
 
     def has_value(self) -> bool:
-        """Return True if it is not closed."""
         return self._contents is not None
 
     def is_tensor(self) -> bool:

@@ -33,10 +33,8 @@ class FixedSizesError(NNAdapterError):
 class DynamicPlan:
     """Entry for a dynamic plan, which may be evicted and made again.
 
-    Args:
-        shapes: shapes that it serves; may change when it is made again, since drivers may guard other sizes.
-        is_template: its segments are compiled for each set of sizes.
-        branch: condition values that select its branches.
+    `shapes` may change when it is made again, since drivers may guard other sizes. Segments of a template are compiled
+    for each set of sizes. `branch` are the condition values that select branches.
     """
 
     def __init__(self, key: Hashable, shapes: ShapeSet | None, *, is_template: bool, branch: tuple[bool, ...] = ()):
@@ -52,7 +50,6 @@ class DynamicPlans(ABC, Generic[PlanT]):
         """No limit of bytes: specialized plans account for the shared programs of templates."""
         self._entries: tuple[DynamicPlan, ...] = ()
         self._refused: Cache[object, bool] = Cache(cache_name, _MOST_REFUSED)
-        """Sizes for which a device refuses a segment of a template."""
 
     @abstractmethod
     def make(self, entry: DynamicPlan) -> PlanT:

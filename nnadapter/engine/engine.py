@@ -115,7 +115,6 @@ class PlanEngine:
             weakref.finalize(self, self._recorder.finish)
         self._has_read_entries = False
         self._retired: list[PlanSource[Any]] = []
-        """Their plans may still be in use."""
         self._replacing, self._is_closed = new_lock(), False
 
     @property

@@ -149,8 +149,7 @@ def share_regions(
 ) -> tuple[dict[str, int], list[int]]:
     """Return the memory region of every value, and the bytes of every region.
 
-    A value gets the smallest free region that is large enough; otherwise the largest free one, which grows. `steps` are
-    inputs and outputs of each step in execution order.
+    A value gets the smallest free region that is large enough; otherwise the largest free one, which grows.
     """
     made_by = {name: position for position, (_, outputs) in enumerate(steps) for name in outputs}
     readers = Counter[str]()  # a set of steps is an integer with one bit per step
@@ -380,7 +379,7 @@ def _of_host(bound: BoundStep, inputs: Sequence[Any], control: RunControl | None
         return bound.pool.compute_into(inputs, into)
     except errors.CancelledError:
         raise
-    except errors.NNAdapterError:  # the inferred shapes may be wrong
+    except errors.NNAdapterError:
         return bound.pool.compute(inputs, control)
 
 
@@ -455,17 +454,10 @@ class CompiledPlan:
     ) -> None:
         """Bind the steps to slots.
 
-        Args:
-            steps: steps in order.
-            slots: slot of every value, by name.
-            outputs: slots of the model's outputs.
-            constants: contents of slots that no step writes.
-            whole: makes the CPU fallback for the entire model, or raises; None if the plan already is that.
-            new_transfers: makes the list that receives the transfers of a run.
-            size_class: guarded shapes of the plan, if its programs take symbolic sizes.
-            borders: memory of intermediate values; None if the steps allocate all.
-            ahead: runner of overlapping steps; None for a serial plan.
-            held_between: returns the intermediate memory of the session, which no single plan frees.
+        `whole` makes the CPU fallback for the entire model, or raises; None if the plan already is that. `size_class`
+        are the guarded shapes, if programs take symbolic sizes. `borders` is the memory of intermediate values; None if
+        the steps allocate all. `ahead` runs overlapping steps. `held_between` returns the intermediate memory of the
+        session, which no single plan frees.
         """
         self._held_between = held_between
         self._borders = borders
@@ -484,7 +476,6 @@ class CompiledPlan:
         self._slots = slots
         self._outputs = outputs
         self._shares = len({bound.step.device for bound in self.steps}) > 1
-        """Serial runs take turns on its devices."""
         self._blank: list[Any] = [None] * len(slots)
         for slot, array in constants.items():
             self._blank[slot] = array
@@ -524,13 +515,8 @@ class CompiledPlan:
     ) -> tuple[list[Any], Provenance]:
         """Run every step.
 
-        Args:
-            feeds: checked arrays, or `Copies`, by input name.
-            wanted: names of the requested outputs.
-            control: checked before every step; None if the run cannot be stopped.
-            kept: outputs to return as `Copies`, with their devices; None if there are none and no feed is `Copies`.
-            sizes: symbolic sizes, if its programs take them.
-            failed: error of the only step, if it was already tried.
+        `feeds` are checked arrays or `Copies`. `kept` are outputs to return as `Copies`, with their devices; None if
+        there are none and no feed is `Copies`. `failed` is the error of the only step, if it was already tried.
         """
         if self.note and self._whole is not None:
             return self._whole.run(feeds, wanted, self.note, kept, control)

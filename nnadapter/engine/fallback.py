@@ -217,7 +217,7 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
     """Warn of named devices that took no node, if the policy is `warn`.
 
-    Devices whose nodes were all taken by devices before them are not reported. `said` are causes already warned of.
+    Devices whose nodes were all taken by devices before them are not reported.
     """
     plan, setting = partitioning.plan, partitioning.setting
     used = {step.device for step in plan.steps}

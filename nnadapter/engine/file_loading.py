@@ -81,7 +81,7 @@ class FileDevice:
 
     @cached_property
     def is_as_kept(self) -> bool:
-        """True if driver version and hardware are those at compile time, for drivers that do not check programs."""
+        """True if driver version and hardware are unchanged, for drivers that do not check programs."""
         info = device_info(self.name)
         return (info.version or info.distribution, info.sub_type) == self.kept
 
@@ -126,13 +126,8 @@ def open_devices(
 ) -> FileDevices:
     """Open the devices that a file was compiled for.
 
-    Args:
-        records: device records of the file.
-        requests: requested devices; None for all of the file, with the options at compile time.
-        fallback: with `allow`, the CPU replaces missing devices; except with `forbid`, also devices that fail to open.
-        session_options: session options of ONNX Runtime.
-        trace: trace of the session.
-        isolate: devices to run in separate processes.
+    `requests` are the requested devices; None for all of the file, with the options at compile time. With `fallback`
+    `allow`, the CPU replaces missing devices; except with `forbid`, also devices that fail to open.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device is missing.
@@ -347,7 +342,6 @@ class Loader:
                 notes.append("the CPU ran the model as it was: the file has no plan for these shapes")
             plan = self._bound(record, held, loaded)
             return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), shapes=held)
-        # from the record only: drivers' errors are already translated
         except (KeyError, IndexError, TypeError) as error:
             close_all(loaded_step.program for loaded_step in loaded.values())
             raise self.file.container.damaged(f"a plan contradicts itself ({describe(error)})") from error

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 class FilePlanSource(PlanSource[FilePlan]):
     """Plans of a compiled file, loaded when needed. Thread-safe.
 
-    `requests` are requested devices; None for those of the file.
-
     Raises:
         CompiledModelError: the file is damaged, or has nothing that runs here.
         DeviceNotFoundError, DeviceUnavailableError: a device is missing.
@@ -51,7 +49,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         whole: Callable[[NNAdapterError], CpuFallback] | None = None,
     ) -> None:
         _refuse_placing(options)
-        if getattr(session_options, "overrides", None):  # `nnadapter.ort.SessionOptions` has overrides
+        if getattr(session_options, "overrides", None):
             raise InvalidOptionError(
                 "initializers and free dimensions of a compiled file are as they were when it was compiled; give the "
                 "session options to nnadapter.compile"

@@ -68,16 +68,7 @@ class HostEngine:
         deadline_s: float | None = None,
         tracing: HostTracing | None = None,
     ) -> None:
-        """Load the model.
-
-        Args:
-            source: path, contents, or model.
-            setting: opens the CPU as a device, for reports.
-            session_options: session options of ONNX Runtime.
-            provider_options: options of ONNX Runtime's CPU provider.
-            arguments: further arguments for ONNX Runtime's session.
-            deadline_s: see `Options.deadline_s`.
-            tracing: records loading and runs.
+        """Load the model; `setting` opens the CPU as a device, for reports.
 
         Raises:
             InvalidModelError, ModelFileError: ONNX Runtime cannot load it, or an Einsum equation is invalid.
@@ -440,7 +431,7 @@ def _check_size(source: str | os.PathLike[str] | bytes) -> None:
     try:
         has_functions = check_size(source, "the model" if isinstance(source, bytes) else f"model {os.fspath(source)!r}")
     except IndexError:
-        return  # perhaps a format that only ONNX Runtime reads
+        return
     if has_functions:
         from nnadapter.onnx.graphs import check_calls_in
 

@@ -153,7 +153,7 @@ def is_slower(turns: Sequence[float], others: Sequence[float], by: float = 0.0) 
     """Return True if one candidate is slower than another by more than a share `by`, beyond noise.
 
     It must be slower in all of 5 turns, all but one of 7, all but two of 11: by chance this has a probability of 2 to 6
-    %. With fewer than 5 turns, it must be slower in all by a wide margin. Turns are paired from the same round on.
+    %. With fewer than 5 turns, it must be slower in all by a wide margin.
     """
     pairs = list(zip(turns, others, strict=False))
     if len(pairs) < _FEWEST:
@@ -251,16 +251,11 @@ class Measurer:
         self._memory, self._compiler = PastChoices(compiler.setting, session_options), compiler
         self._stopwatch = stopwatch or Stopwatch()
         self._broken: dict[str, list[str]] = {}
-        """Texts on contradicted measurements, by the key of the choice."""
 
     def choose(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
         """Return the fastest candidate for these shapes, cached or measured now.
 
         `feed` are the inputs of the measured runs; `made_up` if they are random.
-
-        Raises:
-            NotDelegatedError: fallback is needed but forbidden.
-            CompilationError: no candidate compiles.
         """
         broken = self._broken.get(self._memory.key(judgment), [])
         known, note = (None, "") if broken else self._memory.recall(judgment)
@@ -281,7 +276,7 @@ class Measurer:
         Its runs are not checked against the measured time, which holds for other sizes.
 
         Raises:
-            FixedSizesError: the dynamic plan fails, or is slower than the next best candidate.
+            FixedSizesError: it fails, or is slower than the next best candidate.
         """
         opening = compiled.opening
         if len(fastest.timed) > 1 and opening is not None and not opening.fillable:
@@ -308,7 +303,6 @@ class Measurer:
         return replace(compiled, timed=fastest.timed, chosen=how)
 
     def contradicted(self, compiled: Compiled, watch: Watch) -> None:
-        """Forget a measurement that later runs contradict."""
         judgment, took, said = compiled.partitioning.judgment, watch.taken, watch.promise.seconds
         why = f"again, since runs took {_milliseconds(took)} where {_milliseconds(said)} had been measured"
         self._broken.setdefault(self._memory.key(judgment), []).append(why)

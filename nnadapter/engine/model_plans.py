@@ -106,10 +106,8 @@ class ModelDynamicPlan(DynamicPlan):
 class ModelDynamicPlans(DynamicPlans[Compiled]):
     """Dynamic plans of a model. Thread-safe.
 
-    Args:
-        make: makes a plan at some shapes, or raises `FixedSizesError`.
-        planned_at: returns shapes with static plans; `make` reuses their verdicts.
-        limit: largest number of plans; the least recently used is dropped first.
+    `planned_at` returns shapes with static plans, whose verdicts `make` reuses. The least recently used plan is dropped
+    first.
     """
 
     _entries: tuple[ModelDynamicPlan, ...]
@@ -252,7 +250,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
             except FixedSizesError as refusal:
                 self._in_vain += 1
                 self._refused.put(tuple(known.values()), True)
-                if not self._entries:  # existing plans serve other shapes
+                if not self._entries:
                     self._refusal = str(refusal)
                     self._is_impossible = refusal.is_for_all
                 return None
@@ -288,7 +286,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
             entry = ModelDynamicPlan(key, made_at, is_cost_dependent=self._weighs)
             try:
                 made = self.make(entry)
-            except FixedSizesError:  # perhaps only at these shapes
+            except FixedSizesError:
                 continue
             if self.shapes_of(entry).match(known)[0]:
                 return entry, made
@@ -353,7 +351,7 @@ class ModelPlans:
     """Static and dynamic plans of one model. Thread-safe.
 
     Args:
-        number: distinguishes its plans from those of the session's other models; 0 for the first.
+        number: distinguishes its plans from those of the session's other models.
         admits: raises if a plan must not be used; called before and after compilation.
     """
 

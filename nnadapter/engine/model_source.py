@@ -71,10 +71,7 @@ class CacheWriter(Protocol):
 
 
 class ModelPlanSource(PlanSource[Compiled]):
-    """Plan source that plans and compiles a model when its shapes are first seen. Thread-safe.
-
-    `refused_by_host` are refusals of ONNX Runtime, by node position.
-    """
+    """Plan source that plans and compiles a model when its shapes are first seen. Thread-safe."""
 
     def __init__(
         self,
@@ -136,7 +133,7 @@ class ModelPlanSource(PlanSource[Compiled]):
                 self._background.begin(self._complete(shapes), chosen)
         elif self._measurer is None and self._choices is None:
             self.prepare(shapes)
-        else:  # the first run measures with the caller's input; partitioning reports an invalid model now
+        else:  # the first run measures with the caller's input
             self._own.partition_at(shapes)
 
     def note_contradiction(self, lease: Lease[Compiled]) -> None:
@@ -193,7 +190,6 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def plans_kept(self) -> tuple[Compiled, ...]:
-        """Cached plans, those with static shapes first."""
         fixed = (plan for plan in self.plans.kept if not plan.has_dynamic_shapes)
         return (*fixed, *(plan for model in self._models for plan in model.open.kept))
 
@@ -274,7 +270,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         """Return the plan at default shapes, with every condition true."""
         chosen = None if self._choices is None else self._choices.chosen(None)
         if chosen is not None:
-            with suppress(InvalidInputError):  # no default sizes fit the branches
+            with suppress(InvalidInputError):
                 return self._compiled_for(self._complete(default_shapes(chosen.prepared)), chosen)
         return self._compiled_for(self._complete(default_shapes(self.prepared)))
 
@@ -354,7 +350,7 @@ def _refuse_invalid(
 ) -> None:
     """Raise InvalidModelError at opening for nodes that ONNX Runtime would refuse and no device accepts."""
     if prepared.original is None and all(node.origins == (node.name,) for node in prepared.graph.nodes):
-        model, nodes = prepared.model, prepared.nodes  # in model order
+        model, nodes = prepared.model, prepared.nodes
     else:
         nodes = tuple(read_node(node, node.name, _version_of(node, model)) for node in model.graph.node)
     suspects = [position for position, node in enumerate(nodes) if _is_suspect(node, prepared.values)]
@@ -429,8 +425,7 @@ def make_engine(
     """Return the engine for a model on the devices of `setting`, which is closed on failure.
 
     If the CPU comes first, ONNX Runtime runs the unmodified model. If it cannot load the model, the model is planned
-    over the CPU and the reference evaluator, since single nodes may be too new or lack a kernel. `begun` is the model
-    if a thread is already reading it.
+    over the CPU and the reference evaluator, since single nodes may be too new or lack a kernel.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read, or no device takes one of its nodes.
@@ -486,7 +481,7 @@ def loaded(
         return load_model(source)
     from nnadapter.drivers.onnxruntime.sessions import external_folder
 
-    overrides = getattr(session_options, "overrides", None)  # `nnadapter.ort.SessionOptions` has overrides
+    overrides = getattr(session_options, "overrides", None)
     return load_model(source, folder=external_folder(session_options), overrides=overrides)
 
 

@@ -56,7 +56,6 @@ class KeptReport:
     plans: PlanCounts | None = None
     transfers: tuple[Transfer, ...] | None = None
     isolated: tuple[str, ...] | None = None
-    """None if none is open."""
     cached: Mapping[int, bool] | None = None
     """By segment; None if the plan is not from the session's cache."""
     incidents: Incidents | None = None

@@ -35,15 +35,10 @@ if TYPE_CHECKING:
 Plans = Sequence[Compiled]
 _PARTS = {"Contents": ("part",), "Segment": ("part",), "Program": ("part",), "Plan": ("report",)}
 _MOST_LEFT = 64
-"""Selections without gain, and shapes of each, that are carried over."""
 
 
 def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report: ReportMaker) -> str:
-    """Write plans to the cache; return the reason if they cannot be stored.
-
-    Raises:
-        CompiledModelError: something has no file format.
-    """
+    """Write plans to the cache; return the reason if they cannot be stored."""
     before, started = place.opened(), time.perf_counter()
 
     def fill(writer: ContainerWriter) -> None:
@@ -104,7 +99,7 @@ def _with_room(old: Message, there: set[Truths]) -> list[Message]:
         before = tuple(fork.truths)
         return not any(truths[: len(before)] == before and truths != before for truths in led_to)
 
-    # the sort is stable, and a fork leads to plans if its successor does: no fork loses its predecessors
+    # the sort is stable, and a fork leads to plans if its successor does
     forks = sorted((fork for fork in old.forks if tuple(fork.truths) not in there), key=leads_nowhere)
     return forks[: max(MOST_FORKS - len(there), 0)]
 
@@ -153,7 +148,6 @@ def _messages(message: Message) -> Iterator[Message]:
 
 
 _MOST_WRITES = 16
-"""For sessions whose shapes never recur."""
 _CHANGED = "what it was made of was changed meanwhile"
 _BEGINNING = -1
 
@@ -161,9 +155,7 @@ _BEGINNING = -1
 class PlanCacheWriter:
     """Writer of a source's new plans to the session's cache. Thread-safe.
 
-    Args:
-        is_unchanged: returns whether model and options still have the key of the entry.
-        why: reason why no cached plan is used, for the report.
+    `is_unchanged` returns whether model and options still have the key of the entry.
     """
 
     def __init__(

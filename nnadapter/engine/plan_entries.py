@@ -107,7 +107,7 @@ class LinkedContainer(Container):
 FACTS = "facts"
 """Kind of the part with facts that a compiled model does not contain."""
 MOST_PLANS = 8
-"""The newest."""
+"""Limit of an entry; the newest plans are kept."""
 
 
 class Place(NamedTuple):

@@ -128,7 +128,6 @@ class PlanSource(ABC, Generic[PlanT]):
             return True
 
     def known_shapes(self, shapes: InputShapes) -> Shapes:
-        """Return shapes by input name, without inputs that have none."""
         return {name: shape for name, shape in zip(self.input_names, shapes, strict=True) if shape is not None}
 
     def declared_shape(self, name: str) -> tuple[int, ...] | None:

@@ -209,9 +209,8 @@ class PlanCache(Generic[Kept]):
     def take(self, use: object, key: Hashable, make: Callable[[], Kept]) -> tuple[Lease[Kept], Kept]:
         """Return the lease and the plan of `key`, made if it is not cached.
 
-        Raises:
-            ClosedError: the cache is closed.
-            NotMadeError: there is no plan yet, and the use is an `ExistingOnly`, which does not count as a use.
+        Raises ClosedError if the cache is closed, and NotMadeError if an `ExistingOnly` use, which is not counted,
+        finds no plan.
         """
         only_made = type(use) is ExistingOnly
         with self._lock:
@@ -329,7 +328,7 @@ class PlanCache(Generic[Kept]):
                 lease.plan = plan
                 self._unmade.pop(lease, None)
                 if self._leases.get(key) is lease:
-                    self._leases.move_to_end(key)  # others were used while it was made
+                    self._leases.move_to_end(key)
                 self._made += 1
                 self._trim()
         self.close_unused()

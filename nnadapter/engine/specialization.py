@@ -1,9 +1,8 @@
 """Specialization of a plan for concrete sizes, for devices that compile static shapes.
 
 Judging, converting and cutting happen once, with symbolic sizes. For new sizes, symbolic values become constants, and
-the device admits and compiles each segment. Sizes at which a segment is the same share its program, so with a growing
-cache only segments that read the cache are compiled again. Segments that differ only in names, such as equal layers,
-share a program.
+the device admits and compiles each segment. Sizes at which a segment is the same share its program, and so do segments
+that differ only in names, such as equal layers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ class SegmentRequest(NamedTuple):
     step: Step
     part: Part
     numbers: tuple[Any, ...]
-    """Numbers that the segment depends on."""
 
 
 Build = Callable[[Sequence[SegmentRequest]], Iterable[tuple[Program, float]]]
@@ -43,7 +41,6 @@ Build = Callable[[Sequence[SegmentRequest]], Iterable[tuple[Program, float]]]
 _Key = tuple[int, tuple[Any, ...]]
 """Position of a step, and the numbers that its segment depends on."""
 _SHARED: _Key = (-1, ())
-"""Key of the steps that serve all sizes."""
 _BYTES_PER_PROGRAM = 7 << 10
 """Estimate for a program and its step, in addition to the bytes that the driver reports."""
 
@@ -128,7 +125,6 @@ class SpecializedPrograms(Generic[FilledPlan]):
         """Dead plans that were not released, because an interrupt came during their handover."""
         self._held: dict[_Plan, _Holder] = {ref(self): _Holder(ref(self), self._shared)}
         self._unused = set[_Plan]()
-        """Plans that never ran, whose memory was not queried yet."""
         self._holders: dict[_Key, int] = dict.fromkeys(self._shared, 1)
         self._leaving: _Leaving | None = None
         """Release that an interrupt broke off; the next call completes it."""
@@ -137,8 +133,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
     def at(self, sizes: Sequence[Any], make_room: Callable[[], bool]) -> FilledPlan:
         """Return the plan for some sizes; `make_room` may close plans of this template.
 
-        Raises:
-            SpecializationRefusedError: a device refuses a segment at these sizes.
+        Raises SpecializationRefusedError if a device refuses a segment at these sizes.
         """
         while True:
             try:
@@ -197,7 +192,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
         keys = self._held.get(ref(holder), _NOBODY).keys
         every = [entry for entry in map(self._made.get, keys) if entry is not None]
         is_unused = ref(holder) in self._unused
-        # while it is the newest plan, its memory is not counted; it is queried afterwards
+        # while it is the newest plan, its memory is not counted
         self._unused.discard(ref(holder))
         shared: dict[Hashable, int] = {**self._binder.held_between()}
         for entry in every:

@@ -23,16 +23,11 @@ _SIZE_BITS, _REAL_BITS, _MOST_BITS = 64, 1024, 1 << 14
 _SUMS, _PRODUCTS = frozenset({"add", "sub"}), frozenset({"mul"})
 _REMAINDER = "mod"
 _KEEPING = frozenset({"neg", "abs", "floordiv", "max", "min", "quotient_of_integers"})
-"""Functions whose results are no larger than their arguments."""
 _KINDS: Mapping[type, str] = MappingProxyType({bool: "truth", int: "whole", float: "real"})
 
 
 def write_trace(message: Message, trace: SymbolicTrace) -> None:
-    """Fill a Trace message; numbers keep their positions.
-
-    Raises:
-        CompiledModelError: a function has no name, or a number has no file format.
-    """
+    """Fill a Trace message; numbers keep their positions."""
     functions: dict[str, int] = {}
     for function, first, second in trace.steps:
         if isinstance(function, Constant):

@@ -124,7 +124,7 @@ def _watch(jobs: SimpleQueue[_Job | Lock | None], now: Callable[[], int]) -> Non
         with suppress(*FAILURES):
             begin.close()
             end.close()
-        del job, begin, end, note  # release references while waiting
+        del job, begin, end, note
 
 
 _MOST_NODES = 8
@@ -340,7 +340,6 @@ def _words(form: _Form) -> str:
 
 
 _USUAL_NODES = 1_000
-"""For a model that only ONNX Runtime can read."""
 
 
 class HostTracing:

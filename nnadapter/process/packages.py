@@ -33,7 +33,7 @@ def own_version() -> str:
 def installed_version(distribution: str) -> str:
     """Return the version of a distribution; empty if it is not installed.
 
-    Source: PyPA specification of installed projects, `{name}-{version}.dist-info`.
+    Source: PyPA specification of installed projects.
     """
     target_name = _normalized(distribution)
     for stem, form in _scan_distributions():
@@ -42,7 +42,7 @@ def installed_version(distribution: str) -> str:
             if form in _OLDER or not version:
                 break
             return version
-    from importlib import metadata  # slow to import
+    from importlib import metadata
 
     try:
         return metadata.version(distribution)
@@ -136,7 +136,6 @@ class PlugIn:
 
     name: str
     target: str
-    """`module:attribute`."""
     distribution: str
     problem: str = ""
     """Reason why it is not used, with advice."""
@@ -215,7 +214,7 @@ class PlugIns(Generic[_Value]):
             return self._check(named(plug_in.target), plug_in)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its boundary
+        except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything
             advice = "ask its vendor, install what is missing, or uninstall it"
             return self._problem_text(plug_in, f"{describe(error)}; {advice}")
 

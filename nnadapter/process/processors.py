@@ -18,7 +18,6 @@ _CPUINFO = Path("/proc/cpuinfo")
 _IDLE = (3, 4)
 """Idle columns of /proc/stat: idle, and waiting for a disk."""
 _COLUMNS = 8
-"""Later columns are included in these."""
 _SPARE = 0.3
 """Processors that others may use without disturbing measurements."""
 
@@ -105,7 +104,7 @@ class _Workers:
 
     def begin(self, process_id: int) -> None:
         with self._lock:
-            self._count_ended()  # their ids may be reused
+            self._count_ended()
             self._running[process_id] = 0.0
 
     def end(self, process_id: int) -> None:

@@ -196,7 +196,6 @@ class Cache(Generic[Key, Value]):
         return self.put(key, make()) if cached_value is None else cached_value
 
     def drop(self, key: Key) -> Value | None:
-        """Remove and return the value of a key."""
         with self._lock:
             return self._kept.pop(key, None)
 
@@ -218,7 +217,6 @@ class Cache(Generic[Key, Value]):
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 _first = iter([True])
-"""Yields once per process."""
 
 
 _FROZEN_AT_START = 1_000
@@ -273,7 +271,7 @@ def failures_of(close: Callable[[], object], label: str) -> Sequence[str]:
     """Close or free a driver's object by `close`; return its error as text, prefixed with `label`."""
     try:
         close()
-    except FAILURES as error:  # a driver may raise anything; this is its boundary
+    except FAILURES as error:  # a driver may raise anything
         return (f"{label} raised {describe(error)}",)
     return ()
 

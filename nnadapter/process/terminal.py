@@ -26,7 +26,7 @@ _STDOUT, _STDERR = 1, 2
 def native_prints_to_stderr() -> Iterator[None]:
     """Redirect output of native code from standard output to standard error, in the whole process.
 
-    No effect without these files, or without a C library that can flush.
+    No effect without these files.
     """
     with _lock:
         try:
@@ -42,7 +42,7 @@ def native_prints_to_stderr() -> Iterator[None]:
                 os.dup2(_STDERR, _STDOUT)
             yield
         finally:
-            flush(None)  # C buffers output to a pipe
+            flush(None)
             os.dup2(saved_descriptor, _STDOUT)
             os.close(saved_descriptor)
 
@@ -127,7 +127,7 @@ def report(stop: KeyboardInterrupt) -> int:
     code = exit_code(stop)
     if not _received.is_reported:
         _received.is_reported = True
-        with suppress(OSError, AttributeError, ValueError):  # the terminal is gone, or standard error is closed
+        with suppress(OSError, AttributeError, ValueError):
             print(_REPORTS[signal.Signals(code - 128).name], file=sys.stderr, flush=True)
     return code
 

@@ -4,8 +4,7 @@
     parts     each aligned to 64 bytes, large ones to a page
     table     message `Table` of container.proto, at the end of the file
 
-The table is read at once, a part on first access, and both are checked. A mapped file may be replaced or removed while
-it is read, but not changed.
+A mapped file may be replaced or removed while it is read, but not changed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from nnadapter.files.source_kind import MAGIC
 from nnadapter.store.container_descriptor import DESCRIPTOR
 
 VERSION = 1
-"""Newer versions are refused."""
 PREFIX = struct.Struct("<8sIIQQ32s")
 """Magic, version, zero, offset and length of the table, SHA-256 of the table."""
 ALIGNMENT = 64

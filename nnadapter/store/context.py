@@ -351,15 +351,12 @@ def _verdict(plain: Any) -> Verdict:
 
 PROGRAM, VERDICTS, ADMISSION, CHECKED = "program", "verdicts", "admission", "checked"
 _SLOW_SECONDS = 0.05
-"""Answers that took at least this long are cached."""
 _FITTING = (Compatibility.IDENTICAL, Compatibility.COMPATIBLE, None)
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Keyed:
-    """Key, and the constants that it was computed from."""
-
     key: Key
     constants: tuple[Contents, ...]
 
@@ -386,7 +383,6 @@ class CachedContext(Context):
         return self._entries.get(program)
 
     def checked(self, model: SegmentModel) -> bytes | None:
-        """Return the stored result of checking a segment's program, if any."""
         keyed, _ = self._keyed(CHECKED, model, whole=False)
         found = None if keyed is None else self._folder.contents(keyed.key)
         return bytes(found) if isinstance(found, memoryview) else None
@@ -470,7 +466,7 @@ class CachedContext(Context):
             if says not in _FITTING:
                 return Miss(f"there is an entry, and its driver does not take it back ({says})")
             return checked_program(named_call(self._device, "deserialize")(self.inner.deserialize_view, blob))
-        except FAILURES as error:  # a driver may raise anything; this is its boundary
+        except FAILURES as error:  # a driver may raise anything
             return Miss(f"there is an entry, and its driver does not take it back: {describe(error)}", is_defect=True)
 
     def _ask_after_all(self, model: SegmentModel) -> None:
@@ -513,7 +509,6 @@ class CachedContext(Context):
         written: Callable[[_Answer, SegmentModel], bytes | None],
         read: Callable[[memoryview], _Answer],
     ) -> _Answer:
-        """Return the driver's answer about a model, cached or new."""
         keyed = self._keyed(kind, model, whole=False)[0] if self._form is ModelForm.ONNX else None
         found = None if keyed is None else self._folder.contents(keyed.key)
         if isinstance(found, memoryview):
@@ -535,7 +530,6 @@ class CachedContext(Context):
         return answer
 
     def _keyed(self, kind: str, model: SegmentModel, *, whole: bool) -> tuple[_Keyed | None, str]:
-        """Return the key of a model, or None and the reason."""
         if kind == PROGRAM and not self._writes_programs:
             return None, "its driver writes no programs"
         try:

@@ -51,7 +51,6 @@ class Key(NamedTuple):
     """Key of an entry."""
 
     kind: str
-    """`program`, or the kind of a cached answer."""
     parts: Mapping[str, KeyPart]
 
     @property
@@ -209,7 +208,7 @@ def read_entry(path: Path) -> Entry:
         parts = {name: _part(told["parts"][name]) for name in PARTS}
         return Entry(container, str(told["kind"]), parts, float(told["seconds"]))
     except CompiledModelError as error:
-        if isinstance(error.__cause__, OSError):  # e.g. another process just evicted it
+        if isinstance(error.__cause__, OSError):
             raise error.__cause__ from None
         raise _damaged(error) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -318,7 +317,7 @@ class Folder(NamedTuple):
             nbytes = file.seek(0, os.SEEK_END)
             if nbytes > self.max_bytes:
                 raise _TooMuchError
-            if hasattr(os, "fchmod"):  # files that others may write are not used
+            if hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), S_IMODE(os.fstat(file.fileno()).st_mode) & ~(S_IWGRP | S_IWOTH))
 
         try:

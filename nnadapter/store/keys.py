@@ -27,7 +27,6 @@ from nnadapter.process.resources import memoize, new_lock
 from nnadapter.store.folder import Key, KeyPart, text_part
 
 _MAKING = ("drivers", "ir", "kernels", "onnx")
-"""Packages of nnadapter whose code affects programs."""
 _SHOWN = 12
 
 
@@ -198,7 +197,7 @@ def _of_file(path: Path) -> Source:
     size, names, digest = _file(path, _named)
     beside = {}
     for name in sorted(names):
-        if not Path(name).is_absolute() and ".." not in Path(name).parts:  # others are refused
+        if not Path(name).is_absolute() and ".." not in Path(name).parts:
             beside[name] = _beside(path.parent / name)
     return _source(path.absolute(), digest, size, beside)
 
@@ -207,7 +206,7 @@ def _beside(path: Path) -> tuple[int, str]:
     """Return size and digest of an external data file; bytes in weights may look like names."""
     try:
         size, _, digest = _file(path, _no_names)
-    except (OSError, ValueError):  # a model that names it cannot be loaded either
+    except (OSError, ValueError):
         return 0, "not there"
     return size, digest
 
@@ -220,7 +219,7 @@ def _source(held: Any, digest: str, size: int, beside: dict[str, tuple[int, str]
 
 
 def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
-    if not S_ISREG(path.stat().st_mode):  # a pipe can be read only once
+    if not S_ISREG(path.stat().st_mode):
         raise UnkeyedError("it is no regular file")
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -270,7 +269,7 @@ def _no_names(data: bytes, before: int) -> Iterator[str]:
 def _named(data: bytes, before: int) -> Iterator[str]:
     """Yield external data names, each in the piece where the word `location` before it begins.
 
-    `find` of the word skips most bytes, unlike a regular expression.
+    `find` skips most bytes, unlike a regular expression.
     """
     at = data.find(_LOCATION, before)
     while 0 <= at < before + _PIECE_BYTES:
@@ -281,10 +280,7 @@ def _named(data: bytes, before: int) -> Iterator[str]:
 
 
 def _name_behind(data: bytes, at: int, begins: bytes) -> str:
-    """Return the name after the word; UnkeyedError unless the entry holds exactly this key and value.
-
-    For repeated or reordered fields, readers would take another value.
-    """
+    """Return the name after the word; UnkeyedError unless the entry holds exactly this key and value."""
     length = _LENGTH.match(data, at + len(_LOCATION))
     if begins == _USUAL and length is not None:
         (digits,) = length.groups()
@@ -361,7 +357,7 @@ def _of_devices(devices: Sequence[Selected]) -> Iterator[tuple[str, object]]:
     yield "devices", ", ".join(device.name for device in devices)
     for device in devices:
         yield f"named {device.name}", device.named
-        yield f"isolated {device.name}", device.limits is not None  # it has a calibration of its own
+        yield f"isolated {device.name}", device.limits is not None
         for name, value in device.options.items():
             yield f"{device.name}.{name}", value
 
