@@ -48,7 +48,7 @@ class Bindable(NamedTuple):
     say: Callable[[Step, BaseException, str], Incident]
     """Records a failure, by the fallback policy."""
     reference: Callable[[Mapping[str, int], Step], Substitute]
-    """Makes the substitute with which a step is compared, or raises."""
+    """Makes the substitute for comparison with a step, or raises."""
     checks: Mapping[int, Sequence[IndexCheck]] = {}
     make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
     """None without the model."""
@@ -69,7 +69,7 @@ class Binder:
         self._on_check = partial(bindable.reference, self._slots)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
-        """Values whose sizes are checked; released only at the end of the run."""
+        """Values with checked sizes; released only at the end of the run."""
         self._same: dict[int, Mapping[str, Any]] = {}
         known, made = bindable.constants, self._plan.produced_values
         self._constants = {

@@ -79,7 +79,7 @@ class PlannedBinding:
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         self._places: dict[str, str] = {}
-        """Memory in which values of each device stay; empty for host memory."""
+        """Memory for values that stay, by device; empty for host memory."""
         self.results: list[Any] = []
 
     def bind_input(self, name: str, value: Any) -> None:

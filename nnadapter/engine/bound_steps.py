@@ -36,7 +36,7 @@ class Residence:
 
     device: str
     saves: bool
-    """It saves a copy, whatever the caller binds."""
+    """True if it saves a copy, whatever the caller binds."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     slots: tuple[int, ...]
@@ -124,7 +124,7 @@ def residences(
     reads: Mapping[int, tuple[str, ...]],
     expected: Callable[[Sequence[str]], OutputCheck],
 ) -> dict[int, Residence]:
-    """Return the device-resident execution of each segment whose device is in `owning`."""
+    """Return the device-resident executions of segments on `owning` devices."""
     saving = saving_steps(plan, owning)
     readers = Counter(name for step in plan.steps for name in step.inputs)
     given_up = {name for name in plan.graph.inputs if readers[name] == 1} - set(plan.graph.outputs)
@@ -357,7 +357,7 @@ class BoundStep:
     """Records a failure, by the fallback policy."""
     make_room: Callable[[], bool]
     on_check: Callable[[Step], Substitute]
-    """Makes the substitute with which the step is compared, or raises."""
+    """Makes the substitute for comparison, or raises."""
     names: tuple[str, ...]
     lock: Lock
     """Guards `substitute`, `reference` and `failures`; shared by all bindings of a step."""

@@ -1,4 +1,4 @@
-"""Conditions by which inputs select branches, computed by ONNX Runtime and cached by the inputs' contents."""
+"""Conditions for selecting branches by inputs, computed by ONNX Runtime and cached by the inputs' contents."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Plans for models whose inputs select branches of `If`, and the selected model for reports.
+"""Plans for models with branches of `If` that inputs select, and the selected model for reports.
 
 A device without support for `If` takes no node inside of one. So each selection of branches is planned as a model of
-its own when a run first selects it. The original model serves selections without gain, contradictory ones, and those
-beyond the limit.
+its own when a run first selects it. The original model serves contradictory selections, selections without gain, and
+those beyond the limit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MOST_AHEAD = 4
 """Selections that are planned ahead of runs."""
 _MOST_LEFT = 256
 _MOST_IN_VAIN = 4
-"""Sets of shapes without gain after which a selection is abandoned."""
+"""Sets of shapes without gain until a selection is abandoned."""
 
 
 class NothingGainedError(NNAdapterError):

@@ -73,10 +73,10 @@ _ENDS = (
 
 
 class CachedPlanSource(FilePlanSource):
-    """Plans of a cache entry. For inputs that they do not serve, the model is planned. Thread-safe.
+    """Plans of a cache entry; the model is planned for inputs that they do not serve. Thread-safe.
 
-    `original_model_shapes` are shapes at which selections of branches run with plans that have all branches.
-    `plan_model` returns a source that plans the model, from the reason for it.
+    `original_model_shapes` are shapes for selections of branches that run with all branches. `plan_model` returns a
+    source that plans the model, from the reason for it.
     """
 
     recoverable = _ENDS
@@ -138,7 +138,7 @@ class UpperLayers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedSession:
-    """Session whose plans are cached."""
+    """Session with cached plans."""
 
     source: Source
     devices: tuple[Selected, ...]
@@ -247,7 +247,7 @@ class Found:
 
     hit: bool
     miss_reason: str = ""
-    """With the differing parts of the nearest entry's key."""
+    """Reason, with the differing parts of the nearest entry's key."""
     shapes: str = ""
 
 

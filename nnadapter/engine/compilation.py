@@ -83,7 +83,7 @@ class Built(NamedTuple):
     program_sharing_key: Likeness | None = None
     takes_sizes: bool = False
     twin: Hashable = None
-    """Segment whose program was cloned; None if it was compiled."""
+    """Segment with the cloned program; None if this one was compiled."""
 
 
 def program_sharing_key_of(device: str, part: Part) -> Likeness | None:
@@ -204,7 +204,7 @@ Compiles = Callable[[Sequence[int]], bool]
 _MOST_TRIES = 128
 _MOST_SECONDS = 30.0
 _HOPELESS = 6
-"""Tries after which at least a single atom must have compiled."""
+"""Number of tries by when at least a single atom must have compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +400,7 @@ def _is_invalid(partitioning: Partitioning, node: int) -> bool:
 def delegated(setting: Setting, plan: Plan, left: Step) -> dict[Atoms, Unsupported]:
     """Refuse all accelerated segments, because ONNX Runtime cannot load a remaining segment.
 
-    It may load a contradictory model but not its parts, whose types are known.
+    It may load a contradictory model but not its parts, since their types are known.
     """
     detail = f"ONNX Runtime does not load segment {left.segment}, which is left then"
     why = Unsupported(Reason.COMPILE_FAILED, detail)

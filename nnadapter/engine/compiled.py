@@ -98,7 +98,7 @@ class RunnablePlan:
     programs: SpecializedPrograms[Any] | None = None
     """Programs that a template shares with its specialized plans."""
     is_template: bool = False
-    """It never runs itself, only its specialized plans do."""
+    """True if it never runs itself, only its specialized plans."""
 
     @property
     def has_dynamic_shapes(self) -> bool:
@@ -138,7 +138,7 @@ class Compiled(RunnablePlan):
     partitioning: Partitioning
     compile_seconds: Mapping[int, float]
     bound_to: Mapping[int, int] = field(default_factory=dict)
-    """Segment -> segment whose program was cloned with other constants."""
+    """Segment -> segment with the cloned program."""
     timed: tuple[TimedPlacement, ...] = ()
     """Measured candidates: the chosen one, then fastest first."""
     chosen: str = ""
@@ -168,7 +168,7 @@ class Checks(Protocol):
         """Return True if the plan's results may be returned."""
 
     def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
-        """Compare every step of a run; return incidents of wrong steps, whose nodes were withdrawn.
+        """Compare every step of a run; return incidents of wrong steps, after withdrawing their nodes.
 
         A run with incidents is to be repeated. Raises AccuracyError if the policy forbids fallback.
         """

@@ -121,7 +121,7 @@ class Deadlines:
         register_after_fork(self)
 
     def watch(self, tell: Tell) -> float:
-        """Register a run, and return its deadline by `monotonic`, at which another thread calls `tell`."""
+        """Register a run, and return its deadline by `monotonic`; another thread then calls `tell`."""
         end = self._ends[tell] = time.monotonic() + self.seconds
         if not self._is_awake:
             self._wake()

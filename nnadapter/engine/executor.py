@@ -64,7 +64,7 @@ class Place(NamedTuple):
     dimensions: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int | None
-    """In the block; None for new memory, since the caller receives it."""
+    """Offset in the block; None for new memory, since the caller receives it."""
 
     def within(self, block: Array) -> Array | None:
         if self.offset is None:
@@ -205,7 +205,7 @@ def _apart(result: Any, block: Array) -> Any:
 
 
 class OneRun(NamedTuple):
-    """State of a run whose steps may overlap. Serial runs pass it as arguments, to save making it."""
+    """State of a run with overlapping steps. Serial runs pass it as arguments, to save making it."""
 
     values: list[Any]
     made: list[Transfer] | None
@@ -437,7 +437,7 @@ class Ahead(Protocol):
 
 
 class CompiledPlan:
-    """Plan whose segments are compiled."""
+    """Plan with compiled segments."""
 
     def __init__(
         self,
@@ -467,7 +467,7 @@ class CompiledPlan:
         self.note = ""
         """Reason why the plan was abandoned."""
         self.transfers: tuple[Transfer, ...] | None = None
-        """Of the last run; None if no value could be device-resident."""
+        """Transfers of the last run; None if no value could be device-resident."""
         self._stays = any(bound.residence is not None and bound.residence.saves for bound in self.steps)
         self._make_whole = whole
         self._new_transfers = new_transfers
@@ -636,7 +636,6 @@ class CompiledPlan:
         return Holding(sum(holding.own_bytes for holding in holdings), shared)
 
     def close(self) -> None:
-        """Free every program after steps in flight are done."""
         close_all([*([self._ahead] if self._ahead is not None else []), *self._pools()])
 
     def close_fallback(self) -> None:

@@ -179,7 +179,7 @@ def refuse_fallback(partitioning: Partitioning) -> None:
 
 
 def note_unanswered(partitioning: Partitioning, incidents: Incidents) -> None:
-    """Record an incident for each accelerator whose driver failed when asked about nodes."""
+    """Record an incident for each accelerator with driver failures when asked about nodes."""
     plan = partitioning.plan
     for device in partitioning.setting.accelerators & plan.verdicts.keys():
         failed = {
@@ -217,7 +217,7 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
     """Warn of named devices that took no node, if the policy is `warn`.
 
-    Devices whose nodes were all taken by devices before them are not reported.
+    Devices are not reported if devices before them took all their nodes.
     """
     plan, setting = partitioning.plan, partitioning.setting
     used = {step.device for step in plan.steps}

@@ -505,7 +505,7 @@ class Loader:
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
-    """Return the overlap of steps; threaded only as the file records, whose costs hold for its devices."""
+    """Return the overlap of steps; threaded only as the file records, since costs are not known here."""
     enqueued = enqueued_of(plan, streaming)
     is_as_kept = all(
         step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)

@@ -105,7 +105,6 @@ class FilePlanSource(PlanSource[FilePlan]):
             return (self.take(use, shapes) if truths is None else self._taken(use, shapes, truths)) is not None
 
     def observed(self, last_shapes: InputShapes | None) -> KeptReport:
-        """Return the stored report of the plan used last, with observations of its runs here."""
         from nnadapter.engine.observed import KeptReport
 
         newest, opened = self.plans.newest, self._open_devices.opened

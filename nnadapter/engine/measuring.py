@@ -108,7 +108,6 @@ class PastChoices:
         forget(self.key(judgment))
 
     def key(self, judgment: Judgment) -> str:
-        """Return the key: model contents, devices with versions and options, shapes, rules, machine and threads."""
         devices = [
             MeasuredDevice(name=device.name, version=driver_version(device.name), options=device.options)
             for device in self._setting.devices

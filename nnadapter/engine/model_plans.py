@@ -58,7 +58,7 @@ _MOST_CHECKED = 256
 _MOST_UNSERVED = 256
 _MOST_REASONS = 3
 _MOST_IN_VAIN = 4
-"""Consecutive plans that served no other shapes, after which new ones are tried seldom."""
+"""Consecutive plans without service for other shapes, until new ones are tried seldom."""
 
 
 class ModelDynamicPlan(DynamicPlan):
@@ -106,7 +106,7 @@ class ModelDynamicPlan(DynamicPlan):
 class ModelDynamicPlans(DynamicPlans[Compiled]):
     """Dynamic plans of a model. Thread-safe.
 
-    `planned_at` returns shapes with static plans, whose verdicts `make` reuses. The least recently used plan is dropped
+    `planned_at` returns shapes with static plans; `make` reuses their verdicts. The least recently used plan is dropped
     first.
     """
 
@@ -132,7 +132,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self.needs_elements = False in takes_ir
         """A device takes ONNX: empty tensors need plans of their own, except in an empty cache."""
         self._is_made_with_elements = takes_ir == {False}
-        """No device takes IR, whose guards cover empty tensors: make plans at non-empty shapes."""
+        """Make plans at non-empty shapes, since only guards of IR devices cover empty tensors."""
         self._reasons: list[str] = []
         self._in_vain = 0
         self._wanted = 0
@@ -190,7 +190,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     @property
     def kept(self) -> tuple[Compiled, ...]:
-        """Plans and templates that a file can hold, in the order in which they were made."""
+        """Plans and templates that a file can hold, in order of creation."""
         cached = [*self._plans.kept, *self._templates.kept]
         # a file has no model to check indices that are computed from shapes
         savable = [plan for plan in cached if plan.shapes is not None and plan.shapes.holds_indices is None]
@@ -497,7 +497,7 @@ class ModelPlans:
     def _planned(self, work: Callable[[Planner], _Made]) -> _Made:
         """Call `work` with the planner; on failure, call it again for the model with its branches.
 
-        ONNX Runtime loads an `If` whose branches contradict each other, but not the selected branch by itself.
+        ONNX Runtime loads an `If` with contradictory branches, but not the selected branch by itself.
         """
         planner = self.planner
         try:

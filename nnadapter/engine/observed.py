@@ -39,7 +39,7 @@ class Observed:
     timed: tuple[TimedPlacement, ...] = ()
     model: str = ""
     transfers: tuple[Transfer, ...] | None = None
-    """Of the last run; None if no value could be device-resident."""
+    """Transfers of the last run; None if no value could be device-resident."""
     chosen: str = ""
     incidents: Incidents | None = None
 
@@ -52,12 +52,12 @@ class KeptReport:
     seconds: Mapping[int, float] = field(default_factory=dict)
     failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """In addition to the report's."""
+    """Notes in addition to the report's."""
     plans: PlanCounts | None = None
     transfers: tuple[Transfer, ...] | None = None
     isolated: tuple[str, ...] | None = None
     cached: Mapping[int, bool] | None = None
-    """By segment; None if the plan is not from the session's cache."""
+    """Cached programs by segment; None if the plan is not from the session's cache."""
     incidents: Incidents | None = None
 
 

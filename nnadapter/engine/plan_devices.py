@@ -154,7 +154,7 @@ class PlanDevices:
     threading: Mapping[str, Threading]
     trace: Trace
     raw: frozenset[str] = frozenset()
-    """Devices whose native code gets the addresses of inputs."""
+    """Devices that pass addresses of inputs to native code."""
     rests: bool = True
     """Pause devices that keep failing; the policy allows fallback."""
     make_room: Callable[[], bool] = evict_nothing

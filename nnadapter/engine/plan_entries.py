@@ -1,4 +1,4 @@
-"""Cache entries of plans, whose programs are in the entries of their segments.
+"""Cache entries of plans; their programs are in the entries of their segments.
 
 The last part of an entry, `links`, lists all parts in JSON: own parts by number, others by the name of their entry,
 with length and SHA-256.

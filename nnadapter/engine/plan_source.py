@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Shape of each input; None for a value without a shape."""
 OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
-"""Input shapes at which the model runs with all branches, by condition values; None for all shapes."""
+"""Input shapes that run with all branches, by condition values; None for all shapes."""
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "Kept | None"], RunResult | None]
@@ -44,7 +44,7 @@ class PlanSource(ABC, Generic[PlanT]):
     """
 
     recoverable: tuple[type[Exception], ...] = ()
-    """Errors of a run after which `successor` runs the model."""
+    """Errors of a run that `successor` recovers from."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PlanSource(ABC, Generic[PlanT]):
 
     @abstractmethod
     def prepare(self, shapes: Shapes) -> None:
-        """Make or load the plans for these input shapes."""
+        pass
 
     @abstractmethod
     def observed(self, last_shapes: InputShapes | None) -> Observed | KeptReport:

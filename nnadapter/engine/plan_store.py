@@ -147,7 +147,7 @@ class Lease(Generic[Kept]):
 
     def __init__(self, *, came_back: bool = False) -> None:
         self.came_back = came_back
-        """It was evicted recently and is made again."""
+        """True if it was evicted recently and is made again."""
         self.again = 0
         """Uses after the first; may be too low, since threads count without a lock."""
         self.told = _IN_USE
@@ -171,7 +171,7 @@ class PlanCache(Generic[Kept]):
         self._limit_bytes = limit_bytes
         self._leases: OrderedDict[Hashable, Lease[Kept]] = OrderedDict()
         self._unmade: dict[Lease[Kept], Hashable] = {}
-        """Keys of plans that are being made, or whose making failed."""
+        """Keys of plans that are being made or could not be made."""
         self._memory = PlanMemory()
         self._lock = new_lock()
         self.users: dict[object, Lease[Kept]] = {}

@@ -26,7 +26,7 @@ class Provenance(NamedTuple):
 
     steps: tuple[StepRun, ...]
     transfers: tuple[Transfer, ...] = ()
-    """Of device-resident values only."""
+    """Transfers of device-resident values."""
 
     @property
     def seconds(self) -> float:

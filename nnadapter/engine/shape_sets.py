@@ -65,7 +65,7 @@ class ShapeSet:
     limits: Bounds | ProbedBounds | None
     """For engines with unknown guards; None for all sizes."""
     vicinity: Bounds | None = None
-    """Sizes near those at which costs were compared; None for all sizes."""
+    """Sizes near the compared ones; None for all sizes."""
     holds_indices: Callable[[Shapes], bool] | None = None
     """Checks indices that are computed from shapes; None if all are in range."""
 

@@ -1,8 +1,8 @@
 """Specialization of a plan for concrete sizes, for devices that compile static shapes.
 
 Judging, converting and cutting happen once, with symbolic sizes. For new sizes, symbolic values become constants, and
-the device admits and compiles each segment. Sizes at which a segment is the same share its program, and so do segments
-that differ only in names, such as equal layers.
+the device admits and compiles each segment. Sizes share the program of a segment if it is the same. So do segments that
+differ only in names, such as equal layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs and streams whose computations are recorded as trace events.
+"""Programs and streams with computations that are recorded as trace events.
 
 For streams, an event is recorded before and after each step; a thread per stream waits for them and reads the clock,
 unless the driver reports the times.
@@ -150,7 +150,7 @@ def traced_run(trace: Trace, device: str, run: _Run, profile: SessionProfile | N
 
 
 def traced_pools(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
-    """Return a factory of execution pools whose computations are recorded.
+    """Return a factory of execution pools that record their computations.
 
     Pools of serial devices wait for the device lock themselves, to record the wait.
     """
@@ -359,7 +359,6 @@ class HostTracing:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Record the loading of the model in a block, with ONNX Runtime's profiling enabled."""
         from nnadapter.drivers.onnxruntime.sessions import options_lock, profiling
 
         with (

@@ -54,9 +54,9 @@ class Load:
 
     wall_seconds: float = field(default_factory=time.perf_counter)
     own_seconds: float = field(default_factory=lambda: own_seconds())
-    """Of this process and its workers."""
+    """Processor time of this process and its workers."""
     total_seconds: float | None = field(default_factory=lambda: _busy_seconds())
-    """Of all processes; None if unknown."""
+    """Processor time of all processes; None if unknown."""
 
 
 def is_crowded(start_load: Load, end_load: Load, processors: int, may_use: int) -> bool:

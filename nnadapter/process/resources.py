@@ -200,12 +200,10 @@ class Cache(Generic[Key, Value]):
             return self._kept.pop(key, None)
 
     def values(self) -> tuple[Value, ...]:
-        """Return the values, least recently used first."""
         with self._lock:
             return tuple(self._kept.values())
 
     def keys(self) -> tuple[Key, ...]:
-        """Return the keys, least recently used first."""
         with self._lock:
             return tuple(self._kept)
 

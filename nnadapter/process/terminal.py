@@ -76,7 +76,7 @@ class _Received:
         self.first: int | None = None
         self.time = 0.0
         self.is_pending = False
-        """To be raised again: it arrived in a finalizer, or during the import of an extension."""
+        """True until raised again: it arrived in a finalizer, or during the import of an extension."""
         self.is_reported = False
 
 

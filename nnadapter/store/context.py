@@ -40,7 +40,7 @@ _MOST_KNOWN = 1 << 16
 
 _by_place: Cache[Hashable, bytes] = Cache("digests of weights", _MOST_KNOWN)
 _by_array: dict[int, tuple[weakref.ref[Array], bytes]] = {}
-"""By identity while the array lives; see `ir.derived` on the dictionary and `pop`."""
+"""Digests by identity while the array lives; see `ir.derived` on the dictionary and `pop`."""
 
 
 def digest_of(constants: Sequence[Contents], *, anew: bool = False) -> str:
@@ -374,7 +374,7 @@ class CachedContext(Context):
         self._entries: WeakKeyDictionary[Program, Key] = WeakKeyDictionary()
         self._last: tuple[object, Canonical] | None = None
         self._was_spared = False
-        """The driver was not asked a question whose cached answer is used."""
+        """A cached answer was used, so the driver was not asked."""
 
     def outcome(self, program: Program) -> Outcome | None:
         return self._outcomes.get(program)

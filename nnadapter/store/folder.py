@@ -65,7 +65,7 @@ class Key(NamedTuple):
 
 
 def text_part(words: Mapping[str, object]) -> KeyPart:
-    """Return a key part whose digest covers these words."""
+    """Return a key part with a digest of these words."""
     texts = {name: str(value) for name, value in words.items()}
     return KeyPart(sha256(repr(sorted(texts.items())).encode()).hexdigest(), texts)
 
@@ -91,7 +91,7 @@ def nearest(key: Key, names: Sequence[str]) -> str | None:
 
 
 def differences(key: Key, other: Mapping[str, KeyPart]) -> tuple[str, ...]:
-    """Return the parts in which a key differs from an entry's, as text."""
+    """Return the parts that differ between a key and an entry, as text."""
     return tuple(
         _difference(name, other[name], key.parts[name])
         for name in PARTS
@@ -123,7 +123,7 @@ class Outcome:
 
     is_hit: bool
     miss_reason: str = ""
-    """With the differing parts of the key, and why it is not stored; empty for a hit."""
+    """Reason, with the differing parts of the key, and why it is not stored; empty for a hit."""
 
 
 def warn_once(message: str) -> None:
@@ -273,7 +273,6 @@ class Folder(NamedTuple):
     max_bytes: int
 
     def has(self, key: Key) -> bool:
-        """Return True if a key has an entry, usable or not."""
         return self._of(key).exists()
 
     def find(self, key: Key) -> Entry | Miss:
