@@ -3,8 +3,7 @@
     python examples/custom_kernel.py
 
 fake_npu supports all of the adapter IR, but nothing of ai.onnx.ml. Without kernels, Normalizer would run on the CPU,
-and no
-device could run acme.audio's Companding.
+and no device could run acme.audio's Companding.
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
     python examples/generate.py [-d DEVICE] [--file FILE] [--tokens N] [--layers N] [--width N] [--prompt TEXT]
 
 The model is built here with seeded random weights, so its text is meaningless. Each step takes one token and the keys
-and
-values of all earlier tokens, which the previous step left on the device. Both sessions share the loop: an OrtValue may
-be
-on any device.
+and values of all earlier tokens, which the previous step left on the device. Both sessions share the loop: an OrtValue
+may be on any device.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
     pip install '.[paddle]' && python examples/paddle_ocr.py [-d DEVICE] [--text 20260131] [--in-paddle]
 
 The network is small and untrained: the filters of a convolution are the digits. It returns a probability of each digit,
-or
-of none, for every column, as networks for CTC do. Paddle saves it, in a separate process, for lines of any width. With
-`--in-paddle` the same script runs in Paddle.
+or of none, for every column, as networks for CTC do. Paddle saves it, in a separate process, for lines of any width.
+With `--in-paddle` the same script runs in Paddle.
 """
 
 from __future__ import annotations

@@ -4,14 +4,11 @@
     python examples/read_text.py --device-of cls=qnn --check
 
 RapidOCR imports onnxruntime and creates sessions. Here `nna.ort` replaces that module, so nodes that the device
-supports run
-there, and the others on ONNX Runtime. Then the same inputs run through ONNX Runtime alone, to compare results and
-times.
-With `--check`, plain ONNX Runtime reads all images first; if any text differs, the exit code is 1.
+supports run there, and the others on ONNX Runtime. Then the same inputs run through ONNX Runtime alone, to compare
+results and times. With `--check`, plain ONNX Runtime reads all images first; if any text differs, the exit code is 1.
 
 `fake_npu` is a reference device in numpy, written for readability. It is slower than ONNX Runtime, which is compiled
-for the
-processor.
+for the processor.
 """
 
 from __future__ import annotations

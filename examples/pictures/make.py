@@ -3,8 +3,7 @@
     python examples/pictures/make.py [--font FONT] [-o DIR]
 
 The letters are Pillow's scalable font. It has no Chinese characters, so `bilingual.png` is drawn only if `--font` names
-a
-font file that has them.
+a font file that has them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Packages of new drivers and of Paddle plug-ins, written from templates.
+"""Packages of new drivers and of Paddle plug-ins, from templates.
 
-A template is a file in `templates/PART/` with the suffix `.template`. File names and contents may contain `$name`
-(device
-and package), `$title` (the same with spaces), `$Class`, and other words of a part. A folder `package` is renamed to the
-package. C++ sources are copied unchanged.
+File names and contents of `templates/PART/*.template` may contain `$name`, `$title` and `$Class`. A folder `package`
+gets the name of the package. C++ sources are copied.
 """
 
 from __future__ import annotations
@@ -77,12 +75,12 @@ def _write(source: Traversable, target: Path, words: Mapping[str, str]) -> None:
 
 
 def write_plug_in(name: str, folder: Path) -> tuple[Path, ...]:
-    """Write a package with Paddle's plug-in for a C driver into a new folder, atomically; return its files in order.
+    """Write a package with Paddle's plug-in for a C driver into a new folder, atomically; return its files.
 
     Raises:
         DeviceNotFoundError: there is no driver `name`.
-        DeviceUnavailableError: the driver cannot be loaded.
-        InvalidOptionError: the driver is not in C, or the folder exists or cannot be written.
+        DeviceUnavailableError: it cannot be loaded.
+        InvalidOptionError: it is not in C, or the folder exists or cannot be written.
     """
     library = library_path(name)
     if library is None:
@@ -122,17 +120,16 @@ example (float[2, 3] x) => (float[2, 3] y) {
 
 
 def write_driver(name: str, folder: Path, language: str = "python", *, paddle: bool = False) -> tuple[Path, ...]:
-    """Write a driver package for a device into a new folder, atomically; return its files in order.
+    """Write a driver package into a new folder, atomically; return its files in order.
 
     Args:
         name: name of the device and the package.
         folder: must not exist.
         language: one of `LANGUAGES`.
-        paddle: also write Paddle's plug-in, into its subfolder `paddle`.
+        paddle: also write Paddle's plug-in, into `paddle`.
 
     Raises:
-        InvalidOptionError: `name` or `language` is invalid, the name is taken, Paddle does not support the language, or
-            the folder cannot be written.
+        InvalidOptionError: an argument is invalid, or the folder cannot be written.
     """
     _check_name(name)
     if language not in LANGUAGES:

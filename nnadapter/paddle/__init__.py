@@ -1,9 +1,8 @@
-"""Paddle's predictor API over sessions: a deployment script changes one import. See docs/paddle.md.
+"""Paddle's predictor API over sessions; a deployment script changes one import. See docs/paddle.md.
 
     from nnadapter import paddle as paddle_infer   # was: import paddle.inference as paddle_infer
 
-Inside this package, `paddle` is not Paddle. Only the process that converts models imports that
-(`nnadapter.paddle.worker`). Public names are imported lazily.
+Inside this package, `paddle` is not Paddle, which only `nnadapter.paddle.worker` imports.
 """
 
 from __future__ import annotations

@@ -65,7 +65,6 @@ _BYTES: Mapping[DataType, int] = MappingProxyType(
 )
 
 _DECLARED: Mapping[str, str] = MappingProxyType({"float": "float32", "double": "float64"})
-"""ONNX Runtime's type names that differ from numpy's."""
 
 
 def dtype_of(declared: str) -> str:
@@ -178,7 +177,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "to_native_config": "there is no native predictor",
     }
 )
-"""Setter that is an error, because ignoring it would change results or devices -> the reason."""
+"""Setter that raises, because results or devices would differ -> the reason."""
 
 ANSWERS: Mapping[str, object] = MappingProxyType(
     {
@@ -220,11 +219,11 @@ _PathLike = str | os.PathLike[str]
 class Config:
     """Configuration of a predictor. Source: paddle.inference.Config.
 
-    Paddle's other setters and getters exist too: see `IGNORED`, `REFUSED` and `ANSWERS` in `nnadapter.paddle.config`.
+    Paddle's other setters and getters are in `IGNORED`, `REFUSED` and `ANSWERS` of `nnadapter.paddle.config`.
 
     Args:
-        model: structure file (`inference.json`, `inference.pdmodel`), folder of the model, or a Config to copy.
-        parameters: parameter file (`inference.pdiparams`); after a folder, the stem of the model's files.
+        model: structure file, folder of the model, or a Config to copy.
+        parameters: parameter file; after a folder, the stem of the model's files.
     """
 
     Precision = PrecisionType
@@ -280,7 +279,7 @@ class Config:
         Args:
             device_type: name, as in `nnadapter devices`.
             device_id: index among devices of that name.
-            precision_mode: ignored; precision is a device option, see `set_devices`.
+            precision_mode: ignored; see `set_devices`.
         """
         self._custom = (device_type, device_id)
 
@@ -290,7 +289,7 @@ class Config:
         device_id: int = 0,
         precision_mode: PrecisionType = PrecisionType.Float32,
     ) -> None:
-        """Run on a GPU by ONNX Runtime (`ort:CUDA`); creating a predictor raises if there is none."""
+        """Run on a GPU by ONNX Runtime; without one, creating a predictor raises."""
         self._gpu = device_id
 
     def disable_gpu(self) -> None:

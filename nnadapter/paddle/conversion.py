@@ -1,8 +1,6 @@
 """Conversion of Paddle models to ONNX in a child process (`worker.py`), and the cache of converted models.
 
-The child works in a temporary folder with plain file names, because Paddle's C++ does not accept all paths. Its output
-is
-captured, and quoted if it fails.
+The child works in a temporary folder, because Paddle's C++ does not accept all paths.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ _LOWEST: Mapping[str, tuple[int, int]] = MappingProxyType({"paddle": (3, 0), "pa
 
 _EXTRA = "run: pip install 'nnadapter[paddle]'"
 _WITHOUT_DEPENDENCIES = "run: pip install 'paddlepaddle>=3.0' && pip install --no-deps 'paddle2onnx>=2.0.1'"
-"""For Python 3.12: paddle2onnx requires an onnxoptimizer without a wheel there; nnadapter does not need it."""
+"""For Python 3.12, without the onnxoptimizer that paddle2onnx requires: it has no wheel."""
 _OTHER_PYTHON = (
     "paddle2onnx 2.1 and earlier have no wheel for Python 3.13 and later; run the model with Python 3.11 or 3.12, or "
     "compile it there (`nnadapter compile`) and open the compiled file here"
@@ -53,10 +51,10 @@ _OTHER_PYTHON = (
 
 
 def require_paddle(feature: str) -> Mapping[str, str]:
-    """Return the versions of Paddle and paddle2onnx by module; `?` if unknown.
+    """Return versions by module, `?` if unknown.
 
     Raises:
-        MissingExtraError: one is missing or too old; the message names `feature`.
+        MissingExtraError: Paddle or paddle2onnx is missing or too old.
     """
     versions = {module: _version(packages) for module, packages in PACKAGES.items()}
     for module, version in versions.items():
@@ -101,7 +99,7 @@ _REASONS = (
 )
 """Patterns of the converter's error lines, the most specific first."""
 _NO_MODEL = "The exported ONNX model is invalid"
-"""Message after which the converter still writes the model."""
+"""Message of the converter, which still writes the model."""
 _ABORTED = "Due to the unsupported operators"
 _QUOTED = 300
 _NEXT = "save the model again, or convert it elsewhere and give the ONNX model"
@@ -116,7 +114,7 @@ def convert(files: PaddleFiles) -> bytes:
     """Convert a Paddle model to ONNX; warn if the result may be wrong.
 
     Raises:
-        InvalidModelError: it cannot be converted; the message names the unsupported operations or the cause.
+        InvalidModelError: it cannot be converted.
         ModelFileError: the disk is full.
     """
     label = f"Paddle model {str(files.structure)!r}"
@@ -152,7 +150,6 @@ def convert(files: PaddleFiles) -> bytes:
 
 
 def _place(path: Path, target: Path) -> None:
-    """Link or copy a file."""
     try:
         target.symlink_to(path.absolute())
     except (OSError, NotImplementedError):  # needs a privilege on Windows
@@ -160,7 +157,7 @@ def _place(path: Path, target: Path) -> None:
 
 
 def _run(folder: Path, label: str) -> tuple[int, str]:
-    """Return the exit code of the child process and the end of its output."""
+    """Return the child's exit code and last output."""
     environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     path = [entry for entry in sys.path if isinstance(entry, str)]
     with tempfile.TemporaryFile() as log_file:
@@ -190,7 +187,6 @@ def _run(folder: Path, label: str) -> tuple[int, str]:
 
 
 def _read_worker_facts(folder: Path) -> Mapping[str, Any]:
-    """Return the facts that the child wrote; empty if there are none."""
     try:
         report = json.loads((folder / "told.json").read_bytes())
     except (OSError, ValueError):
@@ -223,11 +219,10 @@ def _shortened(text: object) -> str:
 
 
 KIND = "onnx"
-"""Kind of cache entries for converted models."""
 _REVISION = 4
 """Increased whenever `repair` or `worker` change converted models or refuse more."""
 _converting = new_lock()
-"""Serializes conversions: a second request for a model finds it in the cache."""
+"""Serializes conversions, so that a second request finds the cached model."""
 
 
 def as_onnx(
@@ -235,11 +230,7 @@ def as_onnx(
     options: Options | Mapping[str, Any] | None = None,
     parameters: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Convert Paddle models and PyTorch modules to ONNX; return other sources unchanged.
-
-    Raises:
-        NNAdapterError: as `onnx_of` and `nnadapter.torch.modules.model_of`.
-    """
+    """Convert Paddle models and PyTorch modules to ONNX; return other sources unchanged."""
     kind = kind_of(source)
     if kind is SourceKind.PADDLE:
         assert isinstance(source, (str, os.PathLike)), "nothing else is"
@@ -256,12 +247,12 @@ def onnx_of(
     options: Options | Mapping[str, Any] | None = None,
     parameters: str | os.PathLike[str] | None = None,
 ) -> bytes:
-    """Convert a Paddle model, or read it from the cache; return the ONNX file's contents.
+    """Convert a Paddle model, or read it from the cache.
 
     Args:
         path: a file or folder of the model.
-        options: `cache_dir` selects the cache folder; False disables the cache.
-        parameters: the parameter file, unless it is next to the structure with the same stem.
+        options: `cache_dir` selects the cache folder.
+        parameters: the parameter file, unless it is next to the structure.
 
     Raises:
         MissingExtraError: Paddle or paddle2onnx is missing.
@@ -314,7 +305,6 @@ def _key(files: PaddleFiles, versions: Mapping[str, str]) -> Key:
 
 
 def _part(path: Path, words: Mapping[str, str]) -> KeyPart:
-    """Return a key part for a file's contents."""
     try:
         with path.open("rb") as file:
             return KeyPart(file_digest(file, "sha256").hexdigest(), {**words, "bytes": str(path.stat().st_size)})

@@ -18,7 +18,6 @@ _MAGIC = b'"magic":"pir"'
 _MAGIC_WITHIN = 256
 """Leading bytes of a Paddle 3 structure that contain the magic."""
 _HAS_PARAMETERS = b'{"#":"p",'
-"""Start of a parameter operation in a structure."""
 _USUAL = ("inference", "model", "__model__")
 """Stems that Paddle's tools write, in order of preference."""
 _OLD_PARAMETERS = ("__params__", "params")
@@ -39,11 +38,7 @@ class PaddleFiles:
 
 
 def files_of(path: Path, parameters: Path | None = None) -> PaddleFiles:
-    """Find the files of the model at a path.
-
-    Args:
-        path: a folder with one model, its structure file, or its parameter file.
-        parameters: the parameter file; searched for next to the structure if None.
+    """Find the files of the model at a path: a folder, its structure file, or its parameter file.
 
     Raises:
         ModelFileError: a file is missing or unreadable, or a folder has no model or several.
@@ -64,11 +59,7 @@ def files_of(path: Path, parameters: Path | None = None) -> PaddleFiles:
 
 
 def structures_in(folder: Path) -> Mapping[str, Path]:
-    """Return the structure files of models in a folder, by stem.
-
-    Raises:
-        ModelFileError: the folder cannot be read.
-    """
+    """Return the structure files in a folder by stem. Raises ModelFileError."""
     try:
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     except OSError as error:
@@ -82,7 +73,6 @@ def structures_in(folder: Path) -> Mapping[str, Path]:
 
 
 def _structure_in(folder: Path) -> Path:
-    """Return the only structure in a folder, or the one with a usual name."""
     stems = structures_in(folder)
     for usual in _USUAL:
         if usual in stems:
@@ -101,7 +91,6 @@ def _structure_in(folder: Path) -> Path:
 
 
 def _structure_of(path: Path) -> Path:
-    """Return the structure for a path, which may name the parameter file next to it."""
     if path.suffix != ".pdiparams":
         return path
     for suffix in (".json", ".pdmodel"):
@@ -138,11 +127,7 @@ def _check_file(path: Path, label: str, most: int) -> None:
 
 
 def _looked_at(structure: Path) -> bool:
-    """Return True if a structure needs parameters.
-
-    Raises:
-        InvalidModelError: the file is not a structure.
-    """
+    """Return True if a structure needs parameters. Raises InvalidModelError."""
     if structure.suffix != ".json":
         return True
     if not _is_structure(structure):
@@ -171,11 +156,7 @@ _TYPE, _SIZE = 0x08, 0x10
 
 
 def check_whole(path: Path) -> None:
-    """Check that a parameter file consists of complete tensors, as Paddle writes them.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Raise ValueError unless a parameter file consists of complete tensors."""
     size = path.stat().st_size
     with path.open("rb") as file:
         while file.tell() < size:
@@ -214,7 +195,6 @@ def _bytes_of_next(file: BinaryIO) -> int:
 
 
 def _numbers(contents: bytes) -> Iterator[int]:
-    """Yield the varints in some bytes."""
     value, shift = 0, 0
     for byte in contents:
         value |= (byte & 0x7F) << shift

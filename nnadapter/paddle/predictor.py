@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Tensor:
-    """Handle of one input or output of a predictor. Source: paddle.inference.Tensor.
+    """Handle of an input or output. Source: paddle.inference.Tensor.
 
     Args:
         name: name of the input or output.
-        dtype: numpy name of the type that the model declares.
-        get: returns the value of an output, None before a run; None for an input.
+        dtype: declared type, as in numpy.
+        get: returns the value of an output; None for an input.
     """
 
     def __init__(self, name: str, dtype: str, get: Callable[[], Array | None] | None = None) -> None:
@@ -44,7 +44,7 @@ class Tensor:
         return self._name
 
     def reshape(self, shape: Sequence[int] | int) -> None:
-        """Set the shape of an input. The value is truncated to it, as in Paddle; None if it has too few elements."""
+        """Set the shape of an input, and truncate its value, as Paddle does; None if it has too few elements."""
         self._refuse_output("reshape")
         self._shape = [shape] if isinstance(shape, int) else [int(size) for size in shape]
         size = prod(self._shape)
@@ -52,13 +52,13 @@ class Tensor:
         self._value = None if value is None or value.size < size else value.reshape(-1)[:size].reshape(self._shape)
 
     def copy_from_cpu(self, data: Array | Sequence[str]) -> None:
-        """Copy an array, or a list of strings, into an input, and set its shape."""
+        """Copy an array or a list of strings into an input, with its shape."""
         self._refuse_output("copy_from_cpu")
         self._value = np.array(_array(data, "copy_from_cpu"), order="C")
         self._shape = list(self._value.shape)
 
     def share_external_data(self, data: Any) -> None:
-        """Use an array, or a tensor that numpy can read, as the input's value without a copy."""
+        """Use an array, or a tensor that numpy can read, without a copy."""
         self._refuse_output("share_external_data")
         self._value = np.asarray(data)
         self._shape = list(self._value.shape)
@@ -113,12 +113,12 @@ def _array(data: Any, method: str) -> Array:
 
 
 class Predictor:
-    """Model with handles for its inputs and outputs. Source: paddle.inference.Predictor.
+    """Model with handles for inputs and outputs. Source: paddle.inference.Predictor.
 
-    Not thread-safe; `clone` returns a predictor for another thread that shares the compiled model.
+    Not thread-safe; `clone` it for another thread, which shares the compiled model.
 
     Args:
-        session: session of the model; see `create_predictor`.
+        session: see `create_predictor`.
     """
 
     def __init__(self, session: InferenceSession) -> None:
@@ -148,16 +148,16 @@ class Predictor:
         return _of(self._outputs, name, "output")
 
     def run(self, inputs: Sequence[Any] | None = None) -> list[Array] | None:
-        """Run on the values of the input handles, or on arrays.
+        """Run on the input handles, or on arrays.
 
         Args:
-            inputs: an array, or a tensor that numpy can read, for every input in order.
+            inputs: an array for every input in order, or tensors that numpy can read.
 
         Returns:
-            None; results are in the output handles. With `inputs`, an array for every output in order.
+            None, with results in the output handles; with `inputs`, an array for every output.
 
         Raises:
-            InvalidInputError: an input has no value, or one that does not fit the model.
+            InvalidInputError: an input has no value, or does not fit the model.
             ExecutionError: a device failed and fallback is forbidden.
         """
         if inputs is None:
@@ -190,7 +190,7 @@ class Predictor:
 
 
 def create_predictor(config: Config) -> Predictor:
-    """Create a predictor for the model and devices in `config`. Source: paddle.inference.create_predictor.
+    """Create a predictor. Source: paddle.inference.create_predictor.
 
     Raises:
         InvalidOptionError: `config` has no model.
@@ -204,7 +204,6 @@ def create_predictor(config: Config) -> Predictor:
 
 
 def _session_options(threads: int | None) -> onnxruntime.SessionOptions | None:
-    """Return ONNX Runtime options, or None for the defaults."""
     if threads is None:
         return None
     from nnadapter.process.real_onnxruntime import onnxruntime

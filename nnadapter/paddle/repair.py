@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 _DIALECT = "1."
 """Prefix of Paddle's operations. Containers, control flow and parameters have others."""
 _NOT_CONVERTED = frozenset({"data", "feed", "fetch", "shadow_output", "if", "while", "has_elements", "select_input"})
-"""Operations for inputs, outputs and control flow, which the converter does not list."""
+"""Operations that the converter supports but does not list."""
 _DRAWING = frozenset({"bernoulli", "dropout", "gaussian", "multinomial", "poisson", "randint", "uniform"})
-"""Operations with random results."""
 _OLD_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "add": "elementwise_add",
@@ -94,13 +93,12 @@ _DTYPES: Mapping[str, str] = MappingProxyType({"0.t_f16": "float16", "0.t_f32": 
 """Element types in structures -> names in attributes."""
 _CUBE, _FACTOR = 0.044715, 2 * sqrt(2 / pi)
 _LINEAR = 20.0
-"""Default threshold of softplus; above it, softplus equals its input in any data type."""
+"""Default threshold; above it, softplus equals its input."""
 _CHANNELS_FIRST: Mapping[str, str] = MappingProxyType({"NDHWC": "NCDHW", "NHWC": "NCHW", "NLC": "NCL", "NWC": "NCW"})
 _LAYOUTS_TAKEN = frozenset({"1.pad3d"})
 """Operations that the converter accepts with channels last."""
 _TENSOR = "0.t_dtensor"
 _NO_VALUE = 0
-"""Number of an omitted input."""
 
 
 def expand(program: Any) -> bool:
@@ -120,7 +118,6 @@ def expand(program: Any) -> bool:
 
 
 def _numbers(program: Any) -> Iterator[int]:
-    """Yield the number of every value in a structure."""
     pending = [program]
     while pending:
         item = pending.pop()
@@ -133,7 +130,6 @@ def _numbers(program: Any) -> Iterator[int]:
 
 
 def _blocks(regions: Sequence[Any]) -> Iterator[Any]:
-    """Yield every block of some regions, including nested ones."""
     for region in regions:
         for block in region["blocks"]:
             yield block
@@ -142,7 +138,7 @@ def _blocks(regions: Sequence[Any]) -> Iterator[Any]:
 
 
 class _Values:
-    """Values of a program: types, constant integers, and the last number in use."""
+    """Values of a program: types, constant integers, last number."""
 
     def __init__(self, program: Any) -> None:
         self.last = max(map(abs, _numbers(program)), default=0)
@@ -159,7 +155,7 @@ class _Values:
                         self.integers[result["%"]] = _attributes(operation)["value"]
 
     def shape(self, number: int) -> list[int] | None:
-        """Return the shape of a tensor, with -1 for unknown sizes; None for other or unknown values."""
+        """Return the shape of a tensor, with -1 for unknown sizes; otherwise None."""
         type_ = self.types.get(number)
         return type_["D"][1] if type_ is not None and type_["#"] == _TENSOR else None
 
@@ -200,7 +196,6 @@ class _Writer:
         return self.write("1.full", [], attributes, shape=shape)
 
     def vector(self, numbers: Sequence[int]) -> Any:
-        """Write a constant of axes or sizes."""
         attributes = [
             _attribute("value", "0.a_array", [{"#": "0.a_i64", "D": number} for number in numbers]),
             _attribute("dtype", "1.a_dtype", "int64"),
@@ -223,7 +218,7 @@ class _Writer:
         dtype: str | None = None,
         output: Any = None,
     ) -> Any:
-        """Write an operation and return its result, with the type of the replaced operation's by default."""
+        """Write an operation; return its result."""
         if output is None:
             type_ = deepcopy(self.output["TT"])
             if shape is not None:
@@ -239,7 +234,6 @@ class _Writer:
         return output
 
     def rewrite(self, inputs: Mapping[int, Any], **attributes: object) -> None:
-        """Write the operation itself, with other inputs (by position) and attributes."""
         operation = deepcopy(self.operation)
         for position, value in inputs.items():
             operation["I"][position] = {"%": value["%"]}
@@ -254,7 +248,6 @@ def _attribute(name: str, kind: str, value: object) -> dict[str, object]:
 
 
 def _attributes(operation: Any) -> dict[str, Any]:
-    """Return the attributes of an operation by name."""
     return {
         attribute["N"]: _number(attribute["AT"]) for attribute in operation.get("A", ()) if isinstance(attribute, dict)
     }
@@ -272,7 +265,6 @@ def _sizes(values: Sequence[int]) -> Any:
 
 
 def _with_channels_first(operation: Any, values: _Values) -> list[Any]:
-    """Put an operation with channels last between two transposes."""
     layout, inputs = _attributes(operation).get("data_format"), operation.get("I")
     shape = values.shape(inputs[0]["%"]) if inputs else None
     if layout is None or layout not in _CHANNELS_FIRST or operation["#"] in _LAYOUTS_TAKEN or shape is None:
@@ -314,7 +306,7 @@ def _gelu(writer: _Writer) -> bool:
 
 
 def _hardtanh(writer: _Writer) -> bool:
-    """Clip to the bounds of the attributes; the converter clips to -1 and 1."""
+    """Clip to the bounds; the converter clips to -1 and 1."""
     low, high = writer.attributes["t_min"], writer.attributes["t_max"]
     if (low, high) == (-1.0, 1.0) or writer.dtype is None:
         return False
@@ -384,7 +376,7 @@ def _layer_norm(writer: _Writer) -> bool:
 
 
 def _mean(writer: _Writer) -> bool:
-    """List the axes of a mean over all of them, at which the converter crashes."""
+    """List the axes of a mean over all; otherwise the converter crashes."""
     shape, axes = writer.values.shape(writer.input["%"]), writer.operation["I"][1]["%"]
     if not shape or writer.values.integers.get(axes) != []:
         return False
@@ -393,7 +385,7 @@ def _mean(writer: _Writer) -> bool:
 
 
 def _norm(writer: _Writer) -> bool:
-    """Expand norms of infinite order to extremes of magnitudes; flatten the input of a norm over all elements."""
+    """Expand norms of infinite order; flatten the input of norms over all elements."""
     attributes = writer.attributes
     order, axis, is_flat = attributes["porder"], attributes["axis"], attributes.get("asvector", False)
     shape = writer.values.shape(writer.input["%"])
@@ -414,7 +406,6 @@ def _norm(writer: _Writer) -> bool:
 
 
 def _convolution(writer: _Writer) -> bool:
-    """Ignore dilations with SAME padding, as Paddle does."""
     attributes = writer.attributes
     if attributes["padding_algorithm"] != "SAME" or set(attributes["dilations"]) == {1}:
         return False
@@ -423,10 +414,7 @@ def _convolution(writer: _Writer) -> bool:
 
 
 def _transposed_convolution(writer: _Writer) -> bool:
-    """Express an output size as output padding, and SAME padding in numbers.
-
-    An output size implies one input size: the output padding is the remainder by the stride.
-    """
+    """Express an output size as output padding, and SAME padding in numbers."""
     attributes, inputs = writer.attributes, writer.operation["I"]
     shape, filters = writer.values.shape(writer.input["%"]), writer.values.shape(inputs[1]["%"])
     target = writer.values.integers.get(inputs[2]["%"]) if len(inputs) > 2 else attributes.get("output_size")
@@ -478,7 +466,7 @@ _EXPANSIONS: Mapping[str, Callable[[_Writer], bool]] = MappingProxyType(
         "1.thresholded_relu": _thresholded_relu,
     }
 )
-"""Operation -> its expansion, which returns False if the converter supports it as it is."""
+"""Operation -> its expansion, which returns False if it is not needed."""
 
 
 _REALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -494,16 +482,16 @@ _REALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "1.trilinear_interp": ("scale",),
     }
 )
-"""Operation -> attributes that Paddle writes as doubles, and the converter reads as floats only."""
+"""Operation -> attributes written as doubles, but read as floats only."""
 _DOUBLE, _FLOAT = "0.a_f64", "0.a_f32"
 _HOISTED = "1.full_int_array"
-"""Constant axes and shapes, which the converter finds in the outermost block only."""
+"""Constants that the converter finds in the outermost block only."""
 
 
 def rewrite(program: Any) -> bool:
     """Rewrite a program in place for the converter; return True if anything changed.
 
-    1. Doubles become floats in attributes that the converter reads as floats.
+    1. Doubles become floats.
     2. Constant axes and shapes move out of loops and branches.
     3. Operations with unsupported attributes are expanded.
     """
@@ -527,7 +515,7 @@ def _narrowed(value: Any) -> bool:
 
 
 def _hoisted(block: Any) -> bool:
-    """Move constants in nested graphs in front of the operation that has these graphs."""
+    """Move constants out of nested graphs."""
     operations: list[Any] = []
     for operation in block["ops"]:
         for inner in (
@@ -542,7 +530,6 @@ def _hoisted(block: Any) -> bool:
 
 
 def _region_blocks(region: Any) -> list[Any]:
-    """Return every block of a region, including nested ones."""
     blocks = list(region["blocks"])
     for block in blocks:  # grows during the loop
         blocks += (
@@ -560,17 +547,12 @@ _INTEGERS = {"bit_length": (8,), "qmin": (-128, -127), "qmax": (127,)}
 _FLOATS = {"qmin": -448, "qmax": 448}
 """Values that mean float8e4m3fn to the converter."""
 _FLOAT8, _INT8 = 17, 3
-"""Source: onnx.TensorProto.FLOAT8E4M3FN, INT8."""
 _DIVISORS = {"QuantizeLinear": 448.0, "DequantizeLinear": 112.0}
-"""Divisors by which the converter derives scales from the largest value."""
+"""Divisors of the largest value that yield the converter's scales."""
 
 
 def mark(program: Any) -> int:
-    """Mark quantizing operations of a program in place as float8; return their number.
-
-    Raises:
-        ValueError: an operation has other than 8 bits, or floats.
-    """
+    """Mark quantizing operations as float8 in place; return their number. Raises ValueError unless 8-bit integers."""
     operations = [item for item in walked(program) if item["#"] in _OPERATIONS]
     for operation in operations:
         attributes = {attribute["N"]: attribute["AT"] for attribute in operation["A"]}
@@ -586,11 +568,7 @@ def mark(program: Any) -> int:
 
 
 def restore(model: onnx.ModelProto, count: int) -> None:
-    """Turn the operations that `mark` marked back into integer ones.
-
-    Raises:
-        ValueError: the converter wrote an unknown form.
-    """
+    """Restore the integers of marked operations. Raises ValueError for an unknown form."""
     made_by = {name: node for node in model.graph.node for name in node.output}
     quantizing = [node for node in model.graph.node if node.op_type in _DIVISORS]
     if len(quantizing) != count:
@@ -622,14 +600,12 @@ def unrounded(model: onnx.ModelProto) -> None:
 
 
 def _checked_producer(made_by: Mapping[str, Any], name: str, op_type: str) -> str:
-    """Return the name; raise ValueError if its producer has another type."""
     if name not in made_by or made_by[name].op_type != op_type:
         raise ValueError(f"value {name!r} of a quantizing node is made by no {op_type}")
     return name
 
 
 def _rescale(constant: Any, divisor: float) -> None:
-    """Replace the divisor of a scale, which is the largest real value, by the largest integer."""
     (attribute,) = constant.attribute
     if attribute.t.raw_data != struct.pack("<f", divisor):
         raise ValueError("a scale of a quantizing node is divided by something else")
@@ -644,7 +620,7 @@ def _retype(cast: Any) -> None:
 
 
 def _unbind(model: onnx.ModelProto, name: str) -> None:
-    """Replace the Max and Min that clip to the range of float8 by Identity."""
+    """Replace the Max and Min of float8 by Identity."""
     for op_type in ("Max", "Min"):
         bounds = [node for node in model.graph.node if node.op_type == op_type and node.input[0] == name]
         if len(bounds) != 1:
@@ -660,16 +636,11 @@ _INT64 = 7
 
 
 def repair_model(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -> bytes:
-    """Correct a converted model.
-
-    1. Rename outputs to Paddle's names.
-    2. Restore quantization to integers; see `restore`.
-    3. Restore outputs of rank 0, which the converter writes with one element.
-    4. Remove unused nodes and weights.
+    """Correct a converted model: output names, quantization, outputs of rank 0, unused nodes.
 
     Args:
         contents: the ONNX model.
-        outputs: Paddle's output names; empty if they are right already.
+        outputs: Paddle's output names; empty if right already.
         quantizing: number of quantizing operations.
 
     Raises:
@@ -701,7 +672,7 @@ def without_rounding(contents: bytes) -> bytes:
 
 
 def _without_dimensions(graph: onnx.GraphProto) -> None:
-    """Reshape outputs that are declared with rank 0; other readers still see one element."""
+    """Reshape outputs with declared rank 0; other readers see one element."""
     for value in graph.output:
         made_at = next((at for at, node in enumerate(graph.node) if value.name in node.output), None)
         kind = value.type.tensor_type
@@ -718,7 +689,6 @@ def _without_dimensions(graph: onnx.GraphProto) -> None:
 
 
 def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Remove nodes and initializers that no output depends on."""
     read, nodes = {value.name for value in graph.output}, list[object]()
     for node in reversed(graph.node):
         if not read.isdisjoint(node.output):
@@ -731,7 +701,6 @@ def _drop_unread(graph: onnx.GraphProto) -> None:
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that a node reads, including in its graphs."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):

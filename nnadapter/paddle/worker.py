@@ -1,4 +1,4 @@
-"""Process that converts a Paddle model and compares it with Paddle's predictor; a crash ends only this process."""
+"""Process that converts a Paddle model and compares it with Paddle's predictor; it may crash."""
 
 from __future__ import annotations
 
@@ -22,46 +22,28 @@ from nnadapter.errors import InvalidModelError, NNAdapterError
 from nnadapter.ir.operand import Array
 
 _SHARES: Mapping[str, tuple[float, float]] = MappingProxyType({"float32": (1e-4, 1e-3), "float64": (1e-4, 1e-3)})
-"""Tolerances of real outputs, relative to the largest value: for a warning, and for a refusal.
-
-Differences between engines are much smaller than the second; approximations by the converter lie between the two.
-"""
+"""Tolerances relative to the largest value: for a warning, for a refusal. Approximations lie between them."""
 _SHARES_OF_HALVES = (1e-2, 1e-2)
 _NOTHING = 1e-6
-"""Absolute tolerance of real outputs."""
 _MOST = 0.1
-"""Share of integers that may differ: indices of nearly equal values."""
 _QUOTED = 200
 _ERROR = re.compile(r"\w+Error: .*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Result of a comparison with Paddle's predictor; both fields are empty if the model agrees."""
+    """Result of a comparison with Paddle; both fields are empty if the model agrees."""
 
     wrong: str = ""
-    """Difference that refuses the model."""
     doubt: str = ""
-    """Difference that may be an approximation, or the reason why nothing was compared."""
+    """Possible approximation, or reason for no comparison."""
 
 
 def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool) -> Comparison:
-    """Compare a converted model with Paddle's results on seeded inputs.
+    """Compare a converted model with Paddle on seeded inputs: real numbers from 0 to 1, then from -1 to 1.
 
-    Inputs are real numbers from 0 to 1, integers 0 and 1, and usual sizes for dynamic dimensions. Then real numbers
-    from -1
-    to 1, which show slopes and clips below 0, if Paddle's results are finite. Nothing is compared for models with
-    random
-    numbers, or if Paddle fails on the inputs.
-
-    Args:
-        contents: the converted model.
-        structure: structure file of the Paddle model.
-        parameters: parameter file of the Paddle model; need not exist.
-        draws: the model draws random numbers.
-
-    Raises:
-        Exception: Paddle cannot load the model.
+    The latter show slopes and clips below 0. Nothing is compared for models with random numbers (`draws`), or if Paddle
+    fails on the inputs. Raises Paddle's errors if it cannot load the model.
     """
     if draws:
         return Comparison(doubt="not held against Paddle, since it draws random numbers")
@@ -150,7 +132,6 @@ def _computed(contents: bytes, feed: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def _array_difference(actual: Array, expected: Array) -> Comparison:
-    """Compare one output."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         form = f"{expected.dtype.name}{list(expected.shape)}"
         return Comparison(wrong=f"is {actual.dtype.name}{list(actual.shape)}, and {form} in Paddle")
@@ -173,10 +154,10 @@ def _array_difference(actual: Array, expected: Array) -> Comparison:
 
 
 OPSET = 17
-"""Requested opset; the converter uses a higher one if an operation needs it."""
+"""Requested opset; some operations need a higher one."""
 
 NO_ROOM = 74
-"""Exit code if the disk is full, when no file can report it."""
+"""Exit code if the disk is full, because no file can report it."""
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
@@ -241,7 +222,7 @@ def _converted(folder: Path) -> bytes:
 
 
 def _translated(folder: Path) -> tuple[Path, Path, list[str]]:
-    """Translate a program of Paddle 2 to Paddle 3; return its files and the original output names."""
+    """Translate a Paddle 2 program; return files and output names."""
     import paddle
     from paddle2onnx import load_parameter, save_program
 

@@ -1,10 +1,7 @@
 """Models on many machines: batches over Ray Data, requests over Ray Serve. See docs/machines.md.
 
-Ray schedules, queues, retries and serves HTTP. This package describes machines, compiles a model once per kind of
-machine,
-runs batches of rows or requests in sessions, and totals their results.
-
-Inside this package, `ray` is Ray. Importing the package does not import Ray.
+This package compiles a model once per kind of machine, runs rows or requests in sessions, and totals results. Inside
+it, `ray` is Ray.
 """
 
 from __future__ import annotations

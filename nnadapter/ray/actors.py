@@ -65,23 +65,14 @@ class ActorSession:
     session: InferenceSession
     kind: Kind
     static_rows: int | None
-    """Rows per run, if the compiled file has a static number although the model's is dynamic."""
+    """Static rows per run of the compiled file; None if dynamic."""
     machine: str
     """Node id in Ray."""
     record: SessionRecord
 
 
 def open_actor_session(job: Any, request: Request, shapes: Any = None) -> ActorSession:
-    """Create the session of an actor.
-
-    Args:
-        job: handle of the job's actor.
-        request: the user's request.
-        shapes: shapes to compile for, if the request has none.
-
-    Raises:
-        NNAdapterError: as `nnadapter.compile` and `InferenceSession`.
-    """
+    """Create the session of an actor; `shapes` are the default of the request's."""
     import ray
 
     kind, node = kind_of(request)
@@ -92,11 +83,7 @@ def open_actor_session(job: Any, request: Request, shapes: Any = None) -> ActorS
 
 
 def kind_of(request: Request) -> tuple[Kind, str]:
-    """Return the kind of this machine, and its node id in Ray.
-
-    Raises:
-        DeviceUnavailableError: a device is missing, and the CPU is not allowed.
-    """
+    """Return the kind of this machine, and its node id. Raises DeviceUnavailableError."""
     import ray
 
     kind = local_kind(request.device_requests, allows_cpu=request.allows_cpu, threads=request.threads)
@@ -104,7 +91,7 @@ def kind_of(request: Request) -> tuple[Kind, str]:
 
 
 def local_file(contents: Any, kind: Kind, request: Request) -> str:
-    """Return the path of a compiled file on this machine; the first caller writes it.
+    """Return the path of a compiled file; the first caller on a machine writes it.
 
     Raises:
         CompiledModelError: it cannot be written.
@@ -144,11 +131,7 @@ def open_file(path: str, kind: Kind, request: Request) -> ActorSession:
 
 
 def called(reference: Any) -> Any:
-    """Return the result of an actor call; raise our errors without Ray's wrapper.
-
-    Raises:
-        NNAdapterError: the call raised it.
-    """
+    """Return the result of an actor call; raise our errors without Ray's wrapper."""
     import ray
 
     try:
@@ -165,7 +148,6 @@ class Mapped:
     """Columns to read and to write."""
 
     columns: Mapping[str, str]
-    """Input -> column."""
     outputs: tuple[str, ...]
     passthrough_columns: tuple[str, ...]
     """Columns that are copied unchanged."""
@@ -214,14 +196,14 @@ class Worker:
         return result
 
     def _open(self, shapes: Any) -> ActorSession | NNAdapterError:
-        """Open the session; keep an error for the first batch, because a dying actor does not report its reason."""
+        """Keep an error for the first batch: dying actors report none."""
         try:
             return open_actor_session(self._job, self._request, shapes)
         except NNAdapterError as error:
             return error
 
     def _open_for(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool]) -> ActorSession:
-        """Return the session; compile it for the first rows if no shapes are known."""
+        """Return the session, compiled for the first rows if no shapes are known."""
         with self._opening:
             if self._opened is None:
                 self._opened = self._open([self._shapes(arrays, is_batch, choose) for choose in (min, max)])
@@ -230,7 +212,6 @@ class Worker:
         return self._opened
 
     def _shapes(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool], choose: Any) -> dict[str, Any]:
-        """Return the shapes of a feed with the smallest or largest rows of a batch."""
         chosen = {name: choose(row_shapes(array), key=prod) for name, array in arrays.items()}
         rows = 1 if choose is min else self._mapped.batch_size  # a last batch may be as short
         return {name: (rows, *shape) if is_batch[name] else shape for name, shape in chosen.items()}
@@ -245,9 +226,7 @@ class Worker:
 
 
 Devices = tuple[str, ...]
-"""Devices of the steps of a run."""
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Shapes of a feed, by input."""
 
 
 @dataclass(slots=True)
@@ -279,7 +258,6 @@ class Sums:
 
     @property
     def where(self) -> Counter[str]:
-        """Rows by devices that produced them, joined by `+`."""
         rows_by_device: Counter[str] = Counter()
         for devices, rows in self.rows.items():
             rows_by_device["+".join(dict.fromkeys(devices))] += rows

@@ -1,4 +1,4 @@
-"""`map_batches` runs a model over the rows of a Ray Dataset; `report` reports on it."""
+"""`map_batches` runs a model over a Ray Dataset; `report` reports on it."""
 
 from __future__ import annotations
 
@@ -71,35 +71,32 @@ def map_batches(
     folder: str | os.PathLike[str] | None = None,
     **ray_remote_args: Any,
 ) -> ray.data.Dataset:
-    """Run a model over a dataset, on the machines of a Ray cluster; `report` describes the result.
+    """Run a model over a dataset, on the machines of a Ray cluster; see `report`.
 
     Args:
-        dataset: a Ray Dataset. It is not computed before the result is consumed.
+        dataset: a Ray Dataset, computed when the result is consumed.
         model: path of an ONNX file, its contents, a ModelProto, or a compiled file. It is compiled once per kind of
-            machine, when the first actor of a kind starts.
+            machine.
         devices: as for `InferenceSession`.
         options: as for `InferenceSession`.
-        columns: input -> column; by default the columns named like the inputs.
+        columns: input -> column; by default the columns of the same names.
         outputs: outputs that become columns; all by default.
         passthrough_columns: columns that are copied to the result.
         batch_size: rows per run, if the inputs have an axis of rows.
         concurrency: number of actors, each with one session, or (fewest, most).
-        input_shapes: shapes to compile for, instead of those of the rows; see `nnadapter.compile`.
+        input_shapes: shapes to compile for; by default the rows' shapes; see `nnadapter.compile`.
         without_device: behavior of a machine without a device: `error`, or `cpu` to run on its CPU.
-        device_share: share of a device that an actor reserves in Ray; 1 for exclusive use. It has an effect only if
-            machines declare their devices (`resources`).
-        num_cpus: processors that Ray reserves for an actor.
-        threads: threads of a session, on the CPU and devices with such an option; `num_cpus` by default, 0 to let
-            devices decide.
-        folder: shared folder for compiled files, which persist there. By default they travel by Ray's object store.
-            Programs in it are executed: protect it like code.
+        device_share: share of a device that an actor reserves, if machines declare their devices (`resources`).
+        num_cpus: processors that an actor reserves.
+        threads: threads of a session; `num_cpus` by default, 0 to let devices decide.
+        folder: shared folder that stores compiled files. Its programs are executed: protect it like code.
         **ray_remote_args: other arguments of `dataset.map_batches` for actors.
 
     Raises:
         MissingExtraError: Ray is not installed.
         InvalidModelError, ModelFileError: the model cannot be read.
-        InvalidInputError, InputTypeError, MissingInputError: columns do not fit the model. If this is not known before
-            rows are read, consuming the result raises it, as it raises all errors of compiling and running.
+        InvalidInputError, InputTypeError, MissingInputError: columns do not fit the model. If rows show this, or
+            compiling or running fails, consuming the result raises.
         InvalidOptionError: an option is invalid.
         DeviceUnavailableError: machines declare their devices, and none has the requested one.
     """
@@ -156,10 +153,10 @@ def map_batches(
 
 
 def report(dataset: ray.data.Dataset) -> JobReport:
-    """Report on the rows of a dataset from `map_batches` that have run.
+    """Report on rows of a dataset from `map_batches` that have run.
 
     Raises:
-        InvalidOptionError: the dataset is not from `map_batches`, or derived from such a one.
+        InvalidOptionError: the dataset is not from `map_batches`.
     """
     job_entry = _jobs.get(dataset)
     if job_entry is None:
@@ -189,7 +186,7 @@ def _is_count(value: object) -> bool:
 
 
 def _known_types(dataset: Any, mapped: Mapped, signature: Signature) -> dict[str, ColumnType]:
-    """Return column types as far as known without computing; raise if they do not fit."""
+    """Return column types without computing; raise if they do not fit."""
     schema = dataset.schema(fetch_if_missing=False)
     if schema is None:
         return {}
@@ -218,7 +215,6 @@ def _shapes(
 def _shapes_of(
     signature: Signature, columns: Mapping[str, str], column_types: Mapping[str, Any], rows: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a feed of `rows` rows; empty if unknown."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, column in columns.items():
         declared = signature.by_name[name].shape
@@ -237,7 +233,7 @@ def _shapes_of(
 
 
 def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cpus: float) -> None:
-    """Warn if actors reserve all processors: tasks that read the data could never run."""
+    """Warn if actors reserve all processors, so that no task can read data."""
     import ray
     from ray.data.dataset import MaterializedDataset
 
@@ -271,7 +267,7 @@ def _placing(dataset: Any, request: Request, num_cpus: float, share: float) -> d
 
 
 def _where_there_is_room(needs: Mapping[str, float]) -> dict[str, Any]:
-    """Return the resources of an actor: a device while one is free, otherwise none. Called by Ray."""
+    """Return a device as resource of an actor if one is free, otherwise none."""
     import ray
 
     free = ray.available_resources()
@@ -279,7 +275,7 @@ def _where_there_is_room(needs: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _pool(strategy: Any, concurrency: int | tuple[int, int]) -> Any:
-    """Return a pool whose actors have two tasks at once: one computes while the other waits for rows."""
+    """Return a pool of actors with two tasks: one computes while the other waits."""
     fewest, most = concurrency if isinstance(concurrency, tuple) else (concurrency, concurrency)
     return strategy(
         min_size=fewest, max_size=most, max_concurrent_calls_per_actor=_TASKS_AT_ONCE, enable_true_multi_threading=True

@@ -1,4 +1,4 @@
-"""Ray's cluster: its local start, devices as Ray resources, and requests sent to its machines."""
+"""Ray's cluster: local start, devices as Ray resources, and requests to its machines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def require_ray(feature: str, part: str) -> None:
-    """Check that Ray and the module `part` of it are installed; others take seconds to import.
+    """Check that Ray and its module `part` are installed; importing others takes seconds.
 
     Raises:
         MissingExtraError: they are not.
@@ -48,9 +48,7 @@ def require_ray(feature: str, part: str) -> None:
 
 
 def start_if_needed(**settings: Any) -> bool:
-    """Start Ray on this machine, unless it is initialized; return True if it was started.
-
-    It has no dashboard and no usage reports. To use another cluster, initialize Ray before.
+    """Start Ray on this machine without a dashboard, unless it is initialized; return True if started.
 
     Args:
         **settings: other arguments of `ray.init`.
@@ -71,7 +69,7 @@ def start_if_needed(**settings: Any) -> bool:
 
 
 def _handle_sigterm(previous_handler: Any) -> None:
-    """Exit with code 143 on SIGTERM if the program has no handler; Ray's handler aborts with a stack trace."""
+    """Exit with code 143 on SIGTERM; Ray's handler aborts with a stack trace."""
     is_rays = getattr(previous_handler, "__module__", "").startswith("ray.")
     signal.signal(signal.SIGTERM, _exit if is_rays or previous_handler in (None, signal.SIG_DFL) else previous_handler)
 
@@ -86,10 +84,7 @@ PREFIX = "nnadapter:"
 
 
 def resources() -> dict[str, float]:
-    """Return this machine's accelerators as resources for `ray start --resources` and `ray.init`.
-
-    Each counts 1.0; an actor reserves the `device_share` of `map_batches`.
-    """
+    """Return this machine's accelerators as resources for `ray start --resources` and `ray.init`, each 1.0."""
     return {f"{PREFIX}{device.name}": 1.0 for device in devices() if device.available and device.name not in HOSTS}
 
 
@@ -117,11 +112,7 @@ def declared(cluster: Mapping[str, float]) -> set[str]:
 
 
 def check_declared(needs: Mapping[str, float], cluster: Mapping[str, float]) -> None:
-    """Raise if machines declare devices, and none has a needed one: an actor would wait forever.
-
-    Raises:
-        DeviceUnavailableError: none has it.
-    """
+    """Raise DeviceUnavailableError if an actor would wait forever for a device that no machine declares."""
     declared_names = declared(cluster)
     for name in needs.keys() - cluster.keys() if declared_names else ():
         device = name.removeprefix(PREFIX)
@@ -141,7 +132,6 @@ class Source:
     """Model as sent to machines."""
 
     name: str
-    """Name in reports."""
     contents: bytes
     """Empty if `path` is set."""
     path: str
@@ -185,7 +175,6 @@ def _signature(message: onnx.ModelProto) -> Signature:
 
 
 WITHOUT = ("error", "cpu")
-"""Behavior of a machine without a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,14 +188,14 @@ class Request:
     path: str
     """Shared file of the model, if it is not sent."""
     device_requests: Mapping[str, Mapping[str, Any]]
-    """Device -> options; empty to use those of a compiled file."""
+    """Device -> options; empty for a compiled file's."""
     options: Options
     shapes: tuple[Mapping[str, tuple[int, ...]], ...]
     """Shapes to compile for; empty for default ones."""
     allows_cpu: bool
     """A machine without a device runs the model on its CPU."""
     threads: int
-    """Threads on the CPU and devices with such an option; 0 to let devices decide."""
+    """Threads of sessions; 0 to let devices decide."""
     folder: str
     """Shared folder for compiled files; empty to send them."""
 
@@ -250,11 +239,7 @@ def request_of(
     folder: str | os.PathLike[str] | None,
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = (),
 ) -> Request:
-    """Return a request; the arguments are those of `map_batches`.
-
-    Raises:
-        InvalidOptionError: an option is invalid.
-    """
+    """Return a request from arguments of `map_batches`. Raises InvalidOptionError."""
     return Request(
         name=source.name,
         digest=source.digest,
@@ -271,7 +256,7 @@ def request_of(
 
 
 def _lacking(fallback: Any) -> Any:
-    """Allow loading a compiled file without its devices, which then runs on the CPU."""
+    """Allow compiled files without their devices, which then run on the CPU."""
     if isinstance(fallback, str):
         return fallback if fallback == "allow" else {"load": "allow", "compile": fallback, "run": fallback}
     return {**fallback, "load": "allow"}
@@ -290,11 +275,7 @@ def read_devices(devices: Any, *, is_compiled: bool) -> dict[str, Mapping[str, A
 
 
 def read_options(options: Any) -> Options:
-    """Return session options.
-
-    Raises:
-        InvalidOptionError: an option is invalid, or applies to a single session only.
-    """
+    """Return session options. Raises InvalidOptionError, also for options of single sessions."""
     chosen = options_from(options)
     for name in ("trace", "shadow"):
         if getattr(chosen, name) is not None:
@@ -303,11 +284,7 @@ def read_options(options: Any) -> Options:
 
 
 def read_without(without_device: str) -> bool:
-    """Return True if a machine without a device runs the model on its CPU.
-
-    Raises:
-        InvalidOptionError: the value is unknown.
-    """
+    """Return True if machines without a device use the CPU. Raises InvalidOptionError."""
     if without_device not in WITHOUT:
         raise InvalidOptionError(
             f"without_device is one of {', '.join(WITHOUT)}, got {without_device!r}"
@@ -317,11 +294,7 @@ def read_without(without_device: str) -> bool:
 
 
 def read_threads(threads: int | None, processors: float) -> int:
-    """Return the number of threads of a session; by default the actor's processors.
-
-    Raises:
-        InvalidOptionError: it is invalid.
-    """
+    """Return the threads of a session, by default the processors. Raises InvalidOptionError."""
     if threads is None:
         return max(1, int(processors))
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 0:

@@ -1,4 +1,4 @@
-"""Actor of a job or server: compiles once per kind of machine, and counts each batch once."""
+"""Actor of a job or server: compiles once per kind of machine, counts batches once."""
 
 from __future__ import annotations
 
@@ -41,19 +41,13 @@ class Kind:
     missing: Mapping[str, str]
     """Other requested devices -> reason."""
     description: Mapping[str, str]
-    """Processor and versions, for reports."""
 
 
 def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
-    """Return the kind of this machine.
-
-    Args:
-        requested_devices: device -> options, in order of preference.
-        allows_cpu: the machine may lack devices.
-        threads: default of devices with an option of this name.
+    """Return the kind of this machine; `threads` is the default of devices with that option.
 
     Raises:
-        DeviceUnavailableError: a device is missing, and the CPU is not allowed.
+        DeviceUnavailableError: a device is missing, and not `allows_cpu`.
     """
     missing = missing_devices(requested_devices)
     for name, reason in () if allows_cpu else missing.items():
@@ -80,7 +74,6 @@ def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu
 
 
 def _with_threads(name: str, options: Mapping[str, Any], threads: int) -> dict[str, Any]:
-    """Return a device's options, with the number of threads if it has that option."""
     capability = device_info(name).capability
     asks = capability is not None and any(option.name == _THREADS for option in capability.options)
     return {_THREADS: threads, **options} if asks and threads else dict(options)
@@ -90,7 +83,7 @@ _ORDINAL = "nnadapter_batch"
 
 
 class BatchKey(NamedTuple):
-    """Identity of a batch within a job; the same when Ray repeats the batch."""
+    """Identity of a batch, the same when Ray repeats it."""
 
     execution: str
     """Execution of the dataset: one per consumption."""
@@ -101,7 +94,7 @@ class BatchKey(NamedTuple):
 
 
 class Attempts:
-    """Source of batch keys for one worker; call it in the thread that has the batch."""
+    """Source of batch keys; call it in the thread that has the batch."""
 
     def __init__(self) -> None:
         self._last = ("", -1)
@@ -122,7 +115,7 @@ class Attempts:
 
 
 def _task_context() -> Any:
-    """Return Ray Data's context of the attempt; None if this version of Ray has none."""
+    """Return Ray Data's task context; None if this version has none."""
     try:
         from ray.data._internal.execution.interfaces import TaskContext
     except ImportError:
@@ -144,7 +137,6 @@ class BatchRecord(NamedTuple):
     rows: int
     runs: int
     seconds: float
-    """Total of the runs."""
     where: tuple[tuple[str, int], ...]
     """Rows by devices that produced them, joined by `+`."""
     fallen: int
@@ -172,7 +164,7 @@ class Totals:
     incidents: Counter[str] = field(default_factory=Counter)
     shapes: dict[str, list[float]] = field(default_factory=dict)
     counted_batches: dict[str, int] = field(default_factory=dict)
-    """Task -> number of counted batches. Batches come in order, and restart from 0."""
+    """Task -> counted batches, which come in order and restart from 0."""
 
     def add(self, record: BatchRecord) -> None:
         """Count a batch, unless it was counted before."""
@@ -223,11 +215,8 @@ class CompileResult:
     reused_file: bool
     """The file was in that folder before."""
     notes: tuple[str, ...]
-    """Warnings."""
     cached: int
-    """Segments with a cached program."""
     report: str
-    """JSON of the plan's report."""
 
 
 def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request) -> CompileResult:
@@ -256,7 +245,7 @@ def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request
 
 
 def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator[str]:
-    """Note sizes that the compiled file has no plan for: these rows run on the CPU."""
+    """Note sizes without a plan, which run on the CPU."""
     shapes = [value.shape or () for value in request.signature.inputs]
     varies = any(not isinstance(size, int) for shape in shapes for size in shape[1:])
     is_open = any(plan.HasField("open") for plan in CompiledFile(path).message.plans)
@@ -296,10 +285,7 @@ def file_name(kind: Kind, request: Request) -> str:
 def written(contents: np.ndarray[Any, Any], name: str, folder: str | os.PathLike[str]) -> Path:
     """Write a file into a folder of this machine, unless it exists; return its path.
 
-    Sessions map the file, so that a machine has its weights in memory once.
-
-    Raises:
-        StoredFileError: the folder belongs to another user.
+    Sessions map it, so a machine has the weights in memory once. Raises StoredFileError.
     """
     user_folder = Path(folder, f"{_FOLDER}-{os.getuid() if hasattr(os, 'getuid') else 'files'}")
     user_folder.mkdir(mode=0o700, exist_ok=True)
@@ -326,7 +312,7 @@ def session_folder() -> Path:
 
 
 def sizes_in(file: Any, inputs: Sequence[str]) -> int | None:
-    """Return the largest number of rows in a compiled file; None if a plan has dynamic shapes."""
+    """Return the largest static number of rows of a file; None if dynamic."""
     plans = list(file.message.plans)
     if any(plan.HasField("open") for plan in plans):
         return None
@@ -356,7 +342,6 @@ class JobSnapshot(NamedTuple):
     """Copy of a job's state."""
 
     totals: Totals | None
-    """Latest execution; None before any batch."""
     executions: int
     kinds: Mapping[str, Kind]
     compile_results: Mapping[str, CompileResult]
@@ -366,7 +351,7 @@ class JobSnapshot(NamedTuple):
 
 
 class Job:
-    """Ray actor of a job. Methods run in one event loop, so they need no lock."""
+    """Ray actor of a job. Its methods run in one event loop, without locks."""
 
     def __init__(self, contents: Any, request: Request) -> None:
         self._contents, self._request = contents[0], request
@@ -379,13 +364,7 @@ class Job:
         self._ended = 0
 
     async def compiled(self, kind: Kind, node: str, shapes: Any = None) -> tuple[Any, str]:
-        """Return the compiled file of a kind: a reference to its bytes, or a path. The first call compiles.
-
-        Args:
-            kind: kind of the caller's machine.
-            node: the caller's node, which compiles.
-            shapes: shapes of the caller's rows, if the request has none.
-        """
+        """Return the compiled file of a kind, as reference or path; the first call compiles on `node`."""
         self._kinds.setdefault(kind.name, kind)
         if self._request.is_compiled:
             return self._contents, ""
@@ -421,11 +400,9 @@ class Job:
         return reference, compile_result
 
     async def began(self, record: SessionRecord) -> None:
-        """Record a session."""
         self._sessions[record.actor] = record
 
     async def add(self, record: BatchRecord) -> None:
-        """Count a batch once."""
         totals = self._executions.get(record.key.execution)
         if totals is None:
             totals = self._executions[record.key.execution] = Totals()
@@ -445,7 +422,6 @@ class Job:
 
 
 def _each_once(shapes: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Remove repeated sets of shapes."""
     return tuple(shape_set for place, shape_set in enumerate(shapes) if shape_set not in shapes[:place])
 
 

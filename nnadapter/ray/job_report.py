@@ -28,17 +28,12 @@ class KindFacts:
 
     name: str
     machine: Mapping[str, str]
-    """Properties, for people."""
     devices: tuple[str, ...]
-    """Devices of its sessions, the CPU last."""
     missing: Mapping[str, str]
-    """Requested devices that are missing -> reason."""
     machines: int
-    """Machines of this kind with sessions."""
     sessions: int
     rows: int
     compiles: int
-    """Compilations of the model for it."""
     reused_file: bool
     """The compiled file was in the folder before the job."""
     compile_seconds: float
@@ -46,9 +41,7 @@ class KindFacts:
     cache_hits: int
     """Segments with a cached program."""
     segments: Mapping[str, int]
-    """Device -> segments of the plan."""
     notes: tuple[str, ...]
-    """Warnings while compiling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +49,11 @@ class MachineFacts:
     """Facts of a machine."""
 
     machine: str
-    """Node id in Ray."""
     address: str
     kind: str
     sessions: int
-    """Sessions created on it, including those of restarted actors."""
+    """Sessions created on it, also by restarted actors."""
     session_seconds: float
-    """Total time to create them."""
     rows: int
 
 
@@ -83,7 +74,7 @@ class JobFacts:
 
     model: str
     devices: tuple[str, ...]
-    """Requested devices; empty for those of the compiled file."""
+    """Requested devices; empty for a compiled file's."""
     rows: int
     """Rows, counted once even if Ray repeats a batch."""
     batches: int
@@ -96,9 +87,8 @@ class JobFacts:
     fallback_rows: int
     """Rows of runs with a fallback."""
     incidents: Mapping[str, int]
-    """`device: error` -> count."""
     repeated_batches: int
-    """Batches repeated after the loss of a machine or actor; counted where they ran first."""
+    """Batches repeated after the loss of an actor; their first run counts."""
     repeated_rows: int
     executions: int
     """Times that the dataset was consumed; the facts are of the last time."""
@@ -106,7 +96,6 @@ class JobFacts:
     kinds: tuple[KindFacts, ...]
     machines: tuple[MachineFacts, ...]
     slowest_shapes: tuple[ShapeFacts, ...]
-    """Ordered by total seconds."""
 
 
 def job_facts(request: Request, snapshot: JobSnapshot) -> dict[str, Any]:

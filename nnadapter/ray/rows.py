@@ -1,11 +1,10 @@
 """Conversion of dataset rows to feeds, and of outputs to rows.
 
 1. Rows of one shape are stacked along the inputs' first axis, up to the model's limit.
-2. If the first axis is static, the last feed is padded by its last row, and the results are truncated.
+2. If that axis is static, the last feed is padded, and its results are truncated.
 3. If a row is an entire input, or an output has no axis of rows, the model runs row by row.
 
-Ray tasks have a fixed cost. So small rows come by the thousand per task, limited by memory and by the number of tasks
-that keeps all actors busy until the end.
+Ray tasks have a fixed cost, so small rows come by the thousand, limited by memory and by the number of actors.
 """
 
 from __future__ import annotations
@@ -28,13 +27,11 @@ class ColumnType:
     """Type of a column's rows before any is read."""
 
     dtype: str | None
-    """None if unknown."""
     shape: tuple[int, ...] | None
-    """Shape of a row; None if varying or unknown."""
 
 
 def columns_by_input(signature: Signature, columns: Mapping[str, str] | None) -> dict[str, str]:
-    """Return input -> column; by default the column with the input's name.
+    """Return input -> column; by default the columns of the same names.
 
     Raises:
         InvalidInputError: an input is unknown or not a tensor.
@@ -65,11 +62,7 @@ def columns_by_input(signature: Signature, columns: Mapping[str, str] | None) ->
 def check_outputs(
     signature: Signature, outputs: Sequence[str] | None, passthrough_columns: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return the outputs that become columns.
-
-    Raises:
-        InvalidInputError: an output is unknown, or has the name of a column that is copied.
-    """
+    """Return the outputs that become columns. Raises InvalidInputError."""
     names = (outputs,) if isinstance(outputs, str) else outputs
     chosen = tuple(signature.check_outputs(names))
     for name in chosen:
@@ -99,11 +92,7 @@ def check_names(columns: Mapping[str, str], passthrough_columns: Iterable[str], 
 
 
 def check_types(signature: Signature, columns: Mapping[str, str], types: Mapping[str, ColumnType]) -> None:
-    """Check known data types and shapes of columns.
-
-    Raises:
-        InputTypeError, InvalidInputError: a column does not fit.
-    """
+    """Check known types of columns. Raises InputTypeError, InvalidInputError."""
     for name, column in columns.items():
         value, column_type = signature.by_name[name], types.get(column)
         if column_type is None:
@@ -129,11 +118,7 @@ def check_dtype(value: Value, column: str, dtype: str) -> None:
 
 
 def check_row(value: Value, column: str, shape: tuple[int, ...]) -> bool:
-    """Return True if rows are stacked along an input's first axis; False if a row is the entire input.
-
-    Raises:
-        InvalidInputError: the shape fits neither.
-    """
+    """Return True if rows are stacked along the first axis, False if a row is the input. Raises InvalidInputError."""
     declared = value.shape
     assert declared is not None, "asked only where the model says a shape"
     for is_batch, expected_shape in ((True, declared[1:]), (False, declared)):
@@ -155,7 +140,6 @@ def types_of(schema: Any) -> dict[str, ColumnType]:
 
 
 def _type_of(kind: Any) -> ColumnType:
-    """Convert an Arrow type, of scalars or tensors; types that numpy lacks are unknown."""
     inner = getattr(kind, "scalar_type", kind)
     shape = getattr(kind, "shape", None) if inner is not kind else ()
     to_pandas = getattr(inner, "to_pandas_dtype", None)
@@ -171,7 +155,6 @@ def _type_of(kind: Any) -> ColumnType:
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array], int], Sequence[Array]]
-"""Runs a feed with a number of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,11 +162,9 @@ class Axis:
     """Position of rows in a feed."""
 
     has_axis: bool
-    """Along the first axis of every input; otherwise a row is all of it."""
+    """Along the first axis; otherwise a row is an input."""
     most: int | None
-    """Maximum rows per run; None for no limit."""
     is_static: bool
-    """Runs need exactly `most` rows."""
     stripped: frozenset[str]
     """Outputs with an axis of rows."""
 
@@ -195,18 +176,7 @@ def axis_of(
     compiled_rows: int | None,
     most: int | None = None,
 ) -> Axis:
-    """Return the position of rows in a feed.
-
-    Args:
-        signature: signature of the model.
-        outputs: fetched outputs.
-        is_batch: input -> result of `check_row`.
-        compiled_rows: static rows of the compiled model, if the signature's are dynamic.
-        most: rows per run if neither is static.
-
-    Raises:
-        InvalidInputError: some inputs take many rows, and others one.
-    """
+    """Return the position of rows in a feed; `is_batch` has results of `check_row`. Raises InvalidInputError."""
     if len(set(is_batch.values())) > 1:
         many = [name for name, batch in is_batch.items() if batch]
         single_row_inputs = [name for name, batch in is_batch.items() if not batch]
@@ -242,11 +212,7 @@ def _first(shape: Sequence[int | str | None] | None) -> object:
 
 
 def checked_columns(signature: Signature, columns: Mapping[str, str], batch: Mapping[str, Any]) -> dict[str, Array]:
-    """Return input -> array of a batch.
-
-    Raises:
-        InvalidInputError: a column does not fit.
-    """
+    """Return input -> array of a batch. Raises InvalidInputError."""
     return {name: _checked(signature, name, column, batch[column]) for name, column in columns.items()}
 
 
@@ -274,7 +240,6 @@ def _check_there(value: Value, column: str, rows: Array) -> None:
 
 
 def _in_one(rows: Sequence[Array]) -> Array:
-    """Stack rows, or return an array of arrays if their shapes differ."""
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
     ragged_array = np.empty(len(rows), object)
@@ -291,16 +256,11 @@ def row_shapes(array: Array) -> set[tuple[int, ...]]:
 
 
 def _is_apart(array: Array) -> bool:
-    """Return True if a column has an array per row."""
     return array.dtype.kind == "O" and len(array) > 0 and isinstance(array[0], np.ndarray)
 
 
 def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping[str, Array]) -> dict[str, bool]:
-    """Return input -> True if its rows are stacked along the first axis.
-
-    Raises:
-        InvalidInputError: shapes do not fit, or ranks differ.
-    """
+    """Return input -> True if rows are stacked along the first axis. Raises InvalidInputError."""
     batch_flags: dict[str, bool] = {}
     for name, array in arrays.items():
         value = signature.by_name[name]
@@ -338,7 +298,6 @@ def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
 
 
 def _chunks(axis: Axis, arrays: Mapping[str, Array], count: int) -> Iterator[Sequence[int]]:
-    """Yield rows for each feed: of one shape, up to the limit."""
     groups: dict[object, list[int]] = {}
     ragged_arrays = [array for array in arrays.values() if _is_apart(array)]
     if ragged_arrays:
@@ -367,7 +326,6 @@ def _pad_rows(array: Array, missing: int) -> Array:
 
 
 def _output_rows(axis: Axis, name: str, result: Any, count: int) -> Array:
-    """Return an output with an axis of rows."""
     array = np.asarray(result)
     if name not in axis.stripped:
         return array[None]
@@ -382,7 +340,7 @@ def _output_rows(axis: Axis, name: str, result: Any, count: int) -> Array:
 
 
 class _Gathered:
-    """Rows of an output, collected from parts; copied once if all have one shape."""
+    """Rows of an output, collected from parts."""
 
     __slots__ = ("_array", "_count", "_rows")
 
@@ -390,7 +348,6 @@ class _Gathered:
         self._count = count
         self._array: Array | None = None
         self._rows: list[Array] | None = None
-        """Rows by themselves, if shapes differ."""
 
     def put(self, rows: Sequence[int], part: Array) -> None:
         array = self._array
@@ -408,7 +365,6 @@ class _Gathered:
             self._rows[row] = value
 
     def concatenate(self) -> Array:
-        """Return all rows in order; an array of arrays if shapes differ."""
         if self._rows is not None:
             return _in_one(self._rows)
         assert self._array is not None, "there is one row at least"
@@ -416,28 +372,18 @@ class _Gathered:
 
 
 _USUAL_ROWS, _MOST_ROWS = 512, 8192
-"""Maximum rows, if number or size of rows is unknown; and if both are known."""
+"""Maximum rows if number or size of rows is unknown, and otherwise."""
 _USUAL_BYTES, _MOST_BYTES = 16 << 20, 32 << 20
 """Maximum bytes of inputs or outputs, likewise."""
 _TASKS_PER_ACTOR = 16
 _USUAL_SIZE = 256
-"""Assumed size of a dynamic dimension."""
 
 
 def rows_at_once(
     signature: Signature, inputs: Iterable[str], outputs: Iterable[str], *, batch_size: int, rows: int | None,
     actors: int,
 ) -> int:  # fmt: skip
-    """Return the rows per actor call, a multiple of `batch_size`.
-
-    Args:
-        signature: signature of the model.
-        inputs: fed inputs.
-        outputs: fetched outputs.
-        batch_size: rows per run.
-        rows: rows of the dataset; None if unknown.
-        actors: number of actors.
-    """
+    """Return the rows per actor call, a multiple of `batch_size`; `rows` is None if unknown."""
     outputs_by_name = {value.name: value for value in signature.outputs}
     fed = [signature.by_name[name] for name in inputs]
     fetched = [outputs_by_name[name] for name in outputs]

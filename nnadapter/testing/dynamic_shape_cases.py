@@ -1,8 +1,7 @@
 """Cases for devices with dynamic shapes: models compiled once and run at several sizes.
 
-A random model of static shapes is made first. Then one size becomes symbolic in all inputs, and the schema's rules
-infer
-the others; their guards limit the sizes for which the model holds. At each of these, the definition computes the model.
+One size of a static random model becomes symbolic in all inputs, and the schema's rules infer the others. Their guards
+limit the sizes of the model, which the definition computes.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class DynamicCase:
     model: Model
     trace: SymbolicTrace
     size: int
-    """Size of the inputs."""
     feeds: tuple[Array, ...]
 
     def at(self, size: int) -> RandomCase | None:
@@ -104,7 +102,6 @@ def _with_open_size(model: Model, size: int, variable: SymbolicNumber) -> Model:
 def _attributes(
     operation: Operation, read: Sequence[OperandType | None], size: int, variable: SymbolicNumber
 ) -> Mapping[str, AttributeValue]:
-    """Return attributes; some name sizes of the result."""
     shaped, first = _SHAPED.get(operation.type), read[0] if read else None
     if shaped is None:
         return operation.attributes
@@ -117,7 +114,6 @@ def _attributes(
 def _filled(
     attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
 ) -> dict[str, Any]:
-    """Make equal sizes dynamic."""
     return {"shape": _replaced(attributes["shape"], size, variable)}
 
 
@@ -137,7 +133,6 @@ def _reshaped(
 def _resized_by_scales(
     attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
 ) -> dict[str, Any]:
-    """Keep axes of scale 1 dynamic; others are static."""
     each = zip(attributes["shape"], attributes["scales"], dimensions, strict=True)
     return {"shape": tuple(read if scale == 1 else named + 0 * int(read) for named, scale, read in each)}
 
@@ -153,7 +148,6 @@ _SHAPED: Mapping[str, Callable[[Mapping[str, Any], Dimensions, int, SymbolicNumb
         }
     )
 )
-"""Operation -> function that updates attributes with sizes."""
 
 
 def _replaced(dimensions: Dimensions, size: int, variable: SymbolicNumber) -> Dimensions:
@@ -165,7 +159,6 @@ def _with(type_: OperandType, dimensions: Dimensions) -> OperandType:
 
 
 def _resized(feed: Array, dimensions: Dimensions, size: int) -> Array:
-    """Resize dynamic axes, repeating elements if needed."""
     for axis, dimension in enumerate(dimensions):
         if isinstance(dimension, SymbolicNumber):
             feed = np.take(feed, np.arange(size) % feed.shape[axis], axis)
@@ -173,19 +166,16 @@ def _resized(feed: Array, dimensions: Dimensions, size: int) -> Array:
 
 
 _SIZES = (12, 1, 2, 5, 3, 33, 0)
-"""Sizes to try, in addition to the model's."""
 _WANTED = 3
 _MOST_ELEMENTS = 1 << 13
-"""Maximum elements of a value."""
 _SINGLE_SIZE_SAMPLES = 2
-"""Number of samples of a single size: at the beginning and the end."""
 _UNSUPPORTED_SKIP_REASON = "the device takes no such operation"
 _NO_OTHER = "the model holds at one size alone"
 _DECIDED = "its program holds at one size alone: the driver decides on it, and is asked again for others"
 
 
 def ir_sizes(bench: Bench) -> Iterator[Case]:
-    """Yield cases of each operation with a dynamic size, and random graphs, for adapter IR."""
+    """Yield cases of each operation with a dynamic size, and random graphs."""
     if bench.device.told.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return
@@ -221,7 +211,6 @@ def _graph(bench: Bench, random: Random) -> Outcome:
 
 
 def _with_each_size(bench: Bench, random: Random, random_case: RandomCase | None) -> Outcome:
-    """Test the first size that can be dynamic on the device."""
     outcome: Outcome = SkippedOutcome(_UNSUPPORTED_SKIP_REASON if random_case is None else _NO_OTHER)
     for case in () if random_case is None else opened(random, random_case):
         outcome = _examined(bench, case)

@@ -29,7 +29,6 @@ from nnadapter.testing.subjects import (
 )
 
 _ATTEMPTS = 40
-"""Attempts until an operation counts as unsupported."""
 _USUAL = (DataType.FLOAT32, DataType.FLOAT32, DataType.FLOAT32, DataType.FLOAT16, *sorted(DataType))
 
 
@@ -51,18 +50,18 @@ BOUNDARIES: Mapping[str, OperandShapes] = MappingProxyType(
         "high-rank": OperandShapes(sizes=(1, 2), ranks=(6, 7, 8)),
     }
 )
-"""Name -> shapes at which drivers tend to fail."""
+"""Name -> shapes that break drivers."""
 
 
 def operation_types(bench: Bench) -> Sequence[str]:
-    """Return operations of the device's own table; of the schema table if it has none, as for ONNX devices."""
+    """Return operations of the device's table, otherwise of the schema table."""
     listed = {row.type for row in _rows(bench)}
     brought = sorted(type_ for type_ in listed if type_ not in SCHEMAS and BROUGHT.get(type_))
     return [*(type_ for type_ in SCHEMAS if type_ not in UNREACHED and (not listed or type_ in listed)), *brought]
 
 
 def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes = USUAL) -> RandomCase | None:
-    """Return a model of one operation that the device supports; None if no attempt succeeds."""
+    """Return a model of one operation that the device supports, or None."""
     recipe, accept = RECIPES.get(type_, FROM_SCHEMA), accepted_by(bench)
     for _ in range(_ATTEMPTS):
         maker = _maker(bench, random, [type_], shapes)
@@ -72,7 +71,7 @@ def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandSh
 
 
 def of_many(bench: Bench, random: Random, operations: int) -> RandomCase | None:
-    """Return a model of supported operations, up to a number; None if there is none."""
+    """Return a model of up to `operations` supported operations, or None."""
     types = _types_taken(bench)
     if not types:
         return None
@@ -100,7 +99,6 @@ def accepted_by(bench: Bench) -> Callable[[Model], bool]:
 
 
 def _types_taken(bench: Bench) -> list[str]:
-    """Return operations that the device supports in some attempt; memoized."""
     if "types" not in bench.notes:
         fits = [type_ for type_ in operation_types(bench) if of_one_operation(bench, Random(type_), type_)]
         bench.notes["types"] = fits
@@ -115,7 +113,6 @@ def _maker(bench: Bench, random: Random, types: Sequence[str], shapes: OperandSh
 
 
 def _dtypes(bench: Bench, random: Random, types: Sequence[str]) -> list[DataType]:
-    """Choose three data types that the device lists, float32 most often."""
     listed = {dtype for row in _rows(bench) if row.type in types for dtype in row.dtypes}
     return random.sample([dtype for dtype in _USUAL if not listed or dtype in listed] * 3, 3)
 
@@ -125,7 +122,6 @@ def _rows(bench: Bench) -> Sequence[OperationSupport]:
 
 
 def _has(maker: Maker, shapes: OperandShapes) -> bool:
-    """Return True if an operand has the requested shapes; some may be reused ones."""
     types = [maker.type_of(operand) for operand in maker.read if operand != ABSENT]
     if 0 in shapes.sizes:
         return any(0 in type_.dimensions for type_ in types)

@@ -1,4 +1,4 @@
-"""Conformance kit: cases of a device, their runs, the score card as text and Markdown, and folders of failures."""
+"""Conformance kit: cases of a device, their runs, the score card, and folders of failures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ class ScoreRow:
 
     @property
     def group(self) -> str:
-        """First part of the name."""
         return self.name.partition("/")[0]
 
 
@@ -77,7 +76,6 @@ class ScoreCard:
 
     @cached_property
     def failures(self) -> tuple[tuple[ScoreRow, FailedOutcome], ...]:
-        """Failed cases, in order."""
         return tuple((row, row.outcome) for row in self.rows if isinstance(row.outcome, FailedOutcome))
 
     @property
@@ -97,7 +95,6 @@ class ScoreCard:
 
     @cached_property
     def groups(self) -> dict[str, Tally]:
-        """Counts by group, in the order of the run."""
         names = dict.fromkeys(row.group for row in self.rows)
         return {name: self._tally(name) for name in names}
 
@@ -106,7 +103,6 @@ class ScoreCard:
         return Tally(passed=counts[PassedOutcome], failed=counts[FailedOutcome], skipped=counts[SkippedOutcome])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the card as plain data."""
         return {
             "device": self.settings.device,
             "options": dict(self.settings.options),
@@ -156,19 +152,12 @@ GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
         ),
     }
 )
-"""Model form of the device -> groups of cases, in order."""
 MOST_LOST = 5
-"""Device losses after which the remaining cases of a group are skipped."""
+"""Device losses that skip the remaining cases of a group."""
 
 
 def cases_of(bench: Bench, pattern: str = "", limit: int | None = None) -> list[Case]:
-    """Return the cases for a device.
-
-    Args:
-        bench: the device.
-        pattern: a case's name, a part of names, or a glob; all cases if empty.
-        limit: maximum number of cases per group.
-    """
+    """Return at most `limit` cases per group with names that match `pattern`, a part or a glob."""
     cases: list[Case] = []
     for name, group in GROUPS[bench.capability.form].items():
         if "/" in pattern and not fnmatchcase(name, pattern.partition("/")[0]):
@@ -184,13 +173,7 @@ def _matches(name: str, pattern: str) -> bool:
 def run_cases(
     bench: Bench, cases: list[Case], callback: Callable[[Case, Outcome], None] = lambda case, outcome: None
 ) -> ScoreCard:
-    """Run cases; the device stays open.
-
-    Args:
-        bench: the device.
-        cases: from `cases_of`.
-        callback: called after each case.
-    """
+    """Run cases; the device stays open."""
     started = perf_counter()
     rows = []
     for case, outcome in _outcomes(bench, cases):
@@ -289,7 +272,6 @@ def conformance_cases(
 
 
 MOST_SHOWN = 40
-"""Failures shown as text; JSON has all."""
 
 
 def score_to_text(card: ScoreCard) -> str:
@@ -367,11 +349,7 @@ _PACKAGES = ("numpy", "onnx", "onnxruntime", "ml-dtypes")
 
 
 def keep_failure(folder: Path, settings: Settings, name: str, failed: FailedOutcome) -> Path:
-    """Write a failure to a new folder in `folder`, atomically; return its path.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a failure to a new folder in `folder`, atomically. Raises OSError."""
     target = folder / name.replace("/", "__")
     part = folder / f".{target.name}.part"
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,25 +27,25 @@ from nnadapter.ir import (
 from nnadapter.ir.schema import Attribute, OperationSchema
 
 Mutated = tuple[Model, str] | None
-"""Invalid model and pattern of its error message; None if the model cannot be mutated so."""
+"""Invalid model and pattern of its error message, or None."""
 Mutation = Callable[[Random, Model], Mutated]
 """Function that makes a model invalid; its name is the family."""
 
 
 def with_operand(model: Model, index: int, **changes: Any) -> Model:
-    """Return the model with one operand changed."""
+    """Change one operand."""
     operands = list(model.operands)
     operands[index] = replace(operands[index], **changes)
     return replace(model, operands=tuple(operands))
 
 
 def with_type(model: Model, index: int, **changes: Any) -> Model:
-    """Return the model with an operand's type changed."""
+    """Change an operand's type."""
     return with_operand(model, index, type=replace(model.operands[index].type, **changes))
 
 
 def with_operation(model: Model, position: int, **changes: Any) -> Model:
-    """Return the model with one operation changed."""
+    """Change one operation."""
     operations = list(model.operations)
     operations[position] = replace(operations[position], **changes)
     return replace(model, operations=tuple(operations))
@@ -77,7 +77,7 @@ def at(model: Model, position: int) -> str:
 
 
 def with_input(model: Model, type_: OperandType) -> tuple[Model, int]:
-    """Return the model with another input, and its operand."""
+    """Add an input; return model and operand."""
     operands = (*model.operands, Operand("another", type_, Lifetime.MODEL_INPUT))
     return replace(model, operands=operands, inputs=(*model.inputs, len(model.operands))), len(model.operands)
 
@@ -90,7 +90,7 @@ def duplicate_name(random: Random, model: Model) -> Mutated:
 
 
 def name_is_no_text(random: Random, model: Model) -> Mutated:
-    """Set a name that is not a string."""
+    """Set a name of another type."""
     index = random.randrange(len(model.operands))
     return with_operand(model, index, name=random.choice((None, 7, b"x"))), f"operand {index} .*expected a text"
 
@@ -102,7 +102,7 @@ def negative_dimension(random: Random, model: Model) -> Mutated:
 
 
 def unknown_dimension(random: Random, model: Model) -> Mutated:
-    """Set a dimension that is not an integer."""
+    """Set a dimension of another type."""
     index = random.randrange(len(model.operands))
     size = random.choice((None, "N", 2.0))
     return with_type(model, index, dimensions=(2, size)), f"{named(model, index)}.*expected whole numbers"
@@ -129,7 +129,7 @@ def constant_without_value(random: Random, model: Model) -> Mutated:
 
 
 def value_of_another_lifetime(random: Random, model: Model) -> Mutated:
-    """Add contents to an operand that is not constant."""
+    """Add contents to a variable operand."""
     index = random.choice(operands_of(model, Lifetime.MODEL_INPUT, Lifetime.MODEL_OUTPUT, Lifetime.TEMPORARY))
     type_ = model.operands[index].type
     return with_operand(model, index, value=np.zeros(type_.dimensions)), f"{named(model, index)}.*has contents"
@@ -222,14 +222,14 @@ def wrong_number_of_zero_points(random: Random, model: Model) -> Mutated:
 
 
 def unsound_scale(random: Random, model: Model) -> Mutated:
-    """Set a scale that is not positive and finite."""
+    """Set a scale out of range."""
     scale = random.choice((0.0, -0.5, float("nan"), float("inf"), float("-inf")))
     changed = _quantized(model, _integer(random), (2,), scale=(0.5, scale), zero_point=(0, 0), axis=0)
     return changed, "'quantized' has a scale that is not positive and finite"
 
 
 def scale_that_is_no_number(random: Random, model: Model) -> Mutated:
-    """Set a scale that is not a number."""
+    """Set a scale of another type."""
     scale = random.choice(("0.5", None, (0.5,)))
     changed = _quantized(model, _integer(random), (2,), scale=(scale,), zero_point=(0,))
     return changed, "'quantized' has a scale that is no number"
@@ -243,7 +243,7 @@ def zero_point_out_of_range(random: Random, model: Model) -> Mutated:
 
 
 def zero_point_that_is_no_integer(random: Random, model: Model) -> Mutated:
-    """Set a zero point that is not an integer."""
+    """Set a zero point of another type."""
     changed = _quantized(model, _integer(random), (2,), scale=(0.5,), zero_point=(random.choice((0.5, None, "0")),))
     return changed, "'quantized' has a zero point that is no whole number"
 
@@ -268,7 +268,7 @@ QUANTIZATION_MUTATIONS: tuple[Mutation, ...] = (
 
 
 def listed_index_out_of_range(random: Random, model: Model) -> Mutated:
-    """List a model input or output that does not exist."""
+    """List a missing operand as input or output."""
     name, index = random.choice(("inputs", "outputs")), random.choice((-1, len(model.operands), None, 0.0))
     listed = (*getattr(model, name), index)
     mutated = replace(model, inputs=listed) if name == "inputs" else replace(model, outputs=listed)
@@ -346,7 +346,7 @@ def no_operation_type(random: Random, model: Model) -> Mutated:
 
 
 def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
-    """Read an operand that does not exist."""
+    """Read a missing operand."""
     position, operation = _reading(random, model)
     index = random.choice((len(model.operands), -2, 10**6))
     changed = with_operation(model, position, inputs=(index, *operation.inputs[1:]))
@@ -354,7 +354,7 @@ def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
 
 
 def reads_no_number(random: Random, model: Model) -> Mutated:
-    """Read an operand that is not a number."""
+    """Read an operand of another type."""
     position, operation = _reading(random, model)
     changed = with_operation(model, position, inputs=(random.choice((None, "x")), *operation.inputs[1:]))
     return changed, f"{at(model, position)}reads operand .*expected a whole number"
@@ -507,7 +507,7 @@ def makes_too_many(random: Random, model: Model) -> Mutated:
 
 
 def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
-    """Produce an operand that does not exist."""
+    """Produce a missing operand."""
     position = random.randrange(len(model.operations))
     index = random.choice((len(model.operands), -1, -2))
     outputs = (index, *model.operations[position].outputs[1:])
@@ -517,7 +517,6 @@ def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
 
 
 def _is_plain(model: Model, index: int) -> bool:
-    """Return True for operands without quantization, whose type rules leave no choice."""
     return model.operands[index].type.quantization is None
 
 
@@ -641,7 +640,7 @@ def attribute_of_wrong_kind(random: Random, model: Model) -> Mutated:
 
 
 def attribute_beyond_its_choices(random: Random, model: Model) -> Mutated:
-    """Set a string that is not a choice."""
+    """Set an invalid choice."""
     position, name = _attribute(random, model, lambda attribute: bool(attribute.choices))
     return _set(
         model, position, name, "no choice"
@@ -696,4 +695,3 @@ MUTATIONS: Mapping[str, Mutation] = MappingProxyType(
         )
     }
 )
-"""Family -> mutation."""

@@ -31,9 +31,9 @@ OPSET, _IR_VERSION = 17, 8
 _DYNAMIC_DIMENSION = "size"
 _DIMENSIONS = ((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,))
 Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
-"""Op type, attributes, number of other inputs of the same shape, and constants after them."""
+"""Op type, attributes, number of other inputs of the same shape, constants."""
 Make = Callable[[tuple[int, ...]], Node | None]
-"""Input dimensions -> node; None if the op does not support them."""
+"""Input dimensions -> node, or None."""
 
 
 def _plain(op_type: str, more: int = 0, least: int = 0, **attributes: Any) -> Make:
@@ -90,16 +90,15 @@ NODES: Mapping[str, Make] = MappingProxyType(
         "AveragePool": _pool("AveragePool"),
     }
 )
-"""Op type -> node, all float32."""
 
 
 def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a model of one node; None if the op does not support the dimensions."""
+    """Return a model of one node, or None."""
     return _grown(bench.settings.precision, random, dimensions, [op_type])
 
 
 def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
-    """Return a random graph of supported ops; None if there are none."""
+    """Return a random graph of supported ops, or None."""
     op_types = ops_taken(bench)
     dimensions = random.choice(_DIMENSIONS)
     chosen = [random.choice(op_types) for _ in range(count)] if op_types else []
@@ -107,7 +106,7 @@ def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
 
 
 def with_dynamic_dimension(bench: Bench, random: Random, op_types: Sequence[str]) -> DynamicOnnxModel | None:
-    """Return a model with one dynamic input axis; None if the ops do not support its dimensions."""
+    """Return a model with one dynamic input axis, or None."""
     dimensions = random.choice(_DIMENSIONS)
     graph = _Graph(random, dimensions)
     for op_type in op_types:
@@ -132,15 +131,12 @@ class DynamicOnnxModel:
 
     precision: Precision
     closed: onnx.ModelProto
-    """Model with a static size."""
     model: onnx.ModelProto
     dimensions: tuple[int, ...]
-    """Dimensions of the static input."""
     axis: int
-    """Dynamic axis."""
 
     def at(self, size: int) -> Subject | None:
-        """Return the model at a size, with ONNX Runtime's results; None if it has none."""
+        """Return the model at a size with ONNX Runtime's results, or None."""
         dimensions = (*self.dimensions[: self.axis], size, *self.dimensions[self.axis + 1 :])
         generator = np.random.default_rng(size)
         feed = generator.uniform(-2, 2, dimensions).astype(np.float32)
@@ -169,8 +165,6 @@ def one_input(bench: Bench, dimensions: tuple[int, ...]) -> onnx.ModelProto | No
 
 
 class _Graph:
-    """Builder of a float32 model."""
-
     def __init__(self, random: Random, dimensions: tuple[int, ...]) -> None:
         self._random = random
         self.nodes: list[onnx.NodeProto] = []
@@ -179,7 +173,6 @@ class _Graph:
         self._read: set[str] = set()
 
     def add(self, op_type: str) -> bool:
-        """Add a node that reads a recent value; return False if the op does not support its dimensions."""
         source = self._random.choice(list(self._shapes)[-2:])
         dimensions = self._shapes[source]
         node = NODES[op_type](dimensions)
@@ -198,12 +191,7 @@ class _Graph:
         return True
 
     def model(self, *, types_only: bool = False, open_axis: int | None = None) -> onnx.ModelProto:
-        """Return the model; values without a reader are outputs.
-
-        Args:
-            types_only: results have the input's shape.
-            open_axis: dynamic axis of the input; results have ranks only.
-        """
+        """Return the model; outputs are values without a reader, of the input's shape if `types_only`."""
         result_names = [output for node in self.nodes for output in node.output]
         shapes: dict[str, Sequence[int | str | None] | None] = {**self._shapes}
         if types_only:
@@ -245,7 +233,7 @@ def _grown(
 
 
 def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Array]) -> Subject:
-    """Return a model with ONNX Runtime's results; raise ValueError if their shapes are not those of ONNX."""
+    """Return a model with ONNX Runtime's results. Raises ValueError for shapes other than ONNX's."""
     with InferenceSession(model, devices="cpu") as session:
         expected = session.run(None, {"x": feeds[0]})
     for value, result in zip(model.graph.output, expected, strict=True):
@@ -269,7 +257,7 @@ BOUNDARIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
         "high-rank": (1, 2, 1, 2, 1, 2, 3),
     }
 )
-"""Name -> dimensions at which drivers tend to fail."""
+"""Name -> dimensions that break drivers."""
 Spoil = Callable[[onnx.ModelProto], None]
 
 
@@ -336,7 +324,6 @@ def _reads_its_own_result(model: onnx.ModelProto) -> None:
 
 
 def _data_types_that_do_not_fit(model: onnx.ModelProto) -> None:
-    """Prepend a sum of integers and floats."""
     model.graph.initializer.append(helper.make_tensor("integers", onnx.TensorProto.INT64, [1], [1]))
     model.graph.node.insert(0, helper.make_node("Add", ["x", "integers"], ["mixed"], name="mixed"))
     model.graph.output.append(helper.make_tensor_value_info("mixed", onnx.TensorProto.FLOAT, None))
@@ -352,15 +339,12 @@ SPOILS: Mapping[str, Spoil] = MappingProxyType(
         "data-types-that-do-not-fit": _data_types_that_do_not_fit,
     }
 )
-"""Name -> mutation to an invalid ONNX model."""
 
 
 _SHORT = 12
-"""Share of tests in the short form."""
 _RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
-"""Ops with random results."""
 _UNDECIDED = {
     "test_resize_downsample_scales_cubic_align_corners": "ONNX and its implementations divide by different lengths",
     "test_resize_downsample_scales_linear_align_corners": "ONNX and its implementations divide by different lengths",
@@ -377,8 +361,6 @@ _NO_TENSORS = "it is about sequences, maps or optional values, which devices are
 
 @dataclass(frozen=True, slots=True)
 class _TestPiece:
-    """Model of a test in the device's form."""
-
     model: SegmentModel
     operations: tuple[str, ...]
     inputs: tuple[int, ...]

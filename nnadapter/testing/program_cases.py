@@ -34,15 +34,11 @@ from nnadapter.testing.subjects import (
 
 _WANTED, _TRIES = 3, 12
 _PLAIN = ("RELU", "ABS", "NEG", "TANH", "SIGMOID", "ASSIGN", "EXP", "FLOOR", "ADD", "MUL", "MAX", "MAT_MUL")
-"""Operations on inputs of one type and any size; nearly every device supports one."""
 _STEADY, _LARGE = (256, 256), (1 << 20, 1 << 20)
 
 
 def samples(bench: Bench) -> list[Subject]:
-    """Return up to three models that the device runs correctly, always the same.
-
-    The last depends on its constants, if no other does and such a model is found.
-    """
+    """Return up to three models that the device runs correctly, the last one dependent on its constants if possible."""
     if "samples" not in bench.notes:
         bench.notes["samples"] = _chosen(bench)
     return list(bench.notes["samples"])
@@ -67,7 +63,6 @@ def _chosen(bench: Bench) -> list[Subject]:
 
 
 def _hangs_on_constants(subject: Subject) -> bool:
-    """Return True if other constants change results."""
     if subject.rebind is None:
         return False
     try:
@@ -126,7 +121,6 @@ _FITTING = (Compatibility.IDENTICAL, Compatibility.COMPATIBLE)
 _FOREIGN = {"no bytes": b"", "bytes of something else": b"\x00\xff" * 64}
 _WARM_UP = 20
 _ROOM_BYTES = 2 << 20
-"""Allowed growth in total: pools, caches, the interpreter."""
 _ROOM_PER_ROUND = 8 << 10
 """Allowed growth per round: fragmentation, and counters with a limit."""
 
@@ -150,7 +144,6 @@ def _with_sample(bench: Bench, random: Random, number: int, act: Act) -> Outcome
 
 
 def _contexts(bench: Bench, subject: Subject) -> Outcome:
-    """Use two contexts, and close one."""
     with ExitStack() as stack:
         other = stack.enter_context(closing(bench.new_context()))
         program = stack.enter_context(bench.compiled(subject, other))
@@ -164,7 +157,6 @@ def _contexts(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _executions(bench: Bench, subject: Subject) -> Outcome:
-    """Alternate two executions of a program; results stay valid."""
     varied = subject.varied()
     with bench.compiled(subject) as program, ExitStack() as stack:
         first, second = (stack.enter_context(bench.execution(subject, program)) for _ in range(2))
@@ -188,7 +180,6 @@ def _results_stay(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _at_once(bench: Bench, subject: Subject) -> Outcome:
-    """Run in threads, as the device's `Threading` allows."""
     threading = bench.capability.threading
     varied = subject.varied()
     with bench.compiled(subject) as program, ExitStack() as stack:
@@ -206,7 +197,6 @@ def _at_once(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _deserialized(bench: Bench, subject: Subject) -> Outcome:
-    """Serialize, and run in two contexts."""
     with bench.compiled(subject) as program, blamed(OutcomeKind.DOES_NOT_RUN, subject, "serialize raised"):
         blob = program.serialize()
     if blob is None:
@@ -261,7 +251,6 @@ def _streams(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _memory(bench: Bench, subject: Subject) -> Outcome:
-    """Compute from device memory to device memory."""
     varied = subject.varied()
     with (
         bench.compiled(subject) as program,
@@ -307,7 +296,7 @@ def _bound(bench: Bench, subject: Subject) -> Outcome:
 
 
 def _damaged(bench: Bench, subject: Subject) -> Outcome:
-    """Check that damaged bytes are refused, or run correctly if the damage has no effect."""
+    """Check that damaged bytes are refused, or harmless."""
     with bench.compiled(subject) as program:
         blob = program.serialize()
     if blob is None:

@@ -1,4 +1,4 @@
-"""Models with inputs, expected outputs and tolerances, and the process that runs them on the device under test."""
+"""Models with inputs, expected outputs and tolerances, and the process that runs them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ class Evidence:
     """Data to reproduce a failure."""
 
     model: Any = None
-    """Model in the device's form."""
     inputs: tuple[Array, ...] = ()
     expected: tuple[Array, ...] = ()
     got: tuple[Array, ...] = ()
@@ -74,7 +73,6 @@ class FailedOutcome:
 
     kind: OutcomeKind
     detail: str
-    """One sentence with actual and expected results."""
     evidence: Evidence = Evidence()
 
 
@@ -82,7 +80,7 @@ Outcome = PassedOutcome | SkippedOutcome | FailedOutcome
 
 
 class Precision(StrEnum):
-    """Data type in which a device computes float32; it sets the tolerance."""
+    """Data type that a device computes float32 in; it sets the tolerance."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -90,19 +88,12 @@ class Precision(StrEnum):
 
 
 STEP = 1
-"""Tolerance of 8-bit integers in onnx's operator tests: rounding of ties is undefined for devices."""
+"""Tolerance of 8-bit integers in onnx's tests: rounding of ties is undefined."""
 _EIGHT_BITS = ("int8", "uint8")
 
 
 def furthest(got: Array, expected: Array, precision: Precision, *, steps: int = 0) -> str:
-    """Describe where `got` exceeds the tolerance of `expected`, of the same type and shape; empty if nowhere.
-
-    Args:
-        got: results of a device.
-        expected: correct results.
-        precision: data type in which the device computes.
-        steps: tolerance of 8-bit integers.
-    """
+    """Describe where `got` exceeds the tolerance, `steps` for 8-bit integers; empty if nowhere."""
     wrong = _wrong(got, expected, precision, steps)
     if not wrong.any():
         return ""
@@ -118,7 +109,7 @@ def _wrong(got: Array, expected: Array, precision: Precision, steps: int) -> Arr
 
 
 Differ = Callable[[Sequence[Array]], str]
-"""Describes the difference of results of the right number, types and shapes; empty if there is none."""
+"""Describes the difference of results of equal types; empty if none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -161,7 +152,7 @@ class Subject:
         return FailedOutcome(OutcomeKind.NOT_A_NUMBER if made_of_nothing else OutcomeKind.WRONG_VALUES, text, evidence)
 
     def varied(self) -> Subject:
-        """Return the model with halved floating-point inputs; itself if they are invalid."""
+        """Halve floating-point inputs, if valid."""
         if self.refeed is None:
             return self
         try:
@@ -188,7 +179,6 @@ def _of_model(precision: Precision, model: Model, feeds: Sequence[Array]) -> Sub
 
 
 def _with_other_constants(precision: Precision, model: Model, feeds: Sequence[Array]) -> Subject:
-    """Reverse the elements of constants: indices and variances stay valid."""
     operands = tuple(
         Operand(f"other {operand.name}", operand.type, operand.lifetime, _reversed(operand.value))
         for operand in model.operands
@@ -217,10 +207,7 @@ def by_band(
     precision: Precision,
     refeed: Callable[[Sequence[Array]], Subject] | None = None,
 ) -> Subject:
-    """Return a model with given results, compared by tolerance.
-
-    A device of lower precision may round its inputs; then the results of rounded inputs are correct too.
-    """
+    """Return a model with given results; devices of lower precision may round inputs."""
 
     def differ(got: Sequence[Array]) -> str:
         text = _differ_by_band(got, expected, precision)
@@ -246,7 +233,6 @@ def _differ_by_band(got: Sequence[Array], expected: Sequence[Array], precision: 
 
 
 def _rounded(array: Array, precision: Precision) -> Array:
-    """Round float32 to a lower precision."""
     coarse = DataType(precision.value).array_type
     return array.astype(coarse).astype(array.dtype) if array.dtype == np.float32 else array
 
@@ -266,13 +252,10 @@ class Settings:
     device: str
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     precision: Precision = Precision.FLOAT32
-    """Data type in which the device computes."""
     seed: int = 0
-    """Seed of all random choices."""
     time_limit_s: float = TIME_LIMIT_S
     """Time limit of a request to the driver."""
     short: bool = False
-    """Fewer cases of each kind."""
 
 
 class CaseFailure(Exception):  # noqa: N818  an outcome, not an error
@@ -300,7 +283,6 @@ class Bench:
 
     @property
     def device(self) -> IsolatedDevice:
-        """Open device; restarted after a loss."""
         if self._device is None or self._device.loss_reason:
             self.close()
             self._device = IsolatedDevice(self.settings.device, time_limit_s=self.settings.time_limit_s)
@@ -339,7 +321,7 @@ class Bench:
         return PassedOutcome()
 
     def refusal(self, subject: Subject) -> str:
-        """Return the reason of a refusal, or an empty string. Raises `CaseFailure` for an invalid answer."""
+        """Return the reason of a refusal, or an empty string. Raises CaseFailure."""
         verdicts = self.context.supported(subject.model)
         if len(verdicts) != len(subject.operations):
             detail = f"got {len(verdicts)} verdicts, expected one for each of {len(subject.operations)} operations"
@@ -353,7 +335,7 @@ class Bench:
         return self.not_admitted(subject)
 
     def not_admitted(self, subject: Subject) -> str:
-        """Return the reason of a refused admission, or an empty string. Raises `CaseFailure` for an invalid answer."""
+        """Return the reason of a refused admission, or an empty string. Raises CaseFailure."""
         admission = self.context.admit(subject.model)
         if not isinstance(admission, Admission):
             detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"
@@ -388,7 +370,6 @@ class Bench:
                 raise CaseFailure(failed)
 
     def close(self) -> None:
-        """End the device's process."""
         device, self._device, self._context = self._device, None, None
         if device is not None:
             device.close()
@@ -423,12 +404,10 @@ class Case:
     """Case, reproducible by name, seed and device."""
 
     name: str
-    """`group/subject/number`."""
     act: Callable[[Bench, Random], Outcome]
 
     @property
     def group(self) -> str:
-        """First part of the name."""
         return self.name.partition("/")[0]
 
     def run(self, bench: Bench) -> Outcome:

@@ -1,10 +1,7 @@
 """PyTorch models on any device: a back end of `torch.compile`, and modules as models. See docs/pytorch.md.
 
-Dynamo captures graphs, and AOTAutograd lowers them to ATen operators. Operators that PyTorch's exporter can write as
-ONNX
-form regions, each the model of a session. PyTorch runs the others.
-
-Inside this package, `torch` is PyTorch. Importing the package does not import PyTorch.
+ATen operators that PyTorch's exporter can write as ONNX form regions, each the model of a session. PyTorch runs the
+others. Inside this package, `torch` is PyTorch.
 """
 
 from __future__ import annotations

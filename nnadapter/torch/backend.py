@@ -75,7 +75,6 @@ def _is_computed(node: fx.Node) -> bool:
 
 
 def _input_symbols(graph: fx.Graph) -> Mapping[Any, fx.Node]:
-    """Map symbols to nodes: integer inputs, or new `sym_size` nodes of input tensors."""
     inputs = graph.find_nodes(op="placeholder")
     numbers = {_expression(node.meta["val"]): node for node in inputs if isinstance(node.meta.get("val"), torch.SymInt)}
     tensors = [(node, node.meta["val"].shape) for node in inputs if isinstance(node.meta.get("val"), torch.Tensor)]
@@ -125,10 +124,8 @@ class FallbackOperator:
     """Operator that PyTorch runs."""
 
     operator: str
-    """`aten.NAME.OVERLOAD`."""
     refusal: Unsupported
     line: str
-    """`FILE:LINE` of the user's source; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +133,10 @@ class Graph:
     """Compiled graph."""
 
     kind: str
-    """`inference`, `forward` or `backward`; `captured` if PyTorch failed to lower it to ATen."""
+    """`inference`, `forward`, `backward`; `captured` if AOTAutograd failed."""
     operators: int
     """Operators that do work; see `regions.working`."""
     delegated: int
-    """Operators among these in regions."""
     programs: tuple[Program, ...]
     fallback_operators: tuple[FallbackOperator, ...]
 
@@ -154,17 +150,16 @@ def compile_graph(
     written: Sequence[int] = (),
     lying: Collection[int] = (),
 ) -> tuple[Graph, Boxed]:
-    """Compile an ATen graph: regions for sessions, and operators that stay in PyTorch with the reason.
+    """Compile an ATen graph into sessions and PyTorch operators; modifies `graph_module`, which must be functional.
 
     Args:
-        graph_module: functional graph from AOTAutograd; modified in place.
+        graph_module: from AOTAutograd.
         kind: `inference`, `forward` or `backward`.
-        settings: devices and options of the sessions.
-        is_weight: returns True for a tensor that may be a constant.
-        shown: number of leading results that are visible outside the backward graph; None for all.
-        written: inputs that each call mutates, as an optimizer step does; never constants. Their new values are the
-            first results, in this order.
-        lying: results that are device-resident although user code holds them.
+        settings: for sessions.
+        is_weight: returns True for possible constants.
+        shown: number of leading results visible outside the backward graph; None for all.
+        written: inputs that each call overwrites with the first results, in this order.
+        lying: device-resident results that user code holds.
     """
     ask_inputs(graph_module)
     computed = computed_results(graph_module, kind, shown) if owns_memory(settings) else frozenset()
@@ -237,7 +232,6 @@ def _failing(region: Region) -> dict[fx.Node, Unsupported]:
 
 
 def _weighs(region: Region, steady: Collection[fx.Node], is_weight: IsWeight) -> Callable[[int, Any], bool]:
-    """Return a predicate for region inputs that may be constants."""
     places = {place for place, node in enumerate(region.inputs) if node in steady or node.op == "get_attr"}
     return lambda place, value: place in places and is_weight(value)
 
@@ -267,7 +261,6 @@ def _runner(
 
 
 def _direct(inputs: Sequence[fx.Node], region: Region, program: Program, results: Sequence[Any]) -> Boxed:
-    """Run a graph that is one region, without generated code."""
     reads = [inputs.index(node) for node in region.inputs]
     places = {node: place for place, node in enumerate((*region.outputs, *inputs))}
     gives = [places[result] if isinstance(result, fx.Node) else None for result in results]
@@ -292,7 +285,7 @@ def _spread(function: Callable[..., Any], args: list[Any]) -> Any:
 
 
 def _run_reading(function: Boxed, lays: Mapping[int, Callable[[Any], Any] | None], args: list[Any]) -> Any:
-    """Move saved tensors to the host in their expected layout, then run a backward graph."""
+    """Move saved tensors to the host, then run a backward graph."""
     for place, lay in lays.items():
         is_kept = type(args[place]) is Resident and not isinstance(args[place], torch.nn.Parameter)
         value = args[place].plain() if is_kept else args[place]
@@ -316,7 +309,6 @@ class Capture:
     ended: str
     """Reason of the graph break; empty if there is none."""
     line: str
-    """`FILE:LINE` of the graph break."""
     graphs: list[Graph] = field(default_factory=list)
 
 
@@ -349,7 +341,7 @@ def captures_of(compiled: Any) -> list[Capture]:
 
 
 def _has_run(capture: Capture, tensors: frozenset[int]) -> bool:
-    """Return True if the capture ran with these weights; modules of a class share captures."""
+    """Return True if the capture ran with these weights."""
     return any(program.has_run(tensors) for graph in capture.graphs for program in graph.programs)
 
 
@@ -373,7 +365,6 @@ def original_callable(compiled: Any) -> Any:
 
 
 WeightsOf = Callable[[frozenset[int]], IsWeight]
-"""Graph inputs that are written -> predicate for constants."""
 
 
 def compile_captured(
@@ -383,11 +374,7 @@ def compile_captured(
     options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
-    """Compile a captured graph; see `nnadapter.torch.nnadapter`.
-
-    Raises:
-        NNAdapterError: a device or an option is invalid.
-    """
+    """Compile a captured graph; see `nnadapter.torch.nnadapter`."""
     if kwargs:
         raise InvalidOptionError(f"back end 'nnadapter' takes options= alone, got {', '.join(kwargs)}=; leave it out")
     settings = read_settings(options)
@@ -434,7 +421,6 @@ def _needs_gradients(graph_module: fx.GraphModule, example_inputs: Sequence[Any]
 
 
 def _giving_one(graph_module: fx.GraphModule) -> fx.GraphModule:
-    """Make a user's graph return a tuple."""
     graph = fx.Graph()
     graph.output((graph.graph_copy(graph_module.graph, {}),))
     return fx.GraphModule(graph_module, graph)
@@ -447,7 +433,6 @@ def _of_one(compiled: Callable[..., Any]) -> Callable[..., Any]:
 def _as_captured(
     graph_module: fx.GraphModule, capture: Capture, settings: Settings, error: Exception
 ) -> Callable[..., Any]:
-    """Return a function that runs the graph in PyTorch, with the reason in the report."""
     message = next(iter(str(error).strip().splitlines()), type(error).__name__)
     reason = Unsupported(
         Reason.COMPILE_FAILED, f"PyTorch failed to make graphs in ATen: {type(error).__name__}: {message}"
@@ -526,7 +511,6 @@ def _lives(value: Any) -> bool:
 
 
 def _lifted(graph_module: fx.GraphModule) -> tuple[fx.GraphModule, list[Any]]:
-    """Turn device-resident attributes into the first inputs."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(graph_module.graph, {}))
     lifted_module = fx.GraphModule(graph_module, graph)
@@ -546,7 +530,6 @@ def _lifted(graph_module: fx.GraphModule) -> tuple[fx.GraphModule, list[Any]]:
 
 
 def _forms(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
-    """Replace device-resident inputs by tensors without data."""
     pairs = zip(graph_module.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
     return [_form_of(node, value) if type(value) is Resident else value for node, value in pairs]
 
@@ -587,7 +570,6 @@ def report_compiled(compiled: Any) -> TorchReport:
 
 
 def _not_captured(target: Any) -> tuple[str, ...]:
-    """Return types of recurrent layers that PyTorch does not capture by default."""
     if torch._dynamo.config.allow_rnn or not isinstance(target, torch.nn.Module):
         return ()
     layers = [module for module in target.modules() if isinstance(module, torch.nn.RNNBase)]
@@ -599,7 +581,6 @@ def _name(target: Any) -> str:
 
 
 def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFacts:
-    """Collect facts; if modules share the graph, of the sessions with these weights."""
     programs = [leaf for program in graph.programs for leaf in program.leaves]
     program_sessions = [(program, program.sessions(weights)) for program in programs]
     refused = [facts for program, sessions in program_sessions for facts in _refused(program, sessions)]
@@ -642,7 +623,6 @@ def _fallback_facts(fallback: FallbackOperator) -> FallbackOperatorFacts:
 
 
 def _refused(program: Program, sessions: Sequence[InferenceSession]) -> list[FallbackOperatorFacts]:
-    """Return operators that a device refused."""
     node_origins = origins(program.model)
     return [
         FallbackOperatorFacts(

@@ -14,7 +14,6 @@ from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import count, quantity
 
 SCHEMA_VERSION = 2
-"""Version of the JSON form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +21,12 @@ class FallbackOperatorFacts:
     """Operators in PyTorch, or refused by a device, with equal facts."""
 
     operator: str
-    """`aten.NAME.OVERLOAD`."""
     device: str
     """Device that refused it; empty without a session."""
     reason: str
     """Code of `partition.Reason`."""
     detail: str
     line: str
-    """`FILE:LINE` of the user's source; empty if unknown."""
     count: int
 
 
@@ -44,9 +41,7 @@ class GraphFacts:
     delegated: int
     """Operators among these in sessions."""
     sessions: tuple[PartitionReport, ...]
-    """Reports of its sessions."""
     pending_regions: int
-    """Regions that have not run yet."""
     fallback_operators: tuple[FallbackOperatorFacts, ...]
     """Operators that PyTorch runs."""
     refused_operators: tuple[FallbackOperatorFacts, ...]
@@ -54,7 +49,6 @@ class GraphFacts:
     graph_break_reason: str
     """Reason of the graph break; empty if there is none."""
     graph_break_line: str
-    """`FILE:LINE` of the graph break."""
     unfrozen_weights: int
     """Weights that changed too often to be constants."""
     input_bytes: int
@@ -89,7 +83,6 @@ class CompiledFacts:
     """Facts about a compiled module or function."""
 
     name: str
-    """Class of the module, or name of the function."""
     graphs: tuple[GraphFacts, ...]
     uncaptured_module_types: tuple[str, ...] = ()
     """Types such as `LSTM` that PyTorch captures only if `allow_rnn` is set."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def nnadapter(graph_module: Any, example_inputs: Any, **keywords: Any) -> Callable[..., Any]:
-    """Compile a graph that PyTorch captured; `torch.compile(model, backend="nnadapter")` calls it.
+    """Compile a captured graph; `torch.compile(model, backend="nnadapter")` calls this.
 
     Args:
         graph_module: the captured graph.
@@ -23,8 +23,9 @@ def nnadapter(graph_module: Any, example_inputs: Any, **keywords: Any) -> Callab
             `nnadapter.Options`.
 
     Returns:
-        A function that PyTorch calls in place of the graph. It raises errors in the options when it is called, because
-        PyTorch replaces errors that a back end raises by its own.
+        A function that PyTorch calls in place of the graph. It raises errors in the options, because PyTorch would
+        replace
+        errors raised now.
     """
     try:
         require_torch("torch.compile(backend='nnadapter')")
@@ -40,10 +41,9 @@ def nnadapter(graph_module: Any, example_inputs: Any, **keywords: Any) -> Callab
 def to_device(module: Any, device: str) -> Any:
     """Move the parameters and buffers of a module to a device, and return the module.
 
-    Works like `module.to(...)` for PyTorch's own devices. Call it before creating the optimizer: gradients and
-    optimizer
-    state are then on the device too. Code that reads such a tensor gets its values from the device. Nothing changes on
-    devices that compute in host memory, and for complex, sparse, non-contiguous and empty tensors.
+    Like `module.to(...)` for PyTorch's own devices. Call it before creating the optimizer: gradients and optimizer
+    state are then on the device too. Nothing changes on devices that compute in host memory, and for complex, sparse,
+    non-contiguous and empty tensors.
 
     Args:
         module: a `torch.nn.Module`; modified in place.
@@ -67,7 +67,7 @@ def to_device(module: Any, device: str) -> Any:
 
 
 def report(compiled: Any) -> TorchReport:
-    """Report on a module or function that torch.compile compiled: the graphs that have run so far.
+    """Report on a module or function that torch.compile compiled, so far.
 
     Args:
         compiled: the argument or the result of torch.compile.

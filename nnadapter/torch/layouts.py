@@ -14,7 +14,7 @@ Order = tuple[int, ...]
 
 
 def order_of(like: Any) -> Order | None:
-    """Return the axes from the slowest to the fastest in memory; None for row-major or expanded tensors."""
+    """Return axes from slowest to fastest in memory; None for row-major or expanded tensors."""
     strides = [_number(stride) for stride in like.stride()]
     if 0 in strides:
         return None
@@ -44,7 +44,7 @@ def laid_out(order: Order) -> Callable[[Any], Any]:
 
 
 def lying_as(like: Any) -> Callable[[Any], Any] | None:
-    """Return a function that copies a tensor into the layout of `like` if needed; None for row-major."""
+    """Return a function that copies a tensor into the layout of `like`; None for row-major."""
     order = order_of(like) if isinstance(like, torch.Tensor) else None
     if order is None:
         return None
@@ -84,9 +84,9 @@ def is_view(node: fx.Node) -> bool:
 def part_views(
     graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
 ) -> None:
-    """Duplicate views that both sessions and other code read, so that the other code reads views by PyTorch.
+    """Duplicate views for readers outside sessions, if sessions read them too.
 
-    Other code means `outside_nodes` and the graph's results, except those in `computed`, whose memory is not visible.
+    Readers outside are `outside_nodes` and the graph's results, except those in `computed`.
     """
     graph, views = graph_module.graph, last_views(graph_module, computed, outside_nodes)
     end = graph.output_node()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class WrongType(Exception):  # noqa: N818  always caught
-    """Result whose data type a cast cannot correct."""
+    """Result with a data type that a cast cannot correct."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -42,11 +42,7 @@ class WrongType(Exception):  # noqa: N818  always caught
 
 
 def keep_type(graph: onnx.GraphProto, output: onnx.ValueInfoProto, like: Any) -> None:
-    """Cast an output to the data type of `like`, a tensor or size, if the exporter widened it.
-
-    Raises:
-        WrongType: it is not a wider floating-point type.
-    """
+    """Cast an output to the data type of `like` if the exporter widened it; otherwise raise WrongType."""
     expected_type = _core.torch_dtype_to_onnx_dtype(like.dtype if isinstance(like, torch.Tensor) else torch.int64)
     actual_type = type(expected_type)(output.type.tensor_type.elem_type)
     if actual_type == expected_type:
@@ -61,7 +57,6 @@ def keep_type(graph: onnx.GraphProto, output: onnx.ValueInfoProto, like: Any) ->
 
 
 def _round(graph: onnx.GraphProto, output: onnx.ValueInfoProto, element_type: int) -> None:
-    """Put a Cast before an output, which keeps its name."""
     wide = f"{output.name}.wide"
     for node in graph.node:
         node.input[:] = [wide if name == output.name else name for name in node.input]
@@ -78,7 +73,6 @@ _INT = 2
 
 
 _ROUNDS = 2
-"""Same as in the exporter's optimizer."""
 
 
 def tidy(model: onnx_ir.Model) -> None:
@@ -94,10 +88,7 @@ def tidy(model: onnx_ir.Model) -> None:
 
 
 def _give_apart(graph: onnx_ir.Graph) -> None:
-    """Add an Identity for outputs without a producer, so that a constant model has a node.
-
-    `OutputFixPass` would give an output its input's name.
-    """
+    """Add an Identity for outputs without a producer; `OutputFixPass` would rename them."""
     for place, value in enumerate(graph.outputs):
         if value.producer() is None:
             node = onnx_ir.node("Identity", inputs=[value])
@@ -182,11 +173,7 @@ _TIDYING = (
 
 
 def export_program(program: ExportedProgram) -> onnx.ModelProto:
-    """Export a program with a cached operator registry, unlike `torch.onnx.export`.
-
-    Raises:
-        OnnxExporterError: the exporter fails.
-    """
+    """Export a program with a cached operator registry, unlike `torch.onnx.export`."""
     opset = _constants.ONNX_DEFAULT_OPSET
     return exported(program, registry=registry(opset), opset_version=opset)
 
@@ -199,11 +186,7 @@ class _Decomposed(ExportedProgram):  # type: ignore[misc]  # untyped
 
 
 def exported(program: ExportedProgram, **options: Any) -> onnx.ModelProto:
-    """Export and simplify a program, which changes.
-
-    Raises:
-        OnnxExporterError: the exporter fails.
-    """
+    """Export and simplify a program, which changes. Raises OnnxExporterError."""
     decomposed = _Decomposed(
         program.graph_module,
         program.graph,

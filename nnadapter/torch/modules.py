@@ -27,15 +27,14 @@ def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
     """Export a module or an exported program as an ONNX model.
 
     Args:
-        module: a module or exported program. Call `eval()` first: training mode is refused if it matters. An exported
-            program may have dynamic shapes.
-        example_inputs: arguments of the module: a tuple, a dictionary of keywords, or one tensor. None for an exported
-            program.
+        module: a module, or an exported program, which may have dynamic shapes.
+        example_inputs: arguments of the module: a tuple, a dictionary of keywords, or one tensor.
 
     Raises:
         MissingExtraError: PyTorch or its exporter is missing or too old.
         InvalidOptionError: the inputs are missing.
-        InvalidModelError: it cannot be captured or exported, mutates inputs or buffers, or draws random numbers.
+        InvalidModelError: it cannot be exported, mutates inputs or buffers, or draws random numbers, as in training
+            mode.
     """
     require_torch("a PyTorch module as a model")
     import torch
@@ -51,7 +50,6 @@ def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
 
 
 def _on_host(module: Any) -> Any:
-    """Copy a device-resident module to the host."""
     tensors = (*module.parameters(), *module.buffers())
     return copy.deepcopy(module) if any(hasattr(tensor, "resident_state") for tensor in tensors) else module
 
@@ -122,7 +120,6 @@ def _refuse_others(name: str, nodes: Iterable[Any]) -> None:
 
 
 def _keep_types(model: onnx.ModelProto, likes: Mapping[str, Any]) -> None:
-    """Undo the exporter's widening of 16-bit sums."""
     from nnadapter.torch.models import keep_type
 
     for value in model.graph.output:
@@ -131,7 +128,6 @@ def _keep_types(model: onnx.ModelProto, likes: Mapping[str, Any]) -> None:
 
 
 def _text(error: BaseException | None) -> str:
-    """Return the first line of the innermost cause."""
     while error is not None and error.__cause__ is not None:
         error = error.__cause__
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
@@ -147,15 +143,15 @@ def names_module(named: str) -> bool:
 
 
 def load_named(named: str) -> onnx.ModelProto:
-    """Load a module or program that `names_module` accepts, as an ONNX model.
+    """Load a module or program by name; see `names_module`.
 
-    The function takes no arguments. It returns a module with its inputs, or an exported program. Output of the script
-    goes to stderr. The script can import modules from its folder.
+    The function takes no arguments, and returns a module with its inputs, or an exported program. The script prints to
+    stderr, and can import from its folder.
 
     Raises:
         MissingExtraError: PyTorch or its exporter is missing or too old.
         ModelFileError: the file cannot be read.
-        InvalidOptionError: the script has no such function, or it raises, exits or returns something else.
+        InvalidOptionError: there is no such function, or it raises, exits or returns another type.
         InvalidModelError: the exporter fails.
     """
     require_torch(f"{named!r}")
@@ -240,7 +236,6 @@ def _running(path: Path) -> Iterator[None]:
 
 
 def _error_with_line(error: Exception, path: Path) -> str:
-    """Return the message with the script's line."""
     lines, trace = [], error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(path):

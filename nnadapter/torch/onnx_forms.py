@@ -1,13 +1,8 @@
 """ONNX forms that replace the exporter's: numbers, LSTM and GRU, and functions that it gets wrong.
 
-The exporter writes real numbers as float32. In float64 programs, `x * 1.1` is then off in the eighth digit, and even
-sizes can be wrong: `int(30 * 0.7)` is 20 in Python, but 21 in float32. So operators that create tensors from numbers,
-and
-arithmetic on sizes, have forms here.
-
-AOTAutograd unrolls LSTM and GRU for each length. At inference, custom operators with the ONNX forms of
-`aten::lstm.input`
-and `aten::gru.input` replace them before.
+The exporter writes real numbers as float32. In float64 programs, `x * 1.1` is then off in the eighth digit, and sizes
+can be wrong: `int(30 * 0.7)` is 20 in Python, but 21 in float32. AOTAutograd unrolls LSTM and GRU for each length. At
+inference, custom operators replace them before.
 """
 
 from __future__ import annotations
@@ -98,7 +93,6 @@ _SEQUENCES = (
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default, aten.hamming_window.default,
 )  # fmt: skip
 _LONGEST = 1 << 16
-"""Longest sequence that becomes a constant."""
 _NAMES = {"FLOAT": torch.float32, "DOUBLE": torch.float64, "FLOAT16": torch.float16}
 _NAMES |= {"INT64": torch.int64, "INT32": torch.int32, "INT16": torch.int16, "INT8": torch.int8, "UINT8": torch.uint8}
 _DTYPES = {_NOT_SAID: None, **{getattr(onnx_ir.DataType, name): dtype for name, dtype in _NAMES.items()}}
@@ -113,7 +107,7 @@ def register_numbers(registry: Any) -> None:
 
 
 def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute static sequences in PyTorch, whose rounding even decides their length."""
+    """Compute static sequences in PyTorch: rounding decides their length."""
 
     def written(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
         are_known = all(isinstance(number, (int, float)) for number in numbers)
@@ -175,10 +169,7 @@ def _tensor(number: Any, dtype: int) -> Any:
 
 
 def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """Select a diagonal by indices. The exporter multiplies by a mask, and infinity times 0 is NaN.
-
-    Source: `aten::diagonal`.
-    """
+    """Select by indices: the exporter multiplies by a mask, and infinity times 0 is NaN. Source: `aten::diagonal`."""
     rank = len(self.shape)
     dim1, dim2 = dim1 % rank, dim2 % rank
     other_axes = [axis for axis in range(rank) if axis not in (dim1, dim2)]
@@ -238,7 +229,6 @@ def has_quantization() -> bool:
 
 _SEQUENCE, _STATE, _LAYERS, _DROPOUT, _TRAIN = 0, 1, 4, 5, 6
 _ARGUMENTS = 9
-"""Number of arguments; above, positions of some."""
 
 
 @torch.library.custom_op("nnadapter::lstm", mutates_args=())  # type: ignore[untyped-decorator]
@@ -288,7 +278,6 @@ def _of_gru(input: Tensor, hx: Tensor, params: Any, *options: Any) -> tuple[Tens
 
 
 def _strided_result(sequence: Tensor, state: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
-    """Return an empty time-major result."""
     first, second = (1, 0) if batch_first else (0, 1)
     width = state.shape[-1] * (2 if bidirectional else 1)
     result = sequence.new_empty((sequence.shape[first], sequence.shape[second], width))
@@ -313,11 +302,7 @@ def preserve_recurrence(graph_module: fx.GraphModule, registry: Any) -> None:
 
 @contextmanager
 def written_in_steps(graph_module: fx.GraphModule) -> Iterator[None]:
-    """Disable oneDNN for graphs with an LSTM.
-
-    PyTorch 2.13 would choose an inference-only operator if the LSTM's input needs no gradient, and fail at the
-    weights'.
-    """
+    """Disable oneDNN for graphs with an LSTM: PyTorch 2.13 may choose an inference-only operator for gradients."""
     was = torch._C._get_mkldnn_enabled()
     is_there = bool(graph_module.graph.find_nodes(op="call_function", target=torch.lstm))
     torch._C._set_mkldnn_enabled(was and not is_there)

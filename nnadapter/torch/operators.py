@@ -1,4 +1,4 @@
-"""Selection of ATen operators for sessions: ONNX forms of PyTorch's exporter, and reasons for refusals.
+"""Selection of ATen operators for sessions, and reasons for refusals.
 
 Only this module and `models.py` use internals of the exporter.
 """
@@ -22,7 +22,7 @@ from nnadapter.torch.requirements import quiet
 from partition.graph import Reason, Unsupported
 
 _IDLE: Mapping[str, object] = MappingProxyType({"train": False, "training": False, "dropout": 0, "dropout_p": 0})
-"""Argument -> value for which an operator is not random."""
+"""Argument -> value that makes an operator deterministic."""
 TAKEN_DTYPES = frozenset(
     (
         torch.float32, torch.float64, torch.float16, torch.bfloat16,
@@ -38,9 +38,9 @@ _STATISTICS = frozenset(getattr(torch.ops.aten, name) for name in ("mean", "var"
 _OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default))
 """Constants, which AOTAutograd handles; it fails if they are decomposed."""
 _BY_STRIDES = frozenset((torch.ops.aten.as_strided_scatter.default,))
-"""Operators whose decomposition by PyTorch mutates a tensor."""
+"""PyTorch's decomposition mutates a tensor."""
 _OF_SIGNS = frozenset((torch.ops.aten.copysign.Tensor, torch.ops.aten.copysign.Scalar))
-"""Operators whose decomposition by PyTorch declares a sign bit as a number."""
+"""PyTorch's decomposition declares a sign bit as a number."""
 _BAGS = frozenset(
     (torch.ops.aten.embedding_bag, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
 )
@@ -99,7 +99,7 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., Any]:
-    """Skip random calls, whose numbers for a seed would change."""
+    """Skip random calls: their numbers for a seed would change."""
     if not _is_seeded(operator):
         return written
     return lambda *arguments, **named: (

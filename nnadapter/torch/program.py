@@ -1,18 +1,13 @@
 """Regions as callables: sessions with weights as constants, and PyTorch as fallback.
 
-At inference, weights are constants of a session, so devices pack them once. Each run checks that they are unchanged. A
-changed weight means a new session; after `_REPACKED` changes, it becomes an input. Other tensors, as of another module
-of
-the class, get their own session. After `_SETS` sets, weights are inputs, as they are in training.
+At inference, weights are constants of a session, so devices pack them once. A changed weight means a new session; after
+`_REPACKED` changes, it becomes an input. Other tensors, as of another module of the class, get their own session. After
+`_SETS` sets, weights are inputs, as in training.
 
 PyTorch counts changes in place (`_version`), but not by fused optimizers, batch normalization, `parameter.data` and
-`parameter.numpy()`. So a hook counts optimizer steps, and memory is compared: small tensors in full, larger ones at
-some
-words. Changes of single elements of a large tensor may be missed. Tensors are referenced weakly, because a session must
-not keep a model alive.
+`parameter.numpy()`. So a hook counts optimizer steps, and memory is compared, large tensors at some words only.
 
-A region without a session, for its operators or for the requested sizes, is bisected. PyTorch runs the operators that
-remain, and runs that failed.
+A region without a session is bisected. PyTorch runs the operators that remain, and runs that failed.
 """
 
 from __future__ import annotations
@@ -71,9 +66,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _WHOLE_BUFFER = 2**16
-"""Bytes up to which a buffer is compared in full."""
+"""Largest buffer that is compared in full, in bytes."""
 _WHOLE_PARAMETER = 2**14
-"""Same for a parameter; lower, because there are many."""
 _WORD = 4
 _IN_ALL, _LEAST, _MOST = 2048, 4, 64
 """Words compared of larger tensors: in total, at least and at most of each."""
@@ -84,11 +78,9 @@ class Samples:
     """Sampled words of tensors' memory."""
 
     memory: Array
-    """uint32[N]: memory from the first to the last tensor."""
     word_positions: Array
     """int64[M]: sampled positions in `memory`."""
     bounds: tuple[int, ...]
-    """Start of each tensor's words, and the end."""
     sampled_words: bytes
 
     def hold(self) -> bool:
@@ -96,7 +88,6 @@ class Samples:
         return self.memory.take(self.word_positions).tobytes() == self.sampled_words
 
     def changed(self) -> list[int]:
-        """Return indices of changed tensors."""
         was, current = np.frombuffer(self.sampled_words, np.uint32), self.memory.take(self.word_positions)
         differ = np.flatnonzero(was != current)
         return sorted(set((np.searchsorted(self.bounds, differ, "right") - 1).tolist()))
@@ -123,7 +114,6 @@ def _is_dense(tensor: Any) -> bool:
 
 
 def _words(tensor: Any, share: int) -> Array:
-    """Return sampled addresses int64[N]; outer words may exceed the tensor."""
     start, size = tensor.data_ptr(), tensor.nbytes
     first, last = start // _WORD, -(-(start + size) // _WORD)
     is_whole = size <= (_WHOLE_PARAMETER if isinstance(tensor, torch.nn.Parameter) else _WHOLE_BUFFER)
@@ -155,7 +145,6 @@ class Steps:
 
 _count = attrgetter("count")
 _all_steps = Steps()
-"""Steps over all constants of sessions."""
 _stepped = WeakIdKeyDictionary()
 """Constant of a session -> its `Steps`."""
 
@@ -165,13 +154,11 @@ class Weights:
     """Constants of a session, with their state at its creation."""
 
     input_positions: tuple[int, ...]
-    """Positions among the region's inputs."""
     versions: list[int]
     addresses: list[int]
     steps: tuple[Steps, ...]
     counts: list[int]
     all_steps: int
-    """`_all_steps` when `counts` were last compared."""
     samples: Samples
     references: tuple[Any, ...]
     select_weights: Callable[[Sequence[Any]], Sequence[Any]]
@@ -194,7 +181,6 @@ class Weights:
         return True
 
     def changed(self, inputs: Sequence[Any]) -> list[int]:
-        """Return positions of changed weights."""
         tensors = self.select_weights(inputs)
         moved = {
             place
@@ -226,7 +212,7 @@ def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Calla
         counts=[*map(_count, steps)],
         all_steps=all_steps,
         samples=samples_of(tensors),
-        references=tuple(weakref.ref(tensor, callback) for tensor in tensors),
+        references=tuple(weakref.ref(tensor, callback) for tensor in tensors),  # a session must not keep a model alive
         select_weights=taker(places),
     )
 
@@ -264,7 +250,6 @@ _REPACKED = 3
 _SETS = 8
 """Maximum sets of constants, freed ones included; PyTorch recompiles as often."""
 _SESSION_ERRORS = (CompilationError, InvalidModelError)
-"""Errors that cost a region its session."""
 IsWeight = Callable[[int, Any], bool]
 """(Position, value) of a region input -> it may be a constant."""
 
@@ -277,7 +262,6 @@ class BoundSession:
     weights: Weights
     fed: Fed
     resident_runner: ResidentRunner | None
-    """Runner for a device with its own memory."""
 
 
 class Program:
@@ -295,7 +279,6 @@ class Program:
         """Take a region and its model; parts of a region share `failures`."""
         self.region, self.model = region, model
         self.failure: Unsupported | None = None
-        """Reason for PyTorch to run it, without a session."""
         self.repeated: Unsupported | None = None
         """Reason for the last rerun in PyTorch."""
         self.__name__ = self.__qualname__ = f"region_{id(self):x}"  # name in the code of graphs
@@ -319,7 +302,6 @@ class Program:
 
     @property
     def leaves(self) -> list[Program]:
-        """Programs after division; otherwise itself."""
         return [leaf for part in self._parts for leaf in part.leaves] or [self]
 
     def sessions(self, tensors: frozenset[int] = frozenset()) -> list[InferenceSession]:
@@ -332,7 +314,6 @@ class Program:
         return [bound.session for bound in bounds]
 
     def has_run(self, tensors: frozenset[int]) -> bool:
-        """Return True if one of these tensors (ids) is a weight."""
         return any(not tensors.isdisjoint(key) for key in list(self._sets))
 
     @property
@@ -362,15 +343,10 @@ class Program:
 
     @property
     def unfrozen_weights(self) -> int:
-        """Weights that changed too often to be constants."""
         return sum(changes > _REPACKED for changes in self._changes.values())
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        """Run the region.
-
-        Raises:
-            NNAdapterError: as `InferenceSession` and its `run`, except errors after which PyTorch runs it.
-        """
+        """Run the region; errors that PyTorch can handle do not propagate."""
         if self._run_apart is not None:
             return self._run_apart(*inputs)
         bound = self._sets.get(self._key(inputs), self._plain)
@@ -407,7 +383,6 @@ class Program:
             self._warn("compile", "which is faster there", InvalidModelError(detail))
 
     def _cut(self, error: CompilationError | InvalidModelError, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Divide the region, or run it in PyTorch."""
         if self._settings.options.fallback_at("compile") == "forbid":
             raise error
         with self._lock:
@@ -443,7 +418,6 @@ class Program:
         return self._in_pytorch
 
     def _rerun_in_pytorch(self, error: ExecutionError | InvalidInputError, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Rerun in PyTorch, whose errors propagate."""
         if self._settings.options.fallback_at("run") == "forbid":
             raise error
         results = self._in_pytorch(*inputs)

@@ -53,11 +53,7 @@ class Settings:
 
 
 def read_settings(raw_options: Mapping[str, Any] | None) -> Settings:
-    """Parse `options=` of torch.compile: `devices`, and fields of `nnadapter.Options`.
-
-    Raises:
-        NNAdapterError: a device or an option is invalid.
-    """
+    """Parse `options=` of torch.compile. Raises NNAdapterError."""
     raw_options = {} if raw_options is None else raw_options
     option_names = [_DEVICES, *(field.name for field in fields(Options))]
     if not isinstance(raw_options, Mapping):
@@ -85,7 +81,6 @@ class Region:
     """Results in the original graph that are read outside."""
     nodes: tuple[fx.Node, ...]
     working: tuple[fx.Node, ...]
-    """Nodes that do work."""
 
 
 def working(graph_module: fx.GraphModule) -> set[fx.Node]:
@@ -100,10 +95,7 @@ def working(graph_module: fx.GraphModule) -> set[fx.Node]:
 def regions_of(
     graph_module: fx.GraphModule, refused: Collection[fx.Node], computed: Collection[fx.Node] = ()
 ) -> list[Region]:
-    """Partition nodes that are not in `refused` into regions.
-
-    Results in `computed` are included even if they are views.
-    """
+    """Partition nodes that are not in `refused` into regions; include views in `computed`."""
     views = last_views(graph_module, computed, readers(refused))
     nodes = [node for node in graph_module.graph.nodes if node.op == "call_function"]
     supported_nodes = {node for node in nodes if node not in refused and node not in views}
@@ -150,7 +142,6 @@ def _random_in_turn(graph: fx.Graph) -> Iterator[None]:
 
 
 def _put_in_order(graph: fx.Graph) -> None:
-    """Move nodes before their readers."""
     placed: dict[fx.Node, None] = {}
     for node in list(graph.nodes):
         waiting = [node]
@@ -216,14 +207,11 @@ def _placeholder(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 class _Sizes:
-    """Sources of sizes: dimensions of tensors, other sizes, or inputs."""
-
     def __init__(self, tensors: Sequence[fx.Node]) -> None:
         dimensions = [(node, axis, size) for node in tensors for axis, size in enumerate(_shape(node))]
         self._places = {_expression(size): (node, axis) for node, axis, size in reversed(dimensions)}
 
     def required_inputs(self, node: fx.Node) -> list[fx.Node]:
-        """Return the inputs that a size needs."""
         if self._place(node) is not None:
             return []
         parts = node.all_input_nodes
@@ -253,7 +241,6 @@ def _shape(node: fx.Node) -> Sequence[Any]:
 
 
 def _expression(size: Any) -> Any:
-    """Return the symbolic expression of a size."""
     return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
 
 
@@ -264,7 +251,6 @@ class Failures:
     remaining: int
 
     def take(self) -> bool:
-        """Count a failure; return False if none remain."""
         self.remaining -= 1
         return self.remaining >= 0
 
@@ -319,15 +305,13 @@ class Uses:
     """Uses of values, by node name."""
 
     visible: Collection[str] = ()
-    """Values whose memory layout is observable."""
+    """Values with an observable memory layout."""
     read: Collection[str] = ()
     """Values read in PyTorch, and inputs that are results."""
     returning: Collection[str] = ()
-    """Gradients, which may be fed back."""
     device_tensor_results: Collection[str] = ()
     """Device tensors that user code holds."""
     written: Mapping[str, str] = field(default_factory=dict)
-    """Result -> input that PyTorch overwrites with it."""
 
 
 NO_USES = Uses()
@@ -338,25 +322,17 @@ class Roles:
     """Uses of a region's results, by position."""
 
     hidden: frozenset[int]
-    """Results that only graphs read."""
     returning: frozenset[int]
-    """Other results that may be fed back."""
     device_tensor_results: frozenset[int]
     written: Mapping[int, int]
-    """Result -> input that it overwrites."""
 
     @property
     def resident_results(self) -> frozenset[int]:
-        """Results that may stay on a device."""
         return self.hidden | self.returning | self.device_tensor_results | self.written.keys()
 
 
 def computed_results(graph_module: fx.GraphModule, kind: str, shown: int | None) -> frozenset[fx.Node]:
-    """Return results that sessions may compute even if they are views, because aliasing is not observable.
-
-    1. Results after the first `shown`, saved for the backward graph.
-    2. Gradients that cover their base.
-    """
+    """Return results that may be views in sessions: saved ones after `shown`, and gradients that cover their base."""
     results = [result for result in graph_module.graph.output_node().args[0] if isinstance(result, fx.Node)]
     if kind == "backward":
         return frozenset(result for result in results if is_view(result) and _covers_base(result))
@@ -379,17 +355,7 @@ def uses_of(
     regions: Sequence[Region] = (),
     lying: Collection[int] = (),
 ) -> Uses:
-    """Return the uses of a graph's values.
-
-    Args:
-        graph_module: the graph.
-        kind: `inference`, `forward` or `backward`.
-        shown: number of leading results visible outside the backward graph; None for all.
-        written: inputs that the first results overwrite.
-        computed: see `regions_of`.
-        regions: its regions.
-        lying: device-resident results that user code holds.
-    """
+    """Return the uses of a graph's values; for the arguments, see `compile_graph`."""
     results, inputs = graph_module.graph.output_node().args[0], graph_module.graph.find_nodes(op="placeholder")
     pairs = zip(results, (inputs[place] for place in written if place < len(inputs)), strict=False)
     outside_nodes, passed = _pytorch_nodes(graph_module, regions), graph_module.graph.output_node().all_input_nodes
@@ -414,7 +380,6 @@ def _names_read(nodes: Iterable[fx.Node]) -> frozenset[str]:
 
 
 def _visible_names(results: Sequence[object], views: Collection[fx.Node]) -> frozenset[str]:
-    """Return names of results and their bases."""
     names: set[str] = set()
     waiting = [result for result in results if isinstance(result, fx.Node)]
     while waiting:
@@ -465,7 +430,6 @@ class ExportFailure(Exception):  # noqa: N818  always caught
     def __init__(self, target: str, detail: str) -> None:
         super().__init__(detail)
         self.target = target
-        """`aten.NAME.OVERLOAD`, if named."""
         self.detail = detail
 
 
@@ -474,18 +438,13 @@ class Origin:
     """Operator and source line of an exported node."""
 
     operator: str
-    """`aten.NAME.OVERLOAD`."""
     line: str
-    """`FILE:LINE`; empty if unknown."""
 
 
 def export(module: fx.GraphModule) -> onnx.ModelProto:
-    """Export a region: inputs `given.NAME`, outputs `output_0` and so on, node names with source lines.
+    """Export a region; node names include source lines. Raises ExportFailure.
 
-    The exporter's own names have no dots.
-
-    Raises:
-        ExportFailure: the exporter fails.
+    Inputs are `given.NAME`: the exporter's own names have no dots.
     """
     result_specs = [(str(_source(node).target), node.meta["val"]) for node in _results(module)]
     module = _copied(module)
@@ -513,14 +472,12 @@ def origins(model: onnx.ModelProto) -> Mapping[str, Origin]:
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:
-    """Copy, because the exporter changes metadata."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     return fx.GraphModule(module, graph)
 
 
 def _source(node: fx.Node) -> fx.Node:
-    """Return the operator that produces a result."""
     return _source(node.all_input_nodes[0]) if node.target is operator.getitem else node
 
 
@@ -547,7 +504,6 @@ def _argument(node: Any) -> Any:
 
 
 def _blame(error: BaseException) -> tuple[str, str]:
-    """Return the failing operator and the innermost message."""
     match, cause = _BLAMED.search(str(error)), error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -556,7 +512,6 @@ def _blame(error: BaseException) -> tuple[str, str]:
 
 
 def _name_for_lines(nodes: Iterable[onnx.NodeProto]) -> None:
-    """Append source lines to node names."""
     for node in nodes:
         line = short(_origin(_metadata(node)).line)
         node.name = f"{node.name.removeprefix('node_')}@{line}" if line else node.name.removeprefix("node_")

@@ -17,10 +17,10 @@ PACKAGES: Mapping[str, tuple[int, int]] = MappingProxyType({"torch": (2, 13), "o
 
 
 def require_torch(feature: str) -> None:
-    """Check the versions of PyTorch and its ONNX exporter without importing them.
+    """Check versions without importing PyTorch.
 
     Raises:
-        MissingExtraError: one is missing or too old.
+        MissingExtraError: PyTorch or its exporter is missing or too old.
     """
     for package, lowest in PACKAGES.items():
         version = _version(package)

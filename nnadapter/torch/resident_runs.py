@@ -1,21 +1,16 @@
 """Runs on devices with their own memory: cached copies of inputs, resident outputs, transferred bytes.
 
 1. A result that only our graphs read is a `Resident` tensor, copied to the host if other code reads it.
-2. If parameters are device-resident, so are their gradients and values written into parameters, buffers and optimizer
-   state.
-3. Other visible results are copied to the host. They also stay on the device if they are fed back, which the first
-   calls
-   show: gradients, and values written into an input.
-4. Copies of inputs are cached for parameters, results that are fed back, and tensors that come twice in a row.
-5. Values that gain nothing on the device, or do not fit, are excluded and tried again after 2 calls, then 4, up to
-   `_MOST`: the cause may be temporary.
+2. If parameters are device-resident, so are gradients, and values written into parameters, buffers and optimizer state.
+3. Other visible results are copied to the host. They also stay on the device if they are fed back: gradients, and
+   values written into an input.
+4. Inputs are cached if they are parameters, results that are fed back, or come twice in a row.
+5. Values that gain nothing, or do not fit, are excluded and tried again after 2 calls, then 4, up to `_MOST`: the cause
+   may be temporary.
 
-Writes to a tensor cannot be detected reliably. So each copy has a host copy, found by address, and each feed compares
-the tensor with it in full, which is faster than a transfer. This also allows to record a result before PyTorch writes
-it
-into a parameter. A copy lives no longer than the tensor's memory and its owner: a parameter, a tensor that a graph
-writes
-to, or an `Occurrence`. So models and graphs bound the cache, not inputs. Finalizers run no Python.
+Writes to a tensor cannot be detected reliably, so each feed compares the tensor with a host copy in full, which is
+faster than a transfer. A copy lives no longer than the tensor's memory and its owner: a parameter, a tensor that a
+graph writes to, or an `Occurrence`. So models and graphs bound the cache, not inputs. Finalizers run no Python.
 """
 
 from __future__ import annotations
@@ -48,11 +43,8 @@ class Trials:
     def __init__(self, places: Collection[int]) -> None:
         self._places = frozenset(places)
         self.staying = self._places
-        """Positions of results on the device."""
         self.passing: frozenset[str] = frozenset()
-        """Inputs from the host, because no step reads them on the device."""
         self.is_crowded = False
-        """The device had too little memory."""
         self._calls = 0  # until everything is tried again; 0 if nothing is excluded
         self._next = _FIRST
 
@@ -62,7 +54,6 @@ class Trials:
             self.staying, self.passing, self.is_crowded = self._places, frozenset(), False
 
     def leave_out(self, places: Collection[int], names: Collection[str]) -> None:
-        """End a call; these results and inputs gained nothing."""
         self.staying, self.passing = self.staying.difference(places), self.passing.union(names)
         if places or names:
             self._wait()
@@ -70,12 +61,10 @@ class Trials:
             self._next = _FIRST
 
     def crowd(self) -> None:
-        """Exclude all results: too little memory."""
         self.staying, self.is_crowded = frozenset(), True
         self._wait()
 
     def never(self, place: int) -> None:
-        """Exclude a result for good."""
         self._places, self.staying = self._places - {place}, self.staying - {place}
 
     def _wait(self) -> None:
@@ -84,7 +73,7 @@ class Trials:
 
 
 def crossing(session: InferenceSession) -> tuple[int, int] | None:
-    """Return the bytes that a plan copies to such devices and back; None if unknown."""
+    """Return bytes that a plan copies to devices and back; None if unknown."""
     steps = [step for step in session.report().boundaries.operations if step.kind == "transfer"]
     owning = {name.partition(":")[0] for name in session.devices if has_memory(name)}
     if any(step.nbytes is None for step in steps):
@@ -96,7 +85,7 @@ def crossing(session: InferenceSession) -> tuple[int, int] | None:
 _MOST_MISSES = 4
 """Consecutive differences that end caching of a tensor."""
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16), 4: (torch.int32, np.int32), 8: (torch.int64, np.int64)}
-"""Element size -> integer types for bitwise comparison: NaN equals NaN, 0 differs from -0."""
+"""Element size -> types for bitwise comparison: NaN equals NaN, 0 differs from -0."""
 _Key = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
 """Address, data type, sizes, strides."""
 
@@ -111,7 +100,6 @@ class Occurrence:
         self.was_fed = False
 
     def matches(self, tensor: torch.Tensor) -> bool:
-        """Return True for the same view of the same memory."""
         return self._key == _key(tensor) and self._memory() is tensor.untyped_storage()
 
 
@@ -121,11 +109,8 @@ class CachedCopies:
 
     memory: weakref.ref[Any]
     owner: weakref.ref[Any]
-    """Object that bounds the lifetime."""
     copies: Copies | None = None
-    """Expected contents, on host and devices."""
     missed: int = 0
-    """Consecutive differences."""
 
 
 class CopyCache:
@@ -138,13 +123,7 @@ class CopyCache:
         return sum(entry.copies is not None for entry in list(self._known.values()))
 
     def fed(self, tensor: torch.Tensor, array: Array, owner: object | None) -> Copies | None:
-        """Return copies to feed, or None.
-
-        Args:
-            tensor: value to feed.
-            array: the same memory.
-            owner: owner of a new copy; None to create none.
-        """
+        """Return copies to feed in place of `array`, or None; `owner` None creates none."""
         if tensor.is_neg():  # its memory holds the negated values
             return None
         key = _key(tensor)
@@ -190,11 +169,9 @@ class CopyCache:
         return weakref.ref(referent, partial(self._known.pop, key))  # a finalizer in C runs no Python
 
     def forget(self) -> None:
-        """Release all copies."""
         self._known.clear()
 
     def release(self, unused: Iterable[Copies]) -> None:
-        """Release these copies."""
         unused_ids = set(map(id, unused))
         for key, entry in list(self._known.items()) if unused_ids else ():
             if id(entry.copies) in unused_ids:
@@ -213,11 +190,9 @@ def _are_equal(tensor: torch.Tensor, array: Array) -> bool:
 
 
 COPY_CACHE = CopyCache()
-"""Shared by models and optimizer steps."""
 
 
 _CALLS_BEFORE_LEAVING = 3
-"""Calls after which a result that was not fed back is excluded."""
 Fed = tuple[tuple[str, int, Callable[[Any], Any]], ...]
 
 
@@ -225,13 +200,9 @@ class TransferredBytes(NamedTuple):
     """Bytes of one call."""
 
     input_bytes: int
-    """Into the session."""
     output_bytes: int
-    """Out of the session."""
     to_device: int
-    """From the host to devices."""
     to_host: int
-    """From devices to the host."""
 
 
 def added(counts: Iterable[TransferredBytes]) -> TransferredBytes:
@@ -259,15 +230,7 @@ class ResidentRunner:
     def __init__(
         self, session: InferenceSession, device: str, fed: Fed, outputs: Mapping[str, torch.dtype], roles: Roles
     ) -> None:
-        """Take a session.
-
-        Args:
-            session: runs on `device`.
-            device: has its own memory.
-            fed: name, position among the region's inputs, conversion to an array.
-            outputs: name -> data type of results, in order.
-            roles: uses of the results.
-        """
+        """Take a session; `fed` has each input's name, position and conversion to an array."""
         self._moved = TransferredBytes(0, 0, 0, 0)
         self._is_apart = False  # the last run was from arrays to arrays and recorded no transfers
         self._session, self._device, self._fed, self._outputs = session, device, fed, tuple(outputs)
@@ -282,7 +245,6 @@ class ResidentRunner:
 
     @property
     def transferred_bytes(self) -> TransferredBytes:
-        """Bytes of the last call."""
         crossed = crossing(self._session) if self._is_apart else None
         return self._moved._replace(to_device=crossed[0], to_host=crossed[1]) if crossed else self._moved
 
@@ -304,7 +266,6 @@ class ResidentRunner:
         )
 
     def _lying(self, copies: Copies, dtype: torch.dtype) -> torch.Tensor:
-        """Return a device-resident tensor; a plain one under compiled autograd."""
         tensor = Resident.of(copies, dtype, self._read)
         captured = torch._dynamo.config.compiled_autograd or compiled_autograd.compiled_autograd_enabled
         return tensor.plain() if captured else tensor
@@ -324,7 +285,7 @@ class ResidentRunner:
         return COPY_CACHE.fed(value, array, owner) or array
 
     def _previous_occurrence(self, name: str, tensor: torch.Tensor) -> Occurrence | None:
-        """Return the owner of a tensor that came in the last call too."""
+        """Return the owner of a tensor that came twice."""
         occurrence = self._came.get(name)
         if occurrence is not None and occurrence.matches(tensor):
             return occurrence
@@ -332,7 +293,6 @@ class ResidentRunner:
         return None
 
     def _run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """Run the session; results are arrays, or `Copies` on the device."""
         transfers: list[Transfer] = []
         binding, staying = self._session.io_binding(), self._trials.staying
         for name, value in feeds.items():
@@ -378,12 +338,10 @@ class ResidentRunner:
         return array.copy()
 
     def _lies(self, place: int, inputs: Sequence[Any]) -> bool:
-        """Return True for device tensors that user code holds."""
         target = self._roles.written.get(place)
         return place in self._roles.device_tensor_results if target is None else type(inputs[target]) is Resident
 
     def _note(self, tensors: Sequence[Any], values: Sequence[Any], inputs: Sequence[Any]) -> None:
-        """Cache device copies of visible results."""
         for place, value in enumerate(values):
             if type(value) is not Copies or place in self._roles.hidden or self._lies(place, inputs):
                 continue
@@ -395,7 +353,7 @@ class ResidentRunner:
                 self._wait(place, tensors[place], value)
 
     def _wait(self, place: int, tensor: torch.Tensor, value: Copies) -> None:
-        """Cache a result that may be fed back, until too many calls do not."""
+        """Cache a result that may be fed back."""
         waiting = self._waiting.get(place, ())
         waiting = () if waiting and waiting[-1].was_fed else waiting
         if len(waiting) >= _CALLS_BEFORE_LEAVING:
@@ -418,5 +376,4 @@ class ResidentRunner:
         self._moved, self._is_apart = TransferredBytes(input_bytes, output_bytes, to_device, to_host), False
 
     def _read(self, nbytes: int) -> None:
-        """Count bytes read after the run."""
         self._moved = self._moved._replace(to_host=self._moved.to_host + nbytes)

@@ -43,7 +43,6 @@ def _array(tensor: Any) -> Array:
 
 
 def _float16_array(tensor: Any) -> Array:
-    """Cast first: layer norm may return more precision than declared."""
     array: Array = tensor.to(torch.float16).numpy(force=True)
     return array
 
@@ -62,20 +61,12 @@ def _bfloat16_tensor(array: Array) -> Any:
 Results = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]
 """Arrays from a session, inputs of the region -> tensors."""
 _Place = tuple[int, int]
-"""(Region input, axis)."""
 
 
 def results_of(inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], shown: Sequence[bool]) -> Results:
-    """Return a function that checks a session's results and converts them to tensors.
+    """Return a function that converts a session's results to tensors; `shown` marks observable memory layouts.
 
-    It raises ExecutionError if a data type or size differs from the graph, or a dynamic size from that of an input.
-    `Copies`
-    stay `Copies`.
-
-    Args:
-        inputs: inputs of the region.
-        outputs: results of the region.
-        shown: for each result, True if its memory layout is observable.
+    It raises ExecutionError if a data type or size differs from the graph. `Copies` stay `Copies`.
     """
     places = _places(inputs)
     likes = [node.meta["val"] for node in outputs]
@@ -104,7 +95,6 @@ def results_of(inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], shown: Seq
 
 
 def _places(inputs: Sequence[fx.Node]) -> Mapping[Any, _Place]:
-    """Map dynamic sizes to input dimensions."""
     tensors = [(place, node.meta["val"]) for place, node in enumerate(inputs)]
     return {
         size.node.expr: (place, axis)
@@ -189,11 +179,9 @@ class ResidentStorage:
         self.copies = copies
         """On devices or in an array; None once code may have written to `plain`."""
         self.plain = plain
-        """On the host, once read."""
         self.is_pinned = False
         """The address of `plain` was handed out."""
         self.read = read
-        """Called with the number of bytes copied to the host."""
 
     def on_host(self, dtype: torch.dtype) -> torch.Tensor:
         """Return a host tensor for reading only."""
@@ -207,7 +195,6 @@ class ResidentStorage:
 
     @property
     def is_seen(self) -> bool:
-        """Other code may see the memory of `plain`."""
         return self.plain is not None and (self.is_pinned or _users(self.plain) > _UNSHARED_COUNT)
 
     def become(self, other: ResidentStorage) -> bool:
@@ -224,7 +211,6 @@ def _users(tensor: torch.Tensor) -> int:
 
 
 _UNSHARED_COUNT = _users(torch.empty(1))
-"""Reference count of unshared memory."""
 
 
 class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no types here
@@ -273,7 +259,7 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # Dynamo would capture it
     def plain(self) -> torch.Tensor:
-        """Return the host tensor, which code may write to and holds the contents from now on."""
+        """Return the host tensor, which then holds the contents."""
         plain = self.resident_state.on_host(self.dtype)
         self.resident_state.copies = None
         return plain
@@ -338,7 +324,6 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         return self.resident_state.on_host(self.dtype)
 
     def _as_itself(self, plain: torch.Tensor) -> torch.Tensor:
-        """Wrap a plain tensor as a parameter, or as requiring gradients."""
         if isinstance(self, torch.nn.Parameter):
             return torch.nn.Parameter(plain, self.requires_grad)
         return plain.detach().requires_grad_(self.requires_grad) if self.requires_grad else plain
@@ -348,7 +333,6 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
     def __torch_dispatch__(
         cls, function: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operator on the host, unless it needs no values."""
         kwargs = kwargs or {}
         lying = _LYING.get(function)
         result = None if lying is None else lying(*args, **kwargs)
@@ -360,7 +344,6 @@ def untold(nbytes: int) -> None:
 
 
 def _on_host(function: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Run an operator on host tensors."""
     written, named = _keeping(function)
     if written is None:
         raise RuntimeError(f"{function} changes the form of a tensor that lies on a device; use its clone()")
@@ -396,7 +379,7 @@ class _All:
 
 @functools.cache
 def _keeping(function: Any) -> tuple[Any, Any]:
-    """Return arguments that an operator may write to or alias; None if it changes metadata."""
+    """Return arguments that may be written or aliased; None if metadata changes."""
     schema = getattr(function, "_schema", None)
     if schema is None:
         return _All(), _All()
@@ -413,7 +396,6 @@ def _detached(tensor: Resident) -> Resident:
 
 
 def _copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
-    """Share contents between device-resident tensors; otherwise return None."""
     if not type(target) is type(source) is Resident:
         return None
     is_one = target.shape == source.shape and target.dtype == source.dtype
@@ -421,7 +403,6 @@ def _copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
 
 
 def _full_like(tensor: Resident, value: Any = 0, **kwargs: Any) -> Resident | None:
-    """Create optimizer state; None for another kind of tensor."""
     plain = {"dtype": tensor.dtype, "layout": torch.strided, "device": tensor.device, "pin_memory": False}
     copies = tensor.copies
     if copies is None or any(kwargs.get(name) not in (None, value) for name, value in plain.items()):
@@ -446,16 +427,10 @@ _DTYPES = frozenset(
         *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8),
     )
 )
-"""Data types that can be device-resident."""
 
 
 def move(module: torch.nn.Module, device: str) -> None:
-    """Make parameters and buffers device-resident, if the device has its own memory.
-
-    Raises:
-        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
-        OutOfMemoryError: the device has too little memory.
-    """
+    """Make parameters and buffers device-resident if possible; see `nnadapter.torch.to_device`."""
     name = canonical(device)
     if not has_memory(name):
         return

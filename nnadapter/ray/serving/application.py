@@ -1,4 +1,4 @@
-"""`deployment`: a model as an application of Ray Serve; and a server on this machine."""
+"""`deployment`: a model as an application of Ray Serve; and a local server."""
 
 from __future__ import annotations
 
@@ -83,14 +83,13 @@ def deployment(
         devices: as for `InferenceSession`.
         options: as for `InferenceSession`.
         name: name of the model in URLs; by default the stem of its file.
-        max_batch_size: rows of concurrent requests that run together, if the inputs have an axis of rows and their
-            other sizes are equal.
+        max_batch_size: rows of concurrent requests that run together, if the inputs have an axis of rows and equal
+            sizes otherwise.
         batch_wait_s: time that a request waits for others. With 0, requests that arrive during a run are joined.
         replicas: number of sessions, each in an actor.
-        deadline_s: default time limit of a request in seconds. The response is then 504, and the run stops if the
-            device supports it.
+        deadline_s: default time limit of a request; then the response is 504.
         max_queued_requests: maximum queued requests of a replica; others get 503.
-        max_request_bytes: maximum bytes of a request; longer ones get 413 before they are read.
+        max_request_bytes: maximum bytes of a request; longer ones get 413.
         input_shapes: see `map_batches`, also for the arguments below.
         without_device: see there.
         device_share: see there.
@@ -154,7 +153,6 @@ def deployment(
 
 
 _MORE = 64
-"""Requests of a replica that are not in the queue, such as health checks and refusals."""
 
 
 def _refuse_others(signature: Signature) -> None:
@@ -185,12 +183,11 @@ def _seconds(name: str, value: object, *, least: float) -> float:
 
 
 DRAIN_S = 20.0
-"""Seconds for pending requests after a signal. Kubernetes kills after 30 s, Docker after 10."""
+"""Seconds for pending requests after a signal; less than Kubernetes allows by default (30 s)."""
 _TICK_S = 0.01
 _SAME_S = 0.1
 _KILL_S = 5.0
 _SET_CHILD_SUBREAPER = 36
-"""Constant of Linux's `prctl`."""
 _PROXY = "SERVE_PROXY_ACTOR"
 _STORE_BYTES = 512 << 20
 _APPLICATION = "nnadapter"
@@ -201,16 +198,8 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
     """Serve a model until a signal; return the number of the signal that interrupted the shutdown, or 0.
 
     The first signal closes the port and waits for pending requests, for `DRAIN_S` or `deadline_s`, whichever is longer.
-    A
-    second signal, or one before the server is ready, ends it at once. Finally all processes of Ray are killed, so this
-    process must exit.
-
-    Args:
-        model: as for `deployment`.
-        host: address to bind to.
-        port: port to bind to; 0 for a free one.
-        on_ready: called with the model's URL when the server is ready.
-        **settings: other arguments of `deployment`.
+    A second signal, or one before the server is ready, ends it at once. All processes of Ray are killed, so this
+    process must exit. `on_ready` is called with the model's URL.
 
     Raises:
         InvalidOptionError: the port is not available.
@@ -236,7 +225,7 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
         def live() -> None:
             """Start, drain and stay alive: Linux kills Ray's processes when the thread that started them ends.
 
-            Signals are blocked in Ray's processes, so that a signal to the group reaches only this process.
+            They inherit blocked signals, so that a signal to the group reaches only this process.
             """
             block_signals()
             try:
@@ -274,13 +263,11 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
 
 
 def _adopt_orphans() -> None:
-    """Make orphans children of this process, on Linux."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _kill_children(process: Any, excluded_processes: Set[Any]) -> None:
-    """Kill all descendants except `excluded_processes`."""
     from psutil import NoSuchProcess, wait_procs
 
     until = time.monotonic() + _KILL_S
@@ -312,7 +299,6 @@ def _drain(seconds: float) -> None:
 
 
 def _proxies() -> list[Any]:
-    """Return the HTTP actors of Ray Serve."""
     import ray
 
     actors = ray.util.list_named_actors(all_namespaces=True)
@@ -331,7 +317,7 @@ def count_connections(proxy: Any) -> int:
 
 
 def _http_servers() -> list[Any]:
-    """Find the HTTP servers of this process, which Ray Serve does not expose."""
+    """Find HTTP servers, which Ray Serve does not expose."""
     global _servers
     if not _servers:
         from uvicorn import Server
@@ -344,10 +330,7 @@ _servers: list[Any] = []
 
 
 def _prepare() -> None:
-    """Set the environment that Ray reads when it is imported.
-
-    Replicas listen on all addresses and execute messages, so Ray requires a token, which is only in memory.
-    """
+    """Set Ray's environment; a token, since replicas execute messages on all addresses."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # local addresses only
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
@@ -355,7 +338,6 @@ def _prepare() -> None:
 
 
 def _check_devices(devices: Any) -> None:
-    """Raise early if this machine lacks a device."""
     for name, reason in missing_devices(read_devices(devices, is_compiled=devices is None)).items():
         raise DeviceUnavailableError(f"device {name!r} is not on this machine: {reason}")
 
@@ -374,7 +356,6 @@ def _start(folder: str, replicas: int) -> None:
 
 
 def _running(application: Any, name: str, host: str, port: int) -> str:
-    """Run the application; return the model's URL."""
     import ray
     from ray import serve
 
@@ -390,7 +371,6 @@ def _running(application: Any, name: str, host: str, port: int) -> str:
 
 
 def _status_messages(status: Any) -> str:
-    """Return messages of Ray Serve about an application that did not start."""
     applications = [status.applications[_APPLICATION]] if _APPLICATION in status.applications else []
     deployments = [
         deployment_status for application in applications for deployment_status in application.deployments.values()
@@ -399,7 +379,7 @@ def _status_messages(status: Any) -> str:
 
 
 def reason_in(trace: str) -> str:
-    """Return the last message of our errors in a trace, because Ray has them only as text."""
+    """Return our last error message in a trace, since Ray has only text."""
     lines = [line for line in trace.splitlines() if line.strip()] or ["Ray's logs say more"]
     return (_OURS.findall(trace) or lines)[-1].strip()
 

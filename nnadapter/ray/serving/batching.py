@@ -17,7 +17,7 @@ from nnadapter.ray.serving.protocol import InferenceRequest
 Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
 Run = Callable[[Sequence[str], Feed, int, float | None], tuple[Sequence[Array], str]]
-"""Runs a feed of a number of rows within seconds; returns results and devices."""
+"""Runs a feed of rows within seconds; returns results and devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,6 @@ class QueuedRequest:
 
     asked: InferenceRequest
     until: float | None
-    """Deadline by `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +38,7 @@ class RequestResult:
 
 
 class Batcher:
-    """Grouping of requests into runs.
-
-    Args:
-        signature: signature of the model.
-        most: maximum rows per run.
-        compiled_rows: static rows of the compiled model, if the signature's are dynamic.
-    """
+    """Grouping of requests into runs of at most `most` rows, or exactly `compiled_rows`."""
 
     def __init__(self, signature: Signature, most: int, compiled_rows: int | None) -> None:
         self._signature, self._most = signature, most
@@ -57,7 +50,7 @@ class Batcher:
             axis = None
         joins = axis is not None and len(axis.stripped) == len(signature.outputs) and axis.most in (None, compiled_rows)
         self._axis: Axis | None = axis if joins else None
-        """Position of several requests' rows in a run; None if each request runs alone."""
+        """Position of rows in a shared run; None if each request runs alone."""
 
     def groups(self, waiting: Sequence[QueuedRequest]) -> Iterator[list[int]]:
         """Yield positions of requests for each run, in order of arrival."""
@@ -75,14 +68,13 @@ class Batcher:
         yield from groups.values()
 
     def _rows(self, inference_request: InferenceRequest) -> int | None:
-        """Return the rows of a request that may share a run; otherwise None."""
+        """Return a request's rows if it may share a run."""
         counts = {array.shape[0] if array.ndim else None for array in inference_request.feed.values()}
         if self._axis is None or len(counts) != 1:
             return None
         return counts.pop() or None
 
     def run(self, waiting: Sequence[QueuedRequest], run: Run) -> list[RequestResult]:
-        """Run a group of requests, and split the results."""
         current_time = time.monotonic()
         late = [queued_request.until is not None and queued_request.until <= current_time for queued_request in waiting]
         alive = [queued_request for queued_request, is_late in zip(waiting, late, strict=True) if not is_late]
@@ -95,7 +87,7 @@ class Batcher:
         return [_TOO_LATE if is_late else next(results) for is_late in late]
 
     def _apart(self, waiting: Sequence[QueuedRequest], run: Run, error: NNAdapterError) -> list[RequestResult]:
-        """Run each request by itself, because one may be at fault; unless the deadline has passed."""
+        """Run each request by itself, unless the deadline has passed: one may be at fault."""
         if isinstance(error, DeadlineExceededError):
             return [RequestResult({}, error=error)] * len(waiting)
         return [self.run([queued_request], run)[0] for queued_request in waiting]
@@ -136,6 +128,5 @@ def _joined(arrays: Sequence[Array]) -> Array:
 
 
 def _key(inference_request: InferenceRequest) -> object:
-    """Return a key that is equal for requests that may share a run."""
     shapes = tuple((name, array.dtype.name, array.shape[1:]) for name, array in sorted(inference_request.feed.items()))
     return shapes, inference_request.outputs

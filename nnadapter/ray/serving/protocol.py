@@ -20,21 +20,17 @@ from nnadapter.onnx.signature import Signature
 from partition.graph import Value
 
 BODY_BYTES = 64 << 20
-"""Default limit of a request."""
 JSON_BYTES = 8 << 20
-"""Limit of its JSON, because parsed numbers take many times as much; larger tensors are sent as binary data."""
+"""Limit of its JSON, which takes many times as much when parsed."""
 WAITING_BYTES = 1 << 30
 """Limit of all requests of a replica at once."""
 TENSORS = 256
-"""Limit of inputs, and of outputs, in a request."""
 DIMENSIONS = 64
-"""Limit of a tensor's dimensions."""
 NAME_LENGTH = 1024
-"""Limit of an id, which is echoed."""
 ELEMENTS = 1 << 48
 """Limit of the product of a tensor's nonzero sizes, as in numpy."""
 BODY_SECONDS = 60.0
-"""Limit of the time to receive a body, because a slow client occupies a place in the queue."""
+"""Limit of receiving a body: slow clients occupy the queue."""
 
 
 NAMES: Mapping[str, str] = MappingProxyType(
@@ -67,7 +63,7 @@ class HttpError(Exception):
 
 
 def http_error(error: BaseException) -> HttpError:
-    """Convert an error of a session: fault of the caller, too late, or fault of a device."""
+    """Convert an error of a session to a status."""
     if isinstance(error, HttpError):
         return error
     table: tuple[tuple[type[BaseException], int], ...] = (
@@ -84,7 +80,6 @@ def http_error(error: BaseException) -> HttpError:
 Array = np.ndarray[Any, Any]
 _MICRO = 1e-6
 _TYPES = frozenset({bool, int, float})
-"""JSON types of a tensor's values."""
 _LONGEST_US = 1 << 62
 
 
@@ -96,17 +91,11 @@ class InferenceRequest:
     feed: Mapping[str, Array]
     outputs: tuple[str, ...]
     binary: frozenset[str]
-    """Outputs to return as bytes."""
     timeout: float | None
-    """Time limit in seconds."""
 
 
 def read_request(body: bytes, header_length: str | None, signature: Signature) -> InferenceRequest:
-    """Parse a request.
-
-    Raises:
-        HttpError: it is invalid or does not fit the model (400), or its JSON is too long (413).
-    """
+    """Parse a request. Raises HttpError 400 if it is invalid, 413 if its JSON is too long."""
     text, remaining_bytes = _parts(body, header_length)
     request = _object(_parsed(text), "the request")
     parameters = _object(request.get("parameters", {}), "parameters")
@@ -238,7 +227,6 @@ def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dty
 
 
 def _can_hold(array: Array, dtype: np.dtype[Any], kinds: set[type]) -> bool:
-    """Return True if JSON values fit a data type."""
     if dtype.kind == "b" or bool in kinds:
         return dtype.kind == "b" and kinds == {bool}
     if dtype.kind not in "iu":
@@ -310,15 +298,7 @@ def _described(value: Value) -> dict[str, Any]:
 def written(
     model: str, request_id: str, results: Mapping[str, Array], binary: frozenset[str], device: str
 ) -> tuple[bytes, Headers]:
-    """Return the body and headers of a response.
-
-    Args:
-        model: name of the model.
-        request_id: id to echo; may be empty.
-        results: output -> array.
-        binary: outputs to send as bytes.
-        device: devices that produced the results.
-    """
+    """Return the body and headers of a response, with outputs in `binary` as bytes."""
     blobs: list[bytes] = []
     outputs = [_output(name, np.ascontiguousarray(array), name in binary, blobs) for name, array in results.items()]
     response = {"model_name": model, "model_version": VERSION, "parameters": {"devices": device}, "outputs": outputs}
@@ -363,11 +343,7 @@ _SHOWN = 100
 
 
 def route_of(method: str, path: str, model: str) -> Route:
-    """Return the resource at a path.
-
-    Raises:
-        HttpError: there is none (404), or not by this method (405).
-    """
+    """Return the resource at a path. Raises HttpError 404 or 405."""
     path = path.rstrip("/")
     match = _MODEL.fullmatch(path)
     if match is None:

@@ -11,11 +11,7 @@ from nnadapter.ray.serving.protocol import HttpError
 
 
 def length_of(request: Request, most: int) -> int:
-    """Return the bytes to reserve for a request: its length, or the limit if unknown.
-
-    Raises:
-        HttpError: it is longer than the limit, or compressed.
-    """
+    """Return the bytes to reserve: the length, or the limit if unknown. Raises HttpError."""
     if request.headers.get("content-encoding", "identity") != "identity":
         raise HttpError(415, "the body is compressed; send it as it is")
     length_text = request.headers.get("content-length", str(most))
@@ -25,11 +21,7 @@ def length_of(request: Request, most: int) -> int:
 
 
 async def body_of(request: Request, most: int, deadline_s: float | None) -> bytes:
-    """Read the body of a request, within the deadline and a minute.
-
-    Raises:
-        HttpError: it is too long or too slow, or the client disconnected.
-    """
+    """Read a body within the deadline and a minute. Raises HttpError."""
     seconds = min(protocol.BODY_SECONDS, deadline_s or protocol.BODY_SECONDS)
     try:
         return await asyncio.wait_for(_read(request, most), seconds)
@@ -38,11 +30,6 @@ async def body_of(request: Request, most: int, deadline_s: float | None) -> byte
 
 
 async def _read(request: Request, most: int) -> bytes:
-    """Read the body up to the limit.
-
-    Raises:
-        HttpError: it is longer, or the client disconnected.
-    """
     parts: list[bytes] = []
     length = 0
     try:

@@ -1,4 +1,4 @@
-"""Replica of a served model: receives requests, joins them into batches, runs and answers them."""
+"""Replica of a served model: receives, joins, runs and answers requests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ class Health:
         self._statuses: Counter[int] = Counter()
         self.sums = Sums()
         self.joined = 0
-        """Requests that shared a run."""
 
     def ran(self, provenance: Any, feed: Mapping[str, Any], rows: int, seconds: float) -> str:
         """Count a successful run; return its devices."""
@@ -65,7 +64,6 @@ class Health:
             self._last.append("failed")
 
     def answered(self, status: int) -> None:
-        """Count a response."""
         with self._lock:
             self._statuses[status] += 1
 
@@ -79,7 +77,6 @@ class Health:
         return "falls back" if newest and newest[-1] == "fell back" else "works"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the counts as plain data."""
         with self._lock:
             sums = self.sums
             counts = {
@@ -105,7 +102,6 @@ class Settings:
     """Settings of a replica."""
 
     name: str
-    """Name of the model in URLs."""
     max_batch_size: int
     batch_wait_s: float
     deadline_s: float | None
@@ -135,7 +131,6 @@ class Server:
         self._infer.set_batch_wait_timeout_s(settings.batch_wait_s)
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request, errors included."""
         try:
             route = route_of(request.method, request.url.path, self._settings.name)
             response = await self._answer(route, request)
@@ -150,11 +145,7 @@ class Server:
         return response
 
     def check_health(self) -> None:
-        """Report health to Ray Serve, which replaces a failing replica.
-
-        Raises:
-            DriverError: the device fails without a fallback.
-        """
+        """Raise DriverError if the device fails without a fallback; Ray Serve then replaces the replica."""
         if self._health.state == "fails":
             raise DriverError(f"the last runs of model {self._settings.name!r} failed")
 
@@ -206,7 +197,6 @@ class Server:
         return Response(text, headers=dict(headers))
 
     async def _await_results(self, inference_request: InferenceRequest) -> RequestResult:
-        """Wait for a request's results within its time limit."""
         seconds = inference_request.timeout if inference_request.timeout is not None else self._settings.deadline_s
         until = None if seconds is None else time.monotonic() + seconds
         try:
@@ -219,7 +209,6 @@ class Server:
 
     @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
     async def _infer(self, waiting: list[QueuedRequest]) -> list[RequestResult]:
-        """Run queued requests."""
         results: list[RequestResult] = [RequestResult({})] * len(waiting)
         loop = asyncio.get_running_loop()
         for group in self._batcher.groups(waiting):

@@ -1,8 +1,4 @@
-"""Random operands and attributes from an operation's schema.
-
-Attributes with a common meaning (`axis`, `strides`) are chosen by name, others by kind. If the result contradicts the
-shape rule, another attempt is made.
-"""
+"""Random operands and attributes from an operation's schema: by name (`axis`, `strides`) or by kind."""
 
 from __future__ import annotations
 
@@ -58,7 +54,6 @@ def _first(maker: Maker, schema: OperationSchema) -> int:
 
 
 def _operands_for_role(maker: Maker, schema: OperationSchema, role: Role, operands: list[int]) -> list[int]:
-    """Choose an operand for a role, or up to three for a variadic one."""
     count = maker.random.choice((0, 1, 1, 2, 3)) if role.variadic else 1
     first = maker.type_of(operands[0])
     dtype = maker.dtype(role.dtypes) if first.dtype not in role.dtypes or maker.chance(0.2) else first.dtype
@@ -142,8 +137,6 @@ def _axes(random: Random, attribute: Attribute, types: Types) -> tuple[int, ...]
 
 
 def _between(low: int, high: int) -> Choose:
-    """Choose integers, as many as the attribute needs."""
-
     def choose(random: Random, attribute: Attribute, types: Types) -> AttributeValue:
         if attribute.kind is AttributeKind.INT:
             return random.randint(low, high)
@@ -156,7 +149,7 @@ def _between(low: int, high: int) -> Choose:
 
 
 def _count(name: str, types: Types) -> int:
-    """Return the length of a list: spatial axes for windows, otherwise axes."""
+    """Return the number of spatial axes for windows, otherwise of axes."""
     rank = types[0].rank if types and types[0] is not None else 1
     spatial = max(rank - 2, 0)
     return {"pads": 2 * spatial, "strides": spatial, "dilations": spatial, "kernel_shape": spatial}.get(name, rank)
@@ -247,7 +240,7 @@ def convolution(random: Random, types: Types) -> Chosen:
 
 
 def transposed_convolution(random: Random, types: Types) -> Chosen:
-    """Choose a group that divides the channels, and output padding below the strides, as ONNX requires."""
+    """Choose a group, and output padding below the strides, as ONNX requires."""
     filter_ = types[1]
     assert filter_ is not None
     group = random.choice(divisors(filter_.dimensions[0]))
@@ -262,7 +255,7 @@ def cast(random: Random, types: Types) -> Chosen:
 
 
 def equation(random: Random, types: Types) -> Chosen:
-    """Choose a label per axis, shared by equal sizes, and labels of the result."""
+    """Choose labels per axis, shared by equal sizes, and the result's."""
     sizes: dict[str, int] = {}
     terms: list[str] = []
     for type_ in types:
@@ -303,7 +296,7 @@ def response(random: Random, types: Types) -> Chosen:
 
 
 def late_axis(random: Random, types: Types) -> Chosen:
-    """Choose an axis from which the second input broadcasts."""
+    """Choose the first axis of the second input's broadcast."""
     first, second = first_of(types), types[1]
     assert second is not None
     least = max(second.rank, 1)

@@ -1,4 +1,4 @@
-"""Builder of random models with contents for every operand, and an oracle of results and tolerances."""
+"""Builder of random models with values, and an oracle of results and tolerances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nnadapter.ir.schema import Attributes, AttributeValue, OperationSchema
 from nnadapter.ir.text import to_text
 
 Perturb = Callable[[Array, Array | None], Array]
-"""Adds relative noise to a value: a share of itself, and of an optional magnitude."""
+"""Adds relative noise to a value, or to an optional magnitude."""
 
 _RUNS, _MORE_RUNS = 2, 64
 _ROOM = 4.0
@@ -34,11 +34,9 @@ _MADE_TOGETHER: Mapping[str, Callable[[Attributes], tuple[Any, ...]]] = {
     "DFT": lambda attributes: (attributes["axis"], -1),
     "STFT": lambda attributes: (-2, -1),
 }
-"""Operation -> axes along which errors are relative to the largest result.
+"""Operation -> axes along which errors are relative to the largest result, because each FFT step contributes to all.
 
-Each step of an FFT contributes to all results. By Parseval, the largest is at least the input's norm, to which the
-error
-is relative (N. Higham, Accuracy and stability of numerical algorithms, 2002, theorem 24.2).
+Source: N. Higham, Accuracy and stability of numerical algorithms, 2002, theorem 24.2; and Parseval.
 """
 
 
@@ -58,7 +56,6 @@ def _distinct(operands: Sequence[int], input_arrays: Sequence[Array | None]) -> 
 
 
 def _single_operation_model(model: Model, position: int) -> Model:
-    """Return an operation as a model; constants become inputs."""
     operation = model.operations[position]
     distinct_inputs = list(dict.fromkeys(operand for operand in operation.inputs if operand != ABSENT))
     indices = [*distinct_inputs, *operation.outputs]
@@ -92,7 +89,7 @@ def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda val
 
 
 def _size(operation: Operation, result: Array) -> Array | None:
-    """Return the magnitude to which errors are relative, if it is not the result itself."""
+    """Return the magnitude of errors, if it is not the result."""
     axes = _MADE_TOGETHER.get(operation.type)
     if axes is None or not result.size:
         return None
@@ -106,12 +103,7 @@ def outputs_of(model: Model, feeds: Sequence[Array]) -> list[Array]:
 
 
 def noise(generator: np.random.Generator, precision: DataType) -> Perturb:
-    """Return a function that adds noise of a precision to floating-point values.
-
-    Args:
-        generator: source of the noise.
-        precision: see `check`.
-    """
+    """Return a function that adds noise of a precision."""
 
     def perturb(value: Array, size: Array | None) -> Array:
         dtype = DataType(value.dtype.name)
@@ -138,14 +130,7 @@ def _share(dtype: DataType, precision: DataType) -> float:
 def check(
     model: Model, feeds: Sequence[Array], got: Sequence[Array], *, precision: DataType = DataType.FLOAT32
 ) -> None:
-    """Raise AssertionError unless `got` is the result of a model, within tolerance.
-
-    Args:
-        model: the model.
-        feeds: its inputs.
-        got: outputs of a device.
-        precision: data type in which the device computes float32.
-    """
+    """Raise AssertionError unless `got` is a model's result within the tolerance of `precision`."""
     right = evaluate(model, feeds)
     expected = [right[operand] for operand in model.outputs]
     for output, expected_output, operand in zip(got, expected, model.outputs, strict=True):
@@ -168,7 +153,7 @@ def check(
 def _widen(
     model: Model, feeds: Sequence[Array], expected: Sequence[Array], spread: list[Array], perturb: Perturb
 ) -> bool:
-    """Add deviations of a noisy run to `spread`; return False if noise makes the model undefined."""
+    """Add deviations of a noisy run to `spread`; return False if it is undefined."""
     try:
         values = evaluate(model, feeds, perturb)
     except (IndexError, ValueError):
@@ -250,10 +235,8 @@ Accept = Callable[[Model], bool]
 """Returns True if the last operation of a model is wanted."""
 
 LARGEST = 100.0
-"""Largest floating-point result, so that float16 can sum some."""
 MOST_ELEMENTS = 4096
 MOST_FRESH = 2048
-"""Maximum elements of a new operand."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +261,7 @@ class MakesOperation(Protocol):
 
     @property
     def sound(self) -> Sound:
-        """Returns True if results are defined."""
+        pass
 
     @property
     def knows_values(self) -> bool:
@@ -294,28 +277,22 @@ class Maker:
 
     random: Random
     dtypes: Sequence[DataType]
-    """Data types of new operands."""
     sizes: Sequence[int] = (1, 2, 3, 4, 6)
-    """Their sizes."""
     ranks: Sequence[int] = (0, 1, 2, 2, 3, 3, 4, 4, 4, 5)
-    """Their ranks, if the operation allows any."""
     builder: ModelBuilder = field(default_factory=ModelBuilder)
     values: dict[int, Array] = field(default_factory=dict)
     inputs: list[int] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
     produced_operands: list[int] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
-    """Reasons of failed attempts."""
 
     def type_of(self, operand: int) -> OperandType:
         return self.builder.type_of(operand)
 
     def chance(self, probability: float) -> bool:
-        """Return True with this probability."""
         return self.random.random() < probability
 
     def dimensions(self, rank: int | None = None) -> tuple[int, ...]:
-        """Choose sizes of a rank, or of a random one."""
         rank = self.random.choice(self.ranks) if rank is None else rank
         sizes: list[int] = []
         for _ in range(rank):
@@ -357,16 +334,14 @@ class Maker:
         return self.fresh(contents(self.random, dtype, dimensions), layout, constant)
 
     def image(self, dtypes: frozenset[DataType]) -> int:
-        """Choose or add an operand of rank 4."""
         operand = self.at_hand(lambda type_: type_.rank == 4 and type_.dtype in dtypes) if self.chance(0.8) else None
         return self.fresh_of(self.dtype(dtypes), self.dimensions(4), 0.1) if operand is None else operand
 
     def dtype(self, allowed: frozenset[DataType]) -> DataType:
-        """Choose a data type in use, otherwise any allowed one."""
         return self.random.choice([dtype for dtype in self.dtypes if dtype in allowed] or sorted(allowed))
 
     def attempt(self, type_: str, recipe: MakesOperation, accept: Accept) -> bool:
-        """Add an operation by a recipe; return False, without a change, if it fails."""
+        """Add an operation by a recipe; return False, without a change, on failure."""
         mark, inputs, values = self.builder.mark(), list(self.inputs), dict(self.values)
         schema = schema_of(type_)
         try:
@@ -394,7 +369,7 @@ class Maker:
         return True
 
     def finish(self, *, produced_only: bool = False) -> RandomCase:
-        """Return the model; outputs are values without a reader, and some others (`produced_only`: results only)."""
+        """Return the model; outputs are unread values and some others (`produced_only`: results)."""
         unread = [operand for operand in self.produced_operands if operand not in self.read]
         read_operands = [
             operand for operand in (self.produced_operands if produced_only else self.values) if operand not in unread

@@ -1,10 +1,7 @@
 """Table of recipes for random operations: inputs, attributes and values that the schema does not imply.
 
-Other operations are made from the schema alone. If `test_reach` reports one as unreached, add a recipe: `attributes`
-and
-`operands` for values that fit each other, `sound` for values for which ONNX defines the result. If it is impossible,
-add
-the reason to `UNREACHED`.
+If `test_reach` reports an operation as unreached, add a recipe: `attributes` and `operands` for values that fit each
+other, `sound` for values with a defined result. Otherwise add the reason to `UNREACHED`.
 """
 
 from __future__ import annotations
@@ -93,14 +90,14 @@ def in_range(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 
 
 def of_the_batch(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Accept regions whose batch index exists."""
+    """Accept regions with valid batch indices."""
     pictures, regions = _pair(input_arrays)
     indices = input_arrays[2] if len(input_arrays) > _PAIR else regions[:, 0]
     return indices is None or bool(((indices >= 0) & (indices < pictures.shape[0])).all())
 
 
 def apart_along_axis(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
-    """Refuse two updates of one position, whose order ONNX does not define."""
+    """Refuse two updates of one position: ONNX defines no order."""
     value, chosen = _pair(input_arrays)
     axis = attributes["axis"]
     assert isinstance(axis, int)
@@ -122,7 +119,7 @@ _LEAST_SPREAD = 0.05
 
 
 def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> SoundnessCheck:
-    """Refuse normalization of nearly equal numbers, of which only rounding remains."""
+    """Refuse normalization of nearly equal numbers: only rounding remains."""
 
     def sound(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
         value = input_arrays[0]
@@ -164,7 +161,6 @@ def written(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
 
 
 Operands = Callable[[Maker, OperationSchema], list[int]]
-"""Chooses inputs by role."""
 
 _MOSTLY_CONSTANT = 0.9
 _SHARED = 0.3
@@ -175,7 +171,6 @@ def _channels(type_: OperandType) -> int:
 
 
 def _weights(maker: Maker, like: int, *shapes: tuple[int, ...]) -> list[int]:
-    """Choose operands with the data type of `like`, mostly constants."""
     return [_weight(maker, maker.type_of(like).dtype, shape) for shape in shapes]
 
 
@@ -345,7 +340,6 @@ _FUNCTIONS = ("tanh", "sigmoid", "relu", "softsign")
 
 
 def _input(maker: Maker, schema: OperationSchema, rank: int) -> int:
-    """Choose an operand of a rank for the first role."""
     allowed = schema.inputs[0].dtypes
     operand = maker.at_hand(lambda type_: type_.rank == rank and type_.dtype in allowed and type_.layout == "NCHW")
     if operand is not None and 0 not in maker.type_of(operand).dimensions:
@@ -532,18 +526,13 @@ class Recipe:
     """Recipe of one operation."""
 
     operands: Operands = operands_of
-    """Choice of inputs."""
     attributes: attributes.Attributes = attributes.none
-    """Choice of some attributes."""
     results: Callable[[Random, Types], Sequence[QuantizedType]] = not_quantized
-    """Choice of quantized result types."""
     sound: Sound = always
-    """Returns True if results are defined."""
     knows_values: bool = True
     """True if the oracle has results for all defined inputs."""
 
     def propose(self, maker: Maker, schema: OperationSchema) -> Proposal:
-        """Return inputs, attributes and quantized results."""
         chosen = self.operands(maker, schema)
         types = [None if operand == ABSENT else maker.type_of(operand) for operand in chosen]
         preset_values = self.attributes(maker.random, types)

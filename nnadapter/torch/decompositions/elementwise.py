@@ -36,8 +36,6 @@ def in_float32(written: Decomposition) -> Decomposition:
 
 
 def _of_reals(written: Decomposition) -> Decomposition:
-    """Convert integers to floats first."""
-
     @wraps(written)
     def computed(values: Tensor, *arguments: Any, **named: Any) -> Any:
         if values.is_complex():
@@ -109,7 +107,7 @@ def _atan2(ordinate: Tensor, abscissa: Tensor) -> Any:
 
 
 def _angle(values: Tensor) -> Any:
-    """Return pi for negative numbers, else 0 or NaN. Source: aten::angle."""
+    """Return pi for negative numbers, otherwise 0 or NaN. Source: aten::angle."""
     if values.is_complex() or not values.is_floating_point():
         return NotImplemented
     angle = torch.where(values < 0, torch.full((), math.pi, dtype=values.dtype), torch.zeros_like(values))
@@ -145,7 +143,6 @@ OF_ELEMENTS: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten.isposinf.default: _of_float64(lambda values: values == math.inf),
     aten.isneginf.default: _of_float64(lambda values: values == -math.inf),
 }
-"""Functions that the exporter computes differently."""
 
 
 def sign(values: Tensor) -> Any:
@@ -180,7 +177,7 @@ def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any
 
 
 def _whole_quotient(dividend: Tensor, divisor: Any, rounding_mode: str) -> Tensor:
-    """Divide integers, for which the exporter uses float32."""
+    """Divide integers; the exporter uses float32."""
     down = torch.ops.aten.floor_divide.default(dividend, divisor)
     if rounding_mode == "floor":
         return down
@@ -349,7 +346,6 @@ def _vector_norm(
 def _moments(
     values: Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool
 ) -> tuple[Tensor, Tensor] | None:
-    """Return variance and mean; None if PyTorch computes them."""
     axes = [axis % values.dim() for axis in dim] if dim and values.dim() else list(range(values.dim()))
     sizes = [values.shape[axis] for axis in axes]
     correction = 1 if correction is None else correction
@@ -420,7 +416,6 @@ OF_REDUCTIONS: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten.std_mean.correction: partial(_statistics, True, True),
     aten.cumprod.default: _running_product,
 }  # fmt: skip
-"""Reductions that the exporter computes differently."""
 
 
 def _as_numbers(operator: torch._ops.OpOverload) -> Callable[..., Any]:

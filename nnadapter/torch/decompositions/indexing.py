@@ -102,7 +102,7 @@ OF_SCATTERING: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.scatter_add.default: _scatter(aten.scatter_add.default),
     aten.scatter_reduce.two: _scatter_reduce,
 }
-"""Scatters for which the exporter drops an argument or writes invalid ONNX."""
+"""Scatters that the exporter writes wrongly."""
 
 
 def _long(indices: Tensor | None) -> Tensor | None:

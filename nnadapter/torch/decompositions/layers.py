@@ -2,18 +2,14 @@
 
 Averages and their gradients are products with one matrix per axis, which folds to a constant for static shapes.
 
-A convolution of an image x with a filter w is y[t] = sum over k of w[k] x[stride t + dilation k - pad]. So for a
-gradient g of y:
+A convolution of an image x with a filter w is y[t] = sum over k of w[k] x[stride t + dilation k - pad]. For a gradient
+g of y:
 
-- the gradient of x is a transposed convolution of g with the same filter;
-- the gradient of w is dw[k] = sum over t of g[t] x[dilation k + stride t - pad]: a convolution of x with g as filter.
-  Stride and dilation are exchanged, and so are batch and channels, because the sum runs over the batch.
+- the gradient of x is a transposed convolution of g with w;
+- the gradient of w is dw[k] = sum over t of g[t] x[dilation k + stride t - pad]: a convolution of x with g. Stride and
+  dilation are exchanged, and so are batch and channels, because the sum runs over the batch.
 
-A transposed convolution exchanges x and y.
-
-Batch normalization in training is arithmetic: the exporter would use the running statistics. Dropout draws by a
-separate
-operator, so that only it runs in PyTorch. Nonzero mask elements of fused attention are masked out, as in PyTorch.
+A transposed convolution exchanges x and y. Dropout draws by a separate operator, so that only it runs in PyTorch.
 """
 
 from __future__ import annotations
@@ -43,7 +39,6 @@ def gathered(image: Tensor, matrices: Sequence[Tensor]) -> Tensor:
 
 
 def _along_axes(values: Tensor, factors: Sequence[Tensor]) -> Tensor:
-    """Multiply the last axes by factors [size, new size]."""
     for axis, factor in zip(range(values.dim() - 1, -1, -1), reversed(factors), strict=False):
         last = values.dim() - 1
         values = values.transpose(axis, last) if axis != last else values
@@ -90,7 +85,6 @@ def convolution_backward(
 
 
 Moves = tuple[tuple[int, ...], ...]
-"""Stride, padding and dilation, for each spatial axis."""
 
 
 def _input_gradient(gradient: Tensor, image: Tensor, weight: Tensor, moves: Moves, groups: int) -> Tensor:
@@ -165,7 +159,6 @@ def adaptive_max_pool_backward(grad_output: Tensor, image: Tensor, indices: Tens
 
 
 def _scattered(gradient: Tensor, image: Tensor, indices: Tensor, rank: int, is_disjoint: bool) -> Tensor:
-    """Scatter gradients; `is_disjoint` means that no index is repeated."""
     planes = image.flatten(-rank)
     zeros, places, values = torch.zeros_like(planes), indices.flatten(-rank), gradient.flatten(-rank)
     scattered = zeros.scatter(-1, places, values) if is_disjoint else zeros.scatter_add(-1, places, values)
@@ -194,15 +187,7 @@ def average_pool_backward(
 
 
 def _windows(result: int, size: int, move: Sequence[int], counting: tuple[bool, bool], like: Tensor) -> Tensor:
-    """Return the matrix of windows along an axis.
-
-    Args:
-        result: number of windows.
-        size: elements of the axis.
-        move: kernel, stride and padding.
-        counting: (padding counts, sums are not divided).
-        like: a tensor of the result's data type.
-    """
+    """Return the matrix of windows; `move` is (kernel, stride, padding), `counting` (pads count, no division)."""
     kernel, stride, padding = move
     starts = (torch.arange(result, device=like.device) * stride - padding).unsqueeze(1)
     ends = (starts + kernel).clamp(max=size + padding)
@@ -227,12 +212,10 @@ def adaptive_average_volume_pool_backward(grad_output: Tensor, image: Tensor) ->
 
 
 def _lying_as(image: Tensor, values: Tensor) -> Tensor:
-    """Restore the image's memory format."""
     return values.clone(memory_format=suggest_memory_format(image))  # for empty tensors too
 
 
 def _stretches(results: Sequence[int], sizes: Sequence[int], like: Tensor) -> list[Tensor]:
-    """Return the matrices of adaptive pooling, whose ranges may overlap."""
     matrices = []
     for result, size in zip(results, sizes, strict=True):
         numbers = torch.arange(result, device=like.device).unsqueeze(1)
@@ -256,10 +239,7 @@ def batch_norm_functional(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return result, saved mean, saved 1 / deviation, new running mean and variance.
-
-    Source: aten::_native_batch_norm_legit_functional.
-    """
+    """Normalize; the exporter always uses running statistics. Source: aten::_native_batch_norm_legit_functional."""
     if not training:
         operator = torch.ops.aten._native_batch_norm_legit_no_training.default
         result = operator(values, weight, bias, running_mean, running_var, momentum, eps)[0]
@@ -305,7 +285,6 @@ def batch_norm_without_statistics(
 def _normalized(
     values: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the result, and mean, variance and 1 / deviation per channel."""
     dtype = values.dtype
     values = values.float() if dtype in (torch.float16, torch.bfloat16) else values
     axes = [0, *range(2, values.dim())]
@@ -345,7 +324,6 @@ def native_dropout(values: Tensor, p: float, train: bool | None) -> tuple[Tensor
 
 
 def _chosen(values: Tensor, p: float) -> Tensor:
-    """Draw in memory order, as PyTorch does."""
     order = order_of(values)
     if order is None:
         return torch.ops.aten.bernoulli.p(values, p)
@@ -403,7 +381,7 @@ def attention_of_any_mask(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Support any rank, bool masks and fully masked rows, at which the exporter fails.
+    """Support any rank, bool masks and fully masked rows, unlike the exporter.
 
     Source: aten::scaled_dot_product_attention.
     """
@@ -448,7 +426,6 @@ def _for_each_head(shared: Tensor, query: Tensor) -> Tensor:
 
 
 def _over_heads(gradient: Tensor, shared: Sequence[int]) -> Tensor:
-    """Sum over heads that share keys or values."""
     heads, kv_heads = gradient.shape[1], shared[1]
     return gradient if heads == kv_heads else gradient.unflatten(1, (kv_heads, heads // kv_heads)).sum(2)
 
@@ -484,7 +461,7 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the result [N, L, E], and weights if needed. Source: aten::_native_multi_head_attention."""
+    """Attend; nonzero elements of `mask` are masked out. Source: aten::_native_multi_head_attention."""
     projections = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
     heads = [functional.linear(*projection).unflatten(-1, (num_head, -1)).transpose(1, 2) for projection in projections]
     scores = torch.matmul(heads[0] / sqrt(embed_dim // num_head), heads[1].transpose(-2, -1))

@@ -51,14 +51,10 @@ Decomposition = Callable[..., Any]
 _OF_PYTORCH = get_decompositions(
     [aten.nll_loss_forward.default, aten.nll_loss2d_forward.default, aten.hardtanh_backward.default]
 )
-"""PyTorch's decompositions where its exporter is wrong.
-
-The divisor of a loss's gradient would be 1, and gradients at a bound would pass.
-"""
+"""PyTorch's decompositions where its exporter is wrong: divisors of loss gradients, and gradients at bounds."""
 
 
 def _merged(*tables: Mapping[torch._ops.OpOverload, Decomposition]) -> dict[torch._ops.OpOverload, Decomposition]:
-    """Merge tables; the first decomposition that applies is used."""
     operators = dict.fromkeys(operator for table in tables for operator in table)
     overload_decompositions = {
         overload: [table[overload] for table in tables if overload in table] for overload in operators
