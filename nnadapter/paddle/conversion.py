@@ -165,7 +165,7 @@ def _run(folder: Path, label: str) -> tuple[int, str]:
             [sys.executable or "python", "-c", _BEGIN, str(folder), *path],
             cwd=folder,
             env={**environment, **_INSTALLING, **_QUIET, **_SETTINGS},
-            stdin=subprocess.PIPE,  # its end tells the child that this process ended
+            stdin=subprocess.PIPE,  # end of file means that this process ended
             stdout=log_file,
             stderr=log_file,
             process_group=0,  # keyboard interrupts reach only this process

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _DIALECT = "1."
 """Prefix of Paddle's operations. Containers, control flow and parameters have others."""
 _NOT_CONVERTED = frozenset({"data", "feed", "fetch", "shadow_output", "if", "while", "has_elements", "select_input"})
-"""Operations that the converter supports but does not list."""
+"""Inputs, outputs and control flow, which the converter does not list."""
 _DRAWING = frozenset({"bernoulli", "dropout", "gaussian", "multinomial", "poisson", "randint", "uniform"})
 _OLD_NAMES: Mapping[str, str] = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""Process that converts a Paddle model and compares it with Paddle's predictor; it may crash."""
+"""Process that converts a Paddle model and compares it with Paddle's predictor, separate because it may crash."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class ActorSession:
 
 
 def open_actor_session(job: Any, request: Request, shapes: Any = None) -> ActorSession:
-    """Create the session of an actor; `shapes` are the default of the request's."""
+    """Create the session of an actor; `shapes` apply if the request has none."""
     import ray
 
     kind, node = kind_of(request)

@@ -213,7 +213,7 @@ class Request:
 
     @property
     def for_running(self) -> Options:
-        """Options of sessions from a compiled file, which cannot change compiled ones."""
+        """Options that still apply to a compiled file."""
         options = self.options
         return Options(
             fallback=_lacking(options.fallback) if self.allows_cpu else options.fallback,

@@ -37,9 +37,9 @@ class GraphFacts:
     kind: str
     """`inference`, `forward` or `backward`; `captured` if PyTorch failed to compile it."""
     operators: int
-    """ATen operators that do work."""
+    """Number of ATen operators that do work."""
     delegated: int
-    """Operators among these in sessions."""
+    """Number of these in sessions."""
     sessions: tuple[PartitionReport, ...]
     pending_regions: int
     fallback_operators: tuple[FallbackOperatorFacts, ...]

@@ -186,7 +186,7 @@ class _Decomposed(ExportedProgram):  # type: ignore[misc]  # untyped
 
 
 def exported(program: ExportedProgram, **options: Any) -> onnx.ModelProto:
-    """Export and simplify a program, which changes. Raises OnnxExporterError."""
+    """Export and simplify a program, which is modified. Raises OnnxExporterError."""
     decomposed = _Decomposed(
         program.graph_module,
         program.graph,

@@ -1,8 +1,8 @@
 """ONNX forms that replace the exporter's: numbers, LSTM and GRU, and functions that it gets wrong.
 
 The exporter writes real numbers as float32. In float64 programs, `x * 1.1` is then off in the eighth digit, and sizes
-can be wrong: `int(30 * 0.7)` is 20 in Python, but 21 in float32. AOTAutograd unrolls LSTM and GRU for each length. At
-inference, custom operators replace them before.
+can be wrong: `int(30 * 0.7)` is 20 in Python, but 21 in float32. AOTAutograd unrolls LSTM and GRU for each length, so
+at inference custom operators replace them before.
 """
 
 from __future__ import annotations

@@ -368,7 +368,7 @@ class Program:
             return self._rerun_in_pytorch(error, inputs)
 
     def _rests_on_last_resort(self, session: InferenceSession) -> bool:
-        """Return True if onnx's reference evaluator ran most, unrequested: PyTorch is faster."""
+        """Return True if most of the run was on onnx's reference evaluator: PyTorch is faster."""
         steps = session.provenance.steps if session.provenance is not None else ()
         spare = sum(step.seconds for step in steps if step.device == REFERENCE)
         named = {request if isinstance(request, str) else request[0] for request in self._settings.devices}

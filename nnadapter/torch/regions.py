@@ -246,7 +246,7 @@ def _expression(size: Any) -> Any:
 
 @dataclass(slots=True)
 class Failures:
-    """Failures that remain for the parts of a region."""
+    """Failure budget for the parts of a region."""
 
     remaining: int
 
@@ -256,12 +256,12 @@ class Failures:
 
 
 def failures_for(region: Region) -> Failures:
-    """Return enough failures to isolate three operators."""
+    """Return a failure budget that isolates three operators."""
     return Failures(4 * max(len(region.working), 1).bit_length())
 
 
 def halves(region: Region) -> tuple[fx.GraphModule, tuple[Region, Region]]:
-    """Split a copy of a region's graph by its two or more working nodes."""
+    """Split a copy of a region; each half has half of its working nodes."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(region.module.graph, {}))
     module, names = fx.GraphModule(region.module, graph), {node.name for node in region.working}

@@ -330,7 +330,7 @@ _servers: list[Any] = []
 
 
 def _prepare() -> None:
-    """Set Ray's environment; a token, since replicas execute messages on all addresses."""
+    """Set Ray's environment. Replicas listen on all addresses and execute messages, so they require a token."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # local addresses only
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
