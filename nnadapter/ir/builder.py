@@ -36,7 +36,7 @@ def is_number(index: object) -> bool:
 def check_arguments(
     type_: object, inputs: object, attributes: object, *, outputs: object, origins: object, quantized: object
 ) -> None:
-    """Check the Python types of the arguments of `ModelBuilder.add_operation`. Raises InvalidModelError."""
+    """Check argument types of `ModelBuilder.add_operation`. Raises InvalidModelError."""
     if not isinstance(type_, str):
         raise InvalidModelError(f"an operation's type is {type_!r}, expected a str such as 'CONV_2D'")
     if type(inputs) is not tuple and (isinstance(inputs, str) or not isinstance(inputs, Iterable)):
@@ -113,7 +113,7 @@ class ModelBuilder:
         return index
 
     def add_constant(self, name: str, value: Array, quantization: Quantization | None = None) -> int:
-        """Add a constant, copied unless contiguous. Raises InvalidModelError for a duplicate name or an invalid value."""
+        """Add a constant, copied unless contiguous. Raises InvalidModelError for duplicate names and invalid values."""
         if not isinstance(value, np.ndarray):
             raise InvalidModelError(f"constant {name!r} is {type(value).__name__}, expected a numpy array")
         if value.dtype.name not in DTYPES:

@@ -23,7 +23,7 @@ COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperandPattern:
-    """See `operand`."""
+    """Operand pattern; see `operand`."""
 
     name: str
     when: Callable[[Operand], bool] | None = None
@@ -31,7 +31,7 @@ class OperandPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantPattern:
-    """See `constant`."""
+    """Constant pattern; see `constant`."""
 
     name: str = ""
     value: float | None = None
@@ -40,7 +40,7 @@ class ConstantPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperationPattern:
-    """See `operation`."""
+    """Operation pattern; see `operation`."""
 
     types: frozenset[str]
     inputs: tuple[Pattern, ...] = ()
@@ -57,7 +57,7 @@ class OperationPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EitherPattern:
-    """See `either`."""
+    """Alternatives; see `either`."""
 
     patterns: tuple[Pattern, ...]
 

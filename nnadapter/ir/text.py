@@ -117,7 +117,7 @@ class Contents:
     identity: Hashable = None
     """Unique in this process; None if `owner` identifies the contents."""
     owner: Array | None = None
-    """Unless `identity` is set."""
+    """Array with the contents, unless `identity` is set."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

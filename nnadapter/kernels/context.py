@@ -212,7 +212,7 @@ class KernelProgram(Program):
 
 
 class KernelExecution(Execution):
-    """Stateless, so as re-entrant as the driver's executions."""
+    """Execution without own state, as re-entrant as the driver's executions."""
 
     def __init__(
         self, turns: Sequence[Turn], inputs: Sequence[int], outputs: Sequence[int], constants: Mapping[int, Array]
@@ -373,7 +373,7 @@ class KernelContext(Context):
 
 
 class _Compiled:
-    """Deferred, so that earlier programs can be closed if it fails."""
+    """Deferred compilation, so that earlier programs can be closed if it fails."""
 
     def __init__(self, inner: Context, piece: KernelPiece) -> None:
         self._inner, self._piece = inner, piece

@@ -46,7 +46,7 @@ class Called:
 
     call: CustomCall
     inputs: tuple[str, ...]
-    """Including constants."""
+    """Input names, including constants."""
     types: tuple[OperandType, ...]
 
 
@@ -56,7 +56,7 @@ class SegmentOperation:
 
     type: str
     reads: tuple[str, ...]
-    """Without constants."""
+    """Input names, without constants."""
     makes: tuple[str, ...]
     called: Called | None = None
     """None for the driver."""
@@ -70,7 +70,7 @@ class Segment:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     constants: Mapping[str, Constant]
-    """For kernels, or outputs."""
+    """Constants that kernels read or that are outputs."""
     part: Part
     type_of: Callable[[str], OperandType | None]
     """None if unknown before the run."""

@@ -37,12 +37,12 @@ class Row(OperationSchema):
     cost: str = field(default="other", repr=False)
     """See `nnadapter.costs.work.OperationClass`."""
     quantization: str = field(default="", repr=False)
-    """Subset of `moves real table product`; see `quantization`."""
+    """Words from `moves real table product`; see `quantization`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerElement:
-    """A fixed number of steps per element."""
+    """FLOP formula: a fixed number of steps per element."""
 
     steps: int
     of_input: bool = False

@@ -38,7 +38,7 @@ class View:
 
     @property
     def is_identity(self) -> bool:
-        """Only axes of size 1 move."""
+        """True if only axes of size 1 move."""
         moved = [axis for axis in self.perm if self.shape[axis] != 1]
         return moved == sorted(moved)
 
@@ -108,7 +108,7 @@ IMAGE = IMAGES | {"RESIZE_NEAREST", "RESIZE_LINEAR"}
 ELEMENTWISE = frozenset(row.type for row in (*elementwise.ROWS, *quantization.ROWS))
 
 REDUCING = frozenset(row.type for row in reduction.ROWS if row.attribute("keepdims"))
-"""May remove axes."""
+"""Operations that may remove axes."""
 
 
 def _unchanged(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
@@ -466,7 +466,7 @@ class _Images:
         return fits and any(map(self._is_channels_last, operation.inputs))
 
     def _is_channels_last(self, operand: int) -> bool:
-        """Available in NHWC, or for free, and not in NCHW."""
+        """Return True if available in NHWC, or for free, and not in NCHW."""
         view = self._views.get(operand)
         if view is None or len(view.perm) != 4 or (operand, Layout.NCHW) in self._made:
             return False
@@ -538,7 +538,7 @@ class _Images:
 
 
 def _has_axis(type_: OperandType) -> bool:
-    """The quantization axis would be renumbered."""
+    """Return True if quantized along an axis, which would be renumbered."""
     return type_.quantization is not None and type_.quantization.axis is not None
 
 

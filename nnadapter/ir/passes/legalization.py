@@ -198,7 +198,7 @@ class _Shifting:
         return unsigned_operand
 
     def _converted(self, operand: int, type_: QuantizedType | None) -> int:
-        """The scale is equal, so nothing is rounded."""
+        """Convert without rounding: the scale is equal."""
         (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
         return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantized=(type_,))[0]
 

@@ -25,7 +25,7 @@ from nnadapter.ir.rewrite import (
 )
 
 FUSABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL", "ADD", "SUB", "MUL", "DIV")
-"""Have a `fuse_code`."""
+"""Operations with a `fuse_code`."""
 
 _ACTIVATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "RELU": ("relu", ()),
@@ -182,7 +182,7 @@ _FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
     "MAX_POOL_2D": _is_never_largest,
     "AVERAGE_POOL_2D": _is_counted,
 }
-"""The PAD's value equals the operation's own padding."""
+"""Checks that the PAD's value equals the operation's own padding."""
 
 _PAD = operation("PAD", operand("input"), name="pad", mode="constant")
 _PAD_RULES = (

@@ -89,7 +89,7 @@ def _ints(operation: Operation, name: str) -> Axes:
 
 
 def _is(value: object, number: int) -> bool:
-    """A symbolic size is never a constant."""
+    """Compare; a symbolic size never equals a constant."""
     return type(value) is int and value == number
 
 
