@@ -142,7 +142,7 @@ def memoize(limit: int) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         cached_function = lru_cache(maxsize=limit)(function)
         _functions[f"{function.__module__.removeprefix('nnadapter.')}.{function.__qualname__}"] = cached_function
-        return cached_function  # type: ignore[return-value]  it is called as the function is
+        return cached_function  # type: ignore[return-value]  # it is called as the function is
 
     return decorate
 
