@@ -17,7 +17,7 @@ __getattr__ = lazily(
     {
         ".clock": "instruction_flops simulated_profile simulated_seconds",
         ".driver": "FakeNpuDevice",
-        ".execution": "BLAS_THREADS run_limited",
+        ".execution": "BLAS_THREADS Resources run_limited",
         ".graph": "NpuGraph",
         ".limits": "Arithmetic HELD LIMITS",
         ".lowering": "LoweredModel PASSES evaluate evaluator lower prepared",

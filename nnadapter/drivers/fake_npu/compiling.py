@@ -8,9 +8,8 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from nnadapter.drivers import SUPPORTED, Admission, Program, Reason, Trace, Unsupported, Verdict
-from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
-from nnadapter.drivers.fake_npu.execution import InstructionEvents
+from nnadapter.drivers.fake_npu.execution import InstructionEvents, Resources
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, evaluate, lower, prepared
@@ -24,7 +23,6 @@ from nnadapter.drivers.fake_npu.program import (
     weight_bytes,
 )
 from nnadapter.drivers.fake_npu.reuse import Lowerings
-from nnadapter.drivers.fake_npu.streams import DeviceMemory
 from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.ir import DataType, Model, verify
 from nnadapter.ir.passes import TOLERANCES, Observer, all_of, check_numbers, dump_to
@@ -58,11 +56,8 @@ def _numbered(folder: Path) -> Path:
 class Compiler:
     """Admission and compilation of models in one context. Thread-safe."""
 
-    def __init__(
-        self, options: FakeNpuOptions, arenas: Arenas, memory: DeviceMemory, trace: tuple[Trace, str] | None
-    ) -> None:
-        self._options, self._trace = options, trace
-        self._resources = arenas, memory, options.threads
+    def __init__(self, options: FakeNpuOptions, resources: Resources, trace: tuple[Trace, str] | None) -> None:
+        self._options, self._resources, self._trace = options, resources, trace
         self._lowerings = Lowerings(options.arithmetic)
         self._prepared: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
         self._open: WeakKeyDictionary[Model, NpuGraph] = WeakKeyDictionary()
@@ -77,7 +72,7 @@ class Compiler:
             weights = weight_bytes(lowered.graph)
             facts: dict[str, float] = {"weight_bytes": weights, "instructions": len(lowered.graph.instructions)}
             verdict = self._check_memory(weights, 0, 0)
-            return Admission(verdict=verdict, runs_as=lowered.roles.runs_as(model), facts=facts)
+            return Admission(verdict=verdict, runs_as=lowered.runs_as(model), facts=facts)
         lowered_model = self._prepare(model)
         with self._lock:
             if len(self._prepared) < _ADMITTED:
@@ -104,7 +99,7 @@ class Compiler:
         graph = graph or lower(model, self._options.arithmetic).graph
         available = self._options.memory_bytes - weight_bytes(graph)
         events = None if self._trace is None else partial(InstructionEvents, *self._trace)
-        return FakeNpuOpenProgram(graph, available, *self._resources, packed_bytes(graph, model), events)
+        return FakeNpuOpenProgram(graph, available, self._resources, packed_bytes(graph, model), events)
 
     def clone_with_constants(self, program: Program, model: Model) -> Program | None:
         """Return `program` with the constants of `model`; None if instructions differ."""
@@ -142,7 +137,7 @@ class Compiler:
         )
         events = None if self._trace is None else InstructionEvents(*self._trace, graph)
         packed = packed_bytes(graph, model)
-        return FakeNpuProgram(graph, memory, needs, *self._resources, packed=packed, events=events)
+        return FakeNpuProgram(graph, memory, needs, self._resources, packed=packed, events=events)
 
     def _check_memory(self, weights: int, arena: int, boundary: int) -> Verdict:
         available, needed = self._options.memory_bytes, weights + arena + boundary

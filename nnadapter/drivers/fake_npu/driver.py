@@ -21,6 +21,7 @@ from nnadapter.drivers.capability import (
     Profile,
     Threading,
 )
+from nnadapter.drivers.fake_npu.execution import Resources
 from nnadapter.drivers.fake_npu.limits import LIMITS
 from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, operations_named, read_options
 from nnadapter.drivers.fake_npu.program import deserialize_program
@@ -102,9 +103,8 @@ class FakeNpuContext(TableContext):
 
     def __init__(self, driver: TableDriver, memory: DeviceMemory) -> None:
         super().__init__(driver)
-        self._options, self._memory = read_options(driver.option_values), memory
-        self.arenas = Arenas()
-        """Working memory shared by all programs."""
+        self._options, self.arenas = read_options(driver.option_values), Arenas()
+        self._resources = Resources(self.arenas, memory, self._options.threads)
         self._trace: tuple[Trace, str] | None = None
 
     def with_trace(self, trace: Trace, lane: str) -> FakeNpuContext:
@@ -141,8 +141,7 @@ class FakeNpuContext(TableContext):
         self.arenas.close()
 
     def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> Program:
-        resources = self.arenas, self._memory, self._options.threads
-        program = deserialize_program(blob, *resources, is_checked=is_checked)
+        program = deserialize_program(blob, self._resources, is_checked=is_checked)
         program.needs.check(self._options)
         return program
 
@@ -150,4 +149,4 @@ class FakeNpuContext(TableContext):
     def _compiler(self) -> Compiler:
         from nnadapter.drivers.fake_npu.compiling import Compiler
 
-        return Compiler(self._options, self.arenas, self._memory, self._trace)
+        return Compiler(self._options, self._resources, self._trace)

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +31,6 @@ from nnadapter.process.resources import memoize, new_re_lock, register_after_for
 from nnadapter.traces.trace import ENGINE, Trace
 
 _UNSETTLED = -1
-_AFFIXES = tuple(product(("", "scipy_"), ("", "64_", "_64")))
 
 
 class BlasThreads:
@@ -44,7 +42,7 @@ class BlasThreads:
         self._is_setting = False
         self._number = 0
         """Current limit, 0 if none."""
-        self._before: list[tuple[_Pool, int]] = []
+        self._before: list[tuple[Any, int]] = []
         """Threads of each pool before the first limit."""
 
     def settle(self) -> None:
@@ -70,10 +68,10 @@ class BlasThreads:
 
     def _set(self, number: int) -> None:
         if not self._number:
-            self._before = [(pool, pool.number()) for pool in _pools()]
+            self._before = [(pool, pool.get_num_threads()) for pool in _pools()]
         self._number = _UNSETTLED  # stays so after an interrupt
         for pool, count in self._before:
-            pool.set_number(min(number, count) if number else count)
+            pool.set_num_threads(min(number, count) if number else count)
         self._number = number
 
 
@@ -102,24 +100,22 @@ def run_limited(steps: Iterable[Callable[[], object]], limit: int) -> None:
             raise
 
 
-class _Pool:
-    def __init__(self, library: Any) -> None:
-        self.number, self.set_number = (_function(library, f"openblas_{verb}_num_threads") for verb in ("get", "set"))
-
-
-def _function(library: Any, name: str) -> Callable[..., int]:
-    names = [f"{prefix}{name}{suffix}" for prefix, suffix in _AFFIXES]
-    found: list[Callable[..., int]] = [getattr(library, symbol) for symbol in names if hasattr(library, symbol)]
-    return found[0]
-
-
 @memoize(1)
-def _pools() -> list[_Pool]:
+def _pools() -> list[Any]:
     """Return pools of the process; OpenMP has one per thread, which others cannot set."""
     from threadpoolctl import ThreadpoolController  # lazy: the search for libraries is slow
 
     libraries = ThreadpoolController().select(internal_api="openblas").lib_controllers
-    return [_Pool(library.dynlib) for library in libraries if library.threading_layer == "pthreads"]
+    return [library for library in libraries if library.threading_layer == "pthreads"]
+
+
+class Resources(NamedTuple):
+    """Resources that all programs of a context share."""
+
+    arenas: Arenas
+    memory: DeviceMemory
+    threads: int = 0
+    """Limit of BLAS threads; 0 means none."""
 
 
 _UNBOUND: Run = int
@@ -242,16 +238,8 @@ def _facts(instruction: Instruction, graph: NpuGraph) -> Mapping[str, Any]:
 class FakeNpuExecution(Execution):
     """Execution of a program; nearly every run acquires the same arena."""
 
-    def __init__(
-        self,
-        binding: Binding,
-        arenas: Arenas,
-        device_memory: DeviceMemory,
-        threads: int,
-        events: InstructionEvents | None = None,
-    ) -> None:
-        self._binding, self._arenas, self._device_memory = binding, arenas, device_memory
-        self._threads, self._events = threads, events
+    def __init__(self, binding: Binding, resources: Resources, events: InstructionEvents | None = None) -> None:
+        self._binding, self._resources, self._events = binding, resources, events
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self.compute_within(inputs, UNLIMITED)
@@ -286,7 +274,7 @@ class FakeNpuExecution(Execution):
         outputs: list[DeviceTensor] = []
         try:
             for form in self._binding.outputs():
-                outputs.append(self._device_memory.tensor(*form))
+                outputs.append(self._resources.memory.tensor(*form))
             yield outputs
         except BaseException:
             for tensor in outputs:
@@ -294,14 +282,14 @@ class FakeNpuExecution(Execution):
             raise
 
     def _fill(self, results: Sequence[Array], inputs: Sequence[Array], control: Control) -> None:
-        with self._arenas.acquire(self._binding.memory.arena_bytes, self._holder()) as arena:
+        with self._resources.arenas.acquire(self._binding.memory.arena_bytes, self._holder()) as arena:
             runs = self._binding.runs(self._bound(arena), inputs, results)
             if self._events is not None:
                 runs = self._events.of(runs)
             # Kernels may overflow if infinity leads to the right limit.
             with np.errstate(all="ignore"):
                 steps = runs if control.cancelled is None else _until_cancelled(runs, control.cancelled)
-                run_limited(steps, self._threads)
+                run_limited(steps, self._resources.threads)
 
     def _holder(self) -> object:
         """Return the key of bound instructions in an arena."""

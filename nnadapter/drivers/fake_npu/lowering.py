@@ -10,7 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.fake_npu.emitter import Emitter
-from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution
+from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution, Resources
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
@@ -70,7 +70,7 @@ def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USU
     if not all(judge(model, operation, ()) for operation in model.operations):
         return None
     graph = emit(model, arithmetic)[0]
-    return FakeNpuExecution(Binding(graph, plan_memory(graph)), Arenas(), DeviceMemory(0), 0).compute(inputs)
+    return FakeNpuExecution(Binding(graph, plan_memory(graph)), Resources(Arenas(), DeviceMemory(0))).compute(inputs)
 
 
 @memoize(256)
@@ -85,9 +85,10 @@ def _driver_passes(arithmetic: Arithmetic) -> Mapping[str, Pass]:
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
-    """Device operations that implement a model's, independent of names."""
+class Lowered:
+    """Device graph of a model, and the device operations that implement its operations."""
 
+    graph: NpuGraph
     labels: tuple[tuple[str, int], ...]
     """Label of each device operation, and position of the first model operation it implements."""
     chosen: tuple[int, ...]
@@ -106,14 +107,6 @@ class Roles:
         return tuple(NO_OPERATION if place < 0 else texts[place] for place in self.chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """Device graph, and roles of its operations."""
-
-    graph: NpuGraph
-    roles: Roles
-
-
 def lower(
     model: Model, arithmetic: Arithmetic = USUAL, *, passes: Sequence[str] = PASSES, check: Observer | None = None
 ) -> Lowered:
@@ -126,14 +119,10 @@ def lower(
     numbered = Model(model.operands, operations, model.inputs, model.outputs)
     optimized = run_passes(numbered, passes, check, driver_passes=_driver_passes(arithmetic))
     graph, instructions = emit(optimized, arithmetic)
-    return Lowered(graph, _roles(model, optimized.operations, instructions))
-
-
-def _roles(model: Model, lowered: Sequence[Operation], instructions: Sequence[Sequence[Instruction]]) -> Roles:
-    """Choose the most informative lowered operation for each of `model`."""
+    # The most informative lowered operation represents an operation of the model.
     labels: list[tuple[str, int]] = []
     most, chosen = [-1] * len(model.operations), [-1] * len(model.operations)
-    for operation, written in zip(lowered, instructions, strict=True):
+    for operation, written in zip(optimized.operations, instructions, strict=True):
         if not operation.origins or not written:
             continue
         positions = list(map(int, operation.origins))
@@ -144,7 +133,7 @@ def _roles(model: Model, lowered: Sequence[Operation], instructions: Sequence[Se
             if score > most[position]:
                 most[position], chosen[position] = score, len(labels)
         labels.append((main.label, positions[0]))
-    return Roles(tuple(labels), tuple(chosen))
+    return Lowered(graph, tuple(labels), tuple(chosen))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,4 +149,4 @@ class LoweredModel:
 def prepared(lowered: Lowered, model: Model) -> LoweredModel:
     """Plan the memory of a lowered model."""
     graph = lowered.graph
-    return LoweredModel(graph, plan_memory(graph), weight_bytes(graph), lowered.roles.runs_as(model))
+    return LoweredModel(graph, plan_memory(graph), weight_bytes(graph), lowered.runs_as(model))

@@ -98,7 +98,7 @@ def _elementwise() -> Iterator[OperationRow]:
     yield from _rows("ACOS ACOSH ASIN ASINH ATAN ATANH COS COSH SIN SINH TAN TANH", unary, ALL_FLOATS)
     yield from _rows("EXP LOG SQRT RSQRT RECIPROCAL ERF SIGMOID SOFTPLUS SOFTSIGN MISH IS_NAN", unary, ALL_FLOATS)
     yield from _rows("ABS NEG SIGN RELU SQUARE", unary, ALL_NUMBERS)
-    yield from _rows("FLOOR CEIL ROUND", d.rounding, ALL_NUMBERS)
+    yield from _rows("FLOOR CEIL ROUND", lambda name: d.unless(d.has_integers, unary(name)), ALL_NUMBERS)
     yield from _rows("SWISH LEAKY_RELU ELU CELU THRESHOLDED_RELU", lambda name: unary(name, "alpha"), ALL_FLOATS)
     yield from _rows("HARD_SIGMOID HARD_SWISH", lambda name: unary(name, "alpha", "beta"), ALL_FLOATS)
     yield from _row("SELU", unary("selu", "alpha", "gamma"), ALL_FLOATS)
@@ -129,6 +129,7 @@ def _elementwise() -> Iterator[OperationRow]:
 
 _IMAGE, _VOLUME, _MATRIX = {"ranks": (4, 4)}, {"ranks": (5, 5)}, {"ranks": (1, LARGEST_RANK)}
 _WINDOW = ("kernel_shape", "strides", "dilations", "pads")
+_FILTER = ("strides", "dilations", "pads", "group")
 
 
 def _images() -> Iterator[OperationRow]:
@@ -142,8 +143,8 @@ def _images() -> Iterator[OperationRow]:
     indices = direct("max_pool_with_indices", *_WINDOW, "storage_order")
     yield from _row("MAX_POOL_2D_WITH_INDICES", indices, NUMBERS, **_IMAGE)
     yield from _row("MAX_UNPOOL_2D", direct("max_unpool"), NUMBERS, other_dtypes={1: INDICES}, **_IMAGE)
-    yield from _row("CONV_3D", d.with_filter("volume_convolution"), FLOATS, **_VOLUME)
-    yield from _row("CONV_3D_TRANSPOSE", d.with_filter("transposed_volume_convolution"), FLOATS, **_VOLUME)
+    yield from _row("CONV_3D", d.by_role("volume_convolution", *_FILTER), FLOATS, **_VOLUME)
+    yield from _row("CONV_3D_TRANSPOSE", d.by_role("transposed_volume_convolution", *_FILTER), FLOATS, **_VOLUME)
     yield from _row("MAX_POOL_3D", direct("max_pool_axes", *_WINDOW), NUMBERS, **_VOLUME)
     average = direct("average_pool_axes", *_WINDOW, "count_include_pad")
     yield from _row("AVERAGE_POOL_3D", average, FLOATS, **_VOLUME)
@@ -155,7 +156,9 @@ def _images() -> Iterator[OperationRow]:
     roi = _with("spatial_scale", "sampling_ratio", "mode", "half_pixel")
     yield from _rows("ROI_ALIGN", roi, FLOATS, other_dtypes={2: INDICES}, **_IMAGE)
     yield from _rows("MAX_ROI_POOL", _with("spatial_scale"), FLOATS, **_IMAGE)
-    yield from _row("DEFORMABLE_CONV_2D", d.with_filter("deformable_convolution", "offset_group"), FLOATS, **_IMAGE)
+    yield from _row(
+        "DEFORMABLE_CONV_2D", d.by_role("deformable_convolution", "offset_group", *_FILTER), FLOATS, **_IMAGE
+    )
     nearest = _with("scales", "coordinate_transformation_mode", "nearest_mode")
     yield from _rows("RESIZE_NEAREST", nearest, HELD, moves=True)
     yield from _rows("RESIZE_LINEAR", _with("scales", "coordinate_transformation_mode"), FLOATS)
@@ -207,14 +210,14 @@ def _movements() -> Iterator[OperationRow]:
     yield from _moving("EXPAND", d.lower_expand)
     yield from _moving("FILL", d.lower_expand)
     yield from _moving("TILE", direct("tile", "repeats"))
-    yield from _moving("CONCAT", d.lower_concat)
+    yield from _moving("CONCAT", d.unless(d.has_one_input, direct("concat", "axis")))
     yield from _moving("SPLIT", direct("split", "axis"))
     yield from _moving("SLICE", direct("slice", "starts", "ends", "axes", "steps"))
     yield from _moving("PAD", direct("pad", "mode", "pads", "value"))
     yield from _moving("EYE_LIKE", d.lower_eye)
     yield from _row("RANGE", direct("range"), ALL_NUMBERS)
     bytes_of_bool = "bytes that become bool are true unless 0"
-    yield from _row("BIT_CAST", d.lower_bit_cast, HELD, limits=bytes_of_bool, moves=True)
+    yield from _row("BIT_CAST", d.unless(d.keeps_type, direct("bit_cast")), HELD, limits=bytes_of_bool, moves=True)
     yield from _moving("GATHER", direct("gather", "axis"), {1: INDICES})
     yield from _moving("GATHER_ELEMENTS", direct("gather_elements", "axis"), {1: INDICES})
     yield from _moving("GATHER_ND", direct("gather_nd", "batch_dims"), {1: INDICES})
@@ -311,11 +314,10 @@ def _refusals(model: Model, operation: Operation, row: OperationRow) -> Iterator
     outputs = [operands[operand] for operand in operation.outputs]
     # A result that is not quantized is computed from the integers.
     on_integers = operation.type in REALS and outputs[0].type.quantization is None
-    for position, operand in inputs:
-        accepted = row.other_dtypes.get(position, row.dtypes)
-        if operand.type.quantization is not None and not on_integers:
-            accepted |= row.quantized
-        yield from _refused_dtype(operation, operand, accepted)
+    accepted = [row.other_dtypes.get(position, row.dtypes) for position, _ in inputs]
+    for (_, operand), dtypes in zip(inputs, accepted, strict=True):
+        is_real = operand.type.quantization is not None and not on_integers
+        yield from _refused_dtype(operation, operand, dtypes | row.quantized if is_real else dtypes)
     for operand in outputs:
         yield from _refused_dtype(operation, operand, row.results)
     touched = [*(operand for _, operand in inputs), *outputs]

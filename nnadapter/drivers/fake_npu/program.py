@@ -17,12 +17,11 @@ import numpy as np
 
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
-from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution, InstructionEvents
+from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution, InstructionEvents, Resources
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
-from nnadapter.drivers.fake_npu.streams import DeviceMemory
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.deferred_arrays import DeferredArray
@@ -38,7 +37,7 @@ from nnadapter.drivers.fake_npu.memory import plan_memory
 from nnadapter.errors import OutOfMemoryError
 
 MAGIC = b"FAKENPU\0"
-VERSION = 7
+VERSION = 8
 """Raise it when a kernel's packing or parameters change, so that older programs are compiled again."""
 _ENVELOPE = Envelope(magic=MAGIC, version=VERSION)
 _ALIGNMENT = 64
@@ -112,16 +111,14 @@ class FakeNpuProgram(Program):
         graph: NpuGraph,
         memory: MemoryPlan,
         needs: ProgramNeeds,
-        arenas: Arenas,
-        device_memory: DeviceMemory,
-        threads: int,
+        resources: Resources,
         *,
         packed: Mapping[Hashable, int] | None = None,
         unshared_bytes: int = 0,
         events: InstructionEvents | None = None,
     ) -> None:
         self.graph, self.memory, self.needs = graph, memory, needs
-        self._resources, self._events = (arenas, device_memory, threads), events
+        self._resources, self._events = resources, events
         self._packed, self._unshared_bytes = packed or {}, unshared_bytes
 
     @property
@@ -134,10 +131,10 @@ class FakeNpuProgram(Program):
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
-        return {**self._packed, **arena_bytes(self._resources[0])}
+        return {**self._packed, **arena_bytes(self._resources.arenas)}
 
     def create_execution(self) -> Execution:
-        return FakeNpuExecution(Binding(self.graph, self.memory), *self._resources, self._events)
+        return FakeNpuExecution(Binding(self.graph, self.memory), self._resources, self._events)
 
     def serialize(self) -> bytes:
         weights = _Weights()
@@ -180,14 +177,7 @@ class _Weights:
         return self._offsets[key]
 
 
-def deserialize_program(
-    blob: bytes | memoryview,
-    arenas: Arenas,
-    device_memory: DeviceMemory,
-    threads: int,
-    *,
-    is_checked: bool = False,
-) -> FakeNpuProgram:
+def deserialize_program(blob: bytes | memoryview, resources: Resources, *, is_checked: bool = False) -> FakeNpuProgram:
     """Deserialize a program; weights are views of `blob`, see `Envelope.open`.
 
     Raises:
@@ -207,8 +197,7 @@ def deserialize_program(
     homes, *sizes = header["memory"]
     memory, needs = MemoryPlan(tuple((Home(home), place) for home, place in homes), *sizes), header["needs"]
     program_needs = ProgramNeeds(Arithmetic(**needs["arithmetic"]), needs["memory_bytes"], tuple(needs["operations"]))
-    resources = arenas, device_memory, threads
-    return FakeNpuProgram(graph, memory, program_needs, *resources, unshared_bytes=weights.nbytes)
+    return FakeNpuProgram(graph, memory, program_needs, resources, unshared_bytes=weights.nbytes)
 
 
 def _read_tensor(row: list[Any], weights: memoryview) -> NpuTensor:
@@ -300,9 +289,7 @@ class FakeNpuOpenProgram(Program):
         self,
         graph: NpuGraph,
         available_bytes: int,
-        arenas: Arenas,
-        device_memory: DeviceMemory,
-        threads: int,
+        resources: Resources,
         packed: Mapping[Hashable, int],
         events: Callable[[NpuGraph], InstructionEvents] | None = None,
     ) -> None:
@@ -310,7 +297,7 @@ class FakeNpuOpenProgram(Program):
         self._available_bytes = available_bytes
         self._last: tuple[Sequence[Any], Binding, Mapping[int, int]] | None = None
         """Last sizes, their binding, and bytes of symbolic tensors."""
-        self._resources, self._packed, self._events = (arenas, device_memory, threads), packed, events
+        self._resources, self._packed, self._events = resources, packed, events
 
     @property
     def memory_bytes(self) -> int:
@@ -318,7 +305,7 @@ class FakeNpuOpenProgram(Program):
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
-        return {**self._packed, **arena_bytes(self._resources[0])}
+        return {**self._packed, **arena_bytes(self._resources.arenas)}
 
     def create_execution(self) -> Execution:
         from nnadapter.drivers.table_program import OpenTableExecution  # lazy: deserialized programs are static
@@ -328,7 +315,7 @@ class FakeNpuOpenProgram(Program):
     def execution_at(self, sizes: Sequence[Any]) -> Execution:
         binding = self._binding(sizes)
         events = self._events and self._events(binding.graph)
-        return _SizedExecution(self, binding, *self._resources, events)
+        return _SizedExecution(self, binding, self._resources, events)
 
     def _binding(self, sizes: Sequence[Any]) -> Binding:
         last = self._last
@@ -347,8 +334,8 @@ class FakeNpuOpenProgram(Program):
 class _SizedExecution(FakeNpuExecution):
     """Execution that reuses instructions bound for other sizes."""
 
-    def __init__(self, program: FakeNpuOpenProgram, binding: Binding, *resources: Any) -> None:
-        super().__init__(binding, *resources)
+    def __init__(self, program: FakeNpuOpenProgram, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._program = program
 
     def _holder(self) -> object:

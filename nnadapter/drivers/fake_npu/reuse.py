@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
@@ -106,13 +106,6 @@ def _comparable(values: Sequence[Any]) -> Sequence[Hashable]:
     return [repr(value) if type(value) is float else value for value in values]
 
 
-class _ModelFacts(NamedTuple):
-    structure: object
-    """Compared by identity; `ir.structure` shares it between sizes."""
-    weight_bytes: int
-    runs_as: tuple[str, ...]
-
-
 class LoweringTemplate:
     """Lowered model with symbolic sizes and traced constants."""
 
@@ -132,7 +125,6 @@ class LoweringTemplate:
         held: list[tuple[int, object]] = [(index, tensor.value) for index, tensor in enumerate(graph.tensors)]
         self._constants = [(index, value.number) for index, value in held if isinstance(value, TracedArray)]
         """Tensor of each traced constant, and its position among traced arrays."""
-        self._facts: _ModelFacts | None = None
         self._bound = BoundConstants()
         self._fresh: Sequence[Array] | None = [contents[number] for _, number in self._constants]
         """Keeps arrays alive until the first instantiation."""
@@ -149,11 +141,7 @@ class LoweringTemplate:
         graph, memory = sized
         if self._constants:
             graph = graph.with_values({index: each for (index, _), each in zip(self._constants, arrays, strict=True)})
-        facts = self._facts
-        if facts is None or facts.structure is not model.structure:
-            texts = self._lowered.roles.runs_as(model)
-            self._facts = facts = _ModelFacts(model.structure, weight_bytes(graph), texts)
-        return LoweredModel(graph, memory, facts.weight_bytes, facts.runs_as)
+        return LoweredModel(graph, memory, weight_bytes(graph), self._lowered.runs_as(model))
 
     def _contents(self, sources: Sequence[Array]) -> Sequence[Array] | None:
         """Return the template's constants for a model's, or None if a decision differs."""

@@ -7,7 +7,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.arenas import Arenas
-from nnadapter.drivers.fake_npu import DeviceMemory, FakeNpuOpenProgram, NpuGraph, SymbolicGraph, lower
+from nnadapter.drivers.fake_npu import DeviceMemory, FakeNpuOpenProgram, NpuGraph, Resources, SymbolicGraph, lower
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.operand import freeze
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
@@ -40,7 +40,7 @@ def expected(x: np.ndarray, scales: list[float]) -> np.ndarray:
 @pytest.mark.parametrize("scales", [[2.0, 2.0, 2.0, 2.0], [2.0, 3.0, 2.0, -1.0]])
 def test_results_are_those_of_the_sizes_at_hand(scales: list[float]) -> None:
     graph, trace = layers(scales)
-    program = FakeNpuOpenProgram(graph, 1 << 20, Arenas(), DeviceMemory(0), 0, {})
+    program = FakeNpuOpenProgram(graph, 1 << 20, Resources(Arenas(), DeviceMemory(0)), {})
     execution = program.create_execution()
     for rows in (8, 2, 5, 10, 40, 8):
         x = np.random.default_rng(rows).random((rows, COLUMNS), np.float32)
@@ -54,7 +54,7 @@ def test_results_are_those_of_the_sizes_at_hand(scales: list[float]) -> None:
 def test_sizes_for_which_there_is_room_move_nothing() -> None:
     graph, trace = layers([2.0, 3.0])
     symbolic = SymbolicGraph(graph)
-    program = FakeNpuOpenProgram(graph, 1 << 20, Arenas(), DeviceMemory(0), 0, {})
+    program = FakeNpuOpenProgram(graph, 1 << 20, Resources(Arenas(), DeviceMemory(0)), {})
     plans = [program._binding(trace.replay([rows])).memory for rows in (8, 5, 10, 40)]  # type: ignore[arg-type]
     assert plans[0] is plans[1] is plans[2] is not plans[3]
     kernels = [graph.instructions[position].kernel for position in symbolic.instructions]

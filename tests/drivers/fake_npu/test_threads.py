@@ -34,7 +34,7 @@ def blas_threads() -> set[int]:
 
 def set_number() -> list[int]:
     """What `blas_threads` says of all libraries, sooner."""
-    return [pool.number() for pool in blas._pools()]
+    return [pool.get_num_threads() for pool in blas._pools()]
 
 
 class Worker(threading.Thread):

@@ -44,7 +44,7 @@ def test_constants_are_folded_with_the_device_s_own_kernels(half):
     made = program.finish(program("CONV_2D", program.x, weight))
     lowered = lower(made, Arithmetic(half_precision=half))
     assert "unary" not in {instruction.kernel for instruction in lowered.graph.instructions}
-    assert len(lowered.roles.runs_as(made)) == 2
+    assert len(lowered.runs_as(made)) == 2
     assert evaluator(Arithmetic(half_precision=half)) is evaluator(Arithmetic(half_precision=half))
 
 

@@ -5,15 +5,14 @@ Sizes: batch B, query heads H = G * R, key and value heads G, queries S, keys T,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import FUNCTIONS, NumpyKernel, blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import FUNCTIONS, NumpyKernel
 from nnadapter.ir.operand import Array
 
-_BLOCK_SCORES = 1 << 18
 _LOWEST = float(np.finfo(np.float32).min)
 
 Sizes = tuple[int, int, int, int, int]
@@ -21,7 +20,7 @@ Sizes = tuple[int, int, int, int, int]
 
 
 def _attention(out: Array, *shown: Array, query: Array, key: Array, value: Array, **parameters: Any) -> None:
-    """Compute softmax(query [B, H, S, D] @ key [B, G, T, D]) @ value [B, G, T, E], block by block.
+    """Compute softmax(query [B, H, S, D] @ key [B, G, T, D]) @ value [B, G, T, E] per batch item.
 
     `shown` receives the scores after the stage `scores`.
     """
@@ -35,24 +34,24 @@ def _attention(out: Array, *shown: Array, query: Array, key: Array, value: Array
 
     def show(stage: str) -> None:
         if shown and stage == parameters["scores"]:
-            np.copyto(shown[0].reshape(sizes)[block], by_query)
+            np.copyto(shown[0].reshape(sizes)[item], by_query)
 
-    for block in _blocks(sizes):
-        products = np.matmul(query[block], key[block].swapaxes(-1, -2))
-        by_query = products.reshape(*products.shape[:2], *sizes[2:])
+    for item in range(batch):
+        products = np.matmul(query[item], key[item].swapaxes(-1, -2))
+        by_query = products.reshape(sizes[1:])
         products *= parameters["scale"]
         show("product")
         if softcap > 0:
             np.multiply(np.tanh(products / softcap), softcap, products)
         show("capped")
         if mask is not None and mask.dtype != bool:
-            by_query += mask[block]
+            by_query += mask[item]
         for places in hidden:
-            np.copyto(by_query, -np.inf, where=places[block])
+            np.copyto(by_query, -np.inf, where=places[item])
         show("masked")
         _softmax(products, zeros_without_keys=parameters["without_keys"] != "nan")
         show("softmax")
-        np.matmul(products, value[block], result[block])
+        np.matmul(products, value[item], result[item])
 
 
 def _hidden_keys(
@@ -83,14 +82,6 @@ def _hidden_keys(
     if mask is not None and mask.dtype == bool:
         hidden.append(~mask)
     return [np.broadcast_to(each, sizes) for each in hidden]
-
-
-def _blocks(sizes: Sizes) -> Iterator[tuple[slice, slice]]:
-    batch, groups, shared, queries, keys = sizes
-    per_head = shared * queries * keys
-    for items in blocks(batch, max(1, _BLOCK_SCORES // (per_head * groups))):
-        for heads in blocks(groups, max(1, min(groups, _BLOCK_SCORES // per_head))):
-            yield items, heads
 
 
 def _softmax(scores: Array, *, zeros_without_keys: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks, even_blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks
 from nnadapter.drivers.fake_npu.kernels.matrix import finish_rows, multiply_rows, rows_per_block
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
@@ -71,7 +71,7 @@ def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[sl
     limit = rows_per_block(row_bytes)
     images_at_once = max(1, limit // (height * prod(rest)))
     for some in blocks(images, images_at_once):
-        for rows in even_blocks(height, height if images_at_once > 1 else max(1, limit // prod(rest))):
+        for rows in blocks(height, height if images_at_once > 1 else max(1, limit // prod(rest))):
             yield some, rows
 
 
@@ -120,7 +120,7 @@ def transposed_convolution(
 def _volumes(out: Array, *, transposed: bool, group: int, bias: Array | None = None, **parameters: Any) -> None:
     x, weight, result = (_channels_last(parameters.pop("input")), parameters.pop("filter"), _channels_last(out))
     pack, convolve = (pack_transposed_filter, transposed_convolution) if transposed else (pack_filter, convolution)
-    convolve(result, x, pack(weight, group=group), bias, **parameters)
+    convolve(result, x, pack(weight, group=group), bias, kernel_shape=weight.shape[2:], **parameters)
     np.copyto(out, np.moveaxis(result, -1, 1))
 
 

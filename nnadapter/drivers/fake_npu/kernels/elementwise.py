@@ -5,13 +5,12 @@ Scales and zero points are float32 constants: one element, or one per index of `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from math import prod
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, FUNCTIONS, Finish, NumpyKernel, apply, blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import FUNCTIONS, Finish, NumpyKernel, apply
 from nnadapter.ir.operand import Array
 
 
@@ -63,16 +62,9 @@ BINARY: Mapping[str, Callable[..., object]] = {
 
 
 def _binary(out: Array, x: Array, y: Array, *, function: Callable[..., object], finish: Finish | None = None) -> None:
-    """Apply a function of two variables and the activation, in blocks unless an operand is broadcast."""
-    if finish is None or not x.shape == y.shape == out.shape:
-        function(x, y, out=out)
-        if finish is not None:
-            finish(out)
-        return
-    x, y, out = x.reshape(-1), y.reshape(-1), out.reshape(-1)
-    for block in blocks(out.size, BLOCK_ELEMENTS):
-        function(x[block], y[block], out=out[block])
-        finish(out[block])
+    function(x, y, out=out)
+    if finish is not None:
+        finish(out)
 
 
 def _sum(out: Array, first: Array, second: Array, *others: Array) -> None:
@@ -81,25 +73,9 @@ def _sum(out: Array, first: Array, second: Array, *others: Array) -> None:
         np.add(out, other, out)
 
 
-def _round_to_half(out: Array, x: Array) -> None:
-    x, out = x.reshape(-1), out.reshape(-1)
-    for block in blocks(x.size, BLOCK_ELEMENTS):
-        out[block] = x[block].astype(np.float16)
-
-
-def _swiglu(out: Array, gate: Array, value: Array, *, alpha: float) -> None:
-    gate, value, out = (array.reshape(-1) for array in (gate, value, out))
-    for block in blocks(out.size, BLOCK_ELEMENTS):
-        np.multiply(FUNCTIONS["swish"](gate[block], alpha), value[block], out[block])
-
-
-def _pieces(arrays: Sequence[Array], values: Sequence[Array], axis: int) -> Iterator[list[Array]]:
-    """Yield blocks as [outer, axis, inner], with `values` broadcastable along the axis."""
-    sizes = arrays[0].shape
-    shape = (prod(sizes[:axis]), sizes[axis], prod(sizes[axis + 1 :])) if axis >= 0 else (prod(sizes), 1, 1)
-    matrices, spread = [array.reshape(shape) for array in arrays], [value.reshape(1, -1, 1) for value in values]
-    for some in blocks(shape[0], max(1, BLOCK_ELEMENTS // max(1, shape[1] * shape[2]))):
-        yield [*(matrix[some] for matrix in matrices), *spread]
+def _along(values: Array, x: Array, axis: int) -> Array:
+    """Shape scales or zero points to broadcast along an axis."""
+    return values.reshape([-1 if dim == axis else 1 for dim in range(x.ndim)])
 
 
 def to_integers(
@@ -109,49 +85,37 @@ def to_integers(
 
     `fmax` turns NaN into the minimum, as processors do.
     """
-    for real, target, factor, point in _pieces((x, out), (scale, zero_point), axis):
-        # as in ONNX Runtime: round sums to float32 before scaling
-        scaled = combine(real.astype(np.float32), factor)
-        np.rint(scaled, scaled)
-        scaled += point
-        np.fmax(scaled, np.float32(minimum), out=scaled)
-        np.minimum(scaled, np.float32(maximum), out=scaled)
-        np.copyto(target, scaled, casting="unsafe")
+    # as in ONNX Runtime: round sums to float32 before scaling
+    scaled = np.rint(combine(x.astype(np.float32), _along(scale, x, axis))) + _along(zero_point, x, axis)
+    np.copyto(out, np.minimum(np.fmax(scaled, np.float32(minimum)), np.float32(maximum)), casting="unsafe")
 
 
 def center(out: Array, x: Array, zero_point: Array, *, axis: int) -> None:
     """Subtract the zero point, exactly in float32 and float64."""
-    for integers, target, point in _pieces((x, out), (zero_point,), axis):
-        np.subtract(integers, point, target, casting="same_kind")
+    np.subtract(x, _along(zero_point, x, axis), out, casting="same_kind")
 
 
 def dequantize(out: Array, x: Array, zero_point: Array, scale: Array, *, axis: int) -> None:
     """Subtract the zero point and multiply by the scale."""
-    for integers, target, point, factor in _pieces((x, out), (zero_point, scale), axis):
-        # int32 minus float32 is float64, so it is rounded once
-        np.subtract(integers, point, target, casting="same_kind")
-        np.multiply(target, factor, target)
-
-
-def look_up(out: Array, x: Array, table: Array) -> None:
-    """Map 8-bit integers by their bits through a table of 256 results."""
-    x, out = x.reshape(-1).view(np.uint8), out.reshape(-1)
-    for block in blocks(x.size, BLOCK_ELEMENTS):
-        np.take(table, x[block], out=out[block], mode="clip")
+    # int32 minus float32 is float64, so it is rounded once
+    center(out, x, zero_point, axis=axis)
+    np.multiply(out, _along(scale, x, axis), out)
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
     **{name: NumpyKernel(partial(_binary, function=each), (0, 1), fuses=True) for name, each in BINARY.items()},
     "cast": NumpyKernel(lambda out, x: np.copyto(out, x, casting="unsafe")),
     "prelu": NumpyKernel(lambda out, x, slope: np.add(np.maximum(x, 0), slope * np.minimum(x, 0), out), in_place=(0,)),
-    "round_to_half": NumpyKernel(_round_to_half, in_place=(0,)),
+    "round_to_half": NumpyKernel(lambda out, x: np.copyto(out, x.astype(np.float16)), in_place=(0,)),
     "sum": NumpyKernel(_sum, in_place=(0, 1)),
-    "swiglu": NumpyKernel(_swiglu, in_place=(0, 1)),
+    "swiglu": NumpyKernel(
+        lambda out, gate, value, alpha: np.copyto(out, FUNCTIONS["swish"](gate, alpha) * value), in_place=(0, 1)
+    ),
     "unary": NumpyKernel(lambda out, x, function, arguments: apply(function, x, out, arguments), in_place=(0,)),
     "where": NumpyKernel(lambda out, condition, x, y: np.copyto(out, np.where(condition, x, y))),
     "center": NumpyKernel(center),
     "dequantize": NumpyKernel(dequantize),
-    "look_up": NumpyKernel(look_up),
+    "look_up": NumpyKernel(lambda out, x, table: np.copyto(out, table[x.view(np.uint8)])),
     "quantize": NumpyKernel(partial(to_integers, combine=np.divide)),
     "requantize": NumpyKernel(partial(to_integers, combine=np.multiply)),
 }

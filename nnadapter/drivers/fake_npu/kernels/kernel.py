@@ -43,11 +43,6 @@ def blocks(total: int, step: int) -> Iterator[slice]:
         yield slice(start, min(start + step, total))
 
 
-def even_blocks(total: int, step: int) -> Iterator[slice]:
-    """Yield slices of about `step` without a small last one."""
-    return blocks(total, -(-total // max(1, round(total / step))) or 1)
-
-
 def check_indices(indices: Array, size: int) -> None:
     """Raise InputValueError unless every index is in [-size, size)."""
     if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import Finish, NumpyKernel, even_blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import Finish, NumpyKernel, blocks
 from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.operand import Array
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 192
 """Fewer rows are slow: BLAS packs the other factor for every block."""
-_BIAS_RUN = 2048
 
 
 def rows_per_block(row_bytes: int) -> int:
@@ -25,9 +24,6 @@ def rows_per_block(row_bytes: int) -> int:
 def finish_rows(rows: Array, bias: Array | None, finish: Finish | None) -> None:
     """Add bias [N] and apply the activation to contiguous rows [M, N], in place."""
     if bias is not None:
-        group = max(1, _BIAS_RUN // max(bias.size, 1))
-        if 1 < group < len(rows) // 8 and len(rows) % group == 0:
-            rows, bias = rows.reshape(-1, group * bias.size), np.tile(bias, group)
         np.add(rows, bias, rows)
     if finish is not None:
         finish(rows)
@@ -38,7 +34,7 @@ def multiply_rows(out: Array, x: Array, weight: Array, bias: Array | None, finis
     if bias is None and finish is None:
         np.matmul(x, weight, out)
         return
-    for rows in even_blocks(len(x), rows_per_block(max(out.shape[1], x.shape[1]) * out.itemsize)):
+    for rows in blocks(len(x), rows_per_block(max(out.shape[1], x.shape[1]) * out.itemsize)):
         np.matmul(x[rows], weight, out[rows])
         finish_rows(out[rows], bias, finish)
 

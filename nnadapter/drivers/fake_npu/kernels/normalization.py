@@ -7,25 +7,15 @@ from math import prod
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, NumpyKernel, blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel
 from nnadapter.drivers.fake_npu.kernels.reduction import sum_over
 from nnadapter.ir.operand import Array
 
 
-def _by_axis(x: Array, axis: int) -> Array:
-    """View an array as [outer, axis, inner], without an inner axis of 1."""
-    outer, inner = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
-    return x.reshape(outer, x.shape[axis], inner) if inner != 1 else x.reshape(outer, x.shape[axis])
-
-
 def softmax(out: Array, x: Array, *, axis: int) -> None:
     """Compute the softmax along an axis."""
-    x, out = _by_axis(x, axis), _by_axis(out, axis)
-    for rows in blocks(len(x), max(1, 2 * BLOCK_ELEMENTS // prod(x.shape[1:]))):
-        target = out[rows]
-        np.subtract(x[rows], np.maximum.reduce(x[rows], axis=1, keepdims=True), target)
-        np.exp(target, target)
-        np.divide(target, np.add.reduce(target, axis=1, keepdims=True), target)
+    np.exp(x - np.maximum.reduce(x, axis=axis, keepdims=True), out)
+    np.divide(out, np.add.reduce(out, axis=axis, keepdims=True), out)
 
 
 def log_softmax(out: Array, x: Array, *, axis: int) -> None:
@@ -38,17 +28,14 @@ def layer_normalization(
     out: Array, x: Array, scale: Array, bias: Array | None = None, *, axis: int, epsilon: float
 ) -> None:
     """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias over axes from `axis` on."""
-    depth, normalized = prod(x.shape[axis:]), x.shape[axis:]
-    x, out = x.reshape(-1, depth), out.reshape(-1, depth)
-    for rows in blocks(len(x), max(1, 2 * BLOCK_ELEMENTS // depth)):
-        target = out[rows]
-        np.subtract(x[rows], np.add.reduce(x[rows], axis=1, keepdims=True) / depth, target)
-        deviation = np.sqrt(np.einsum("rd,rd->r", target, target) / depth + epsilon)
-        np.divide(target, deviation[:, None], target)
-        result = target.reshape(-1, *normalized)
-        np.multiply(result, scale, result)
-        if bias is not None:
-            np.add(result, bias, result)
+    depth = prod(x.shape[axis:])
+    x, rows = x.reshape(-1, depth), out.reshape(-1, depth)
+    np.subtract(x, np.add.reduce(x, axis=1, keepdims=True) / depth, rows)
+    deviation = np.sqrt(np.einsum("rd,rd->r", rows, rows) / depth + epsilon)
+    np.divide(rows, deviation[:, None], rows)
+    np.multiply(out, scale, out)
+    if bias is not None:
+        np.add(out, bias, out)
 
 
 def rms_normalization(out: Array, x: Array, scale: Array, *, axis: int, epsilon: float) -> None:

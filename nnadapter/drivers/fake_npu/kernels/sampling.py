@@ -22,8 +22,11 @@ CoordinateRule = Callable[[Array, np.float32, int, int], Array]
 """Places in the result, scale, input size, result size -> places in the input."""
 
 
+_HALF = np.float32(0.5)
+
+
 def _half_pixel(place: Array, scale: np.float32, size: int, result: int) -> Array:
-    return (place + np.float32(0.5)) / scale - np.float32(0.5)
+    return (place + _HALF) / scale - _HALF
 
 
 def _half_pixel_symmetric(place: Array, scale: np.float32, size: int, result: int) -> Array:
@@ -31,23 +34,21 @@ def _half_pixel_symmetric(place: Array, scale: np.float32, size: int, result: in
     adjustment = np.float32(result) / (scale * np.float32(size))
     offset = np.float32(size) / np.float32(2) * (np.float32(1) - adjustment)
     # ONNX's order; another one rounds some whole numbers down.
-    return offset + (place + np.float32(0.5)) / scale - np.float32(0.5)
+    return offset + (place + _HALF) / scale - _HALF
 
 
-def _pytorch_half_pixel(place: Array, scale: np.float32, size: int, result: int) -> Array:
-    return _half_pixel(place, scale, size, result) if result > 1 else np.zeros_like(place)
-
-
-def _align_corners(place: Array, scale: np.float32, size: int, result: int) -> Array:
-    return place * np.float32(size - 1) / np.float32(result - 1) if result > 1 else np.zeros_like(place)
+def _unless_single(rule: CoordinateRule) -> CoordinateRule:
+    return lambda *arguments: rule(*arguments) if arguments[-1] > 1 else np.zeros_like(arguments[0])
 
 
 COORDINATES: Mapping[str, CoordinateRule] = {
-    "align_corners": _align_corners,
+    "align_corners": _unless_single(
+        lambda place, scale, size, result: place * np.float32(size - 1) / np.float32(result - 1)
+    ),
     "asymmetric": lambda place, scale, size, result: place / scale,
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _half_pixel_symmetric,
-    "pytorch_half_pixel": _pytorch_half_pixel,
+    "pytorch_half_pixel": _unless_single(_half_pixel),
 }
 
 _ALMOST = 1e-6
@@ -215,7 +216,7 @@ def _even_places(size: int, corners: bool) -> Array:
 def _deformable_convolution(out: Array, *, offset: Array, group: int, offset_group: int, **parameters: Any) -> None:
     """Add up taps: pixels at displaced places times weights."""
     images, weight, bias, mask = (parameters.pop(role, None) for role in ("input", "filter", "bias", "mask"))
-    window, (height, width) = Window(**parameters), out.shape[2:]
+    window, (height, width) = Window(kernel_shape=weight.shape[2:], **parameters), out.shape[2:]
     offsets = offset.reshape(len(offset), offset_group, *window.kernel_shape, 2, height, width)
     masks = None if mask is None else mask.reshape(len(mask), offset_group, *window.kernel_shape, -1)
     factors = weight.reshape(group, -1, *weight.shape[1:])
@@ -249,7 +250,6 @@ def _check_finite(regions: Array) -> None:
 def _roi_align(out: Array, x: Array, regions: Array, numbers: Array, *, half_pixel: bool, **parameters: Any) -> None:
     """Pool samples in regions (left, top, right, bottom)."""
     scale, ratio = parameters["spatial_scale"], parameters["sampling_ratio"]
-    pool = _average if parameters["mode"] == "avg" else _largest
     _check_finite(regions)
     most, far = farthest_corner(x.shape[2:], scale), float(np.abs(regions).max(initial=0))
     if not ratio and far > most:  # one sample per pixel would be too many
@@ -265,11 +265,11 @@ def _roi_align(out: Array, x: Array, regions: Array, numbers: Array, *, half_pix
             _samples(corners[place], lengths[place], target.shape[axis], x.shape[axis + 1], ratio)
             for place, axis in ((1, 1), (0, 2))
         ]
-        pool(target, x[number], sides)
+        _pool_samples(target, x[number], sides, is_mean=parameters["mode"] == "avg")
 
 
-_Samples = tuple[Array, Array, Array, Array, int]
-"""Lower and upper pixel of samples along an axis, their weights, and samples per bin."""
+_Samples = tuple[Neighbors, int]
+"""Lower and upper neighbor of samples along an axis, and samples per bin."""
 
 
 def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampling_ratio: int) -> _Samples:
@@ -279,37 +279,23 @@ def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampli
     inner = (np.arange(count, dtype=np.float32) + np.float32(0.5)) * step / np.float32(max(count, 1))
     place = (start + np.arange(bins, dtype=np.float32)[:, None] * step + inner).reshape(-1)
     inside = (place >= -1) & (place <= size)
-    place = np.clip(place, 0, size - 1)
-    lower = np.floor(place).astype(np.int64)
-    rest = (place - lower).astype(np.float32)
-    return lower, np.minimum(lower + 1, size - 1), np.where(inside, 1 - rest, 0), np.where(inside, rest, 0), count
+    neighbors = _linear(np.clip(place, 0, size - 1))
+    return [(np.minimum(index, size - 1), np.where(inside, weight, 0)) for index, weight in neighbors], count
 
 
-def _average(out: Array, image: Array, sides: Sequence[_Samples]) -> None:
-    """Write each bin's mean, by one matrix product per axis."""
-    shares = []
-    for axis, (lower, upper, below, above, count) in enumerate(sides, 1):
-        share = np.zeros((out.shape[axis], image.shape[axis]), np.float32)
-        bins = np.repeat(np.arange(out.shape[axis]), count)
-        np.add.at(share, (bins, lower), below)
-        np.add.at(share, (bins, upper), above)
-        shares.append(share / np.float32(max(count, 1)))
-    used = [(share != 0).any(0) for share in shares]
-    part = image[:, used[0]][:, :, used[1]]
-    np.matmul(np.matmul(shares[0][:, used[0]], part), shares[1][:, used[1]].T, out)
-
-
-def _largest(out: Array, image: Array, sides: Sequence[_Samples]) -> None:
-    """Write each bin's largest weighted neighbor; ONNX does not add up neighbors."""
-    (*rows, down), (*columns, across) = sides
+def _pool_samples(out: Array, image: Array, sides: Sequence[_Samples], *, is_mean: bool) -> None:
+    """Write the mean of each bin's samples, or the largest weighted neighbor: ONNX does not add up neighbors there."""
+    (rows, down), (columns, across) = sides
     if not down * across:
         out[...] = 0
         return
-    best = np.full((len(image), len(rows[0]), len(columns[0])), -np.inf, np.float32)
-    for row, column in product((0, 1), repeat=2):
-        weights = rows[row + 2][:, None] * columns[column + 2]
-        np.maximum(best, image[:, rows[row][:, None], columns[column]] * weights, out=best)
-    np.copyto(out, best.reshape(len(image), out.shape[1], down, out.shape[2], across).max(axis=(2, 4)))
+    terms = (
+        image[:, row.astype(np.int64)[:, None], column.astype(np.int64)] * (row_weight[:, None] * column_weight)
+        for (row, row_weight), (column, column_weight) in product(rows, columns)
+    )
+    values = reduce(np.add if is_mean else np.maximum, terms)
+    bins = values.reshape(len(image), out.shape[1], down, out.shape[2], across)
+    np.copyto(out, bins.mean(axis=(2, 4)) if is_mean else bins.max(axis=(2, 4)))
 
 
 def _max_roi_pool(out: Array, x: Array, regions: Array, *, spatial_scale: float) -> None:

@@ -99,7 +99,11 @@ _IMAGE, _AXES = 1, 2
 """First spatial axis of [N, H, W, C] and of [N, C, …]."""
 
 
-def _combined(x: Array, window: Window, first: int, result: Sequence[int], combine: Callable[..., object]) -> Array:
+def _combined(
+    x: Array, window: Window, first: int, result: Sequence[int], combine: Callable[..., object], fill: float = 0
+) -> Array:
+    """Combine the elements of each window, axis by axis."""
+    x = window.pad(x, first, result, fill)
     for axis in range(window.rank):
         leading = (slice(None),) * (first + axis)
         parts = [x[(*leading, window.along(axis, tap, result[axis]))] for tap in range(window.kernel_shape[axis])]
@@ -116,15 +120,14 @@ def _lowest(dtype: np.dtype[Any]) -> float:
 def max_pool(out: Array, x: Array, *, first: int, **geometry: Any) -> None:
     """Write the maximum of each window; NaN wins."""
     window, result = Window(**geometry), out.shape[first : first + x.ndim - 2]
-    padded = window.pad(x, first, result, _lowest(x.dtype))
-    np.copyto(out, _combined(padded, window, first, result, np.maximum))
+    np.copyto(out, _combined(x, window, first, result, np.maximum, _lowest(x.dtype)))
 
 
 def average_pool(out: Array, x: Array, *, first: int, count_include_pad: bool, **geometry: Any) -> None:
     """Write the mean of each window over counted elements."""
     window, spatial = Window(**geometry), slice(first, first + x.ndim - 2)
     share = window.shares(x.shape[spatial], out.shape[spatial], include_pad=bool(count_include_pad))
-    total = _combined(window.pad(x, first, out.shape[spatial]), window, first, out.shape[spatial], np.add)
+    total = _combined(x, window, first, out.shape[spatial], np.add)
     np.multiply(total, share[..., None] if first == _IMAGE else share, out)
 
 
@@ -132,7 +135,7 @@ def p_norm_pool(out: Array, x: Array, *, p: int, **geometry: Any) -> None:
     """Write the p-norm of each window."""
     window, result = Window(**geometry), out.shape[_AXES:]
     powers = np.abs(x) if p == 1 else x * x if p == 2 else np.abs(x) ** np.float32(p)
-    total = _combined(window.pad(powers, _AXES, result), window, _AXES, result, np.add)
+    total = _combined(powers, window, _AXES, result, np.add)
     np.copyto(out, total if p == 1 else np.sqrt(total) if p == 2 else total ** np.float32(1 / p))
 
 

@@ -64,15 +64,25 @@ def chosen_by(attribute: str, lowerings: Mapping[object, Lower]) -> Lower:
     return lambda emitter, operation: lowerings[operation.attributes[attribute]](emitter, operation)
 
 
-def rounding(function: str) -> Lower:
-    """Lower FLOOR, CEIL or ROUND; integers stay."""
-    lower_float = unary(function)
+def unless(is_unchanged: Callable[[Emitter, Operation], bool], lower: Lower) -> Lower:
+    """Assign the input to the output if the operation changes nothing, otherwise lower it."""
+    return lambda emitter, operation: (lower_assign if is_unchanged(emitter, operation) else lower)(emitter, operation)
 
-    def lower(emitter: Emitter, operation: Operation) -> None:
-        is_float = emitter.model.operands[operation.inputs[0]].type.dtype.is_floating
-        (lower_float if is_float else lower_assign)(emitter, operation)
 
-    return lower
+def has_one_input(emitter: Emitter, operation: Operation) -> bool:
+    """Check for an operation of any number of inputs that has one."""
+    return len(operation.inputs) == 1
+
+
+def has_integers(emitter: Emitter, operation: Operation) -> bool:
+    """Check whether the first input is not floating-point."""
+    return not emitter.model.operands[operation.inputs[0]].type.dtype.is_floating
+
+
+def keeps_type(emitter: Emitter, operation: Operation) -> bool:
+    """Check whether input and output have the same data type."""
+    types = [emitter.model.operands[operand].type for operand in (*operation.inputs, *operation.outputs)]
+    return types[0].dtype is types[1].dtype
 
 
 def lower_clip(emitter: Emitter, operation: Operation) -> None:
@@ -113,14 +123,8 @@ def _single_exponent(emitter: Emitter, base: int, exponent: int) -> float | None
 
 def lower_sum(emitter: Emitter, operation: Operation) -> None:
     """Lower SUM of any number of tensors."""
-    kernels = {1: lower_assign, 2: direct("add")}
-    kernels.get(len(operation.inputs), direct("sum"))(emitter, operation)
-
-
-def lower_bit_cast(emitter: Emitter, operation: Operation) -> None:
-    """Lower BIT_CAST; nothing if the type stays."""
-    types = [emitter.model.operands[operand].type for operand in (*operation.inputs, *operation.outputs)]
-    (lower_assign if types[0].dtype is types[1].dtype else direct("bit_cast"))(emitter, operation)
+    kernel = direct("add" if len(operation.inputs) == 2 else "sum")
+    unless(has_one_input, kernel)(emitter, operation)
 
 
 def lower_eye(emitter: Emitter, operation: Operation) -> None:
@@ -144,22 +148,6 @@ def lower_expand(emitter: Emitter, operation: Operation) -> None:
     """Lower EXPAND; a view if it adds axes of size 1."""
     source, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[0])
     (lower_reshape if emitter.type_of(source).size == result.size else direct("expand"))(emitter, operation)
-
-
-def lower_concat(emitter: Emitter, operation: Operation) -> None:
-    """Lower CONCAT; nothing for one part."""
-    (lower_assign if len(operation.inputs) == 1 else direct("concat", "axis"))(emitter, operation)
-
-
-def with_filter(kernel: str, *more: str) -> Lower:
-    """Lower to a kernel with inputs by role, filter geometry and more attributes."""
-
-    def lower(emitter: Emitter, operation: Operation) -> None:
-        parameters = {name: operation.attributes[name] for name in ("strides", "dilations", "pads", "group", *more)}
-        parameters["kernel_shape"] = emitter.model.operands[operation.inputs[1]].type.dimensions[2:]
-        _emit_by_role(emitter, operation, kernel, parameters)
-
-    return lower
 
 
 def by_role(kernel: str, *parameters: str) -> Lower:

@@ -11,11 +11,7 @@ from typing import Any
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.convolution import (
-    pack_depthwise_filter,
-    pack_filter,
-    pack_transposed_filter,
-)
+from nnadapter.drivers.fake_npu.kernels import convolution
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower, activation_of
 from nnadapter.ir import ABSENT, Array, Layout, Operation
@@ -25,20 +21,18 @@ _TO_CHANNELS_LAST = (0, 2, 3, 1)
 _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
-def pack_constant_filter(kernel: str, weight: Array, group: int) -> Array:
-    """Pack a constant filter for a kernel."""
+def pack_filter(emitter: Emitter, kernel: str, weight: Array | int, group: Any) -> int:
+    """Pack a filter for a kernel: a constant at compile time, a tensor by instructions with the same result."""
+    if not isinstance(weight, int):
+        if kernel == "depthwise_convolution":
+            return emitter.add_constant(derived(convolution.pack_depthwise_filter, weight))
+        is_transposed = kernel == "transposed_convolution"
+        pack = convolution.pack_transposed_filter if is_transposed else convolution.pack_filter
+        return emitter.add_constant(derived(pack, weight, group=group))
+    first, second, *taps = emitter.type_of(weight).dimensions
     if kernel == "depthwise_convolution":
-        return derived(pack_depthwise_filter, weight)
-    pack = pack_transposed_filter if kernel == "transposed_convolution" else pack_filter
-    return derived(pack, weight, group=group)
-
-
-def emit_filter(emitter: Emitter, kernel: str, tensor: int, group: int) -> int:
-    """Emit the same packing as the pack functions of `kernels.convolution`."""
-    first, second, *taps = emitter.type_of(tensor).dimensions
-    if kernel == "depthwise_convolution":
-        return emitter.transpose(emitter.view(tensor, (first, prod(taps))), (1, 0))
-    grouped, rows = emitter.view(tensor, (group, first // group, second, *taps)), first // group
+        return emitter.transpose(emitter.view(weight, (first, prod(taps))), (1, 0))
+    grouped, rows = emitter.view(weight, (group, first // group, second, *taps)), first // group
     if kernel == "transposed_convolution":
         return emitter.view(emitter.transpose(grouped, (0, 1, 3, 4, 2)), (group, rows, prod(taps) * second))
     return emitter.view(emitter.transpose(grouped, (0, 3, 4, 2, 1)), (group, prod(taps) * second, rows))
@@ -95,12 +89,8 @@ def lower_transposed_convolution(emitter: Emitter, operation: Operation) -> None
 
 def _emit_convolution(emitter: Emitter, operation: Operation, kernel: str, parameters: Parameters) -> None:
     (image, weight, *bias), (output,) = operation.inputs, operation.outputs
-    group: Any = operation.attributes["group"]
-    inputs = [image_of(emitter, image)]
-    if emitter.is_constant(weight):
-        inputs.append(emitter.add_constant(pack_constant_filter(kernel, emitter.constant(weight), group)))
-    else:
-        inputs.append(emit_filter(emitter, kernel, emitter.tensor(weight), group))
+    filter_ = emitter.constant(weight) if emitter.is_constant(weight) else emitter.tensor(weight)
+    inputs = [image_of(emitter, image), pack_filter(emitter, kernel, filter_, operation.attributes["group"])]
     inputs += [emitter.tensor(operand) for operand in bias if operand != ABSENT]
     result = image_type(emitter, output)
     set_image(emitter, output, emitter.emit(kernel, inputs, (result,), parameters, activation_of(operation))[0])

@@ -22,10 +22,9 @@ from nnadapter.drivers.fake_npu.limits import USUAL
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower
 from nnadapter.drivers.fake_npu.lowerings.images import (
     convolution_kernel,
-    emit_filter,
     image_of,
     image_type,
-    pack_constant_filter,
+    pack_filter,
     set_image,
     window_parameters,
 )
@@ -119,35 +118,27 @@ def _as_floats(bias: Array, *, dtype: str) -> Array:
 
 
 class _Product:
-    def __init__(self, emitter: Emitter, operation: Operation) -> None:
+    """Product of quantized operands."""
+
+    def __init__(self, emitter: Emitter, operation: Operation, depth: int, output_axis: int | None) -> None:
+        """Choose the type of sums: by a constant weight and its `output_axis`, otherwise by `depth` products each."""
+        operands, inputs = emitter.model.operands, operation.inputs
         self.emitter, self.operation = emitter, operation
-        operands = emitter.model.operands
-        self.types = [operands[index].type for index in operation.inputs if index != ABSENT]
+        self.types = [operands[index].type for index in inputs if index != ABSENT]
         self.result = operands[operation.outputs[0]].type
-        self.dtype = "float32"
-        inputs = operation.inputs
         self._bias = inputs[2] if len(inputs) > 2 and inputs[2] != ABSENT else None
-
-    def weigh(self, weight: Array, kept: int) -> None:
-        """Choose the type for a constant weight with output axis `kept`."""
-        bias = self._bias
-        known = None if bias is None or not self.emitter.is_constant(bias) else self.emitter.constant(bias)
-        more = self._largest_bias() if known is None else 0
-        most = {"largest": _largest(self.types[0]), "more": more}
-        self.dtype = decided(_sum_type_of, weight, known, **self._points(1), kept=kept, **most)
-
-    def count(self, depth: int) -> None:
-        """Choose the type for `depth` products per sum."""
-        self.dtype = _sum_type(depth * _largest(self.types[0]) * _largest(self.types[1]) + self._largest_bias())
+        bias = None if self._bias is None or not emitter.is_constant(self._bias) else emitter.constant(self._bias)
+        largest, more = _largest(self.types[0]), 0 if self._bias is None or bias is not None else 1 << 31
+        if output_axis is not None and emitter.is_constant(inputs[1]):
+            sums = {"kept": output_axis, "largest": largest, "more": more}
+            self.dtype = decided(_sum_type_of, emitter.constant(inputs[1]), bias, **self._points(1), **sums)
+        else:
+            more = more if bias is None else _largest_of(bias)
+            self.dtype = _sum_type(depth * largest * _largest(self.types[1]) + more)
 
     def _points(self, position: int) -> dict[str, Any]:
         quantization = _quantization(self.types[position])
         return {"zero_points": quantization.zero_point, "axis": _axis(quantization)}
-
-    def _largest_bias(self) -> int:
-        if self._bias is None:
-            return 0
-        return _largest_of(self.emitter.constant(self._bias)) if self.emitter.is_constant(self._bias) else 1 << 31
 
     def bias(self) -> list[int]:
         """Return the bias as floats, in a list that may be empty."""
@@ -159,8 +150,19 @@ class _Product:
         result = TensorType(self.dtype, self.emitter.type_of(tensor).dimensions)
         return [*self.emitter.emit("cast", (tensor,), (result,))]
 
-    def weight(self) -> Array:
-        return derived(_centered, self.emitter.constant(self.operation.inputs[1]), **self._points(1), dtype=self.dtype)
+    def second(self) -> Array | int:
+        """Return the second input minus its zero point: a constant, or a tensor."""
+        operand = self.operation.inputs[1]
+        if not self.emitter.is_constant(operand):
+            return self.factor(1, self.emitter.tensor(operand))
+        return derived(_centered, self.emitter.constant(operand), **self._points(1), dtype=self.dtype)
+
+    def lower_matrices(self, kernel: str, parameters: Any = None) -> None:
+        """Emit a product of matrices."""
+        emitter, second = self.emitter, self.second()
+        first = self.factor(0, emitter.tensor(self.operation.inputs[0]))
+        inputs = [first, second if isinstance(second, int) else emitter.add_constant(second), *self.bias()]
+        emitter.assign(self.operation.outputs[0], self.finished(kernel, inputs, self.result.dimensions, parameters))
 
     def factor(self, position: int, tensor: int) -> int:
         quantization = _quantization(self.types[position])
@@ -199,17 +201,11 @@ class _Product:
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     """Lower CONV_2D."""
-    product, weight = _Product(emitter, operation), operation.inputs[1]
-    dimensions = product.types[1].dimensions
-    group: Any = operation.attributes["group"]
+    dimensions = emitter.model.operands[operation.inputs[1]].type.dimensions
+    product, group = _Product(emitter, operation, prod(dimensions[1:]), 0), operation.attributes["group"]
     parameters = window_parameters(operation, dimensions[2:])
     kernel = convolution_kernel(dimensions, group, Window(**parameters))
-    if emitter.is_constant(weight):
-        product.weigh(emitter.constant(weight), 0)
-        packed = emitter.add_constant(pack_constant_filter(kernel, product.weight(), group))
-    else:
-        product.count(prod(dimensions[1:]))
-        packed = emit_filter(emitter, kernel, product.factor(1, emitter.tensor(weight)), group)
+    packed = pack_filter(emitter, kernel, product.second(), group)
     inputs = [product.factor(0, image_of(emitter, operation.inputs[0])), packed, *product.bias()]
     result = image_type(emitter, operation.outputs[0]).dimensions
     set_image(emitter, operation.outputs[0], product.finished(kernel, inputs, result, parameters))
@@ -217,31 +213,17 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
 
 def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
     """Lower FULLY_CONNECTED."""
-    product, (x, weight) = _Product(emitter, operation), operation.inputs[:2]
-    if emitter.is_constant(weight):
-        product.weigh(emitter.constant(weight), 0)
-        factor = emitter.add_constant(product.weight())
-    else:
-        product.count(product.types[1].dimensions[1])
-        factor = product.factor(1, emitter.tensor(weight))
-    inputs = [product.factor(0, emitter.tensor(x)), factor, *product.bias()]
-    emitter.assign(operation.outputs[0], product.finished("fully_connected", inputs, product.result.dimensions))
+    depth = emitter.model.operands[operation.inputs[1]].type.dimensions[1]
+    _Product(emitter, operation, depth, 0).lower_matrices("fully_connected")
 
 
 def lower_matmul(emitter: Emitter, operation: Operation) -> None:
     """Lower MAT_MUL."""
-    product, (x, y) = _Product(emitter, operation), operation.inputs
+    x, y = (emitter.model.operands[operand].type for operand in operation.inputs)
     parameters: dict[str, Any] = {name: operation.attributes[name] for name in ("transpose_x", "transpose_y")}
-    if emitter.is_constant(y) and product.types[1].rank == 2:
-        product.weigh(emitter.constant(y), -2 if parameters["transpose_y"] else -1)
-    else:
-        first = product.types[0].dimensions
-        product.count(first[-2] if parameters["transpose_x"] and len(first) > 1 else first[-1])
-    left = product.factor(0, emitter.tensor(x))
-    constant = emitter.is_constant(y)
-    right = emitter.add_constant(product.weight()) if constant else product.factor(1, emitter.tensor(y))
-    result = product.finished("matmul", (left, right), product.result.dimensions, parameters)
-    emitter.assign(operation.outputs[0], result)
+    depth = x.dimensions[-2 if parameters["transpose_x"] and x.rank > 1 else -1]
+    output_axis = (-2 if parameters["transpose_y"] else -1) if y.rank == 2 else None
+    _Product(emitter, operation, depth, output_axis).lower_matrices("matmul", parameters)
 
 
 def by_table(plain: Lower) -> Lower:
