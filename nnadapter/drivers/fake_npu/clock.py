@@ -7,6 +7,7 @@ nothing overlaps.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 from nnadapter.drivers.capability import Profile
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, TensorType
@@ -67,6 +68,8 @@ def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -
 
     Kernels without products count one per element of their largest tensor, since traffic takes longer.
     """
+    if instruction.kernel == "einsum":
+        return 2.0 * _by_labels(instruction.parameters["equation"], inputs)
     formula = _PRODUCTS.get(instruction.kernel)
     if formula is not None:
         return 2.0 * formula(inputs, outputs)
@@ -78,16 +81,18 @@ def _by_filter(inputs: Types, outputs: Types) -> float:
     return outputs[0].size * inputs[1].size / outputs[0].dimensions[-1]
 
 
-def _by_einsum(inputs: Types, outputs: Types) -> float:
-    """Return sqrt((M K) (K N) (M N)), exact for [M, K] by [K, N]."""
-    largest = max(type_.size for type_ in inputs)
-    return float(max(largest, (outputs[0].size * inputs[0].size * inputs[-1].size) ** 0.5))
+def _by_labels(equation: str, inputs: Types) -> int:
+    """Return the product of all label sizes, which is exact for two factors."""
+    sizes: dict[str, int] = {}
+    for term, type_ in zip(equation.partition("->")[0].split(","), inputs, strict=True):
+        for label, size in zip(term, type_.dimensions, strict=True):
+            sizes[label] = max(size, sizes.get(label, 1))
+    return prod(sizes.values())
 
 
 def _by_steps(inputs: Types, outputs: Types) -> float:
     """Return the multiply-adds of input and state weights over all steps; x is [T, B, I]."""
-    steps = inputs[0].size / inputs[0].dimensions[-1]
-    return steps * (inputs[1].size + inputs[2].size)
+    return inputs[0].size / inputs[0].dimensions[-1] * (inputs[1].size + inputs[2].size)
 
 
 _PRODUCTS: Mapping[str, Callable[[Types, Types], float]] = {
@@ -97,7 +102,6 @@ _PRODUCTS: Mapping[str, Callable[[Types, Types], float]] = {
     "volume_convolution": lambda inputs, outputs: outputs[0].size * inputs[1].size / outputs[0].dimensions[1],
     "transposed_volume_convolution": lambda inputs, outputs: inputs[0].size * inputs[1].size / inputs[0].dimensions[1],
     "matmul": lambda inputs, outputs: float(outputs[0].size * inputs[0].dimensions[-1]),
-    "einsum": _by_einsum,
     # queries by keys, then scores by values: [.., L, D] by [.., S, D] twice
     "attention": lambda inputs, outputs: 2.0 * inputs[0].size * inputs[1].dimensions[-2],
     **dict.fromkeys(("lstm", "gru", "rnn"), _by_steps),

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 from nnadapter.drivers import SUPPORTED, Admission, Program, Reason, Trace, Unsupported, Verdict
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.execution import InstructionEvents, Resources
-from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, evaluate, lower, prepared
 from nnadapter.drivers.fake_npu.operations import types_needed
@@ -20,7 +19,6 @@ from nnadapter.drivers.fake_npu.program import (
     FakeNpuProgram,
     ProgramNeeds,
     packed_bytes,
-    weight_bytes,
 )
 from nnadapter.drivers.fake_npu.reuse import Lowerings
 from nnadapter.drivers.invalid_models import invalid_models_told
@@ -59,68 +57,55 @@ class Compiler:
     def __init__(self, options: FakeNpuOptions, resources: Resources, trace: tuple[Trace, str] | None) -> None:
         self._options, self._resources, self._trace = options, resources, trace
         self._lowerings = Lowerings(options.arithmetic)
-        self._prepared: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
-        self._open: WeakKeyDictionary[Model, NpuGraph] = WeakKeyDictionary()
+        self._admitted: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
         self._lock = new_lock()
 
     def admit(self, model: Model) -> Admission:
         """Return verdict and facts of a segment; with dynamic shapes, only weights count as memory."""
-        if model.has_dynamic_shapes:
-            lowered = lower(model, self._options.arithmetic)
-            with self._lock:
-                self._open[model] = lowered.graph
-            weights = weight_bytes(lowered.graph)
-            facts: dict[str, float] = {"weight_bytes": weights, "instructions": len(lowered.graph.instructions)}
-            verdict = self._check_memory(weights, 0, 0)
-            return Admission(verdict=verdict, runs_as=lowered.runs_as(model), facts=facts)
-        lowered_model = self._prepare(model)
+        lowered = self._prepare(model)
         with self._lock:
-            if len(self._prepared) < _ADMITTED:
-                self._prepared[model] = lowered_model
-        weights, memory, profile = lowered_model.weight_bytes, lowered_model.memory, self._options.profile
-        facts = {
-            "weight_bytes": weights,
-            "arena_bytes": memory.arena_bytes,
-            "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
-            "arena_over_bound_percent": memory.arena_over_bound_percent,
-            "instructions": len(lowered_model.graph.instructions),
-        }
-        if profile is not None:
-            facts["simulated_us"] = round(1e6 * simulated_seconds(lowered_model.graph, profile), 3)
-        verdict = self._check_memory(weights, memory.arena_bytes, _boundary_bytes(model))
-        return Admission(verdict=verdict, runs_as=lowered_model.runs_as, facts=facts)
+            if len(self._admitted) < _ADMITTED:
+                self._admitted[model] = lowered
+        memory, profile, arena, boundary = lowered.memory, self._options.profile, 0, 0
+        facts: dict[str, float] = {"weight_bytes": lowered.weight_bytes}
+        if memory is not None:
+            arena, boundary = memory.arena_bytes, _boundary_bytes(model)
+            facts["arena_bytes"] = arena
+            facts["arena_lower_bound_bytes"] = memory.arena_lower_bound_bytes
+            facts["arena_over_bound_percent"] = memory.arena_over_bound_percent
+        facts["instructions"] = len(lowered.graph.instructions)
+        if memory is not None and profile is not None:
+            facts["simulated_us"] = round(1e6 * simulated_seconds(lowered.graph, profile), 3)
+        verdict = self._check_memory(lowered.weight_bytes, arena, boundary)
+        return Admission(verdict=verdict, runs_as=lowered.runs_as, facts=facts)
 
     def compile(self, model: Model) -> Program:
         """Compile a model, with the lowering cached by `admit` if any."""
         with self._lock:
-            graph, known = self._open.pop(model, None), self._prepared.pop(model, None)
-        if not model.has_dynamic_shapes:
-            return self._program(model, known or self._prepare(model))
-        graph = graph or lower(model, self._options.arithmetic).graph
-        available = self._options.memory_bytes - weight_bytes(graph)
-        events = None if self._trace is None else partial(InstructionEvents, *self._trace)
-        return FakeNpuOpenProgram(graph, available, self._resources, packed_bytes(graph, model), events)
+            admitted = self._admitted.pop(model, None)
+        return self._program(model, admitted or self._prepare(model))
 
     def clone_with_constants(self, program: Program, model: Model) -> Program | None:
         """Return `program` with the constants of `model`; None if instructions differ."""
         with self._lock:
-            known = self._prepared.get(model)
-        lowered_model = known or self._prepare(model)
+            admitted = self._admitted.get(model)
+        lowered = admitted or self._prepare(model)
         assert isinstance(program, FakeNpuProgram), "programs of a context are its own"
-        if lowered_model.graph.instructions is not program.graph.instructions:
+        if lowered.graph.instructions is not program.graph.instructions:
             return None
         with self._lock:
-            self._prepared.pop(model, None)
-        return self._program(model, lowered_model)
+            self._admitted.pop(model, None)
+        return self._program(model, lowered)
 
     def clear(self) -> None:
         with self._lock:
-            self._prepared.clear()
-            self._open.clear()
+            self._admitted.clear()
         self._lowerings.clear()
 
     def _prepare(self, model: Model) -> LoweredModel:
         options = self._options
+        if model.has_dynamic_shapes:
+            return prepared(lower(model, options.arithmetic), model)
         check = observer(options.dump_passes, options.check_passes, options.arithmetic)
         with invalid_models_told(model):
             if check is None:
@@ -128,11 +113,16 @@ class Compiler:
             verify(model)  # no reuse: the observer must see all passes
             return prepared(lower(model, options.arithmetic, check=check), model)
 
-    def _program(self, model: Model, lowered_model: LoweredModel) -> Program:
-        graph, memory = lowered_model.graph.with_contents(), lowered_model.memory
+    def _program(self, model: Model, lowered: LoweredModel) -> Program:
+        graph, memory = lowered.graph, lowered.memory
+        if memory is None:
+            trace = None if self._trace is None else partial(InstructionEvents, *self._trace)
+            available, packed = self._options.memory_bytes - lowered.weight_bytes, packed_bytes(graph, model)
+            return FakeNpuOpenProgram(graph, available, self._resources, packed, trace)
+        graph = graph.with_contents()
         needs = ProgramNeeds(
             arithmetic=self._options.arithmetic,
-            memory_bytes=lowered_model.weight_bytes + memory.arena_bytes + _boundary_bytes(model),
+            memory_bytes=lowered.weight_bytes + memory.arena_bytes + _boundary_bytes(model),
             operations=tuple(sorted({type_ for operation in model.operations for type_ in types_needed(operation)})),
         )
         events = None if self._trace is None else InstructionEvents(*self._trace, graph)

@@ -11,7 +11,6 @@ repeats until the setting matches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
@@ -256,30 +255,28 @@ class FakeNpuExecution(Execution):
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        with self._device_outputs() as outputs:
-            self._fill([_placed(tensor) for tensor in outputs], [_placed(tensor) for tensor in inputs], control)
-        return outputs
+        return self._on_device(inputs, control, lambda run: run())
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         assert isinstance(stream, FakeNpuStream), "streams of a device are its own"
-        with self._device_outputs() as outputs:
-            arrays = [_placed(tensor) for tensor in outputs], [_placed(tensor) for tensor in inputs]
-            stream.submit(partial(self._fill, *arrays, control))
-        return outputs
+        return self._on_device(inputs, control, stream.submit)
 
-    @contextmanager
-    def _device_outputs(self) -> Iterator[list[DeviceTensor]]:
+    def _on_device(
+        self, inputs: Sequence[DeviceTensor], control: Control, start: Callable[[Callable[[], None]], None]
+    ) -> list[DeviceTensor]:
         outputs: list[DeviceTensor] = []
         try:
             for form in self._binding.outputs():
                 outputs.append(self._resources.memory.tensor(*form))
-            yield outputs
+            arrays = [_placed(tensor) for tensor in outputs], [_placed(tensor) for tensor in inputs]
+            start(partial(self._fill, *arrays, control))
         except BaseException:
             for tensor in outputs:
                 tensor.memory.free()
             raise
+        return outputs
 
     def _fill(self, results: Sequence[Array], inputs: Sequence[Array], control: Control) -> None:
         with self._resources.arenas.acquire(self._binding.memory.arena_bytes, self._holder()) as arena:

@@ -138,10 +138,10 @@ def lower(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweredModel:
-    """Lowered model with its memory plan."""
+    """Lowered model with its memory plan, None with dynamic shapes."""
 
     graph: NpuGraph
-    memory: MemoryPlan
+    memory: MemoryPlan | None
     weight_bytes: int
     runs_as: tuple[str, ...]
 
@@ -149,4 +149,5 @@ class LoweredModel:
 def prepared(lowered: Lowered, model: Model) -> LoweredModel:
     """Plan the memory of a lowered model."""
     graph = lowered.graph
-    return LoweredModel(graph, plan_memory(graph), weight_bytes(graph), lowered.runs_as(model))
+    memory = None if model.has_dynamic_shapes else plan_memory(graph)
+    return LoweredModel(graph, memory, weight_bytes(graph), lowered.runs_as(model))

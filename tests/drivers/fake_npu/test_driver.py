@@ -126,16 +126,16 @@ def test_memory_limit():
 def test_compile_uses_what_admit_made_and_keeps_nothing():
     opened, model = context(), small_network()
     opened.admit(model)
-    prepared = opened._compiler._prepared[model]
+    prepared = opened._compiler._admitted[model]
     assert opened.compile(model).memory is prepared.memory
-    assert not opened._compiler._prepared
+    assert not opened._compiler._admitted
 
 
 def test_admitted_models_are_forgotten_with_the_model():
     opened = context()
     opened.admit(small_network())
     gc.collect()
-    assert not opened._compiler._prepared
+    assert not opened._compiler._admitted
 
 
 def test_deserialized_programs_give_the_same():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -34,11 +35,8 @@ def _pad(out: Array, x: Array, *, pads: Sizes, mode: str, value: float) -> None:
     pairs = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
     x = x[tuple(slice(max(0, -begin), size - max(0, -end)) for (begin, end), size in zip(pairs, x.shape, strict=True))]
     pairs = [(max(0, begin), max(0, end)) for begin, end in pairs]
-    if mode != "constant":
-        np.copyto(out, np.pad(x, pairs, mode=mode) if pairs else x)  # type: ignore[call-overload]
-        return
-    out[...] = value
-    out[tuple(slice(begin, begin + size) for (begin, _), size in zip(pairs, x.shape, strict=True))] = x
+    fill: Any = {"constant_values": value} if mode == "constant" else {}
+    np.copyto(out, np.pad(x, pairs, mode=mode, **fill) if pairs else x)  # type: ignore[call-overload]
 
 
 def _gather(out: Array, x: Array, indices: Array, *, axis: int) -> None:

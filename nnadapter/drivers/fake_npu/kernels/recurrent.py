@@ -81,24 +81,16 @@ _GATES: Mapping[str, Function] = {"thresholded_relu": lambda x, alpha: np.where(
 """Functions that differ from the operation of that name."""
 
 
-def _split(rows: Array, gates: int) -> list[Array]:
-    return np.split(rows, gates, axis=-1)
-
-
-def _halves(bias: Array) -> tuple[Array, Array]:
-    return bias[: len(bias) // 2], bias[len(bias) // 2 :]
-
-
 def _lstm_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: Array | None, input_forget: bool) -> Step:
     open_gate, new_value, squash = gates
     # as in ONNX Runtime; ONNX would clip these too
     squash = partial(squash, clip=np.inf)
-    offset = sum(_halves(bias))
+    offset = sum(np.split(bias, 2))
     look_in, look_out, look_forget = (0, 0, 0) if peepholes is None else peepholes
 
     def step(products: Array, before: States) -> States:
         hidden, cell = before
-        into, out, forget, new = _split(products + np.matmul(hidden, weights.T) + offset, 4)
+        into, out, forget, new = np.split(products + np.matmul(hidden, weights.T) + offset, 4, axis=-1)
         into = open_gate(into + cell * look_in)
         forget = 1 - into if input_forget else open_gate(forget + cell * look_forget)
         cell = forget * cell + into * new_value(new)
@@ -109,12 +101,12 @@ def _lstm_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: Arr
 
 def _gru_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: None, linear_before_reset: bool) -> Step:
     open_gate, new_value = gates
-    input_bias, state_bias = (_split(half, 3) for half in _halves(bias))
+    input_bias, state_bias = (np.split(half, 3) for half in np.split(bias, 2))
     update_weights, reset_weights, new_weights = np.split(weights, 3)
 
     def step(products: Array, before: States) -> States:
         (hidden,) = before
-        update, reset, new = _split(products, 3)
+        update, reset, new = np.split(products, 3, axis=-1)
         update = open_gate(update + np.matmul(hidden, update_weights.T) + input_bias[0] + state_bias[0])
         reset = open_gate(reset + np.matmul(hidden, reset_weights.T) + input_bias[1] + state_bias[1])
         if linear_before_reset:
@@ -128,7 +120,7 @@ def _gru_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: None
 
 
 def _rnn_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: None) -> Step:
-    offset = sum(_halves(bias))
+    offset = sum(np.split(bias, 2))
 
     def step(products: Array, before: States) -> States:
         return (gates[0](products + np.matmul(before[0], weights.T) + offset),)

@@ -26,14 +26,6 @@ def sum_over(x: Array, axes: Sequence[int]) -> Array:
     return result
 
 
-def _reduce_sum(out: Array, x: Array, *, axes: Sequence[int]) -> None:
-    np.copyto(out, sum_over(x, axes).reshape(out.shape))
-
-
-def _reduce_mean(out: Array, x: Array, *, axes: Sequence[int]) -> None:
-    np.multiply(sum_over(x, axes).reshape(out.shape), 1 / prod(x.shape[axis] for axis in axes), out)
-
-
 def _reduce(out: Array, x: Array, *, axes: Sequence[int], function: np.ufunc) -> None:
     function.reduce(x, axis=tuple(axes), dtype=out.dtype, out=out, keepdims=out.ndim == x.ndim)
 
@@ -108,10 +100,12 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "fourier_transform": NumpyKernel(_fourier_transform),
     "hardmax": NumpyKernel(_hardmax),
     "reduce_max": NumpyKernel(partial(_reduce, function=np.maximum)),
-    "reduce_mean": NumpyKernel(_reduce_mean),
+    "reduce_mean": NumpyKernel(
+        lambda out, x, axes: np.divide(sum_over(x, axes).reshape(out.shape), prod(x.shape[axis] for axis in axes), out)
+    ),
     "reduce_min": NumpyKernel(partial(_reduce, function=np.minimum)),
     "reduce_prod": NumpyKernel(partial(_reduce, function=np.multiply)),
-    "reduce_sum": NumpyKernel(_reduce_sum),
+    "reduce_sum": NumpyKernel(lambda out, x, axes: np.copyto(out, sum_over(x, axes).reshape(out.shape))),
     "running_product": NumpyKernel(partial(_running, function=np.multiply, first=1)),
     "running_sum": NumpyKernel(partial(_running, function=np.add, first=0)),
     "short_time_fourier_transform": NumpyKernel(_short_time_fourier_transform),

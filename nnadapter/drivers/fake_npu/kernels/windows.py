@@ -147,7 +147,9 @@ def max_pool_with_indices(out: Array, indices: Array, x: Array, *, storage_order
     numbers = window.pad(order[None, None], _AXES, result, -1)[0, 0]
     out[...], indices[...] = _lowest(x.dtype), 0
     seen = np.zeros(result, np.bool_)
-    for values, places in _taps(window, padded, numbers, result):
+    for tap in window.taps():
+        where = tuple(window.along(axis, step, result[axis]) for axis, step in enumerate(tap))
+        values, places = padded[(slice(None), slice(None), *where)], numbers[where]
         inside = places >= 0
         # the first element inside the image replaces padding, even NaN
         larger = inside & (~seen | (values > out))
@@ -156,12 +158,6 @@ def max_pool_with_indices(out: Array, indices: Array, x: Array, *, storage_order
         seen |= inside
     planes = np.arange(prod(x.shape[:2])) * prod(image)
     np.add(indices, planes.reshape(*x.shape[:2], *(1,) * window.rank), indices)
-
-
-def _taps(window: Window, padded: Array, numbers: Array, result: Sequence[int]) -> Iterator[tuple[Array, Array]]:
-    for tap in window.taps():
-        where = tuple(window.along(axis, step, result[axis]) for axis, step in enumerate(tap))
-        yield padded[(slice(None), slice(None), *where)], numbers[where]
 
 
 def max_unpool(out: Array, x: Array, indices: Array) -> None:

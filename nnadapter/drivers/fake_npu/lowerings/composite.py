@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
 from string import ascii_letters
 
 import numpy as np
@@ -13,7 +11,7 @@ from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.ir import ABSENT, Array, Layout, Operation
 from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.derived import applied, derived
-from nnadapter.ir.operations.equation import Equation, label_sizes, read_equation
+from nnadapter.ir.operations.equation import read_equation
 
 
 def _channel_axis(emitter: Emitter, operand: int) -> int:
@@ -91,73 +89,13 @@ def _emit_loss(emitter: Emitter, operation: Operation, logarithms: int) -> None:
     emitter.assign(operation.outputs[0], loss)
 
 
-Labels = tuple[str, ...]
-Groups = tuple[Labels, Labels, Labels, Labels]
-"""Labels of a matrix product: stack, rows, summed axis, columns."""
-
-
 def lower_einsum(emitter: Emitter, operation: Operation) -> None:
-    """Lower EINSUM, if possible to a matrix product."""
-    shapes = [emitter.model.operands[operand].type.dimensions for operand in operation.inputs]
-    equation = read_equation(str(operation.attributes["equation"]), list(map(len, shapes)))
-    sizes, groups = label_sizes(equation, shapes), _groups(equation)
-    pairs = (pair for term, shape in zip(equation.terms, shapes, strict=True) for pair in zip(term, shape, strict=True))
-    broadcasts = any(sizes[label] != size for label, size in pairs)
-    if groups is not None and not broadcasts:
-        _lower_to_product(emitter, operation, equation, sizes, groups)
-        return
+    """Lower EINSUM, with one letter per label."""
+    ranks = [emitter.model.operands[operand].type.rank for operand in operation.inputs]
+    equation = read_equation(str(operation.attributes["equation"]), ranks)
     letters = dict(zip(equation.labels, ascii_letters, strict=False))
     *factors, result = ("".join(letters[label] for label in term) for term in (*equation.terms, equation.result))
     emitter.emit_operation(operation, "einsum", {"equation": f"{','.join(factors)}->{result}"})
-
-
-def _groups(equation: Equation) -> Groups | None:
-    """Return an equation as a matrix product, or None."""
-    if len(equation.terms) != 2 or any(len(set(term)) < len(term) for term in equation.terms):
-        return None
-    x, y = equation.terms
-    shared, kept = [label for label in x if label in y], set(equation.result)
-    if set(equation.labels) - set(shared) - kept:  # summed in one factor only
-        return None
-    return (
-        tuple(label for label in shared if label in kept),
-        tuple(label for label in x if label not in y),
-        tuple(label for label in shared if label not in kept),
-        tuple(label for label in y if label not in x),
-    )
-
-
-def _lower_to_product(
-    emitter: Emitter, operation: Operation, equation: Equation, sizes: dict[str, int], groups: Groups
-) -> None:
-    stack, rows, summed, columns = groups
-    x, transpose_x = _matrices(emitter, operation.inputs[0], equation.terms[0], (stack, rows, summed), sizes)
-    y, transpose_y = _matrices(emitter, operation.inputs[1], equation.terms[1], (stack, summed, columns), sizes)
-    dtype = emitter.result_type(operation.outputs[0]).dtype
-    matrices = TensorType(dtype, _dimensions((stack, rows, columns), sizes))
-    parameters = {"transpose_x": transpose_x, "transpose_y": transpose_y}
-    (product,) = emitter.emit("matmul", (x, y), (matrices,), parameters)
-    labels = (*stack, *rows, *columns)
-    separate = emitter.view(product, [sizes[label] for label in labels])
-    perm = [labels.index(label) for label in equation.result]
-    emitter.assign(operation.outputs[0], emitter.transpose(separate, perm))
-
-
-def _matrices(
-    emitter: Emitter, operand: int, term: Labels, groups: tuple[Labels, Labels, Labels], sizes: dict[str, int]
-) -> tuple[int, bool]:
-    """Return a factor as a stack of matrices; True if transposed."""
-    tensor, (stack, first, second) = emitter.tensor(operand), groups
-    if term == (*stack, *second, *first) and first and second:
-        return emitter.view(tensor, _dimensions((stack, second, first), sizes)), True
-    ordered = [term.index(label) for group in groups for label in group]
-    return emitter.view(emitter.transpose(tensor, ordered), _dimensions(groups, sizes)), False
-
-
-def _dimensions(groups: Sequence[Labels], sizes: dict[str, int]) -> tuple[int, ...]:
-    """Return one axis per group; an empty stack has none."""
-    stack, *others = groups
-    return tuple(prod(sizes[label] for label in group) for group in ([stack] if stack else []) + others)
 
 
 def lower_mat_mul_n_bits(emitter: Emitter, operation: Operation) -> None:

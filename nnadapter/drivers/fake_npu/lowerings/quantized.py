@@ -202,7 +202,8 @@ class _Product:
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     """Lower CONV_2D."""
     dimensions = emitter.model.operands[operation.inputs[1]].type.dimensions
-    product, group = _Product(emitter, operation, prod(dimensions[1:]), 0), operation.attributes["group"]
+    product = _Product(emitter, operation, prod(dimensions[1:]), 0)
+    group: Any = operation.attributes["group"]
     parameters = window_parameters(operation, dimensions[2:])
     kernel = convolution_kernel(dimensions, group, Window(**parameters))
     packed = pack_filter(emitter, kernel, product.second(), group)
