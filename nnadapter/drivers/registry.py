@@ -422,7 +422,7 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
         if library is not None:
             return _load_library(name, library)
         problem = _check(factory, source)
-        return _Failure(problem) if problem else factory()  # checked by _check  # type: ignore[operator]
+        return _Failure(problem) if problem else factory()  # type: ignore[operator]  # checked by _check
     except DeviceUnavailableError as error:
         return _Failure(str(error))
     except KeyboardInterrupt:

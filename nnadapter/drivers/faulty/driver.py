@@ -346,7 +346,7 @@ class FaultyDevice(Device):
         if not script.faults:
             return self._inner.create_context(inner)
         self._writes_inputs |= any(fault.kind is Kind.WRITES_INPUTS for _, fault in script)
-        faults = Faults(script, int(faulty_options["seed"]))  # a number, as the table says  # type: ignore[arg-type]
+        faults = Faults(script, int(faulty_options["seed"]))  # type: ignore[arg-type]  # a number, as the table says
         act(faults.moment(Phase.CONTEXT))
         return FaultyContext(self._inner.create_context(inner), faults)
 

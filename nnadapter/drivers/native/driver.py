@@ -202,7 +202,7 @@ class NativeContext(Context):
 
     def deserialize(self, blob: bytes) -> NativeProgram:
         if "deserialize" not in self._functions:
-            return super().deserialize(blob)  # raises  # type: ignore[return-value]
+            return super().deserialize(blob)  # type: ignore[return-value]  # raises
         return self._deserialized(blob)
 
     def deserialize_view(self, blob: memoryview) -> Program:
