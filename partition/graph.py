@@ -280,17 +280,19 @@ def _check_nodes(graph: Graph) -> None:
         names.add(node.name)
         for name in node.reads:
             if name not in defined_names and name in later:
-                raise GraphError(f"node {node.name!r} reads {name!r} before it is made: nodes are not in order")
+                raise GraphError(
+                    f"node {node.name!r} reads {name!r} before it is produced: nodes are not in topological order"
+                )
         for name in node.outputs:
             if name and name in defined_names:
-                raise GraphError(f"value {name!r} is made twice, the second time by node {node.name!r}")
+                raise GraphError(f"value {name!r} is produced twice, the second time by node {node.name!r}")
             defined_names.add(name)
 
 
 def _check_atoms(graph: Graph) -> None:
     covered = sorted(node for nodes in graph.atoms for node in nodes)
     if covered != list(range(len(graph.nodes))):
-        raise GraphError("the atoms do not hold every node exactly once")
+        raise GraphError("the atoms do not contain every node exactly once")
     for atom, predecessors in enumerate(graph.atom_predecessors):
         if any(predecessor >= atom for predecessor in predecessors):
-            raise GraphError(f"atom {atom} reads from an atom after it: atoms are not in order, or not convex")
+            raise GraphError(f"atom {atom} reads from a later atom: atoms are not in topological order, or not convex")

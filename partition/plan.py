@@ -391,10 +391,10 @@ def _refuse_unknown(graph: Graph, read: Iterable[str]) -> None:
     defined_names = graph.constants.union(graph.inputs, graph.producer)
     if not defined_names.issuperset(read):
         name, readers = next(item for item in graph.consumers.items() if item[0] not in defined_names)
-        raise GraphError(f"node {graph.nodes[readers[0]].name!r} reads {name!r}, which nothing makes")
+        raise GraphError(f"node {graph.nodes[readers[0]].name!r} reads {name!r}, which no node produces")
     for name in graph.outputs:
         if name not in defined_names:
-            raise GraphError(f"the graph's output {name!r} is made by nothing")
+            raise GraphError(f"no node produces the graph's output {name!r}")
 
 
 def _step(

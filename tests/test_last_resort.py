@@ -186,7 +186,7 @@ def test_a_node_that_is_no_onnx_runs_nowhere(body, devices):
     model = onnx.parser.parse_model(f"{HEAD} g ({NO_NODES_OF_ONNX[body]}) => (float[n] y) {{ {body} }}")
     model.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(
-        (InvalidModelError, CompilationError), match=r"ONNX Runtime|contradicts itself|is no valid ONNX"
+        (InvalidModelError, CompilationError), match=r"ONNX Runtime|contradicts itself|is not valid ONNX"
     ):
         nna.InferenceSession(model, devices=devices, options=QUIET)
 
@@ -217,5 +217,7 @@ def test_what_onnx_runtime_takes_of_invalid_nodes_runs_there_as_it_does_by_itsel
 def test_a_node_that_is_no_onnx_and_too_new_for_onnx_runtime_is_told(devices):
     newest = f'<ir_version: {onnx.IR_VERSION}, opset_import: ["" : {onnx.defs.onnx_opset_version()}]>'
     text = f'{newest} g (uint8[4] x) => (uint8[4] y) {{ y = BitShift<direction = "SIDEWAYS">(x, x) }}'
-    with pytest.raises(InvalidModelError, match=r"^node 'BitShift_0' \(BitShift\) is no valid ONNX.*direction.*again$"):
+    with pytest.raises(
+        InvalidModelError, match=r"^node 'BitShift_0' \(BitShift\) is not valid ONNX.*direction.*again$"
+    ):
         nna.InferenceSession(onnx.parser.parse_model(text), devices=devices, options=QUIET)

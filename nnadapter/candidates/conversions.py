@@ -106,8 +106,8 @@ def random_array(value: Value, shape: tuple[int, ...] | None, generator: np.rand
         check_known_rank(value, shape)
     if shape is None or value.dtype is None or value.dtype == "string" or "(" in value.dtype:
         raise InvalidInputError(
-            f"input {value.name!r} is {value.dtype or 'of no type'}, for which no numbers can be made up; feed it, on "
-            f"the command line by --input {value.name}=FILE.npy",
+            f"input {value.name!r} is {value.dtype or 'of no type'}, which cannot be filled with random numbers; "
+            f"feed it, on the command line with --input {value.name}=FILE.npy",
             name=value.name,
         )
     dtype = np.dtype(value.dtype)

@@ -46,7 +46,7 @@ def read_stored(kind: FileKind[Contents], file: Path) -> Contents:
         return kind.read(file)
     except StoredFileError as error:
         if getattr(error.__cause__, "errno", None) in _NO_SUCH_PLACE:
-            raise FileNotFoundError(errno.ENOENT, "there is none", str(file)) from error
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(file)) from error
         raise
 
 
@@ -123,15 +123,18 @@ class Calibration(
         head = [
             f"device     {self.device} {self.driver_version}".rstrip(),
             *(f"option     {name} = {value}" for name, value in self.options.items()),
-            *(["crowded    other programs used the processors meanwhile; measure again when none do"] * self.crowded),
+            *(
+                ["crowded    other programs used the processors meanwhile; measure again on an idle machine"]
+                * self.crowded
+            ),
             *([] if self.processors is None else [f"processors {self.processors:.2g} of the host's are in use"]),
             f"launch     {1e6 * self.launch_seconds:.1f} us per segment, "
-            f"{1e6 * self.sole_launch_seconds:.1f} us if it is all",
+            f"{1e6 * self.sole_launch_seconds:.1f} us as sole segment",
             f"transfer   {1e6 * self.transfer_seconds:.1f} us per tensor"
             + _rate(", ", self.transfer_seconds_per_byte, "GB/s"),
         ]
         if self.lines and all(line.per_operation(_EVERYDAY) < _NOTHING for line in self.lines.values()):
-            head.append("work       takes no time: this device does nothing with it")
+            head.append("work       takes no time: this device computes nothing")
             return "\n".join(head)
         head.append(f"networks   off by {100 * self.off_by:.0f} %")
         return "\n".join(
@@ -143,7 +146,7 @@ class Calibration(
                     if operation_class in {*self.lines, *self.unmeasured_classes}
                 ),
                 *(
-                    _line_text(f"{operation_class} behind {carrier}", line)
+                    _line_text(f"{operation_class} after {carrier}", line)
                     for carrier in self.fused_lines
                     for operation_class, line in self.fused_lines[carrier].items()
                 ),
@@ -216,7 +219,7 @@ def _crowd(calibration: Calibration) -> str:
         return ""
     return (
         f"the calibration of device {calibration.device!r} was made while other programs used the processors; run "
-        f"`nnadapter calibrate {calibration.device}` again when none do"
+        f"`nnadapter calibrate {calibration.device}` again on an idle machine"
     )
 
 
@@ -306,8 +309,8 @@ def _other_options_text(device: str, requested_options: Mapping[str, OptionValue
         else ""
     )
     return (
-        f"there is a calibration of device {device!r} for {' and for '.join(filter(None, settings))}, and none for the "
-        f"options that it has here{command}"
+        f"there is a calibration of device {device!r} for {' and for '.join(filter(None, settings))}, and none for its "
+        f"options here{command}"
     )
 
 
@@ -449,7 +452,7 @@ def recall(key: str) -> tuple[MeasuredChoice | None, str]:
     except FileNotFoundError:
         return None, ""
     except StoredFileError as error:
-        return None, f"{error}; it counts as not measured"
+        return None, f"{error}; the placement is measured again"
 
 
 def forget(key: str) -> None:

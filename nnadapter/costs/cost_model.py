@@ -145,7 +145,7 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
         names = ", ".join(operation_class.value for operation_class in calibration.unmeasured_classes)
         notes = (
             *notes,
-            f"of device {calibration.device!r} these classes could not be calibrated, and are priced by the slowest "
+            f"these classes could not be calibrated on device {calibration.device!r}, and are priced at the slowest "
             f"rates of the others: {names}",
         )
     per_flop = max((line.seconds_per_flop for line in lines.values()), default=0.0)
@@ -308,7 +308,7 @@ def fused_groups(
         return Fusion()
     if len(operations) > most:
         return Fusion(
-            note=f"a device was not asked what it fuses of {len(operations):,} operations, more than "
+            note=f"a device was not asked about the fusion of {len(operations):,} operations, more than "
             f"{most:,}; each atom is priced by itself"
         )
     model = conversion.part(operations, *_boundary_operands(conversion, operations))
@@ -518,16 +518,18 @@ def _notes(work: GraphWork, devices: Sequence[str], costs: Mapping[str, DeviceCo
         yield from costs[name].notes
     if work.unknown:
         yield (
-            f"{work.unknown} values have a size that is not known before the run; every such dimension is priced as "
+            f"{work.unknown} values have a size that is unknown before the run; every such dimension is priced as "
             f"{UNKNOWN_DIMENSION:,}"
         )
     uncalibrated = " and ".join(sorted(_OTHER_SPEEDS & work.computing))
     calibrated = ", ".join(repr(name) for name in devices if costs[name].source is Source.CALIBRATED)
     if uncalibrated and calibrated:
-        yield f"calibrations are of float32: what computes {uncalibrated} is priced on {calibrated} as if it were that"
+        yield (
+            f"calibrations are of float32: operations in {uncalibrated} are priced on {calibrated} as if they were, too"
+        )
     uncounted = sum(flops is None for flops in work.conversion.flops)
     if uncounted:
         yield (
-            f"FLOPs of {uncounted} nodes are not known, as their op has no formula or the run alone tells their sizes; "
-            "they are priced by their bytes alone"
+            f"FLOPs of {uncounted} nodes are unknown, as their op has no formula or their sizes are known only during "
+            "the run; they are priced by their bytes alone"
         )

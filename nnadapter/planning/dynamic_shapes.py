@@ -204,7 +204,7 @@ def _at_open_sizes(here: Verdict, opened: Verdict) -> Verdict:
     if isinstance(here, Unsupported) and here.reason is not Reason.UNSUPPORTED_ATTRIBUTE:
         return here
     return (
-        Unsupported(Reason.DYNAMIC_SHAPE, f"with open sizes, {opened.detail}")
+        Unsupported(Reason.DYNAMIC_SHAPE, f"with dynamic shapes, {opened.detail}")
         if isinstance(opened, Unsupported)
         else SUPPORTED
     )
@@ -249,14 +249,14 @@ def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsup
         return hanging
     parts = DynamicParts(model.parts.specialized, model.parts.index, model.prepared)
     if parts.sized_outputs and setting.constraints.fallback_at("load") == "forbid":
-        return _refused(f"output {parts.sized_outputs[0]!r} follows from the shapes of inputs alone")
+        return _refused(f"output {parts.sized_outputs[0]!r} depends on input shapes alone")
     takes_ir = {device.name for device in setting.devices if device.takes_ir}
     plan = with_sizes_in_order(plan, parts, takes_ir)
     plan = _giving_sized_outputs(plan, parts, setting.host.name)
     plan = _export_shape_sources(plan, parts, takes_ir)
     conversion = convert_dynamic(model) if takes_ir else None
     if conversion is None and any(step.device in takes_ir for step in plan.steps):
-        return _refused_here("how the sizes of its values follow from those of inputs is not known for all of them")
+        return _refused_here("some sizes could not be derived from input sizes")
     elsewhere = next(_taken_elsewhere(partitioning, conversion), None)
     if elsewhere is not None:
         return elsewhere
@@ -333,29 +333,29 @@ def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupporte
     setting, graph = partitioning.setting, partitioning.plan.graph
     constraints = setting.constraints
     if constraints.rules.limits != Limits():
-        yield _refused("the limits of rules hang on sizes")
+        yield _refused("limits of rules depend on sizes")
     ranks = partitioning.model.prepared.graph
     for name in ranks.inputs:
         if ranks.value(name).shape is None:
-            yield _refused(f"the model does not say how many dimensions input {name!r} has")
+            yield _refused(f"the rank of input {name!r} is unknown")
     for name in graph.producer:
         if 0 in (graph.value(name).shape or ()):
             yield _refused_here(f"{name!r} has no elements at these shapes")
     if any(device.accelerates and not device.takes_ir for device in setting.devices):
         wide = wide_windows(partitioning.model.parts.specialized)
         if wide:
-            yield _refused_here(f"the window of {wide!r} is larger than what it moves over at these shapes")
+            yield _refused_here(f"the window of {wide!r} is larger than its input at these shapes")
     for name in sorted(partitioning.judgment.unexpanded_at_these_shapes):
-        yield _refused_here(f"devices may take the ops of {name!r} at other sizes, having refused one of them at these")
+        yield _refused_here(f"devices refuse an op of {name!r} at these sizes and may take it at others")
     for device in setting.devices:
         if not device.accelerates:
             continue
         capability = device.capability
         if capability.dynamic_shapes is DynamicShapes.NONE and not device.takes_ir:
-            yield _refused(f"{device.name} compiles for fixed sizes")
+            yield _refused(f"{device.name} compiles for static shapes only")
             continue
         if capability.dynamic_shapes is DynamicShapes.BOUNDED and not device.takes_ir:
-            yield _refused(f"{device.name} gives bounds of sizes, which are kept in adapter IR alone, and takes ONNX")
+            yield _refused(f"{device.name} takes ONNX and declares dimension bounds, which only adapter IR supports")
 
 
 def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion | None) -> Iterator[Unsupported]:
@@ -369,7 +369,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
             if verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and _refuses_open(device, nodes, conversion):
                 continue
             name = graph.nodes[nodes[0]].name
-            yield _refused_here(f"{device.name} may take {name!r} at other sizes, having refused it for {verdict}")
+            yield _refused_here(f"{device.name} may take {name!r} at other sizes; here it refuses it: {verdict}")
 
 
 def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
@@ -411,11 +411,11 @@ def _open_segments(
         device = partitioning.setting.by_name[step.device]
         if conversion is not None and device.takes_ir:
             if not all(conversion.conversion.verdicts[node] for node in step.nodes):
-                return _refused(f"segment {step.segment} is converted for these sizes alone")
+                return _refused(f"segment {step.segment} can be converted for these sizes only")
             segments.append(_ir_segment(device, step, conversion))
             continue
         if calls_among(device.kernels, step.nodes, model.graph, model.conversion):
-            return _refused(f"custom kernels of {step.device!r} compute nodes of it, and are bound to types")
+            return _refused(f"custom kernels of {step.device!r} compute some nodes and require static types")
         part = with_weights(parts.part(step), device.capability)
         piece = _admitted(device, step, part)
         if isinstance(piece, Unsupported):
@@ -447,7 +447,7 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
     """
     bare = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:
-        return _OpenSegment(bare, None, f"{device.name} compiles for fixed sizes")
+        return _OpenSegment(bare, None, f"{device.name} compiles for static shapes only")
     whole = dynamic_ir_part(conversion, step)
     why, decided, trace = "", dict[int, Any](), conversion.trace
     for part in (whole, bare) if whole.inputs != bare.inputs else (whole,):
@@ -473,11 +473,11 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
         verdicts = asked(ask_supported, device.context, part.model, len(part.model.operations))
         refused = next((verdict for verdict in verdicts if isinstance(verdict, Unsupported)), None)
         if refused is not None:
-            return _refused(f"{device.name} does not take segment {step.segment} with open sizes: {refused.detail}")
+            return _refused(f"{device.name} does not take segment {step.segment} with dynamic shapes: {refused.detail}")
     admission = named_call(device.name, "admit", step.segment)(ask_admission, device.context, part.model)
     verdict = admission.verdict
     if isinstance(verdict, Unsupported):
-        return _refused(f"{device.name} does not take segment {step.segment} with open sizes: {verdict.detail}")
+        return _refused(f"{device.name} does not take segment {step.segment} with dynamic shapes: {verdict.detail}")
     return AdmittedSegment(part, admission)
 
 
@@ -525,7 +525,7 @@ def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConve
     for step, segment in zip(plan.steps, segments, strict=True):
         for name in segment.part.inputs:
             if name not in there:
-                return _refused(f"segment {step.segment} needs the size of {name!r}, which a later one makes")
+                return _refused(f"segment {step.segment} needs the size of {name!r}, which a later segment produces")
         there.update(step.outputs)
     return None
 

@@ -227,7 +227,7 @@ def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
     refused = [why for why in atom_verdicts if isinstance(why, Unsupported)]
     invalid = next((why for why in refused if why.reason is Reason.INVALID_NODE), None)
     if invalid is not None:
-        return f"{description} is no valid ONNX, so no device takes it: {invalid.detail}; export the model again"
+        return f"{description} is not valid ONNX, so no device takes it: {invalid.detail}; export the model again"
     op, host = (node.domain, node.op_type), setting.host
     brought = provider_text([op], devices_of_distribution, setting.accelerators) if node.domain else ""
     others = "".join(

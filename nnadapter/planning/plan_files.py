@@ -106,7 +106,7 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
         first_index = first.setdefault(entry.name, at)
         if first_index != at:
             other = document.nodes[first_index].device
-            conflict = "stands twice" if other == entry.device else f"is on {other!r} and on {entry.device!r}"
+            conflict = "appears twice" if other == entry.device else f"is on {other!r} and on {entry.device!r}"
             problem = f"node {entry.name!r} {conflict}, first in nodes {first_index + 1}; keep one of them"
             _FILE.refuse(problem, file, ("nodes", at))
     return PlanFile(
@@ -351,7 +351,7 @@ class _MismatchExplainer:
         conflicting_names = [name for device, name in entries_by_atom[atom].items() if device != entry.device]
         if conflicting_names:
             other = next(device for device in entries_by_atom[atom] if device != entry.device)
-            return f"it is placed as one with {conflicting_names[0]!r} now, which the plan has on {other!r}"
+            return f"it is now in one atom with {conflicting_names[0]!r}, which the plan has on {other!r}"
         if entry.device not in self._devices:
             return f"device {entry.device!r} is none of the devices {', '.join(self._devices)}"
         verdict = self._verdicts[entry.device][atom]
@@ -363,7 +363,7 @@ class _MismatchExplainer:
             return f"the node {self._gone[entry.name]} now"
         entries, nodes = self._alike[entry.content_hash]
         if nodes and (same is None or not _own_name(entry)):
-            alike = f"{nodes} nodes are alike" if nodes > 1 else "one node is like it"
+            alike = f"{nodes} nodes match" if nodes > 1 else "one node matches"
             return f"it is ambiguous: {alike}, and {entries} entries could mean {'them' if nodes > 1 else 'it'}"
         if same is None:
             return "the node is gone"
@@ -371,4 +371,4 @@ class _MismatchExplainer:
             return f"the node is {same.op_type} now and was {entry.op_type}"
         if same.content_hash != entry.content_hash:
             return "the node has other attributes, constants or inputs now"
-        return "the node cannot be told from others like it"
+        return "the node cannot be distinguished from similar ones"

@@ -172,8 +172,9 @@ def beyond_doubt(
     where = "the CPU" if best is cpu else best.placement[0]
     return (
         replace(placed, placement=best.placement, cost=best.cost, candidates=(best, *rest)),
-        f"the cheapest placement found saves {_percent((best.cost - placed.cost) / best.cost)}, less than is in doubt "
-        f"({_percent(doubt / best.cost)}), so everything runs on {where}; policy 'measured' can tell which is faster",
+        f"the cheapest placement found saves {_percent((best.cost - placed.cost) / best.cost)}, less than the "
+        f"error of the costs ({_percent(doubt / best.cost)}), so everything runs on {where}; policy 'measured' finds "
+        "the faster one",
     )
 
 

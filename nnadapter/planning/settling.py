@@ -59,7 +59,7 @@ def _put_right(candidate: Candidate, table: CostTable) -> Candidate:
 
 Hashes = Callable[[], Sequence[str]]
 
-_ALL_SHARE = "placed as by policy latency: all devices share the processors, so that none works while another one does"
+_ALL_SHARE = "placed as by policy latency: all devices share the processors, so they cannot work in parallel"
 _REPEATED = 4
 """A graph is repetitive if one in this many nodes is in repeats of a block."""
 
@@ -157,8 +157,8 @@ def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
     alone = f"{''.join(busiest)}, the busiest device, takes"
     what = alone if len(busiest) < 2 else f"{' and '.join(busiest)}, which share the processors, take"
     note = (
-        f"placed for streams: {what} {balanced.stage * 1e3:.3g} ms of each input, and at least "
-        f"{balanced.bound * 1e3:.3g} ms are what the busiest takes in any placement; the fastest single run found "
+        f"placed for streams: {what} {balanced.stage * 1e3:.3g} ms per input; in any placement the "
+        f"busiest takes at least {balanced.bound * 1e3:.3g} ms; the fastest single run found "
         f"takes {cheapest.placed.cost * 1e3:.3g} ms"
     )
     return Placement(whole.spread(balanced.placement), None, cheapest.table, whole, note)

@@ -212,8 +212,8 @@ def _no_way(prices: Prices) -> str:
     named = ", ".join(repr(prices.values[at]) for at in stuck[:_NAMED])
     more = f" and {len(stuck) - _NAMED} more" if len(stuck) > _NAMED else ""
     return (
-        f"no placement on {list(prices.devices)} was found that can run: the values {named}{more} may not cross "
-        "between devices; let a device that takes everything end the list"
+        f"no feasible placement on {list(prices.devices)} was found: the values {named}{more} cannot cross between "
+        "devices; end the list with a device that takes everything"
     )
 
 

@@ -135,10 +135,10 @@ _WORDS: Mapping[OriginKind, str] = {
     OriginKind.SEARCH: "search from {base}",
     OriginKind.PAIRS_MOVED: "moves from {base}",
     OriginKind.ATOMS_MOVED: "{base}, atoms moved",
-    OriginKind.MOVED_ALIKE: "{base}, all moved alike",
+    OriginKind.MOVED_ALIKE: "{base}, all moved together",
     OriginKind.ONE_REPEAT: "one of {} repeats: {base}",
     OriginKind.ONE_REPEAT_PER_RUN: "one repeat of each of {} runs: {base}",
-    OriginKind.REPEATS_ALIKE: "repeats alike",
+    OriginKind.REPEATS_ALIKE: "equal repeats",
 }
 
 

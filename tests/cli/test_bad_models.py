@@ -67,7 +67,7 @@ def faulty(folder):
         ("weightless", "external data file 'weights.bin'"),
         ("mojibake", "a name in it is not UTF-8"),
         ("short", "has an attribute that cannot be read"),
-        ("circle", "before it is made"),
+        ("circle", "before it is produced"),
         ("dangling", "reads 'nowhere', which nothing makes"),
     ],
 )

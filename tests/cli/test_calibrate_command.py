@@ -99,7 +99,7 @@ def test_the_cpu_is_measured_once_for_a_version(call, cache, with_the_cpu, damag
 @pytest.mark.usefixtures("with_the_cpu")
 def test_a_device_that_does_nothing_is_said_to(call):
     assert (
-        "this device does nothing with it" in call("calibrate null").stdout
+        "this device computes nothing" in call("calibrate null").stdout
         and "off by" not in call("calibrate null").stdout
     )
 

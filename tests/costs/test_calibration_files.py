@@ -54,7 +54,7 @@ def test_what_is_kept_is_found(measured, cache):
     assert costs_of(off="ADD").source == "calibrated", "what is refused does not change how long the rest takes"
     other = costs_of(turbo=True)
     assert other.source == "assumed" and other.missing_cost_notes == (
-        "there is a calibration of device 'metered' for turbo=False, and none for the options that it has here",
+        "there is a calibration of device 'metered' for turbo=False, and none for its options here",
     )
 
 
@@ -110,7 +110,7 @@ def test_what_was_measured_here_says_nothing_of_a_process_of_its_own(measured):
     keep_calibration(measured)
     found = find_calibration("metered", *table(), isolated=True)
     assert found.calibration is None and found.note == (
-        "there is a calibration of device 'metered' for isolate=False, and none for the options that it has here; run "
+        "there is a calibration of device 'metered' for isolate=False, and none for its options here; run "
         "`nnadapter calibrate metered --option metered.isolate=true`"
     )
 
@@ -120,7 +120,7 @@ def test_one_that_was_made_beside_other_programs_is_used_and_said(measured):
     costs = costs_of()
     assert costs.source == "calibrated" and costs.notes == (
         "the calibration of device 'metered' was made while other programs used the processors; run `nnadapter "
-        "calibrate metered` again when none do",
+        "calibrate metered` again on an idle machine",
     )
 
 

@@ -192,7 +192,7 @@ def test_what_crosses_is_priced_or_forbidden(border, name, seconds):
 
 def test_assumptions_are_said(border):
     assert any(f"priced as {UNKNOWN_DIMENSION:,}" in note for note in border.table.notes)
-    assert any(re.match(r"FLOPs of \d+ nodes are not known", note) for note in border.table.notes)
+    assert any(re.match(r"FLOPs of \d+ nodes are unknown", note) for note in border.table.notes)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_that_calibrations_are_of_float32_is_said_of_what_is_not(dtype, source):
     found = priced(model, "fake_npu", costs={"fake_npu": DeviceCosts(source=source, profile=profile)})
     said = [note for note in found.table.notes if note.startswith("calibrations are of float32: ")]
     name = {"double": "float64"}.get(dtype, dtype)
-    words = f"calibrations are of float32: what computes {name} is priced on 'fake_npu' as if it were that"
+    words = f"calibrations are of float32: operations in {name} are priced on 'fake_npu' as if they were, too"
     assert said == ([words] if dtype != "float" and source is Source.CALIBRATED else [])
 
 

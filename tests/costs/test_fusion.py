@@ -97,7 +97,7 @@ def test_texts_say_what_runs_as_one():
 def test_a_device_is_not_asked_about_very_large_graphs():
     found = priced(parse(CHAIN), "fake_npu", most=3)
     assert found.fusions["fake_npu"].groups == ()
-    assert any("not asked what it fuses of 4 operations" in note for note in found.table.notes)
+    assert any("not asked about the fusion of 4 operations" in note for note in found.table.notes)
 
 
 def test_a_group_that_could_not_be_an_atom_is_priced_apart():

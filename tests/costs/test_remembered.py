@@ -50,7 +50,7 @@ def test_a_file_that_ends_early_is_as_if_absent_and_said():
     for end in range(len(whole) - 1):
         file.write_bytes(whole[:end])
         found, note = recall(KEY)
-        assert found is None and str(file) in note and note.endswith("it counts as not measured")
+        assert found is None and str(file) in note and note.endswith("the placement is measured again")
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,11 @@ def test_sparse_initializers_are_constants():
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("{ y = Relu(a)  a = Relu(x) }", "reads 'a' before it is made"),
-        ("{ y = Relu(x)  y = Neg(x) }", "'y' is made twice"),
+        ("{ y = Relu(a)  a = Relu(x) }", "reads 'a' before it is produced"),
+        ("{ y = Relu(x)  y = Neg(x) }", "'y' is produced twice"),
         ("{ y = Relu(nowhere) }", "reads 'nowhere', which nothing makes"),
         ("{ a = Relu(x) }", "output 'y' is made by no node"),
-        ("{ x = Relu(x) y = Relu(x) }", "'x' is made twice"),
+        ("{ x = Relu(x) y = Relu(x) }", "'x' is produced twice"),
     ],
 )
 def test_broken_models_are_refused(body, message):

@@ -75,7 +75,7 @@ def test_what_is_ambiguous_is_said_to_be_so():
     exps = sum(entry.op_type == "Exp" for entry in known.plan(["a"] * 24).entries)
     count = len(bound.unmatched_entries)
     assert {entry.reason for entry in bound.unmatched_entries} <= {
-        f"it is ambiguous: {count + 1} nodes are alike, and {count} entries could mean them"
+        f"it is ambiguous: {count + 1} nodes match, and {count} entries could mean them"
     }
     assert 0 < count <= exps
 
@@ -156,5 +156,5 @@ def test_nodes_that_are_placed_as_one():
     assert bind(["a"] * 5).placement == {0: "a"}
     bound = bind(["a", "a", "a", "a", "b"])
     assert bound.placement == {} and len(bound.unmatched_entries) == 5
-    assert bound.unmatched_entries[0].reason == "it is placed as one with 'h' now, which the plan has on 'b'"
+    assert bound.unmatched_entries[0].reason == "it is now in one atom with 'h', which the plan has on 'b'"
     assert [entry.device for entry in plan_entries(fused, hashes, ["b"])] == ["b"] * 5

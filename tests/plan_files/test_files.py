@@ -103,7 +103,7 @@ GOOD = plan_text(PLAN)
         ("[1, 3]", "[1, 1e999]", "", "", "1e999 is no finite number"),
         ("[1, 3]", f"[1, 1{'0' * 5000}]", "", "", "digits"),
         ("[1, 3]", "[" * 100_000 + "]" * 100_000, "", "", "nested too deeply"),
-        ('"name": "/c"', '"name": "/a"', "nodes 3", "", "node '/a' stands twice, first in nodes 1"),
+        ('"name": "/c"', '"name": "/a"', "nodes 3", "", "node '/a' appears twice, first in nodes 1"),
         ('"name": "/c", "op_type": "Relu", "output": "", "alone": "01", "wired": "02", "device": "fake_npu"',
          '"name": "/a", "op_type": "Relu", "output": "", "alone": "01", "wired": "02", "device": "cpu"',
          "nodes 3", "", "node '/a' is on 'fake_npu' and on 'cpu', first in nodes 1"),

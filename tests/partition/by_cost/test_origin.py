@@ -24,7 +24,7 @@ def test_every_kind_has_words(kind):
 def test_words_are_made_from_the_inside_out():
     search = Origin(OriginKind.SEARCH, base=Origin(OriginKind.CUT_WITH_SHARES, (0.5,)))
     found = Origin(OriginKind.MOVED_ALIKE, base=Origin(OriginKind.ONE_REPEAT, (12,), search))
-    assert str(found) == "one of 12 repeats: search from cut with 0.5 launches per crossing, all moved alike"
+    assert str(found) == "one of 12 repeats: search from cut with 0.5 launches per crossing, all moved together"
     assert str(all_on("cpu")) == "all on cpu" and all_on("cpu") == Origin(OriginKind.ALL_ON, ("cpu",))
 
 
