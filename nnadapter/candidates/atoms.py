@@ -27,30 +27,30 @@ def captured_names(graph: Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for node in graph.nodes for name in node.captured))
 
 
-def groups_of(specialized: Specialized, apart: Collection[str] = ()) -> tuple[Group, ...]:
+def groups_of(specialized: Specialized, visible_values: Collection[str] = ()) -> tuple[Group, ...]:
     """Return the groups of nodes that convert to one operation."""
     graph = specialized.graph
-    return find_groups(specialized.nodes, {*graph.outputs, *captured_names(graph)}, apart)
+    return find_groups(specialized.nodes, {*graph.outputs, *captured_names(graph)}, visible_values)
 
 
-def with_own_sources(specialized: Specialized, apart: Collection[str] = ()) -> Specialized:
+def with_own_sources(specialized: Specialized, visible_values: Collection[str] = ()) -> Specialized:
     """Return the graph with one DequantizeLinear per group, so that a cut between groups keeps both intact."""
-    groups, graph = groups_of(specialized, apart), specialized.graph
+    groups, graph = groups_of(specialized, visible_values), specialized.graph
     shared = shared_sources(groups, specialized.nodes, {*graph.outputs, *captured_names(graph)}) if groups else {}
     if not shared:
         return specialized
     nodes, protos, positions = list(graph.nodes), list(specialized.nodes), specialized.positions
     values, copies = dict(graph.values), dict[int, list[tuple[str, str]]]()
     for source, numbers in shared.items():
-        old = nodes[source].outputs[0]
+        value_name = nodes[source].outputs[0]
         copies[source] = []
         for number in numbers:
             reader = groups[number].node
-            new = f"{old} for {nodes[reader].name}"
-            copies[source].append((f"{nodes[source].name} for {nodes[reader].name}", new))
-            values[new] = replace(graph.value(old), name=new)
-            nodes[reader] = _reading(nodes[reader], old, new)
-            protos[reader] = _reading(protos[reader], old, new)
+            copy_name = f"{value_name} for {nodes[reader].name}"
+            copies[source].append((f"{nodes[source].name} for {nodes[reader].name}", copy_name))
+            values[copy_name] = replace(graph.value(value_name), name=copy_name)
+            nodes[reader] = _reading(nodes[reader], value_name, copy_name)
+            protos[reader] = _reading(protos[reader], value_name, copy_name)
     order = [(index, copy) for index in range(len(nodes)) for copy in (None, *copies.get(index, ()))]
     all_nodes = tuple(_copied(nodes[index], copy) for index, copy in order)
     return replace(
@@ -64,8 +64,8 @@ def with_own_sources(specialized: Specialized, apart: Collection[str] = ()) -> S
 _AnyNode = TypeVar("_AnyNode", Node, OnnxNode)
 
 
-def _reading(node: _AnyNode, old: str, new: str) -> _AnyNode:
-    return replace(node, inputs=tuple(new if name == old else name for name in node.inputs))
+def _reading(node: _AnyNode, old_name: str, new_name: str) -> _AnyNode:
+    return replace(node, inputs=tuple(new_name if name == old_name else name for name in node.inputs))
 
 
 def _copied(node: _AnyNode, copy: tuple[str, str] | None) -> _AnyNode:
@@ -73,16 +73,16 @@ def _copied(node: _AnyNode, copy: tuple[str, str] | None) -> _AnyNode:
 
 
 def with_atoms(
-    specialized: Specialized, conversion: Conversion, apart: Collection[str] = ()
+    specialized: Specialized, conversion: Conversion, visible_values: Collection[str] = ()
 ) -> tuple[Specialized, Conversion]:
     """Return the model with fused groups as atoms, and one operation for each.
 
     An operation belongs to the node that it is named after; the atom's other nodes have none. Groups that would make
-    the graph cyclic are not formed. `apart` are values that must stay visible outside of groups.
+    the graph cyclic are not formed. `visible_values` must stay visible outside of groups.
     """
-    kept = _keeping(conversion, apart)
-    fused = run_passes(kept, FUSIONS)
-    if fused is kept and not conversion.groups:
+    visible_model = _with_visible_outputs(conversion, visible_values)
+    fused = run_passes(visible_model, FUSIONS)
+    if fused is visible_model and not conversion.groups:
         return specialized, conversion
     groups = _groups(conversion, fused)
     atoms = joined(len(specialized.nodes), [*groups, *conversion.groups])
@@ -97,11 +97,15 @@ def with_atoms(
 
 def with_per_node_conversions(specialized: Specialized, conversion: Conversion) -> Conversion:
     """Return the conversion with lazy conversions of single nodes of its atoms."""
-    whole = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
-    return conversion if whole else replace(conversion, one_by_one=partial(_alone, specialized, conversion.groups))
+    is_trivial = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
+    return (
+        conversion
+        if is_trivial
+        else replace(conversion, one_by_one=partial(_per_node_conversions, specialized, conversion.groups))
+    )
 
 
-def _alone(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> PerNodeConversions:
+def _per_node_conversions(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> PerNodeConversions:
     graph = specialized.graph
     members = sorted({node for atom in (*graph.atoms, *groups) if len(atom) > 1 for node in atom})
     read = {*graph.outputs, *graph.consumers}
@@ -120,21 +124,23 @@ def commonly_fused_groups(conversion: Conversion) -> tuple[tuple[int, ...], ...]
 def inside(graph: Graph, atom: int) -> frozenset[str]:
     """Return the values that only nodes of the atom read."""
     members = graph.atoms[atom]
-    made = [name for node in members for name in graph.nodes[node].outputs if name and name not in graph.outputs]
-    return frozenset(name for name in made if set(graph.consumers.get(name, ())) <= set(members))
+    results = [name for node in members for name in graph.nodes[node].outputs if name and name not in graph.outputs]
+    return frozenset(name for name in results if set(graph.consumers.get(name, ())) <= set(members))
 
 
-def _keeping(conversion: Conversion, apart: Collection[str]) -> Model:
+def _with_visible_outputs(conversion: Conversion, visible_values: Collection[str]) -> Model:
     model = conversion.model
-    kept = [conversion.operand_of[name] for name in apart if name in conversion.operand_of]
-    outputs = tuple(dict.fromkeys((*model.outputs, *kept)))
-    return Model(model.operands, model.operations, model.inputs, outputs) if kept else model
+    visible_operands = [conversion.operand_of[name] for name in visible_values if name in conversion.operand_of]
+    outputs = tuple(dict.fromkeys((*model.outputs, *visible_operands)))
+    return Model(model.operands, model.operations, model.inputs, outputs) if visible_operands else model
 
 
 def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
     """Return the source nodes of each fused operation; shape-derived tables have none."""
     operations = conversion.model.operations
-    node_of = {operations[index].origins[0]: node for node, made in enumerate(conversion.operations) for index in made}
+    node_of = {
+        operations[index].origins[0]: node for node, indices in enumerate(conversion.operations) for index in indices
+    }
     tables = {operations[table].origins[0] for table in conversion.tables}
     return [
         tuple(sorted({node_of[name] for name in operation.origins if name not in tables}))
@@ -166,24 +172,24 @@ def _conversion(
 ) -> Conversion:
     names = [node.name for node in specialized.graph.nodes]
     place = {name: position for position, name in enumerate(names)}
-    behind = {node: group for group in conversion.groups for node in group}
-    made: list[list[int]] = [[] for _ in names]
+    group_of_node = {node: group for group in conversion.groups for node in group}
+    operations_by_node: list[list[int]] = [[] for _ in names]
     operations, tables = [], set()
     for position, (operation, group) in enumerate(zip(fused.operations, groups, strict=True)):
         if not group:
             tables.add(position)
             operations.append(operation)
             continue
-        members = sorted({member for node in group for member in behind.get(node, (node,))}, reverse=True)
+        members = sorted({member for node in group for member in group_of_node.get(node, (node,))}, reverse=True)
         origins = tuple(dict.fromkeys((*operation.origins, *(names[node] for node in members))))
-        made[place[origins[0]]].append(position)
+        operations_by_node[place[origins[0]]].append(position)
         operations.append(replace(operation, origins=origins))
     operand_indices = {operand.name: index for index, operand in enumerate(fused.operands)}
     outputs = fused.outputs[: len(conversion.model.outputs)]
     return replace(
         conversion,
         model=Model(fused.operands, tuple(operations), fused.inputs, outputs),
-        operations=tuple(map(tuple, made)),
+        operations=tuple(map(tuple, operations_by_node)),
         tables=frozenset(tables),
         operand_of={name: operand_indices[name] for name in conversion.operand_of if name in operand_indices},
     )
@@ -199,7 +205,7 @@ class Offer:
 
     nodes: tuple[str, ...]
     inside: frozenset[str]
-    before: int | None
+    refusal_count: int | None
     """Number of devices that refused it before one accepted; None if all refused."""
 
 
@@ -211,7 +217,7 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
         taker = next((place for place, device_verdicts in enumerate(answers) if device_verdicts[atom]), None)
         if taker != 0:
             names = tuple(graph.nodes[node].name for node in nodes)
-            yield Offer(nodes=names, inside=inside(graph, atom), before=taker)
+            yield Offer(nodes=names, inside=inside(graph, atom), refusal_count=taker)
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
@@ -220,17 +226,17 @@ def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) ->
     return [
         offer
         for offer in offered
-        if offer.before is None
+        if offer.refusal_count is None
         or any(
             device_verdicts[atom_of[name]]
-            for device_verdicts in answers[: offer.before]
+            for device_verdicts in answers[: offer.refusal_count]
             for name in offer.nodes
             if name in atom_of
         )
     ]
 
 
-_WORTH_A_TRY = frozenset(
+_EXPANDABLE_REASONS = frozenset(
     [
         Reason.UNSUPPORTED_OPERATION,
         Reason.UNSUPPORTED_VERSION,
@@ -254,7 +260,7 @@ AT_ALL_SHAPES = frozenset(
     ]
 )
 """An attribute may be refused for some sizes only."""
-TAKEN_TO_LAST = AT_ALL_SHAPES | {
+ASSUMED_PERMANENT = AT_ALL_SHAPES | {
     Reason.RULE,
     Reason.DATA_DEPENDENT_SHAPE,
     Reason.DYNAMIC_SHAPE,
@@ -264,11 +270,13 @@ TAKEN_TO_LAST = AT_ALL_SHAPES | {
 
 
 def bodies_to_try(
-    prepared: Prepared, specialized: Specialized, answers: Answers, known: Collection[str] = ()
+    prepared: Prepared, specialized: Specialized, answers: Answers, tried_names: Collection[str] = ()
 ) -> Bodies:
-    """Return the refused function nodes by name with their bodies, except `known` ones."""
+    """Return the refused function nodes by name with their bodies, except `tried_names`."""
     graph = specialized.graph
-    refused = [node for node in _refused(graph, answers) if graph.nodes[node].name not in known] if answers else []
+    refused = (
+        [node for node in _refused(graph, answers) if graph.nodes[node].name not in tried_names] if answers else []
+    )
     bodies = {graph.nodes[node].name: function_body(prepared, specialized.positions[node]) for node in refused}
     return {name: body for name, body in bodies.items() if body is not None}
 
@@ -278,7 +286,7 @@ def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
         verdicts = [device_verdicts[atom] for device_verdicts in answers]
         if len(nodes) == 1 and not any(verdicts):
             reasons = {verdict.reason for verdict in verdicts if isinstance(verdict, Unsupported)}
-            if reasons & _WORTH_A_TRY and Reason.SWITCHED_OFF not in reasons:
+            if reasons & _EXPANDABLE_REASONS and Reason.SWITCHED_OFF not in reasons:
                 yield nodes[0]
 
 
@@ -286,7 +294,7 @@ def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
 class Trial:
     """Outcome of expanding some nodes."""
 
-    worth: Bodies
+    worthwhile: Bodies
     """Expanded nodes with all remaining parts taken by devices."""
     hopeless: frozenset[str]
     """Nodes that could not be expanded, or have a part that is refused at all shapes."""
@@ -299,7 +307,7 @@ def trial_of(
     wholes: Sequence[str],
     graph: Graph,
     answers: Answers,
-    homeless: Collection[str] = (),
+    unplaceable: Collection[str] = (),
     of_all: Answers = (),
 ) -> Trial:
     """Return the outcome of an expansion.
@@ -309,25 +317,25 @@ def trial_of(
         wholes: per node of `graph`, the original node.
         graph: the expanded graph.
         answers: per accelerator, a verdict on every atom of `graph`.
-        homeless: nodes that no device takes unexpanded; any device may take their parts.
+        unplaceable: nodes that no device takes unexpanded; any device may take their parts.
         of_all: verdicts of all devices.
     """
-    taken: dict[str, bool] = {}
+    is_taken: dict[str, bool] = {}
     hopeless, lasting = set[str](), set[str]()
     for atom, nodes in enumerate(graph.atoms):
-        own = [device_verdicts[atom] for device_verdicts in answers]
-        every = [device_verdicts[atom] for device_verdicts in of_all]
+        accelerator_verdicts = [device_verdicts[atom] for device_verdicts in answers]
+        device_verdicts_of_atom = [device_verdicts[atom] for device_verdicts in of_all]
         for node in nodes:
-            whole = wholes[node]
-            if whole in bodies:
-                verdicts = every if whole in homeless else own
-                taken[whole] = taken.get(whole, True) and any(verdicts)
-                if graph.nodes[node].name == whole or _for_good(verdicts):
-                    hopeless.add(whole)
-                elif _for_good(verdicts, TAKEN_TO_LAST):
-                    lasting.add(whole)
-    worth = {name: bodies[name] for name, yes in taken.items() if yes}
-    return Trial(worth, frozenset(hopeless), frozenset(hopeless | lasting))
+            source_name = wholes[node]
+            if source_name in bodies:
+                verdicts = device_verdicts_of_atom if source_name in unplaceable else accelerator_verdicts
+                is_taken[source_name] = is_taken.get(source_name, True) and any(verdicts)
+                if graph.nodes[node].name == source_name or _is_permanent(verdicts):
+                    hopeless.add(source_name)
+                elif _is_permanent(verdicts, ASSUMED_PERMANENT):
+                    lasting.add(source_name)
+    worthwhile = {name: bodies[name] for name, yes in is_taken.items() if yes}
+    return Trial(worthwhile, frozenset(hopeless), frozenset(hopeless | lasting))
 
 
 def unplaceable_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
@@ -336,15 +344,15 @@ def unplaceable_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
     return frozenset(graph.nodes[node].name for nodes in atoms for node in nodes)
 
 
-def refused_for_good(graph: Graph, answers: Answers) -> set[str]:
+def permanently_refused_nodes(graph: Graph, answers: Answers) -> set[str]:
     """Return the nodes that every device refuses at all shapes."""
     return {
         graph.nodes[node].name
         for atom, nodes in enumerate(graph.atoms)
-        if _for_good([device_verdicts[atom] for device_verdicts in answers])
+        if _is_permanent([device_verdicts[atom] for device_verdicts in answers])
         for node in nodes
     }
 
 
-def _for_good(verdicts: Sequence[Verdict], reasons: Collection[Reason] = AT_ALL_SHAPES) -> bool:
+def _is_permanent(verdicts: Sequence[Verdict], reasons: Collection[Reason] = AT_ALL_SHAPES) -> bool:
     return all(isinstance(verdict, Unsupported) and verdict.reason in reasons for verdict in verdicts)

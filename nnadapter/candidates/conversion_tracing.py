@@ -59,25 +59,25 @@ class ConversionTemplate:
     def specialize(self, shapes: Shapes) -> Converted | None:
         """Return the model at other input shapes; None if guards fail."""
         variables = self._dimensions.variables(shapes)
-        known = None if variables is None else self.trace.replay(variables)
-        if known is None:
+        replayed = None if variables is None else self.trace.replay(variables)
+        if replayed is None:
             return None
         try:
-            return self._specialized(known), self._conversion(known)
+            return self._specialized(replayed), self._conversion(replayed)
         except ArithmeticError:  # a size overflows the model's integer type
             return None
 
-    def _specialized(self, known: Sequence[Any]) -> Specialized:
+    def _specialized(self, replayed: Sequence[Any]) -> Specialized:
         graph = self.specialized.graph
-        sizes = {name: array.specialize(known) for name, array in self.sizes.items()}
+        sizes = {name: array.specialize(replayed) for name, array in self.sizes.items()}
         return replace(
             self.specialized,
-            graph=graph.revalued(_FilledValues(graph.values, self.traced, known)),
+            graph=graph.revalued(_FilledValues(graph.values, self.traced, replayed)),
             constants=ChainMap(sizes, self.specialized.constants),  # type: ignore[arg-type]
         )
 
-    def _conversion(self, known: Sequence[Any]) -> Conversion:
-        return replace(self.conversion, model=self.model.specialize(known), source=(self.model, known))
+    def _conversion(self, replayed: Sequence[Any]) -> Conversion:
+        return replace(self.conversion, model=self.model.specialize(replayed), source=(self.model, replayed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,22 +95,24 @@ class DynamicConversion:
     def tables(self) -> Mapping[str, int]:
         """Shape-derived tables: value name -> operand."""
         conversion = self.conversion
-        made = {operand for table in conversion.tables for operand in conversion.model.operations[table].outputs}
-        return {name: operand for name, operand in conversion.operand_of.items() if operand in made}
+        table_operands = {
+            operand for table in conversion.tables for operand in conversion.model.operations[table].outputs
+        }
+        return {name: operand for name, operand in conversion.operand_of.items() if operand in table_operands}
 
     def given_sizes(self, operands: set[int]) -> Iterator[str]:
         """Return the names in `sizes` that are model inputs among `operands`; the others are constants."""
-        given = operands.intersection(self.conversion.model.inputs)
-        return (name for name in self.sizes if self.conversion.operand_of.get(name) in given)
+        input_operands = operands.intersection(self.conversion.model.inputs)
+        return (name for name in self.sizes if self.conversion.operand_of.get(name) in input_operands)
 
-    def behind(self, operands: Iterable[int]) -> Iterator[int]:
+    def table_operations(self, operands: Iterable[int]) -> Iterator[int]:
         """Yield the table operations behind `operands`, transitively."""
         model, tables = self.conversion.model, self.conversion.tables
-        pending, seen = list(operands), set[int]()
+        pending, visited = list(operands), set[int]()
         while pending:
             source = model.producer.get(pending.pop())
-            if source in tables and source not in seen:
-                seen.add(source)
+            if source in tables and source not in visited:
+                visited.add(source)
                 pending.extend(model.operations[source].inputs)
                 yield source
 
@@ -119,11 +121,11 @@ class _FilledValues(Mapping[str, Value]):
     """Values at the sizes of a replay, computed lazily."""
 
     def __init__(
-        self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], known: Sequence[Any]
+        self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], replayed: Sequence[Any]
     ) -> None:
         self._values = values
         self._traced = traced
-        self._known = known
+        self._known = replayed
 
     def __getitem__(self, name: str) -> Value:
         value, dimensions = self._values[name], self._traced.get(name)
@@ -138,20 +140,20 @@ class _FilledValues(Mapping[str, Value]):
 
 def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) -> ShapeDerivedValues:
     """Return shape-derived values by name, to be computed from the sizes of a replay."""
-    wanted = tuple(names)
-    tables = [name for name in wanted if name not in opening.sizes]
-    sizes = {name: opening.sizes[name] for name in wanted if name in opening.sizes}
-    return ShapeDerivedValues(wanted, sizes, _tables(opening, tables) if tables else None)
+    requested_names = tuple(names)
+    tables = [name for name in requested_names if name not in opening.sizes]
+    sizes = {name: opening.sizes[name] for name in requested_names if name in opening.sizes}
+    return ShapeDerivedValues(requested_names, sizes, _tables(opening, tables) if tables else None)
 
 
 def _tables(opening: DynamicConversion, names: Sequence[str]) -> ShapeDerivedTables:
     conversion = opening.conversion
     operand_of, model = conversion.operand_of, conversion.model
-    wanted = [operand_of[name] for name in names]
-    operations = sorted(opening.behind(wanted))
+    table_operands = [operand_of[name] for name in names]
+    operations = sorted(opening.table_operations(table_operands))
     read = {operand for operation in operations for operand in model.operations[operation].inputs}
     inputs = tuple(opening.given_sizes(read))
-    part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
+    part = conversion.part(operations, [operand_of[name] for name in inputs], table_operands)
     return ShapeDerivedTables(part, {name: opening.sizes[name] for name in inputs}, tuple(names))
 
 
@@ -172,13 +174,16 @@ def sizes_left(
     if (rule is None and first is None) or node.contradiction:
         return {}
     read = [dimensions_of(name) if name else None for name in node.inputs]
-    made = dict[str, Sizes]()
+    sizes_by_name = dict[str, Sizes]()
     for position, name in enumerate(node.outputs):
-        inferred, said = values[name].shape if name in values else None, rule if position or first is None else first
-        sizes = None if inferred is None or said is None else said(node, read, inferred)
+        inferred, output_rule = (
+            values[name].shape if name in values else None,
+            rule if position or first is None else first,
+        )
+        sizes = None if inferred is None or output_rule is None else output_rule(node, read, inferred)
         if sizes is not None and agree(sizes, inferred):
-            made[name] = sizes
-    return made
+            sizes_by_name[name] = sizes
+    return sizes_by_name
 
 
 def runs_graphs(node: OnnxNode) -> bool:
@@ -205,17 +210,19 @@ def sizes_by_names(
     Dimensions that differ between the branches of an `If` are left out, as are results that contradict `values`.
     """
     names = dict[str, Any]()
-    told = {
+    input_types = {
         name: info_of(replace(values[name], shape=_named(dimensions_of(name), names)))
         for name in inference.read_by(index)
         if name in values and name not in constants
     }
     try:
-        inferred = inference.types_of_one(index, told, constants, states_inside=False)
+        inferred = inference.types_of_one(index, input_types, constants, states_inside=False)
     except InvalidModelError:  # the contradiction may come from the names: the current shapes have none
         return {}
-    known = {name: _traced(value_of(info).shape, names) for name, info in inferred.items() if name in values}
-    return {name: sizes for name, sizes in known.items() if sizes is not None and agree(sizes, values[name].shape)}
+    result_sizes = {name: _traced(value_of(info).shape, names) for name, info in inferred.items() if name in values}
+    return {
+        name: sizes for name, sizes in result_sizes.items() if sizes is not None and agree(sizes, values[name].shape)
+    }
 
 
 def _traced(shape: Sizes | None, names: Mapping[str, Any]) -> Sizes | None:
@@ -244,12 +251,13 @@ def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
         inferred is not None
         and len(sizes) == len(inferred)
         and all(
-            not isinstance(said, int) or size == said for size, said in zip(size_hint(sizes), inferred, strict=True)
+            not isinstance(inferred_size, int) or size == inferred_size
+            for size, inferred_size in zip(size_hint(sizes), inferred, strict=True)
         )
     )
 
 
-def _as_the_first(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
+def _like_first_input(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
     return read[0]
 
 
@@ -272,8 +280,12 @@ def _one_hot(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> S
 
 
 def _led_by(size: Any, inferred: Sizes) -> Sizes | None:
-    rest = inferred[1:]
-    return (size, *rest) if inferred and all(isinstance(dimension, int) for dimension in rest) else None
+    trailing_sizes = inferred[1:]
+    return (
+        (size, *trailing_sizes)
+        if inferred and all(isinstance(dimension, int) for dimension in trailing_sizes)
+        else None
+    )
 
 
 def _sampled(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
@@ -299,11 +311,11 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
             (_MACHINE_LEARNING, op_type)
             for op_type in ("Binarizer", "CategoryMapper", "Imputer", "LabelEncoder", "Normalizer", "Scaler")
         ],
-        _as_the_first,
+        _like_first_input,
     ),
-    **dict.fromkeys([(MICROSOFT, "MoE"), (MICROSOFT, "QMoE")], _as_the_first),
+    **dict.fromkeys([(MICROSOFT, "MoE"), (MICROSOFT, "QMoE")], _like_first_input),
     # Scatter whose data arguments decide the result, as image features inserted among token embeddings.
-    **dict.fromkeys([("", "Scatter"), ("", "ScatterElements"), ("", "ScatterND")], _as_the_first),
+    **dict.fromkeys([("", "Scatter"), ("", "ScatterElements"), ("", "ScatterND")], _like_first_input),
     **dict.fromkeys(
         [
             (_MACHINE_LEARNING, op_type)
@@ -318,10 +330,10 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
         _rows_of_the_first,
     ),
     **dict.fromkeys(
-        [("", op_type) for op_type in ("Bernoulli", "RandomNormalLike", "RandomUniformLike")], _as_the_first
+        [("", op_type) for op_type in ("Bernoulli", "RandomNormalLike", "RandomUniformLike")], _like_first_input
     ),
     # with training_mode, which drops elements
-    ("", "Dropout"): _as_the_first,
+    ("", "Dropout"): _like_first_input,
     ("", "Multinomial"): _sampled,
     (_MACHINE_LEARNING, "ArrayFeatureExtractor"): _picked,
     (_MACHINE_LEARNING, "LinearRegressor"): _targets_of_rows,
@@ -375,12 +387,12 @@ class ConversionTracing:
     def has_open_dimensions(self) -> bool:
         return any(isinstance(size, SymbolicNumber) for shape in self._shapes.values() for size in shape)
 
-    def template(self, apart: frozenset[str]) -> ConversionTemplate | None:
+    def template(self, visible_values: frozenset[str]) -> ConversionTemplate | None:
         """Return the template; None if a dimension is known only for these shapes."""
-        conversion = self._converted(apart)
+        conversion = self._converted(visible_values)
         if conversion is None:
             return None
-        specialized, grouped = with_atoms(self._specialized, conversion, apart)
+        specialized, grouped = with_atoms(self._specialized, conversion, visible_values)
         specialized.graph.derive()
         traced = dict(self._traced_values(conversion))
         return ConversionTemplate(
@@ -393,39 +405,39 @@ class ConversionTracing:
             sizes={name: array for name, array in self._sizes.items() if name in self._specialized.constants},
         )
 
-    def opened(self, apart: frozenset[str]) -> DynamicConversion | None:
+    def opened(self, visible_values: frozenset[str]) -> DynamicConversion | None:
         """Return the model for all sizes; None if a dimension is known only for these shapes.
 
         Nodes that cannot be converted are left out, unless the sizes of their results are needed.
         """
-        conversion = self._converted(apart)
+        conversion = self._converted(visible_values)
         if conversion is None:
             return None
-        specialized, grouped = with_atoms(self._specialized, conversion, apart)
+        specialized, grouped = with_atoms(self._specialized, conversion, visible_values)
         return DynamicConversion(self._shapes, self._trace, specialized.graph.atoms, grouped, self._sizes)
 
-    def _converted(self, apart: frozenset[str]) -> Conversion | None:
+    def _converted(self, visible_values: frozenset[str]) -> Conversion | None:
         nodes, graph = self._specialized.nodes, self._specialized.graph
-        kept: dict[int, list[int]] = {}
+        nodes_by_position: dict[int, list[int]] = {}
         for node, position in enumerate(self._specialized.positions):
-            kept.setdefault(position, []).append(node)
-        groups = groups_of(self._specialized, apart)
+            nodes_by_position.setdefault(position, []).append(node)
+        groups = groups_of(self._specialized, visible_values)
         growing = GrowingConversion(self._context, nodes, graph.outputs, groups, self._calls)
-        behind = self._behind(kept.keys())
-        if self._reads_what_runs(behind, kept.keys()):
+        evaluated_positions = self._behind(nodes_by_position.keys())
+        if self._reads_remaining(evaluated_positions, nodes_by_position.keys()):
             return None
-        measured = self._measured(behind, kept.keys()) if self._is_open else frozenset[int]()
-        run = self._hanging_on_runs(measured, kept.keys())
-        behind |= measured - run
-        self._known = ChainMap(self._evaluated(behind), self._specialized.constants)  # type: ignore[arg-type]
-        self._values.update((value.name, value) for value in self._types_known_by_now(behind))
-        self._values.update((value.name, value) for value in self._types_of_what_is_gone(run))
+        measured = self._measured(evaluated_positions, nodes_by_position.keys()) if self._is_open else frozenset[int]()
+        run = self._run_dependent(measured, nodes_by_position.keys())
+        evaluated_positions |= measured - run
+        self._known = ChainMap(self._evaluated(evaluated_positions), self._specialized.constants)  # type: ignore[arg-type]
+        self._values.update((value.name, value) for value in self._evaluated_types(evaluated_positions))
+        self._values.update((value.name, value) for value in self._inferred_types(run))
         try:
-            for index in sorted(kept.keys() | behind | run):
-                for node in kept.get(index, ()):
+            for index in sorted(nodes_by_position.keys() | evaluated_positions | run):
+                for node in nodes_by_position.get(index, ()):
                     growing.add(node)
-                    self._size_what_is_left(nodes[node], index)
-                if index in behind:
+                    self._size_unconverted(nodes[node], index)
+                if index in evaluated_positions:
                     self._follow(self._prepared.nodes[index], growing)
                 elif index in run:  # nothing reads its result, and its sizes are known by now
                     growing.add_table(self._prepared.nodes[index])
@@ -440,95 +452,112 @@ class ConversionTracing:
         if declared is None or len(declared) != len(shape):
             declared = (None,) * len(shape)
         return tuple(
-            size if isinstance(known, int) else self._trace.variable(size)
-            for size, known in zip(shape, declared, strict=True)
+            size if isinstance(declared_size, int) else self._trace.variable(size)
+            for size, declared_size in zip(shape, declared, strict=True)
         )
 
     def _input(self, name: str) -> Value:
         return replace(self._specialized.graph.value(name), shape=self._shapes[name])
 
-    def _behind(self, kept: Set[int]) -> set[int]:
+    def _behind(self, remaining_positions: Set[int]) -> set[int]:
         """Return nodes that were evaluated for these shapes and have results that are still read."""
-        own, known = self._specialized.model_nodes, self._prepared.constants
-        pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)
+        model_graph, constants = self._specialized.model_nodes, self._prepared.constants
+        pending = [name for index in remaining_positions for name in model_graph.nodes[index].reads] + list(
+            model_graph.outputs
+        )
         positions: set[int] = set()
         while pending:
             name = pending.pop()
-            index = own.producer.get(name)
-            if index is None or index in kept or index in positions or name in known:
+            index = model_graph.producer.get(name)
+            if index is None or index in remaining_positions or index in positions or name in constants:
                 continue
             positions.add(index)
             if not _measures(self._prepared.nodes[index]):  # only the dimensions of its input are needed
-                pending.extend(own.nodes[index].reads)
+                pending.extend(model_graph.nodes[index].reads)
         return positions
 
-    def _reads_what_runs(self, behind: Set[int], kept: Set[int]) -> bool:
+    def _reads_remaining(self, evaluated_positions: Set[int], remaining_positions: Set[int]) -> bool:
         """Return whether an evaluated node reads the result of a remaining node."""
-        own, known, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
-        read = (name for index in behind if not _measures(nodes[index]) for name in own.nodes[index].reads)
-        return any(name not in known and own.producer.get(name) in kept for name in read)
+        model_graph, constants, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
+        read = (
+            name
+            for index in evaluated_positions
+            if not _measures(nodes[index])
+            for name in model_graph.nodes[index].reads
+        )
+        return any(name not in constants and model_graph.producer.get(name) in remaining_positions for name in read)
 
-    def _measured(self, behind: Set[int], kept: Set[int]) -> Set[int]:
-        own, known = self._specialized.model_nodes, self._prepared.constants
-        pending = [name for index in behind for name in self._sized_by(index)]
+    def _measured(self, evaluated_positions: Set[int], remaining_positions: Set[int]) -> Set[int]:
+        model_graph, constants = self._specialized.model_nodes, self._prepared.constants
+        pending = [name for index in evaluated_positions for name in self._sized_by(index)]
         positions: set[int] = set()
         while pending:
             name = pending.pop()
-            index = own.producer.get(name)
-            if index is None or index in kept or index in behind or index in positions or name in known:
+            index = model_graph.producer.get(name)
+            if (
+                index is None
+                or index in remaining_positions
+                or index in evaluated_positions
+                or index in positions
+                or name in constants
+            ):
                 continue
             positions.add(index)
-            pending.extend(self._sized_by(index) if _measures(self._prepared.nodes[index]) else own.nodes[index].reads)
+            pending.extend(
+                self._sized_by(index) if _measures(self._prepared.nodes[index]) else model_graph.nodes[index].reads
+            )
         return positions
 
     def _sized_by(self, index: int) -> list[str]:
         node = self._prepared.nodes[index]
         return [name for name in node.inputs if _measures(node) and name not in self._fixed]
 
-    def _hanging_on_runs(self, positions: Set[int], kept: Set[int]) -> Set[int]:
+    def _run_dependent(self, positions: Set[int], remaining_positions: Set[int]) -> Set[int]:
         """Return the nodes that depend on values known only during a run."""
-        own, known, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
-        run = set(kept)
+        model_graph, constants, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
+        run = set(remaining_positions)
         for index in sorted(positions):
-            is_known = _measures(nodes[index]) and nodes[index].outputs[0] in known
-            read = [] if is_known else [name for name in own.nodes[index].reads if name not in known]
-            if any(name in self._shapes or own.producer.get(name) in run for name in read):
+            is_known = _measures(nodes[index]) and nodes[index].outputs[0] in constants
+            read = [] if is_known else [name for name in model_graph.nodes[index].reads if name not in constants]
+            if any(name in self._shapes or model_graph.producer.get(name) in run for name in read):
                 run.add(index)
-        return run - kept
+        return run - remaining_positions
 
-    def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
+    def _evaluated(self, positions: Set[int]) -> dict[str, Array]:
         nodes, constants = self._prepared.nodes, self._specialized.constants
         missing = {
             index: names
-            for index in sorted(behind)
+            for index in sorted(positions)
             if (names := [name for name in nodes[index].outputs if name and name not in constants])
         }
-        wanted = [name for names in missing.values() for name in names]
-        return evaluate_nodes(self._prepared, list(missing), constants, wanted) if missing else {}
+        missing_names = [name for names in missing.values() for name in names]
+        return evaluate_nodes(self._prepared, list(missing), constants, missing_names) if missing else {}
 
-    def _types_known_by_now(self, behind: Iterable[int]) -> Iterator[Value]:
+    def _evaluated_types(self, positions: Iterable[int]) -> Iterator[Value]:
         """Yield evaluated values without sizes in the model."""
-        names = (name for index in behind for name in self._prepared.nodes[index].outputs if name in self._known)
+        names = (name for index in positions for name in self._prepared.nodes[index].outputs if name in self._known)
         for name in names:
             value, array = self._values.get(name) or Value(name), self._known[name]
             if value.static_shape is None:
                 yield replace(value, dtype=array.dtype.name, shape=array.shape)
 
-    def _types_of_what_is_gone(self, run: Iterable[int]) -> Iterator[Value]:
+    def _inferred_types(self, run: Iterable[int]) -> Iterator[Value]:
         """Yield inferred types of results that the specialized model does not compute."""
-        inference, nodes, known = self._prepared.inference, self._prepared.nodes, self._known
+        inference, nodes, contents = self._prepared.inference, self._prepared.nodes, self._known
         values = dict(self._specialized.graph.values)
         for index in sorted(run):
-            told = {name: info_of(values[name]) for name in nodes[index].inputs if name in values}
+            input_types = {name: info_of(values[name]) for name in nodes[index].inputs if name in values}
             try:
-                made = inference.types_of_one(index, told, known) | inference.stated_of_one(index, values, known)
+                result_types = inference.types_of_one(index, input_types, contents) | inference.stated_of_one(
+                    index, values, contents
+                )
             except InvalidModelError:  # no device runs it
                 continue
-            fresh = values_of(info for name, info in made.items() if name not in values)
+            fresh = values_of(info for name, info in result_types.items() if name not in values)
             values.update(fresh)
             yield from fresh.values()
 
-    def _size_what_is_left(self, node: OnnxNode, index: int) -> None:
+    def _size_unconverted(self, node: OnnxNode, index: int) -> None:
         if not self._is_open or all(name in self._context.operand_of for name in node.outputs if name):
             return
         if runs_graphs(node) and node.outputs == self._prepared.nodes[index].outputs:
@@ -543,12 +572,12 @@ class ConversionTracing:
             self._typed.add(name)
 
     def _sized_by_converter(self, node: OnnxNode) -> dict[str, Sizes]:
-        (made,) = node.outputs
+        (output,) = node.outputs
         try:
             sizes = resized(self._context, node)
         except Refusal:
             return {}
-        return {made: sizes} if agree(sizes, self._values[made].shape) else {}
+        return {output: sizes} if agree(sizes, self._values[output].shape) else {}
 
     def _sized_by_graphs(self, index: int) -> dict[str, Sizes]:
         """Return the result sizes of a node with subgraphs.
@@ -556,16 +585,16 @@ class ConversionTracing:
         If sizes do not follow otherwise, such as of a loop state, equal dimension names are guarded to be equal.
         """
         prepared = self._prepared
-        made = dict[str, Sizes]()
+        sizes_by_name = dict[str, Sizes]()
         for is_asked in (False, True):
             if is_asked:
-                self._ask_of_names()
-            made = sizes_by_names(prepared.inference, index, self._sizes_of, self._values, prepared.constants)
-            if made.keys() >= set(filter(None, prepared.nodes[index].outputs)):
+                self._guard_equal_names()
+            sizes_by_name = sizes_by_names(prepared.inference, index, self._sizes_of, self._values, prepared.constants)
+            if sizes_by_name.keys() >= set(filter(None, prepared.nodes[index].outputs)):
                 break
-        return made
+        return sizes_by_name
 
-    def _ask_of_names(self) -> None:
+    def _guard_equal_names(self) -> None:
         first = dict[str, Any]()
         for name, sizes in self._shapes.items():
             for size, called in zip(sizes, self._prepared.graph.value(name).shape or (), strict=False):
@@ -581,20 +610,20 @@ class ConversionTracing:
 
     def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
         """Record a node's shape-derived result, symbolically if a rule exists."""
-        known = self._known
+        contents = self._known
         if _measures(node):
             self._sizes[node.outputs[0]] = shape_of(node, self._context.dimensions(node.inputs[0]))
             return
         inputs = [self._contents(name) if name else None for name in node.inputs]
-        single = len(node.outputs) == 1 and node.outputs[0] in known
-        whole = all(sizes is not None for name, sizes in zip(node.inputs, inputs, strict=True) if name)
-        made = evaluate(node, inputs, known[node.outputs[0]]) if single and whole else None
-        if made is not None:
-            self._sizes[node.outputs[0]] = made
-        elif not (self._is_open and self._hangs_on_sizes(node) and self._add_table(node, growing)):
+        single = len(node.outputs) == 1 and node.outputs[0] in contents
+        is_complete = all(sizes is not None for name, sizes in zip(node.inputs, inputs, strict=True) if name)
+        result = evaluate(node, inputs, contents[node.outputs[0]]) if single and is_complete else None
+        if result is not None:
+            self._sizes[node.outputs[0]] = result
+        elif not (self._is_open and self._reads_shape_derived(node) and self._add_table(node, growing)):
             self._settle(node)
 
-    def _hangs_on_sizes(self, node: OnnxNode) -> bool:
+    def _reads_shape_derived(self, node: OnnxNode) -> bool:
         sizes = [self._sizes[name] for name in node.inputs if name in self._sizes]
         return not self._tables.isdisjoint(node.inputs) or any(size.is_traced for size in sizes)
 
@@ -636,9 +665,9 @@ def _of_copies(
     specialized: Specialized, traced: Mapping[str, tuple[Any, ...]]
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True):
-        for name, own in zip(node.outputs, specialized.model_nodes.nodes[position].outputs, strict=True):
-            if name != own and own in traced:
-                yield name, traced[own]
+        for name, original in zip(node.outputs, specialized.model_nodes.nodes[position].outputs, strict=True):
+            if name != original and original in traced:
+                yield name, traced[original]
 
 
 def _measures(node: OnnxNode) -> bool:

@@ -141,17 +141,17 @@ class Conversions:
         self._in_vain = 0
         self._counts = counts_of("converted models")
         self._lock = new_lock()
-        self._apart: frozenset[str] = frozenset()
+        self._visible_values: frozenset[str] = frozenset()
 
     @property
-    def apart(self) -> frozenset[str]:
+    def visible_values(self) -> frozenset[str]:
         """Values that must stay visible outside of atoms."""
-        return self._apart
+        return self._visible_values
 
-    def keep_apart(self, values: frozenset[str]) -> None:
-        """Replace `apart`."""
-        if values != self._apart:
-            self._apart = values
+    def keep_visible(self, values: frozenset[str]) -> None:
+        """Replace `visible_values`."""
+        if values != self._visible_values:
+            self._visible_values = values
             self.clear()
 
     def call_kernels(self, nodes: frozenset[str]) -> None:
@@ -188,10 +188,12 @@ class Conversions:
                 self._keep(template)
                 return filled
         self._counts.misses += 1
-        specialized = with_own_sources(specialize(self._prepared, shapes), self._apart)
-        made = self._template(shapes, specialized)
-        filled = None if made is None else made.specialize(shapes)
-        return filled or with_atoms(specialized, converted(specialized, self._apart, self._calls), self._apart)
+        specialized = with_own_sources(specialize(self._prepared, shapes), self._visible_values)
+        new_template = self._template(shapes, specialized)
+        filled = None if new_template is None else new_template.specialize(shapes)
+        return filled or with_atoms(
+            specialized, converted(specialized, self._visible_values, self._calls), self._visible_values
+        )
 
     def _template(self, shapes: Shapes, specialized: Specialized) -> ConversionTemplate | None:
         if self._in_vain >= _MOST_IN_VAIN:
@@ -201,7 +203,7 @@ class Conversions:
         if not tracing.has_open_dimensions:
             return None
         try:
-            template = tracing.template(self._apart)
+            template = tracing.template(self._visible_values)
         except Exception:  # noqa: BLE001  tracing only saves work; without it the result is the same
             template = None
             self._counts.failures += 1
@@ -214,15 +216,17 @@ class Conversions:
         """Move a template to the front and evict the least recently used."""
         with self._lock:
             if self._templates[:1] != (template,):
-                others = (other for other in self._templates if other is not template)
-                self._templates = (template, *others)[:_TEMPLATES]
+                other_templates = (other for other in self._templates if other is not template)
+                self._templates = (template, *other_templates)[:_TEMPLATES]
 
     def clear(self) -> None:
         with self._lock:
             self._templates = ()
 
 
-def converted(specialized: Specialized, apart: Collection[str] = (), calls: KernelCalls | None = None) -> Conversion:
+def converted(
+    specialized: Specialized, visible_values: Collection[str] = (), calls: KernelCalls | None = None
+) -> Conversion:
     """Return the conversion for concrete shapes, without tracing."""
     graph = specialized.graph
     return convert_graph(
@@ -231,7 +235,7 @@ def converted(specialized: Specialized, apart: Collection[str] = (), calls: Kern
         specialized.constants,
         graph.outputs,
         captured_names(graph),
-        groups_of(specialized, apart),
+        groups_of(specialized, visible_values),
         calls,
     )
 
@@ -243,7 +247,7 @@ def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
     specialized = model.specialized
     nodes_alone = replace(specialized, graph=replace(specialized.graph, atoms=()))
     tracing = ConversionTracing(model.prepared, model.shapes, nodes_alone, None, is_open=True)
-    opened = tracing.opened(model.apart)
+    opened = tracing.opened(model.visible_values)
     return opened if opened is not None and opened.atoms == model.graph.atoms else None
 
 
@@ -253,17 +257,17 @@ def dynamic_ir_part(opening: DynamicConversion, step: Step, *, with_tables: bool
     `with_tables` computes tables from sizes that are inputs; otherwise the tables are inputs.
     """
     conversion = opening.conversion
-    own = [operation for node in step.nodes for operation in conversion.operations[node]]
+    step_operations = [operation for node in step.nodes for operation in conversion.operations[node]]
     operand_of, model = conversion.operand_of, conversion.model
-    tables = opening.behind(_read(model, own)) if with_tables else ()
-    operations = sorted({*own, *tables})
+    tables = opening.table_operations(_read(model, step_operations)) if with_tables else ()
+    operations = sorted({*step_operations, *tables})
     read = _read(model, operations)
     inputs = [name for name in step.inputs if name in operand_of]
     inputs += [name for name in opening.given_sizes(read) if name not in inputs]
     if not with_tables:
         inputs += {operand: name for name, operand in opening.tables.items() if operand in read}.values()
-    wanted = [operand_of[name] for name in step.outputs]
-    part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
+    output_operands = [operand_of[name] for name in step.outputs]
+    part = conversion.part(operations, [operand_of[name] for name in inputs], output_operands)
     return Part(part, tuple(inputs))
 
 

@@ -29,30 +29,30 @@ class Part:
 
 
 class SpecializablePart:
-    """Segment with symbolic sizes; the shape-derived inputs `given` become constants on specialization."""
+    """Segment with symbolic sizes; its shape-derived inputs become constants on specialization."""
 
-    def __init__(self, part: Part, given: ShapeDerivedValues) -> None:
-        self.part, self.given = part, given
-        self.inputs = tuple(name for name in part.inputs if name not in given.names)
+    def __init__(self, part: Part, shape_derived_values: ShapeDerivedValues) -> None:
+        self.part, self.given = part, shape_derived_values
+        self.inputs = tuple(name for name in part.inputs if name not in shape_derived_values.names)
         with suppress(InvalidModelError):  # specialization reports the same error
             verify(part.model)  # once: guards extend the result to all sizes that a replay accepts
         named = zip(part.inputs, part.model.inputs, strict=True)
-        self._given = {index: name for name, index in named if name in given.names}
+        self._given = {index: name for name, index in named if name in shape_derived_values.names}
         self.model = SpecializableModel(part.model, tuple(self._given))
-        own = {value.number for value in numbers(part.model) if isinstance(value, SymbolicNumber)}
-        self._key = slot_reader(sorted(own | given.numbers))
+        part_numbers = {value.number for value in numbers(part.model) if isinstance(value, SymbolicNumber)}
+        self._key = slot_reader(sorted(part_numbers | shape_derived_values.numbers))
 
-    def key(self, known: Sequence[Any]) -> tuple[Any, ...]:
+    def key(self, replayed: Sequence[Any]) -> tuple[Any, ...]:
         """Return the cache key: equal for equal specialized segments."""
-        return self._key(known)
+        return self._key(replayed)
 
-    def specialize(self, known: Sequence[Any]) -> Part:
+    def specialize(self, replayed: Sequence[Any]) -> Part:
         """Return the segment for the sizes of a replay."""
         contents = {}
         if self._given:
-            values = self.given.at(known)
+            values = self.given.at(replayed)
             contents = {index: values[name] for index, name in self._given.items()}
-        return Part(SpecializedModel(self.model, known, contents), self.inputs)
+        return Part(SpecializedModel(self.model, replayed, contents), self.inputs)
 
 
 def group_specializations(parts: Sequence[SpecializablePart]) -> None:

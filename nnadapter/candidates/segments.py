@@ -68,8 +68,8 @@ def with_calls(model: onnx.ModelProto, nodes: Sequence[int], graph: Graph, calls
         if node in calls:
             model.graph.node[at].CopyFrom(call_node(model.graph.node[at], graph.nodes[node].name, *calls[node]))
     stated = {info.name for info in (*model.graph.output, *model.graph.input)}
-    made = (name for node in nodes for name in graph.nodes[node].outputs if name and name not in stated)
-    model.graph.value_info.extend(info_of(graph.value(name)) for name in made if graph.value(name).dtype)
+    result_names = (name for node in nodes for name in graph.nodes[node].outputs if name and name not in stated)
+    model.graph.value_info.extend(info_of(graph.value(name)) for name in result_names if graph.value(name).dtype)
     return model
 
 
@@ -82,8 +82,8 @@ def _request(
     attributes = operations[0].attributes
     call = CustomCall.of(attributes)
     types = [operand_type(graph.value(node.inputs[at])) for at in call.present]
-    known = tuple(type_ for type_ in types if type_ is not None)
-    return (Request.of(call, known), attributes, known) if len(known) == len(types) else None
+    known_types = tuple(type_ for type_ in types if type_ is not None)
+    return (Request.of(call, known_types), attributes, known_types) if len(known_types) == len(types) else None
 
 
 Placed = tuple[int, Node]
@@ -123,22 +123,24 @@ class OnnxParts:
         """
         graph = self.graph
         is_old = opsets_of(self.index.model.opset_import).get("", 1) < BROADCASTING_OPSET
-        whole = self._extract(self._placed(range(len(graph.nodes))), graph, (), (), ())
-        others = (name for node in graph.nodes if is_old or plain_domain(node.domain) for name in node.inputs if name)
-        told = (graph.value(name) for name in dict.fromkeys(others) if name not in graph.constants)
-        whole.graph.value_info.extend(info_of(value) for value in told if value.dtype)
-        return whole
+        model = self._extract(self._placed(range(len(graph.nodes))), graph, (), (), ())
+        input_names = (
+            name for node in graph.nodes if is_old or plain_domain(node.domain) for name in node.inputs if name
+        )
+        declared_values = (graph.value(name) for name in dict.fromkeys(input_names) if name not in graph.constants)
+        model.graph.value_info.extend(info_of(value) for value in declared_values if value.dtype)
+        return model
 
     def remaining_model(self) -> onnx.ModelProto:
         """Return the remaining graph with the types that ONNX shape inference may not know."""
         graph = self.graph
         read = dict.fromkeys(name for node in graph.nodes for name in node.reads if name in graph.constants)
-        made = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]
-        whole = self._extract(self._placed(range(len(graph.nodes))), graph, graph.inputs, list(read), made)
-        others = (name for node in graph.nodes if plain_domain(node.domain) for name in node.outputs)
-        told = (graph.value(name) for name in others if name and name not in made)
-        whole.graph.value_info.extend(info_of(value) for value in told if value.dtype)
-        return whole
+        output_names = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]
+        model = self._extract(self._placed(range(len(graph.nodes))), graph, graph.inputs, list(read), output_names)
+        result_names = (name for node in graph.nodes if plain_domain(node.domain) for name in node.outputs)
+        declared_values = (graph.value(name) for name in result_names if name and name not in output_names)
+        model.graph.value_info.extend(info_of(value) for value in declared_values if value.dtype)
+        return model
 
     def _placed(self, nodes: Sequence[int]) -> list[Placed]:
         return [(self.specialized.positions[node], self.graph.nodes[node]) for node in nodes]
@@ -151,11 +153,11 @@ class OnnxParts:
         constants: Sequence[str],
         outputs: Sequence[str],
     ) -> onnx.ModelProto:
-        known, own = self.specialized.constants, self.specialized.model_nodes
+        contents, model_nodes = self.specialized.constants, self.specialized.model_nodes
         folded = {
-            name: tensor_of(name, known[name])
+            name: tensor_of(name, contents[name])
             for name in constants
-            if name in known and name not in self.index.initializers
+            if name in contents and name not in self.index.initializers
         }
         part = extract(
             replace(self.index, initializers=ChainMap(folded, self.index.initializers)),  # type: ignore[arg-type]
@@ -166,18 +168,20 @@ class OnnxParts:
             outputs=outputs,
         )
         for proto, (position, node) in zip(part.graph.node, nodes, strict=True):
-            if node is not own.nodes[position]:
+            if node is not model_nodes.nodes[position]:
                 _rename(proto, node)
         return part
 
 
-def original_model(own: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part:
+def original_model(model_graph: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part:
     """Return the model before preparation."""
-    needed = chain(*(node.reads for node in own.nodes), outputs)
-    constants = dict.fromkeys(name for name in needed if name in own.constants)
-    nodes = range(len(own.nodes))
-    whole = extract(index, own, nodes=nodes, inputs=own.inputs, constants=list(constants), outputs=outputs)
-    return Part(whole, own.inputs)
+    needed = chain(*(node.reads for node in model_graph.nodes), outputs)
+    constants = dict.fromkeys(name for name in needed if name in model_graph.constants)
+    nodes = range(len(model_graph.nodes))
+    model = extract(
+        index, model_graph, nodes=nodes, inputs=model_graph.inputs, constants=list(constants), outputs=outputs
+    )
+    return Part(model, model_graph.inputs)
 
 
 def _rename(proto: onnx.NodeProto, node: Node) -> None:
@@ -192,8 +196,8 @@ def ir_part(conversion: Conversion, step: Step) -> Part:
     operands = conversion.operand_of
     inputs = tuple(name for name in step.inputs if name in operands)
     operations = sorted(operation for node in step.nodes for operation in conversion.operations[node])
-    input_operands, wanted = ([operands[name] for name in names] for names in (inputs, step.outputs))
-    return Part(conversion.part(operations, input_operands, wanted), inputs)
+    input_operands, output_operands = ([operands[name] for name in names] for names in (inputs, step.outputs))
+    return Part(conversion.part(operations, input_operands, output_operands), inputs)
 
 
 def onnx_part(kernels: KernelTable, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
@@ -224,7 +228,7 @@ class ShapedModel:
     specialized: Specialized
     conversion: Conversion
     parts: OnnxParts
-    apart: frozenset[str] = frozenset()
+    visible_values: frozenset[str] = frozenset()
     """Values that must stay visible outside of atoms."""
 
     @property
@@ -238,8 +242,8 @@ class ShapedModel:
 
     def hashes(self) -> Sequence[str]:
         """Return the content hash of every node of the graph."""
-        alone = self.structure.content_hashes
-        return [alone[position] for position in self.specialized.positions]
+        content_hashes = self.structure.content_hashes
+        return [content_hashes[position] for position in self.specialized.positions]
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,23 +255,23 @@ class DynamicParts(OnnxParts):
     @cached_property
     def open_graph(self) -> Graph:
         """The graph with facts that hold at all sizes, at least ranks."""
-        always, now = {**self.prepared.values, **self.prepared.inferred_ranks}, self.graph.values
-        return self.graph.revalued({name: _open(always.get(name), now, name) for name in now})
+        always, current_values = {**self.prepared.values, **self.prepared.inferred_ranks}, self.graph.values
+        return self.graph.revalued({name: _open(always.get(name), current_values, name) for name in current_values})
 
     @property
     def sized_outputs(self) -> tuple[str, ...]:
         """Model outputs that follow from input shapes alone."""
-        known, always = self.specialized.constants, self.prepared.constants
-        return tuple(name for name in self.graph.outputs if name in known and name not in always)
+        constants, always = self.specialized.constants, self.prepared.constants
+        return tuple(name for name in self.graph.outputs if name in constants and name not in always)
 
     def part(self, step: Step) -> Part:
         """Return the nodes of `step`, folded nodes that compute sizes they read, and constants."""
         nodes, inputs, constants = self._needed(step)
-        made = {name for _, node in nodes for name in node.outputs}
+        result_names = {name for _, node in nodes for name in node.outputs}
         part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
-        known = {**self.prepared.inferred_ranks, **self.open_graph.values}
-        inner = made.difference(step.outputs).intersection(known)
-        part.graph.value_info.extend(info_of(known[name]) for name in sorted(inner))
+        facts = {**self.prepared.inferred_ranks, **self.open_graph.values}
+        inner = result_names.difference(step.outputs).intersection(facts)
+        part.graph.value_info.extend(info_of(facts[name]) for name in sorted(inner))
         return Part(part, tuple(inputs))
 
     def nodes(self, step: Step) -> tuple[Node, ...]:
@@ -277,31 +281,35 @@ class DynamicParts(OnnxParts):
         return tuple(self._needed(step)[1])
 
     def _needed(self, step: Step) -> tuple[list[Placed], list[str], list[str]]:
-        own, always, left = self.specialized.model_nodes, self.prepared.constants, frozenset(self.specialized.positions)
+        model_graph, always, remaining_positions = (
+            self.specialized.model_nodes,
+            self.prepared.constants,
+            frozenset(self.specialized.positions),
+        )
         nodes = self._placed(step.nodes)
-        made = {name for _, node in nodes for name in node.outputs}
+        result_names = {name for _, node in nodes for name in node.outputs}
         pending = [*(name for _, node in nodes for name in node.reads), *step.outputs]
         inputs, constants = dict.fromkeys(step.inputs), dict[str, None]()
         while pending:
             name = pending.pop()
-            if name in made:
+            if name in result_names:
                 continue
-            position = own.producer.get(name)
+            position = model_graph.producer.get(name)
             if name in always:
                 constants[name] = None
-            elif position is None or position in left:
+            elif position is None or position in remaining_positions:
                 inputs[name] = None
             else:
-                nodes.append((position, own.nodes[position]))
-                made.update(own.nodes[position].outputs)
-                pending.extend(own.nodes[position].reads)
+                nodes.append((position, model_graph.nodes[position]))
+                result_names.update(model_graph.nodes[position].outputs)
+                pending.extend(model_graph.nodes[position].reads)
         # An adapter IR step gets shape-derived values as inputs; an ONNX part computes them again.
-        return sorted(nodes, key=itemgetter(0)), [name for name in inputs if name not in made], list(constants)
+        return sorted(nodes, key=itemgetter(0)), [name for name in inputs if name not in result_names], list(constants)
 
 
-def _open(always: Value | None, now: Mapping[str, Value], name: str) -> Value:
+def _open(always: Value | None, current_values: Mapping[str, Value], name: str) -> Value:
     """Return facts that hold at all sizes; the rank is assumed from the current shapes."""
     if always is not None and always.shape is not None:
         return always
-    value = now[name]
+    value = current_values[name]
     return value if value.shape is None else replace(value, shape=(None,) * len(value.shape))

@@ -207,14 +207,14 @@ def find_calibration(
         except StoredFileError as error:
             notes.append(f"the calibration of device {name!r} is not used: {error}")
             continue
-        note = _outdated(calibration, device)
+        note = _mismatch_text(calibration, device)
         if not note:
-            return StoredCalibration(calibration, _crowd(calibration))
+            return StoredCalibration(calibration, _crowding_warning(calibration))
         notes.append(note)
     return StoredCalibration(None, notes[0] if notes else _other_options_text(device, requested_options))
 
 
-def _crowd(calibration: Calibration) -> str:
+def _crowding_warning(calibration: Calibration) -> str:
     if not calibration.crowded:
         return ""
     return (
@@ -223,7 +223,7 @@ def _crowd(calibration: Calibration) -> str:
     )
 
 
-def _outdated(calibration: Calibration, device: str) -> str:
+def _mismatch_text(calibration: Calibration, device: str) -> str:
     """Return why a calibration does not fit the driver or machine, or an empty text."""
     recorded_versions, current_versions = (
         (calibration.driver_version, calibration.interface_version),

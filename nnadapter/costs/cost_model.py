@@ -204,11 +204,11 @@ class Crossing:
     def of(cls, graph: Graph, names: Sequence[str], nbytes: Numbers) -> Crossing:
         """Return the facts about the values `names`."""
         values = [graph.values.get(name) for name in names]
-        each = ["" if value is None else value.dtype or "" for value in values]
-        dtypes = tuple(dict.fromkeys(("", *each)))
+        value_dtypes = ["" if value is None else value.dtype or "" for value in values]
+        dtypes = tuple(dict.fromkeys(("", *value_dtypes)))
         place = {dtype: position for position, dtype in enumerate(dtypes)}
         crosses = np.array([not dtype or bool(ITEMSIZE_OF_DTYPE.get(dtype)) for dtype in dtypes])
-        dtype_of = np.array([place[dtype] for dtype in each], dtype=np.int64)
+        dtype_of = np.array([place[dtype] for dtype in value_dtypes], dtype=np.int64)
         ranks = [len(value.shape) if value is not None and value.shape is not None else 0 for value in values]
         return cls(nbytes, dtypes, dtype_of, crosses[dtype_of], np.array(ranks) == _IMAGE_RANK)
 
@@ -385,10 +385,12 @@ def _boundary_operands(conversion: Conversion, operations: Sequence[int]) -> tup
     )
     produced_operands = [operand for operation in operations for operand in model.operations[operation].outputs]
     produced_set, model_outputs = set(produced_operands), set(model.outputs)
-    inputs = [each for each in read if each not in produced_set and model.operands[each].value is None]
+    inputs = [operand for operand in read if operand not in produced_set and model.operands[operand].value is None]
     consumers = model.consumers
     outputs = [
-        each for each in produced_operands if each in model_outputs or not inside.issuperset(consumers.get(each, ()))
+        operand
+        for operand in produced_operands
+        if operand in model_outputs or not inside.issuperset(consumers.get(operand, ()))
     ]
     return inputs, outputs
 

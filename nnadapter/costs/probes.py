@@ -128,13 +128,15 @@ def work_of(model: Model) -> tuple[OperationWork, ...]:
     readings = _readings(model)
     carriers = producers_of(classes, readings, frozenset(model.outputs))
     works = []
-    for each, carrier in zip(model.operations, carriers, strict=True):
-        inputs = [model.type_of(operand) for operand in each.inputs if operand != ABSENT]
-        outputs = [model.operands[operand].type for operand in each.outputs]
-        flops = schema_of(each.type).flops(inputs, outputs, each.attributes)
+    for operation, carrier in zip(model.operations, carriers, strict=True):
+        inputs = [model.type_of(operand) for operand in operation.inputs if operand != ABSENT]
+        outputs = [model.operands[operand].type for operand in operation.outputs]
+        flops = schema_of(operation.type).flops(inputs, outputs, operation.attributes)
         nbytes = sum(type_.nbytes for type_ in (*inputs, *outputs) if type_ is not None)
         works.append(
-            OperationWork(Kind(class_of(model, each), carrier), float(flops), float(nbytes), channels_of(model, each))
+            OperationWork(
+                Kind(class_of(model, operation), carrier), float(flops), float(nbytes), channels_of(model, operation)
+            )
         )
     for change in layout_changes(classes, carriers, readings):
         moved = 2.0 * model.operands[change.value].type.nbytes
@@ -203,8 +205,8 @@ def _movement(builder: ModelBuilder, value: int, number: int) -> int:
     """Swap two parts, split differently in each link."""
     width = builder.type_of(value).dimensions[1]
     parts = (width // 4 + number, width - width // 4 - number)
-    left, right = builder.add_operation("SPLIT", [value], {"axis": 1, "split": parts})
-    return builder.add_operation("CONCAT", [right, left], {"axis": 1})[0]
+    first_part, second_part = builder.add_operation("SPLIT", [value], {"axis": 1, "split": parts})
+    return builder.add_operation("CONCAT", [second_part, first_part], {"axis": 1})[0]
 
 
 def _matrix(builder: ModelBuilder, value: int, number: int) -> int:
@@ -340,8 +342,10 @@ def _product(builder: ModelBuilder, value: int, rows: int, columns: int) -> int:
 
 def _small(builder: ModelBuilder, value: int) -> int:
     _, width = builder.type_of(value).dimensions
-    left, right = builder.add_operation("SPLIT", [value], {"axis": 1, "split": (width // 4, width - width // 4)})
-    value = _add(builder, "CONCAT", [right, left], axis=1)
+    first_part, second_part = builder.add_operation(
+        "SPLIT", [value], {"axis": 1, "split": (width // 4, width - width // 4)}
+    )
+    value = _add(builder, "CONCAT", [second_part, first_part], axis=1)
     value = _add(builder, "SOFTMAX", [_add(builder, "TANH", [value])], axis=1)
     value = _add(builder, "MUL", [value, _constant(builder, value, width)])
     return _add(builder, "ADD", [_product(builder, value, width, width), value])
@@ -480,7 +484,7 @@ def onnx_form(model: Model) -> onnx.ModelProto:
         op_type, attributes, lists = _OPS[operation.type](operation.attributes)
         if operation.type == "LSTM":
             attributes = {**attributes, "hidden_size": model.operands[operation.inputs[2]].type.dimensions[2]}
-        inputs, outputs = ([names[each] for each in group] for group in (operation.inputs, operation.outputs))
+        inputs, outputs = ([names[operand] for operand in group] for group in (operation.inputs, operation.outputs))
         for sizes in lists:
             inputs.append(f"{outputs[0]} sizes")
             constants[inputs[-1]] = np.array(sizes, np.int64)
@@ -500,22 +504,22 @@ _OPS: Mapping[str, _Ops] = {
     "HARD_SWISH": lambda _: ("HardSwish", {}, ()),
     "RELU": lambda _: ("Relu", {}, ()),
     "MAT_MUL": lambda _: ("MatMul", {}, ()),
-    "SOFTMAX": lambda each: ("Softmax", {"axis": each["axis"]}, ()),
-    "CONCAT": lambda each: ("Concat", {"axis": each["axis"]}, ()),
-    "SPLIT": lambda each: ("Split", {"axis": each["axis"]}, (each["split"],)),
-    "LSTM": lambda each: ("LSTM", {"direction": each["direction"]}, ()),
-    "RESHAPE": lambda each: ("Reshape", {}, (each["shape"],)),
-    "TRANSPOSE": lambda each: ("Transpose", {"perm": each["perm"]}, ()),
-    "LAYER_NORMALIZATION": lambda each: ("LayerNormalization", {"axis": each["axis"]}, ()),
+    "SOFTMAX": lambda attributes: ("Softmax", {"axis": attributes["axis"]}, ()),
+    "CONCAT": lambda attributes: ("Concat", {"axis": attributes["axis"]}, ()),
+    "SPLIT": lambda attributes: ("Split", {"axis": attributes["axis"]}, (attributes["split"],)),
+    "LSTM": lambda attributes: ("LSTM", {"direction": attributes["direction"]}, ()),
+    "RESHAPE": lambda attributes: ("Reshape", {}, (attributes["shape"],)),
+    "TRANSPOSE": lambda attributes: ("Transpose", {"perm": attributes["perm"]}, ()),
+    "LAYER_NORMALIZATION": lambda attributes: ("LayerNormalization", {"axis": attributes["axis"]}, ()),
     "BATCH_NORMALIZATION": lambda _: ("BatchNormalization", {}, ()),
-    "REDUCE_MEAN": lambda each: (
+    "REDUCE_MEAN": lambda attributes: (
         "ReduceMean",
-        {"axes": each["axes"], "keepdims": int(each["keepdims"])},
+        {"axes": attributes["axes"], "keepdims": int(attributes["keepdims"])},
         (),
     ),
-    "CONV_2D": lambda each: (
+    "CONV_2D": lambda attributes: (
         "Conv",
-        {name: each[name] for name in ("pads", "strides", "dilations", "group")},
+        {name: attributes[name] for name in ("pads", "strides", "dilations", "group")},
         (),
     ),
 }

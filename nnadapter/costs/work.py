@@ -183,13 +183,13 @@ def layout_changes(
     changes: dict[tuple[int, bool], Reading] = {}
     for reading in readings:
         maker_is_conv, reader_is_conv = is_convolution(reading.producer), is_convolution(reading.consumer)
-        neutral = _AS_IT_IS & {classes[reading.producer], classes[reading.consumer]}
+        neutral = _ANY_LAYOUT & {classes[reading.producer], classes[reading.consumer]}
         if maker_is_conv != reader_is_conv and not neutral and reading.consumer != reading.producer:
             changes.setdefault((reading.value, reader_is_conv), reading)
     return list(changes.values())
 
 
-_AS_IT_IS = frozenset({OperationClass.REDUCTION, OperationClass.VIEW, OperationClass.OTHER})
+_ANY_LAYOUT = frozenset({OperationClass.REDUCTION, OperationClass.VIEW, OperationClass.OTHER})
 """Classes that accept any layout."""
 
 
@@ -279,7 +279,7 @@ Indices = NDArray[np.int64]
 
 UNKNOWN_DIMENSION = 1024
 _UNKNOWN_ITEM_BYTES = 4
-_RANK = {each: rank for rank, each in enumerate(CLASSES)}
+_RANK = {operation_class: rank for rank, operation_class in enumerate(CLASSES)}
 _PICKING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 
 

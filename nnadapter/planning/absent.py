@@ -49,15 +49,17 @@ class Absents(list[Absent]):
         Raises:
             NNAdapterError: a device failed and the policy forbids it, or the caller is at fault.
         """
-        left: dict[str, DeviceRequest] = {name: (name, options) for name, options in named_requests(requests).items()}
+        remaining_requests: dict[str, DeviceRequest] = {
+            name: (name, options) for name, options in named_requests(requests).items()
+        }
         while True:
             try:
-                return selects(list(left.values()))
+                return selects(list(remaining_requests.values()))
             except _FAILURES as error:
-                if error.device not in left:
+                if error.device not in remaining_requests:
                     raise
                 self._leave_out(error.device, error)
-                del left[error.device]
+                del remaining_requests[error.device]
 
     def opened(self, name: str, opens: Callable[[], _Opened]) -> _Opened | None:
         """Return `opens()`; None if the device fails and the policy allows it."""
@@ -70,8 +72,10 @@ class Absents(list[Absent]):
     def _leave_out(self, name: str, error: NNAdapterError) -> None:
         if self._policy == "forbid" or name in HOSTS:
             raise error
-        told = describe(error)
-        message = told if repr(name) in told else f"device {name!r} failed when it was opened: {told}"
+        description = describe(error)
+        message = (
+            description if repr(name) in description else f"device {name!r} failed when it was opened: {description}"
+        )
         self.append(Absent(name, type(error).__name__, message))
         if self._policy == "warn":
             warnings.warn(f"{message}; {INSTEAD}", FallbackWarning, stacklevel=5)

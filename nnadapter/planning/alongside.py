@@ -35,8 +35,8 @@ def _sharing(partitioning: Partitioning) -> list[str] | None:
     devices = dict.fromkeys(step.device for step in plan.steps)
     if len(devices) < 2 or setting.constraints.policy.times:  # one device needs no calibration files
         return None
-    known = _known(partitioning)
-    sharing = [name for name in devices if name not in known or setting.costs[name].needs_processors]
+    known_devices = _known(partitioning)
+    sharing = [name for name in devices if name not in known_devices or setting.costs[name].needs_processors]
     return sharing if len(sharing) <= 1 else None
 
 
@@ -49,17 +49,17 @@ def _known(partitioning: Partitioning) -> set[str]:
 def _threaded_segments(
     partitioning: Partitioning, needs: Sequence[frozenset[int]], sharing: Sequence[str]
 ) -> frozenset[int]:
-    plan, known = partitioning.plan, _known(partitioning)
-    if not _are_apart(plan, needs) or not _is_sized(plan):
+    plan, known_devices = partitioning.plan, _known(partitioning)
+    if not _has_independent_steps(plan, needs) or not _is_sized(plan):
         return frozenset()
     seconds = [
-        price.total if step.device in known else 0.0
+        price.total if step.device in known_devices else 0.0
         for step, price in zip(plan.steps, partitioning.price.segments, strict=True)
     ]
     best: tuple[float, frozenset[int]] = sum(seconds), frozenset()
     # A device that may compete for processors gets the run's own thread.
-    for own in sharing or dict.fromkeys(step.device for step in plan.steps):
-        handed = _handed(plan, needs, own)
+    for run_device in sharing or dict.fromkeys(step.device for step in plan.steps):
+        handed = _handed(plan, needs, run_device)
         taken_seconds = _elapsed(plan, needs, seconds, handed)
         if taken_seconds < best[0]:
             best = taken_seconds, handed
@@ -67,17 +67,17 @@ def _threaded_segments(
     return best[1] if saved >= max(_LEAST_SECONDS, _LEAST_SHARE * sum(seconds)) else frozenset()
 
 
-def _are_apart(plan: Plan, needs: Sequence[frozenset[int]]) -> bool:
+def _has_independent_steps(plan: Plan, needs: Sequence[frozenset[int]]) -> bool:
     """Return whether two segments on different devices are independent, by bit masks of ancestors."""
-    behind: list[int] = []
+    ancestors_by_step: list[int] = []
     on: dict[str, int] = {}
     for number, (step, needed) in enumerate(zip(plan.steps, needs, strict=True)):
-        comes_behind = 0
+        ancestors = 0
         for segment in needed:
-            comes_behind |= behind[segment] | 1 << segment
-        behind.append(comes_behind)
+            ancestors |= ancestors_by_step[segment] | 1 << segment
+        ancestors_by_step.append(ancestors)
         on[step.device] = on.get(step.device, 0) | 1 << number
-        if ~comes_behind & ((1 << number) - 1) & ~on[step.device]:
+        if ~ancestors & ((1 << number) - 1) & ~on[step.device]:
             return True
     return False
 
@@ -87,26 +87,26 @@ def _is_sized(plan: Plan) -> bool:
     return all(plan.graph.value(name).static_shape is not None for name in names)
 
 
-def _handed(plan: Plan, needs: Sequence[frozenset[int]], own: str) -> frozenset[int]:
+def _handed(plan: Plan, needs: Sequence[frozenset[int]], run_device: str) -> frozenset[int]:
     return frozenset(
         step.segment
         for step, later in zip(plan.steps, needs[1:], strict=False)
-        if step.device != own and step.segment not in later
+        if step.device != run_device and step.segment not in later
     )
 
 
 def _elapsed(plan: Plan, needs: Sequence[frozenset[int]], seconds: Sequence[float], handed: frozenset[int]) -> float:
-    now, done = 0.0, [0.0] * len(seconds)
-    free: dict[str, float] = {}
+    host_time, finish_times = 0.0, [0.0] * len(seconds)
+    free_times: dict[str, float] = {}
     for step, needed in zip(plan.steps, needs, strict=True):
         same = step.segment in handed
         for segment in needed & handed:
             if not (same and plan.steps[segment].device == step.device):
-                now = max(now, done[segment])
-        start = max(now, free.get(step.device, 0.0))
+                host_time = max(host_time, finish_times[segment])
+        start = max(host_time, free_times.get(step.device, 0.0))
         if same:
-            done[step.segment] = start + _HANDING_SECONDS + seconds[step.segment]
+            finish_times[step.segment] = start + _HANDING_SECONDS + seconds[step.segment]
         else:
-            now = done[step.segment] = start + seconds[step.segment]
-        free[step.device] = done[step.segment]
-    return max(now, *done)
+            host_time = finish_times[step.segment] = start + seconds[step.segment]
+        free_times[step.device] = finish_times[step.segment]
+    return max(host_time, *finish_times)

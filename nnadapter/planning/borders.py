@@ -71,9 +71,9 @@ class _Walk:
                 yield DeviceResidentValue(value=name, device=device, segments=tuple(segments), nbytes=nbytes)
 
     def _shares(self, device: str) -> bool:
-        known = self._costs[device]
-        declared = known.source is not Source.ASSUMED and not known.profile.host_memory
-        return device == self._host or not (known.has_resident_values or declared)
+        device_costs = self._costs[device]
+        declared = device_costs.source is not Source.ASSUMED and not device_costs.profile.host_memory
+        return device == self._host or not (device_costs.has_resident_values or declared)
 
     def _around(self, step: Step) -> None:
         stays = step.segment in self._saving
@@ -119,24 +119,26 @@ class _Walk:
         return moves
 
 
-def _moves(value: Value, known: DeviceCosts, device: str, host: str) -> _Moves:
+def _moves(value: Value, costs: DeviceCosts, device: str, host: str) -> _Moves:
     nbytes, is_image = value.nbytes, len(value.shape or ()) == _IMAGE_RANK
-    here, there = (_place(location, is_image, value.dtype) for location in (host, device))
-    seconds = _priced(known, nbytes, lambda sizes: transfer_seconds(known.profile, sizes))
-    into: tuple[Move, ...] = (("transfer", here, there, seconds),)
-    out: tuple[Move, ...] = (("transfer", there, here, seconds),)
-    if known.source is not Source.ASSUMED and is_foreign(known.profile, value.dtype):
-        cast: Move = ("cast", here, here, _priced(known, nbytes, cast_seconds))
+    host_place, device_place = (_place(location, is_image, value.dtype) for location in (host, device))
+    seconds = _priced(costs, nbytes, lambda sizes: transfer_seconds(costs.profile, sizes))
+    into: tuple[Move, ...] = (("transfer", host_place, device_place, seconds),)
+    out: tuple[Move, ...] = (("transfer", device_place, host_place, seconds),)
+    if costs.source is not Source.ASSUMED and is_foreign(costs.profile, value.dtype):
+        cast: Move = ("cast", host_place, host_place, _priced(costs, nbytes, cast_seconds))
         into, out = (cast, *into), (*out, cast)
-    if not (known.profile.channels_last and is_image):
+    if not (costs.profile.channels_last and is_image):
         return _Moves(nbytes, into, out, (), ())
-    seconds = _priced(known, nbytes, lambda sizes: reorder_seconds(known.profile, sizes))
-    last = replace(there, layout="NHWC")
-    return _Moves(nbytes, into, out, (("layout", there, last, seconds),), (("layout", last, there, seconds),))
+    seconds = _priced(costs, nbytes, lambda sizes: reorder_seconds(costs.profile, sizes))
+    last = replace(device_place, layout="NHWC")
+    return _Moves(
+        nbytes, into, out, (("layout", device_place, last, seconds),), (("layout", last, device_place, seconds),)
+    )
 
 
-def _priced(known: DeviceCosts, nbytes: int | None, price: Price) -> float | None:
-    if known.source is Source.ASSUMED or nbytes is None:
+def _priced(costs: DeviceCosts, nbytes: int | None, price: Price) -> float | None:
+    if costs.source is Source.ASSUMED or nbytes is None:
         return None
     return float(price(np.array([float(nbytes)]))[0])
 

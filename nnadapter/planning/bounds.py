@@ -31,8 +31,8 @@ def beyond_bounds(model: Model, capability: Capability) -> str:
     for operand in model.operands:
         dimensions = operand.type.dimensions
         if is_symbolic(dimensions):
-            for why in _beyond(dimensions, bounds):
-                return f"{operand.name!r} is {list(size_hint(dimensions))}, {why}"
+            for reason in _beyond(dimensions, bounds):
+                return f"{operand.name!r} is {list(size_hint(dimensions))}, {reason}"
     return ""
 
 

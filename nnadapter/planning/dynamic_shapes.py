@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from nnadapter.candidates.atoms import TAKEN_TO_LAST
+from nnadapter.candidates.atoms import ASSUMED_PERMANENT
 from nnadapter.candidates.conversion_tracing import DynamicConversion, shape_derived_values_of
 from nnadapter.candidates.conversions import convert_dynamic, dynamic_ir_part
 from nnadapter.candidates.part import Part, SpecializablePart
@@ -48,19 +48,21 @@ def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
         return False
-    made = (specialized.graph.value(name) for node in specialized.graph.nodes for name in node.outputs if name)
+    results = (specialized.graph.value(name) for node in specialized.graph.nodes for name in node.outputs if name)
     folded = frozenset(nodes).difference(specialized.positions)
     return (
         frozenset(specialized.positions) <= frozenset(nodes)
-        and not any(0 in (value.shape or ()) for value in made)
+        and not any(0 in (value.shape or ()) for value in results)
         and all(_has_elements(specialized, index) for index in folded)
         and not wide_windows(specialized)
     )
 
 
 def _has_elements(specialized: Specialized, index: int) -> bool:
-    made = (specialized.graph.value(name).static_shape for name in specialized.model_nodes.nodes[index].outputs if name)
-    return all(shape is not None and 0 not in shape for shape in made)
+    shapes = (
+        specialized.graph.value(name).static_shape for name in specialized.model_nodes.nodes[index].outputs if name
+    )
+    return all(shape is not None and 0 not in shape for shape in shapes)
 
 
 def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
@@ -70,12 +72,15 @@ def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> 
     or to a new one at the end. Adapter IR segments receive sizes or compute them.
     """
     homes = _homes(plan)
-    if not any(_early(step, parts, homes) for step in plan.steps if step.device not in takes_ir):
+    if not any(_reads_later_value(step, parts, homes) for step in plan.steps if step.device not in takes_ir):
         return plan
-    held: dict[int, list[int]] = defaultdict(list)
+    atoms_by_place: dict[int, list[int]] = defaultdict(list)
     for atom, place in enumerate(_places(plan, parts, takes_ir, homes)):
-        held[place].append(atom)
-    segments = [Segment(plan.placement[held[place][0]], tuple(held[place])) for place in sorted(held)]
+        atoms_by_place[place].append(atom)
+    segments = [
+        Segment(plan.placement[atoms_by_place[place][0]], tuple(atoms_by_place[place]))
+        for place in sorted(atoms_by_place)
+    ]
     return make_plan(plan.graph, plan.devices, plan.verdicts, plan.placement, segments, exact=plan.exact)
 
 
@@ -86,7 +91,7 @@ def _homes(plan: Plan) -> dict[str, int]:
     }
 
 
-def _early(step: Step, parts: DynamicParts, homes: dict[str, int]) -> bool:
+def _reads_later_value(step: Step, parts: DynamicParts, homes: dict[str, int]) -> bool:
     return any(homes.get(name, -1) > step.segment for name in parts.reads(step))
 
 
@@ -116,20 +121,20 @@ def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str
 def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[str]) -> tuple[str, ...]:
     """Return the values that an atom reads, or needs the size of."""
     nodes, step = plan.graph.atoms[atom], plan.steps[place]
-    own = tuple(name for node in nodes for name in plan.graph.nodes[node].reads)
+    reads = tuple(name for node in nodes for name in plan.graph.nodes[node].reads)
     if step.device in takes_ir:
-        return own
-    made = tuple(name for node in nodes for name in plan.graph.nodes[node].outputs if name)
-    alone = Step(
+        return reads
+    results = tuple(name for node in nodes for name in plan.graph.nodes[node].outputs if name)
+    atom_step = Step(
         segment=place,
         device=step.device,
         nodes=tuple(sorted(nodes)),
         inputs=(),
         constants=(),
-        outputs=made,
+        outputs=results,
         released=(),
     )
-    return (*own, *parts.reads(alone))
+    return (*reads, *parts.reads(atom_step))
 
 
 _MOST_LOST = 4
@@ -145,13 +150,15 @@ def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
     changes or a node becomes unplaceable, or if rules, demands, limits or costs decide placement.
     """
     judgment, setting = partitioning.judgment, partitioning.setting
-    asked = [device for device in setting.devices if device.accelerates and not device.takes_ir]
-    if _is_decided(partitioning) or not all(map(_can_be_asked, asked)):
+    onnx_devices = [device for device in setting.devices if device.accelerates and not device.takes_ir]
+    if _is_decided(partitioning) or not all(map(_can_be_asked, onnx_devices)):
         return None
     model = partitioning.model
     parts = DynamicParts(model.parts.specialized, model.parts.index, model.prepared)
     verdicts = dict(judgment.support.verdicts)
-    verdicts |= {device.name: _verdicts(device, partitioning.plan, parts, verdicts[device.name]) for device in asked}
+    verdicts |= {
+        device.name: _verdicts(device, partitioning.plan, parts, verdicts[device.name]) for device in onnx_devices
+    }
     if verdicts == judgment.support.verdicts:
         return None
     at_all = completed(replace(judgment, support=replace(judgment.support, verdicts=verdicts)), setting)
@@ -160,9 +167,9 @@ def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
 
 def _is_decided(partitioning: Partitioning) -> bool:
     demands, constraints = partitioning.judgment.demands, partitioning.setting.constraints
-    told = demands.applied is not None or demands.bound is not None or demands.whole is not None
+    is_demanded = demands.applied is not None or demands.bound is not None or demands.complete_placement is not None
     return (
-        told
+        is_demanded
         or constraints.policy.weighs
         or constraints.rules.limits != Limits()
         or constraints.fallback_at("load") == "forbid"
@@ -174,38 +181,43 @@ def _can_be_asked(device: SessionDevice) -> bool:
     return device.capability.dynamic_shapes is DynamicShapes.ANY and not device.kernels.kernels
 
 
-def is_worth_it(partitioning: Partitioning, here: Partitioning) -> bool:
+def is_worth_it(partitioning: Partitioning, static_partitioning: Partitioning) -> bool:
     """Return whether a dynamic partitioning has not many more segments than the static one."""
-    return len(partitioning.plan.steps) <= len(here.plan.steps) + 2 * _MOST_CUTS
+    return len(partitioning.plan.steps) <= len(static_partitioning.plan.steps) + 2 * _MOST_CUTS
 
 
-def _verdicts(device: SessionDevice, plan: Plan, parts: DynamicParts, before: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Return a device's verdicts with dynamic dimensions, or `before` if it would lose too many nodes."""
+def _verdicts(
+    device: SessionDevice, plan: Plan, parts: DynamicParts, static_verdicts: Sequence[Verdict]
+) -> tuple[Verdict, ...]:
+    """Return a device's verdicts with dynamic dimensions, or the static ones if it would lose too many nodes."""
     graph = plan.graph
     outputs = tuple(dict.fromkeys(name for name in graph.outputs if name in graph.producer))
     every = tuple(range(len(graph.nodes)))
-    whole = Step(
+    graph_step = Step(
         segment=0, device=device.name, nodes=every, inputs=graph.inputs, constants=(), outputs=outputs, released=()
     )
-    model, nodes = with_weights(parts.part(whole), device.capability).model, parts.nodes(whole)
-    said = named_call(device.name, "supported")(ask_supported, device.context, model, len(nodes))
+    model, nodes = with_weights(parts.part(graph_step), device.capability).model, parts.nodes(graph_step)
+    node_verdicts = named_call(device.name, "supported")(ask_supported, device.context, model, len(nodes))
     by_outputs: Mapping[tuple[str, ...], Verdict] = {
-        node.outputs: verdict for node, verdict in zip(nodes, said, strict=True)
+        node.outputs: verdict for node, verdict in zip(nodes, node_verdicts, strict=True)
     }
-    after = tuple(
+    dynamic_verdicts = tuple(
         _at_open_sizes(verdict, all_of(by_outputs[graph.nodes[node].outputs] for node in atom))
-        for atom, verdict in zip(graph.atoms, before, strict=True)
+        for atom, verdict in zip(graph.atoms, static_verdicts, strict=True)
     )
-    lost = sum(bool(one) and not other for one, other in zip(before, after, strict=True))
-    return after if lost * _MOST_LOST <= sum(map(bool, before)) else tuple(before)
+    lost = sum(
+        bool(static_verdict) and not dynamic_verdict
+        for static_verdict, dynamic_verdict in zip(static_verdicts, dynamic_verdicts, strict=True)
+    )
+    return dynamic_verdicts if lost * _MOST_LOST <= sum(map(bool, static_verdicts)) else tuple(static_verdicts)
 
 
-def _at_open_sizes(here: Verdict, opened: Verdict) -> Verdict:
-    if isinstance(here, Unsupported) and here.reason is not Reason.UNSUPPORTED_ATTRIBUTE:
-        return here
+def _at_open_sizes(static_verdict: Verdict, dynamic_verdict: Verdict) -> Verdict:
+    if isinstance(static_verdict, Unsupported) and static_verdict.reason is not Reason.UNSUPPORTED_ATTRIBUTE:
+        return static_verdict
     return (
-        Unsupported(Reason.DYNAMIC_SHAPE, f"with dynamic shapes, {opened.detail}")
-        if isinstance(opened, Unsupported)
+        Unsupported(Reason.DYNAMIC_SHAPE, f"with dynamic shapes, {dynamic_verdict.detail}")
+        if isinstance(dynamic_verdict, Unsupported)
         else SUPPORTED
     )
 
@@ -231,8 +243,8 @@ class DynamicPartitioning:
     def is_looked_through(self) -> bool:
         """True if an ONNX device has a segment, because its engine requires non-empty tensors."""
         by_name = self.partitioning.setting.by_name
-        used = (by_name[step.device] for step in self.partitioning.plan.steps)
-        return any(device.accelerates and not device.takes_ir for device in used)
+        devices = (by_name[step.device] for step in self.partitioning.plan.steps)
+        return any(device.accelerates and not device.takes_ir for device in devices)
 
     def indices_hold(self, shapes: Shapes) -> bool:
         partitioning = self.partitioning
@@ -252,7 +264,7 @@ def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsup
         return _refused(f"output {parts.sized_outputs[0]!r} depends on input shapes alone")
     takes_ir = {device.name for device in setting.devices if device.takes_ir}
     plan = with_sizes_in_order(plan, parts, takes_ir)
-    plan = _giving_sized_outputs(plan, parts, setting.host.name)
+    plan = _with_sized_outputs(plan, parts, setting.host.name)
     plan = _export_shape_sources(plan, parts, takes_ir)
     conversion = convert_dynamic(model) if takes_ir else None
     if conversion is None and any(step.device in takes_ir for step in plan.steps):
@@ -263,7 +275,7 @@ def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsup
     segments = _open_segments(partitioning, plan, parts, conversion)
     if isinstance(segments, Unsupported):
         return segments
-    lost = _lost(plan, segments, conversion)
+    lost = _missing_size(plan, segments, conversion)
     if lost is not None:
         return lost
     open_model = replace(model, parts=parts)
@@ -306,10 +318,10 @@ def growing_inputs(prepared: Prepared) -> dict[str, int]:
         axis = along.pop() if len(along) == 1 and name not in graph.outputs else None
         if axis is not None and not isinstance(shape[axis], int):
             axes[name] = axis
-    alone = {
+    concatenated_inputs = {
         name for node in prepared.nodes if _is_concat(node) and axes.keys() >= set(node.inputs) for name in node.inputs
     }
-    return {name: axis for name, axis in axes.items() if name not in alone}
+    return {name: axis for name, axis in axes.items() if name not in concatenated_inputs}
 
 
 def unread_inputs(prepared: Prepared) -> frozenset[str]:
@@ -363,7 +375,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
     for device in partitioning.setting.devices:
         verdicts = partitioning.judgment.support.verdicts.get(device.name, ()) if device.accelerates else ()
         for atom, verdict in enumerate(verdicts):
-            if not isinstance(verdict, Unsupported) or verdict.reason in TAKEN_TO_LAST:
+            if not isinstance(verdict, Unsupported) or verdict.reason in ASSUMED_PERMANENT:
                 continue
             nodes = graph.atoms[atom]
             if verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and _refuses_open(device, nodes, conversion):
@@ -376,16 +388,18 @@ def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: Dynam
     """Return whether an adapter IR device also refuses the nodes with dynamic dimensions; keep its guards."""
     if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
-    whole = conversion.conversion
-    if not all(whole.verdicts[node] for node in nodes):
+    ir_conversion = conversion.conversion
+    if not all(ir_conversion.verdicts[node] for node in nodes):
         return True
-    operations = sorted(operation for node in nodes for operation in whole.operations[node])
-    read = dict.fromkeys(name for operation in operations for name in whole.model.operations[operation].inputs)
-    made = [name for operation in operations for name in whole.model.operations[operation].outputs]
-    part = whole.part(operations, [name for name in read if name not in made and not _is_known(whole, name)], made)
-    asked = named_call(device.name, "supported")
+    operations = sorted(operation for node in nodes for operation in ir_conversion.operations[node])
+    read = dict.fromkeys(name for operation in operations for name in ir_conversion.model.operations[operation].inputs)
+    results = [name for operation in operations for name in ir_conversion.model.operations[operation].outputs]
+    part = ir_conversion.part(
+        operations, [name for name in read if name not in results and not _is_known(ir_conversion, name)], results
+    )
+    call_driver = named_call(device.name, "supported")
     return not beyond_bounds(part, device.capability) and not all(
-        asked(ask_supported, device.context, part, len(operations))
+        call_driver(ask_supported, device.context, part, len(operations))
     )
 
 
@@ -427,12 +441,15 @@ def _open_segments(
 def _by_sizes(
     plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion
 ) -> tuple[GuardedShapes, dict[int, SpecializablePart]]:
-    known = _known_values(conversion)
-    given = _shape_derived_values(plan, [segment for segment in segments if not segment.why_fixed], known)
-    sizes = GuardedShapes(conversion.shapes, conversion.trace, shape_derived_values_of(conversion, given))
+    shape_derived_names = _known_values(conversion)
+    names_read = _shape_derived_values(
+        plan, [segment for segment in segments if not segment.why_fixed], shape_derived_names
+    )
+    sizes = GuardedShapes(conversion.shapes, conversion.trace, shape_derived_values_of(conversion, names_read))
     fillable = {
         step.segment: SpecializablePart(
-            segment.part, shape_derived_values_of(conversion, _shape_derived_values(plan, [segment], known))
+            segment.part,
+            shape_derived_values_of(conversion, _shape_derived_values(plan, [segment], shape_derived_names)),
         )
         for step, segment in zip(plan.steps, segments, strict=True)
         if segment.why_fixed
@@ -445,20 +462,22 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
 
     Guards set during a refusal, such as by an error message, are rolled back.
     """
-    bare = dynamic_ir_part(conversion, step, with_tables=False)
+    reading_tables = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:
-        return _OpenSegment(bare, None, f"{device.name} compiles for static shapes only")
-    whole = dynamic_ir_part(conversion, step)
-    why, decided, trace = "", dict[int, Any](), conversion.trace
-    for part in (whole, bare) if whole.inputs != bare.inputs else (whole,):
-        known = len(trace.answers)
+        return _OpenSegment(reading_tables, None, f"{device.name} compiles for static shapes only")
+    computing_tables = dynamic_ir_part(conversion, step)
+    reason, decided, trace = "", dict[int, Any](), conversion.trace
+    for part in (
+        (computing_tables, reading_tables) if computing_tables.inputs != reading_tables.inputs else (computing_tables,)
+    ):
+        guard_count = len(trace.answers)
         piece = _admitted(device, step, part)
         if not isinstance(piece, Unsupported):
             return _OpenSegment(part, piece)
-        why = why or piece.detail
-        decided |= trace.rollback_guards(known)
+        reason = reason or piece.detail
+        decided |= trace.rollback_guards(guard_count)
     trace.restore_guards(decided)  # the device may take the segment at other sizes
-    return _OpenSegment(bare, None, why)
+    return _OpenSegment(reading_tables, None, reason)
 
 
 def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment | Unsupported | None:
@@ -469,8 +488,8 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
         if beyond:
             detail = f"{device.name} does not take segment {step.segment} at these sizes: {beyond}"
             return _refused_here(detail)
-        asked = named_call(device.name, "supported", step.segment)
-        verdicts = asked(ask_supported, device.context, part.model, len(part.model.operations))
+        call_driver = named_call(device.name, "supported", step.segment)
+        verdicts = call_driver(ask_supported, device.context, part.model, len(part.model.operations))
         refused = next((verdict for verdict in verdicts if isinstance(verdict, Unsupported)), None)
         if refused is not None:
             return _refused(f"{device.name} does not take segment {step.segment} with dynamic shapes: {refused.detail}")
@@ -485,14 +504,16 @@ def _known_values(conversion: DynamicConversion) -> Set[str]:
     return conversion.sizes.keys() | conversion.tables.keys()
 
 
-def _shape_derived_values(plan: Plan, segments: Iterable[_OpenSegment], known: Set[str]) -> tuple[str, ...]:
+def _shape_derived_values(
+    plan: Plan, segments: Iterable[_OpenSegment], shape_derived_names: Set[str]
+) -> tuple[str, ...]:
     """Return the shape-derived values that segments read and no step produces."""
-    there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
-    read = dict.fromkeys(name for segment in segments for name in segment.part.inputs if name not in there)
-    return tuple(name for name in read if name in known)
+    available_names = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
+    read = dict.fromkeys(name for segment in segments for name in segment.part.inputs if name not in available_names)
+    return tuple(name for name in read if name in shape_derived_names)
 
 
-def _giving_sized_outputs(plan: Plan, parts: DynamicParts, host: str) -> Plan:
+def _with_sized_outputs(plan: Plan, parts: DynamicParts, host: str) -> Plan:
     """Return the plan with a host step for outputs that depend on input shapes alone."""
     if not parts.sized_outputs:
         return plan
@@ -518,15 +539,17 @@ def _made(plan: Plan, step: Step) -> Iterator[str]:
     return (name for node in step.nodes for name in plan.graph.nodes[node].outputs)
 
 
-def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion | None) -> Unsupported | None:
+def _missing_size(
+    plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion | None
+) -> Unsupported | None:
     """Return a refusal if a segment needs the size of a later segment's value."""
-    known = set() if conversion is None else _known_values(conversion)
-    there = {*plan.graph.inputs, *_shape_derived_values(plan, segments, known)}
+    shape_derived_names = set() if conversion is None else _known_values(conversion)
+    available_names = {*plan.graph.inputs, *_shape_derived_values(plan, segments, shape_derived_names)}
     for step, segment in zip(plan.steps, segments, strict=True):
         for name in segment.part.inputs:
-            if name not in there:
+            if name not in available_names:
                 return _refused(f"segment {step.segment} needs the size of {name!r}, which a later segment produces")
-        there.update(step.outputs)
+        available_names.update(step.outputs)
     return None
 
 
@@ -535,17 +558,22 @@ def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: Dynamic
 
     A fallback runs the ONNX part, which may read more than the adapter IR part.
     """
-    read = [dict.fromkeys((*own, *onnx_parts.reads(step))) for step, own in zip(plan.steps, inputs, strict=True)]
+    read = [
+        dict.fromkeys((*step_inputs, *onnx_parts.reads(step)))
+        for step, step_inputs in zip(plan.steps, inputs, strict=True)
+    ]
     last = {name: number for number, names in enumerate(read) for name in names}
-    kept = frozenset(plan.graph.outputs)
-    there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
+    output_names = frozenset(plan.graph.outputs)
+    available_names = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return tuple(
         replace(
             step,
-            inputs=own,
-            released=tuple(name for name in names if last[name] == number and name in there and name not in kept),
+            inputs=step_inputs,
+            released=tuple(
+                name for name in names if last[name] == number and name in available_names and name not in output_names
+            ),
         )
-        for number, (step, own, names) in enumerate(zip(plan.steps, inputs, read, strict=True))
+        for number, (step, step_inputs, names) in enumerate(zip(plan.steps, inputs, read, strict=True))
     )
 
 

@@ -81,9 +81,9 @@ def _reader(node: OnnxNode, name: str, inputs: Sequence[str], outputs: Sequence[
 
 def _found_of(view: GraphView, reader: Reader, enters: Callable[[str], bool]) -> Iterator[AnalysisEnd]:
     for use, name in uses_of(view, reader):
-        for found in trace_back(view, name, use.allowed, enters):
-            if use.is_memory or (found.maker is None and found.interval is None):
-                yield found
+        for end in trace_back(view, name, use.allowed, enters):
+            if use.is_memory or (end.maker is None and end.interval is None):
+                yield end
 
 
 def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str], kinds: Set[str]) -> Iterator[IndexCheck]:
@@ -92,15 +92,15 @@ def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str], ki
     for reader in readers:
         if reader.kind not in kinds:
             continue
-        for found in _found_of(view, reader, inputs.__contains__):
-            yield _check(view, reader, found, plan.graph)
+        for end in _found_of(view, reader, inputs.__contains__):
+            yield _check(view, reader, end, plan.graph)
     origins = {origin for position in step.nodes for origin in plan.graph.nodes[position].origins}
     for origin, node in model.prepared.functions:
         reader = _reader(node, node.name, node.inputs, node.outputs)
         if origin in origins and reader.kind in kinds:
-            for found in _found_of(view, reader, inputs.__contains__):
-                if found.maker is None and found.interval is None:
-                    yield _check(view, reader, found, plan.graph)
+            for end in _found_of(view, reader, inputs.__contains__):
+                if end.maker is None and end.interval is None:
+                    yield _check(view, reader, end, plan.graph)
 
 
 def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Iterator[Reader]]:
@@ -122,21 +122,21 @@ def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Ite
     )
     placed = map(view.reader, step.nodes)
     names = {graph.nodes[position].name for position in step.nodes}
-    others = (
+    folded_readers = (
         reader
         for node in parts.nodes(step)
         if node.name not in names and node.outputs
         for reader in [view.node(next(filter(None, node.outputs)))]
         if reader is not None
     )
-    return view, iter([*placed, *others])
+    return view, iter([*placed, *folded_readers])
 
 
-def _with_ranks(graph: Graph, *known: Mapping[str, Any]) -> Graph:
-    return graph.revalued({**{name: value for table in known for name, value in table.items()}, **graph.values})
+def _with_ranks(graph: Graph, *fact_tables: Mapping[str, Any]) -> Graph:
+    return graph.revalued({**{name: value for table in fact_tables for name, value in table.items()}, **graph.values})
 
 
-def _check(view: GraphView, reader: Reader, found: AnalysisEnd, graph: Graph) -> IndexCheck:
+def _check(view: GraphView, reader: Reader, end: AnalysisEnd, graph: Graph) -> IndexCheck:
     bounds = tuple(
         (
             None
@@ -145,10 +145,10 @@ def _check(view: GraphView, reader: Reader, found: AnalysisEnd, graph: Graph) ->
             None if allowed_range.high is None else _plus(allowed_range.size, allowed_range.high - 1),
             allowed_range.exception,
         )
-        for allowed_range in found.allowed
+        for allowed_range in end.allowed
     )
-    interval = None if found.interval is None else (found.interval.low, found.interval.high)
-    return IndexCheck(found.value, bounds, _words(reader), _source(view, found, graph), interval)
+    interval = None if end.interval is None else (end.interval.low, end.interval.high)
+    return IndexCheck(end.value, bounds, _words(reader), _source(view, end, graph), interval)
 
 
 def _low(size: Bound, low: int, *, counts_back: bool) -> Bound:
@@ -165,14 +165,14 @@ def _plus(size: Bound, number: int) -> Bound:
     return size.plus(number) if isinstance(size, Size) else size + number
 
 
-def _source(view: GraphView, found: AnalysisEnd, graph: Graph) -> str:
+def _source(view: GraphView, end: AnalysisEnd, graph: Graph) -> str:
     """Return the model input that a value equals, with the same allowed range."""
-    if found.value in graph.inputs:
-        return found.value
-    ends = list(trace_back(view, found.value, found.allowed, graph.inputs.__contains__))
-    if len(ends) != 1 or ends[0].value not in graph.inputs or ends[0].allowed != found.allowed:
+    if end.value in graph.inputs:
+        return end.value
+    ends = list(trace_back(view, end.value, end.allowed, graph.inputs.__contains__))
+    if len(ends) != 1 or ends[0].value not in graph.inputs or ends[0].allowed != end.allowed:
         return ""
-    return ends[0].value if view.dtype(ends[0].value) == view.dtype(found.value) else ""
+    return ends[0].value if view.dtype(ends[0].value) == view.dtype(end.value) else ""
 
 
 def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[int, Unsupported]:
@@ -181,8 +181,8 @@ def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[i
     From another device, indices enter the segment and are checked.
     """
     graph, refused = plan.graph, dict[int, Unsupported]()
-    for found, words in _unproven(model, plan, step, step.inputs):
-        position = graph.producer.get(found.value)
+    for end, words in _unproven(model, plan, step, step.inputs):
+        position = graph.producer.get(end.value)
         if position in step.nodes:
             detail = f"it computes indices of {words}, whose range is not proven, and the device does not check them"
             refused.setdefault(position, Unsupported(Reason.NOT_CONSTANT, detail))
@@ -198,11 +198,11 @@ def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequenc
     view, readers = _view_of(model, plan, step)
     inputs = {*reads, *step.inputs, *plan.graph.inputs}
     checks = [
-        _check(view, reader, found, plan.graph)
+        _check(view, reader, end, plan.graph)
         for reader in readers
         for use, name in uses_of(view, reader)
         if use.is_memory
-        for found in trace_back(view, name, use.allowed, inputs.__contains__)
+        for end in trace_back(view, name, use.allowed, inputs.__contains__)
     ]
     unknown = [check for check in checks if not outputs.issuperset(check.sizes)]
     for check in unknown:
@@ -229,9 +229,9 @@ def _unproven(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) 
     view, readers = _view_of(model, plan, step)
     inputs = {*reads, *step.inputs, *plan.graph.inputs}
     for reader in readers:
-        for found in _found_of(view, reader, inputs.__contains__):
-            if found.maker is not None and found.interval is None and found.value not in inputs:
-                yield found, _words(reader)
+        for end in _found_of(view, reader, inputs.__contains__):
+            if end.maker is not None and end.interval is None and end.value not in inputs:
+                yield end, _words(reader)
 
 
 def _words(reader: Reader) -> str:
@@ -245,17 +245,17 @@ def checks_by_segment(
 
     `devices` do not check indices. On the host, only indices that ONNX Runtime ignores are checked.
     """
-    found = dict[int, tuple[IndexCheck, ...]]()
+    checks_by_step = dict[int, tuple[IndexCheck, ...]]()
     outputs = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     for step in plan.steps:
         kinds = USES.keys() if step.device in devices else UNCHECKED_BY_HOST
         checks = _checks(model, plan, step, reads[step.segment], kinds)
-        there = {*plan.graph.inputs, *reads[step.segment]}
-        known = [
+        available_names = {*plan.graph.inputs, *reads[step.segment]}
+        enforceable_checks = [
             check
             for check in checks
-            if (check.interval is not None or check.value in there) and outputs.issuperset(check.sizes)
+            if (check.interval is not None or check.value in available_names) and outputs.issuperset(check.sizes)
         ]
-        different = {(check.value, check.bounds, check.interval): check for check in reversed(known)}
-        found[step.segment] = tuple(reversed(different.values()))
-    return {segment: checks for segment, checks in found.items() if checks}
+        different = {(check.value, check.bounds, check.interval): check for check in reversed(enforceable_checks)}
+        checks_by_step[step.segment] = tuple(reversed(different.values()))
+    return {segment: checks for segment, checks in checks_by_step.items() if checks}

@@ -55,9 +55,9 @@ def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
     """
     conversion = model.conversion
     is_ir = device.capability.form is ModelForm.IR
-    of_nodes = _ask_of_operations(device, model) if is_ir else _ask_of_nodes(device, model)
+    of_nodes = _operation_verdicts(device, model) if is_ir else _node_verdicts(device, model)
     if device.capability.role is DeviceRole.LAST_RESORT:
-        of_nodes = list(map(_of_valid, of_nodes, conversion.verdicts))
+        of_nodes = list(map(_refuse_invalid, of_nodes, conversion.verdicts))
     return tuple(
         of_nodes[atom[0]] if len(atom) == 1 else all_of(of_nodes[node] for node in atom) for atom in model.graph.atoms
     )
@@ -67,11 +67,11 @@ def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupport
     """Return all refusals of each node: the converter's, otherwise the device's for each operation."""
     conversion = model.conversion
     if device.capability.form is ModelForm.ONNX:
-        verdicts_by_node = [[verdict] for verdict in _ask_of_nodes(device, model)]
+        verdicts_by_node = [[verdict] for verdict in _node_verdicts(device, model)]
     else:
-        asked = _ask(device, conversion.model, len(conversion.model.operations))
+        operation_verdicts = _ask(device, conversion.model, len(conversion.model.operations))
         verdicts_by_node = [
-            [first, *(asked[operation] for operation in operations)]
+            [first, *(operation_verdicts[operation] for operation in operations)]
             for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
         ]
     return tuple(
@@ -80,27 +80,30 @@ def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupport
     )
 
 
-def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
+def _operation_verdicts(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
     conversion = model.conversion
-    asked = _ask(device, conversion.model, len(conversion.model.operations))
+    operation_verdicts = _ask(device, conversion.model, len(conversion.model.operations))
     if CUSTOM in conversion.model.operation_types and not device.kernels.kernels:
-        asked = [_of_domains(device, *pair) for pair in zip(asked, conversion.model.operations, strict=True)]
-    if all(asked) and all(conversion.verdicts):
+        operation_verdicts = [
+            _refuse_undeclared_domain(device, *pair)
+            for pair in zip(operation_verdicts, conversion.model.operations, strict=True)
+        ]
+    if all(operation_verdicts) and all(conversion.verdicts):
         return [SUPPORTED] * len(conversion.verdicts)
     return [
-        first if isinstance(first, Unsupported) else all_of(asked[operation] for operation in operations)
+        first if isinstance(first, Unsupported) else all_of(operation_verdicts[operation] for operation in operations)
         for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
     ]
 
 
-def _of_domains(device: SessionDevice, verdict: Verdict, operation: Operation) -> Verdict:
+def _refuse_undeclared_domain(device: SessionDevice, verdict: Verdict, operation: Operation) -> Verdict:
     domain = operation.attributes["domain"] if operation.type == CUSTOM else ""
     if operation.type != CUSTOM or domain in device.capability.domains:
         return verdict
     return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"{device.display_name} does not declare the domain {domain!r}")
 
 
-def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
+def _node_verdicts(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
     # Hosts judge operators by name, so they need no copy of the weights.
     graph, kernels = model.graph, device.kernels
     nodes = range(len(graph.nodes))
@@ -111,11 +114,11 @@ def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict
     verdicts = _ask(device, offered, len(nodes))
     if not kernels.kernels:
         return verdicts
-    whys = [
+    kernel_refusals = [
         None if verdict else why_no_call(kernels, node, graph, model.conversion)
         for node, verdict in enumerate(verdicts)
     ]
-    return [verdict if why is None else why for verdict, why in zip(verdicts, whys, strict=True)]
+    return [verdict if refusal is None else refusal for verdict, refusal in zip(verdicts, kernel_refusals, strict=True)]
 
 
 def _ask(device: SessionDevice, model: SegmentModel, expected: int) -> Sequence[Verdict]:
@@ -123,7 +126,7 @@ def _ask(device: SessionDevice, model: SegmentModel, expected: int) -> Sequence[
     return verdicts
 
 
-def _of_valid(verdict: Verdict, converted: Verdict) -> Verdict:
+def _refuse_invalid(verdict: Verdict, converted: Verdict) -> Verdict:
     invalid = isinstance(converted, Unsupported) and converted.reason is Reason.INVALID_NODE
     return converted if invalid else verdict
 
@@ -184,8 +187,8 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
 
 def placed_as(judgment: Judgment, labels: Sequence[str] | None) -> Judgment:
     """Return the judgment with `labels` demanded while devices take the atoms; None restores the policy."""
-    whole = None if labels is None else dict(enumerate(labels))
-    return replace(judgment, demands=replace(judgment.demands, whole=whole))
+    placement = None if labels is None else dict(enumerate(labels))
+    return replace(judgment, demands=replace(judgment.demands, complete_placement=placement))
 
 
 def banning(judgment: Judgment, setting: Setting, bans: Mapping[Atoms, Unsupported]) -> Judgment:
@@ -202,8 +205,10 @@ def banning(judgment: Judgment, setting: Setting, bans: Mapping[Atoms, Unsupport
             verdicts[device][atom] = refusal
             on_host[atom] = refusal if device == setting.host.name else on_host[atom]
             _refuse_broken_pin(judgment, device, atom, refusal)
-    left = Support({name: tuple(device_verdicts) for name, device_verdicts in verdicts.items()}, tuple(on_host))
-    return completed(replace(judgment, support=left), setting)
+    remaining_support = Support(
+        {name: tuple(device_verdicts) for name, device_verdicts in verdicts.items()}, tuple(on_host)
+    )
+    return completed(replace(judgment, support=remaining_support), setting)
 
 
 def _refuse_broken_pin(judgment: Judgment, device: str, atom: int, refusal: Unsupported) -> None:
@@ -224,26 +229,27 @@ def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
     )
     node = graph.nodes[graph.atoms[atom][0]]
     description = f"node {node.name!r} ({node.op_type})"
-    refused = [why for why in atom_verdicts if isinstance(why, Unsupported)]
-    invalid = next((why for why in refused if why.reason is Reason.INVALID_NODE), None)
+    refused = [refusal for refusal in atom_verdicts if isinstance(refusal, Unsupported)]
+    invalid = next((refusal for refusal in refused if refusal.reason is Reason.INVALID_NODE), None)
     if invalid is not None:
         return f"{description} is not valid ONNX, so no device takes it: {invalid.detail}; export the model again"
     op, host = (node.domain, node.op_type), setting.host
     brought = provider_text([op], devices_of_distribution, setting.accelerators) if node.domain else ""
-    others = "".join(
+    other_refusals = "".join(
         f"; {name!r}: {verdicts[name][atom]}"
         for name in verdicts
         if _may_take(setting.by_name[name], op) or (brought and name in setting.accelerators)
     )
     package = f"install the package that brings {node.domain}::{node.op_type}, " if node.domain else ""
-    if brought and brought in others:  # `others` already explains why its converter is not used
+    if brought and brought in other_refusals:  # they already explain why its converter is not used
         return (
-            f"{description} is taken by no device, not even by {host.display_name}: {verdicts[host.name][atom]}{others}"
+            f"{description} is taken by no device, not even by {host.display_name}: "
+            f"{verdicts[host.name][atom]}{other_refusals}"
         )
     advice = brought or f"{package}give session options with the library that has the operator, or export without it"
     return (
-        f"{description} is taken by no device, not even by {host.display_name}: {verdicts[host.name][atom]}{others}; "
-        f"{advice}"
+        f"{description} is taken by no device, not even by {host.display_name}: "
+        f"{verdicts[host.name][atom]}{other_refusals}; {advice}"
     )
 
 
@@ -279,17 +285,19 @@ def model_of(model: ShapedModel, device: SessionDevice, atoms: Sequence[int]) ->
 def step_of(graph: Graph, device: str, atoms: Sequence[int]) -> Step:
     """Return a step of these atoms alone."""
     nodes = tuple(sorted(node for atom in atoms for node in graph.atoms[atom]))
-    own, kept = frozenset(nodes), frozenset(graph.outputs)
-    made = [name for node in nodes for name in graph.nodes[node].outputs if name]
-    inside = frozenset(made)
+    node_set, output_names = frozenset(nodes), frozenset(graph.outputs)
+    results = [name for node in nodes for name in graph.nodes[node].outputs if name]
+    inside = frozenset(results)
     read = dict.fromkeys(name for node in nodes for name in graph.nodes[node].reads if name not in inside)
-    outside = [name for name in made if name in kept or not own.issuperset(graph.consumers.get(name, ()))]
+    outside = [
+        name for name in results if name in output_names or not node_set.issuperset(graph.consumers.get(name, ()))
+    ]
     return Step(
         segment=0,
         device=device,
         nodes=nodes,
         inputs=tuple(name for name in read if name not in graph.constants),
         constants=tuple(name for name in read if name in graph.constants),
-        outputs=tuple(outside or made),
+        outputs=tuple(outside or results),
         released=(),
     )

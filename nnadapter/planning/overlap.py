@@ -120,16 +120,16 @@ def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], han
         return Overlap()
 
     device_of = {step.segment: step.device for step in plan.steps}
-    done: dict[str, int] = {}
+    finished_segments: dict[str, int] = {}
     waits: list[HostWait] = []
     for step in plan.steps:
         for device, last in _last_by_device(sorted(needs[step.segment] & begun), device_of).items():
-            behind = step.segment in begun and step.device == device
-            if not behind and last > done.get(device, -1):
-                done[device] = last
+            is_ordered = step.segment in begun and step.device == device
+            if not is_ordered and last > finished_segments.get(device, -1):
+                finished_segments[device] = last
                 waits.append(HostWait(device=device, segment=last, waiting_segment=step.segment))
     for device, last in _last_by_device(sorted(begun), device_of).items():
-        if last > done.get(device, -1):
+        if last > finished_segments.get(device, -1):
             waits.append(HostWait(device=device, segment=last, waiting_segment=None))
     awaited: dict[int, tuple[int, ...]] = {}
     for wait in waits:

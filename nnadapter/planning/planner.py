@@ -17,7 +17,7 @@ from nnadapter.candidates.atoms import (
     accepted_splits,
     atoms_to_split,
     bodies_to_try,
-    refused_for_good,
+    permanently_refused_nodes,
     trial_of,
     unplaceable_nodes,
 )
@@ -69,17 +69,17 @@ def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
                 continue
             if not all(name in specialized.constants for name in node.inputs if name):
                 continue
-            own = graph.atom_of[index]
+            node_atom = graph.atom_of[index]
             for reader in graph.consumers.get(node.outputs[0], ()):
                 atom = graph.atom_of[reader]
                 taker = next((verdicts for verdicts in device_answers if verdicts[atom]), None)
-                if taker is not None and not taker[own]:
+                if taker is not None and not taker[node_atom]:
                     yield specialized.positions[index]
 
     return frozenset(takers())
 
 
-Refused = dict[str, Unsupported]
+HostRefusals = dict[str, Unsupported]
 """Nodes that the host accepted and then failed to load, for all shapes."""
 
 
@@ -89,7 +89,7 @@ class Variant:
 
     prepared: Prepared
     setting: Setting
-    refused_by_host: Refused
+    refused_by_host: HostRefusals
     refused_at_all_shapes: Bodies = field(default_factory=dict)
     """Nodes that were expanded for the last shapes, and that every device refuses at all shapes."""
     index: OnnxIndex = field(init=False)
@@ -137,12 +137,12 @@ class Variant:
         self.conversions.call_kernels(frozenset())  # the calls depend on the verdicts at these shapes
         judgment = self._offered(shapes)
         model, verdicts = judgment.model, judgment.support.verdicts
-        asked = [
+        candidates = [
             DeviceCandidate(device.kernels, verdicts[device.name])
             for device in self.setting.devices
             if device.name in verdicts and device.accelerates
         ]
-        call_names = called_nodes(model.graph, model.specialized.nodes, self._calls, asked)
+        call_names = called_nodes(model.graph, model.specialized.nodes, self._calls, candidates)
         if not call_names:
             return judgment
         self.conversions.call_kernels(call_names)
@@ -155,34 +155,34 @@ class Variant:
         offered = [offer for offer in refused if offer.nodes not in self._whole]
         if not offered:
             return judgment
-        before = self.conversions.apart
-        self.conversions.keep_apart(before.union(*(offer.inside for offer in offered)))
+        previous_values = self.conversions.visible_values
+        self.conversions.keep_visible(previous_values.union(*(offer.inside for offer in offered)))
         judgment = self._judge(shapes)
         parted = accepted_splits(offered, judgment.model.graph, answers(judgment, self.setting))
         if len(parted) == len(offered):
             return judgment
         self._whole.update(offer.nodes for offer in offered if offer not in parted)
-        self.conversions.keep_apart(before.union(*(offer.inside for offer in parted)))
+        self.conversions.keep_visible(previous_values.union(*(offer.inside for offer in parted)))
         return self._judge(shapes)
 
     def _judge(self, shapes: Shapes) -> Judgment:
         with self.setting.trace.span(SESSION, PLAN, "specialize and convert"):
             specialized, conversion = self.conversions.of(shapes)
         parts = OnnxParts(specialized, self.index)
-        model = ShapedModel(self.prepared, shapes, specialized, conversion, parts, self.conversions.apart)
-        asked = [device for device in self.setting.devices if not device.is_spare]
-        verdicts = {device.name: self._ask(device, model) for device in asked}
+        model = ShapedModel(self.prepared, shapes, specialized, conversion, parts, self.conversions.visible_values)
+        devices = [device for device in self.setting.devices if not device.is_spare]
+        verdicts = {device.name: self._ask(device, model) for device in devices}
         support = Support(verdicts, verdicts[self.setting.host.name])
         return completed(Judgment(model, support, Demands()), self.setting)
 
     def _ask(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
         if not device.is_host:
             return self._asked(device, model)
-        known, verdicts = self._by_host
-        asked = model.specialized.positions, model.graph.atoms
-        if known != asked:
+        cached_key, verdicts = self._by_host
+        key = model.specialized.positions, model.graph.atoms
+        if cached_key != key:
             verdicts = self._asked(device, model)
-            self._by_host = asked, verdicts
+            self._by_host = key, verdicts
         return self._without_refused(verdicts, model) if self.refused_by_host else verdicts
 
     def _asked(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
@@ -192,11 +192,11 @@ class Variant:
         return verdicts
 
     def _without_refused(self, verdicts: Verdicts, model: ShapedModel) -> Verdicts:
-        own, positions = model.specialized.model_nodes, model.specialized.positions
-        names = [own.nodes[position].name for position in positions]
+        model_nodes, positions = model.specialized.model_nodes, model.specialized.positions
+        names = [model_nodes.nodes[position].name for position in positions]
         refused = [[self.refused_by_host.get(names[node]) for node in atom] for atom in model.graph.atoms]
         return tuple(
-            next((why for why in of_nodes if why is not None), verdict)
+            next((refusal for refusal in of_nodes if refusal is not None), verdict)
             for of_nodes, verdict in zip(refused, verdicts, strict=True)
         )
 
@@ -204,7 +204,7 @@ class Variant:
 _DEEPEST = 4
 _MOST_VARIANTS = 4
 
-TakenBack = Mapping[str, Mapping[str, Unsupported]]
+WithdrawnNodes = Mapping[str, Mapping[str, Unsupported]]
 ALL = ""
 """Stands for all nodes."""
 _Key = tuple[Variant, frozenset[str]]
@@ -235,8 +235,8 @@ class Planner:
 
     prepared: Prepared
     setting: Setting
-    refused_by_host: Refused = field(default_factory=dict)
-    withdrawn_nodes: TakenBack = field(default_factory=dict)
+    refused_by_host: HostRefusals = field(default_factory=dict)
+    withdrawn_nodes: WithdrawnNodes = field(default_factory=dict)
     """Withdrawn nodes and reasons by device; ALL covers every node."""
     _own: Variant = field(init=False)
     _variants: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("variants of a model", _MOST_VARIANTS))
@@ -258,12 +258,12 @@ class Planner:
         shown = {name: list(shape) for name, shape in shapes.items()}
         # The lock guards caches that shapes share.
         with self.setting.trace.span(SESSION, PLAN, "judge", shapes=shown), self._lock:
-            return self._left_over(barred(constrained(self._judged(shapes), self.setting), self.setting))
+            return self._without_withdrawn(barred(constrained(self._judged(shapes), self.setting), self.setting))
 
-    def settle(self, judgment: Judgment, known: dict[Atoms, AdmittedSegment] | None = None) -> Partitioning:
+    def settle(self, judgment: Judgment, known_segments: dict[Atoms, AdmittedSegment] | None = None) -> Partitioning:
         """Place and cut until every device admits its segments."""
         with self.setting.trace.span(SESSION, PLAN, "place and cut") as facts:
-            settled = settle(judgment, self.setting, self._drafts, known)
+            settled = settle(judgment, self.setting, self._drafts, known_segments)
             facts["segments"] = len(settled.plan.steps)
         return settled
 
@@ -272,34 +272,38 @@ class Planner:
 
         The host's refusals hold for all shapes.
         """
-        nodes = {step.nodes[position]: why for position, why in refused.items()}
+        nodes = {step.nodes[position]: reason for position, reason in refused.items()}
         specialized, graph = judgment.model.specialized, judgment.model.graph
         if step.device == self.setting.host.name:
-            own, positions = specialized.model_nodes, specialized.positions
-            self.refused_by_host.update((own.nodes[positions[node]].name, why) for node, why in nodes.items())
-        bans: dict[Atoms, Unsupported] = {(step.device, (graph.atom_of[node],)): why for node, why in nodes.items()}
+            model_nodes, positions = specialized.model_nodes, specialized.positions
+            self.refused_by_host.update(
+                (model_nodes.nodes[positions[node]].name, reason) for node, reason in nodes.items()
+            )
+        bans: dict[Atoms, Unsupported] = {
+            (step.device, (graph.atom_of[node],)): reason for node, reason in nodes.items()
+        }
         return banning(judgment, self.setting, bans)
 
-    def _left_over(self, judgment: Judgment) -> Judgment:
+    def _without_withdrawn(self, judgment: Judgment) -> Judgment:
         bans: dict[Atoms, Unsupported] = {}
         graph, verdicts = judgment.model.graph, judgment.support.verdicts
         for device, nodes in list(self.withdrawn_nodes.items()):
             for index, node in enumerate(graph.nodes):
-                why, atom = nodes.get(node.name, nodes.get(ALL)), graph.atom_of[index]
-                if why is not None and verdicts[device][atom]:
-                    bans[device, (atom,)] = why
+                reason, atom = nodes.get(node.name, nodes.get(ALL)), graph.atom_of[index]
+                if reason is not None and verdicts[device][atom]:
+                    bans[device, (atom,)] = reason
         return banning(judgment, self.setting, bans) if bans else judgment
 
     def _judged(self, shapes: Shapes) -> Judgment:
         variant, judged = self._own, None
         tried, lasting = set[str](), set[str]()
         for _ in range(_DEEPEST):
-            step = self._step_as_before(variant, shapes)
+            step = self._cached_step(variant, shapes)
             if step is None:
                 judged = judged or variant.judge(shapes)
-                known = tried | self._hopeless
-                said = answers(judged, self.setting) or _of_all(judged)
-                bodies = bodies_to_try(variant.prepared, judged.model.specialized, said, known)
+                tried_before = tried | self._hopeless
+                device_verdicts = answers(judged, self.setting) or _all_verdicts(judged)
+                bodies = bodies_to_try(variant.prepared, judged.model.specialized, device_verdicts, tried_before)
                 tried.update(bodies)
                 step = self._step(variant, judged, bodies, lasting) if bodies else None
             if step is None:
@@ -312,61 +316,69 @@ class Planner:
         names = {node.name for node in judged.model.graph.nodes}
         return replace(judged, unexpanded_at_these_shapes=frozenset(undecided & names))
 
-    def _step_as_before(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
+    def _cached_step(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
         """Return the next variant and its judgment if the last expansion still pays."""
         tried = self._tried(variant, variant.refused_at_all_shapes, shapes) if variant.refused_at_all_shapes else None
-        if tried is None or len(tried[2].worth) < len(variant.refused_at_all_shapes):
+        if tried is None or len(tried[2].worthwhile) < len(variant.refused_at_all_shapes):
             return None
         return tried[:2]
 
     def _step(
-        self, variant: Variant, before: Judgment, bodies: Bodies, lasting: set[str]
+        self, variant: Variant, parent_judgment: Judgment, bodies: Bodies, lasting: set[str]
     ) -> tuple[Variant, Judgment] | None:
         """Expand some of `bodies` if worth it; return the new variant and its judgment, if any.
 
         `lasting` receives nodes that are assumed to be refused at all shapes.
         """
         variant.refused_at_all_shapes = {}
-        homeless = unplaceable_nodes(before.model.graph, _of_all(before))
-        tried = self._tried(variant, bodies, before.model.shapes, homeless)
+        unplaceable = unplaceable_nodes(parent_judgment.model.graph, _all_verdicts(parent_judgment))
+        tried = self._tried(variant, bodies, parent_judgment.model.shapes, unplaceable)
         if tried is None:
             self._hopeless.update(bodies)
             return None
         next_variant, judged, trial = tried
         self._hopeless.update(trial.hopeless)
         lasting.update(trial.lasting)
-        if len(trial.worth) < len(bodies):
+        if len(trial.worthwhile) < len(bodies):
             if trial.hopeless:
                 self._variants.drop((variant, frozenset(bodies)))
-            smaller = self._expanded(variant, trial.worth) if trial.worth else None
+            smaller = self._expanded(variant, trial.worthwhile) if trial.worthwhile else None
             if smaller is None:
                 return None
-            next_variant, judged = smaller.variant, smaller.variant.judge(before.model.shapes)
-        sure = refused_for_good(before.model.graph, answers(before, self.setting))
-        variant.refused_at_all_shapes = {name: body for name, body in trial.worth.items() if name in sure}
+            next_variant, judged = smaller.variant, smaller.variant.judge(parent_judgment.model.shapes)
+        permanently_refused = permanently_refused_nodes(
+            parent_judgment.model.graph, answers(parent_judgment, self.setting)
+        )
+        variant.refused_at_all_shapes = {
+            name: body for name, body in trial.worthwhile.items() if name in permanently_refused
+        }
         return next_variant, judged
 
     def _tried(
-        self, variant: Variant, bodies: Bodies, shapes: Shapes, homeless: Collection[str] = ()
+        self, variant: Variant, bodies: Bodies, shapes: Shapes, unplaceable: Collection[str] = ()
     ) -> tuple[Variant, Judgment, Trial] | None:
-        made = self._expanded(variant, bodies)
-        if made is None:
+        expansion = self._expanded(variant, bodies)
+        if expansion is None:
             return None
-        judged = made.variant.judge(shapes)
+        judged = expansion.variant.judge(shapes)
         model = judged.model
-        wholes = [made.wholes[position] for position in model.specialized.positions]
-        said = answers(judged, self.setting)
-        return made.variant, judged, trial_of(bodies, wholes, model.graph, said, homeless, _of_all(judged))
+        wholes = [expansion.wholes[position] for position in model.specialized.positions]
+        device_verdicts = answers(judged, self.setting)
+        return (
+            expansion.variant,
+            judged,
+            trial_of(bodies, wholes, model.graph, device_verdicts, unplaceable, _all_verdicts(judged)),
+        )
 
     def _expanded(self, variant: Variant, bodies: Bodies) -> _Expanded | None:
         key = variant, frozenset(bodies)
         cached_expansion = self._variants.get(key)
-        made = expanded(variant.prepared, bodies) if cached_expansion is None else None
-        if made is None:
+        expansion = expanded(variant.prepared, bodies) if cached_expansion is None else None
+        if expansion is None:
             return cached_expansion
-        prepared, wholes = made
+        prepared, wholes = expansion
         return self._variants.put(key, _Expanded(Variant(prepared, self.setting, self.refused_by_host), wholes))
 
 
-def _of_all(judgment: Judgment) -> Answers:
+def _all_verdicts(judgment: Judgment) -> Answers:
     return list(judgment.support.verdicts.values())

@@ -90,11 +90,11 @@ def price_plan(plan: Plan, table: CostTable, graph: FusedGraph, cpu: CostTable) 
     """Return the price of a plan; no segment boundary may split an atom of `graph`."""
     prices = table.prices
     home = {plan.graph.atom_of[node]: step.segment for step in plan.steps for node in step.nodes}
-    held: list[list[int]] = [[] for _ in plan.steps]
+    atoms_by_step: list[list[int]] = [[] for _ in plan.steps]
     for atom, part in enumerate(graph.parts):
-        held[home[part[0]]].append(atom)
+        atoms_by_step[home[part[0]]].append(atom)
     labels = [plan.placement[part[0]] for part in graph.parts]
-    parts = [Segment(step.device, tuple(atoms)) for step, atoms in zip(plan.steps, held, strict=True)]
+    parts = [Segment(step.device, tuple(atoms)) for step, atoms in zip(plan.steps, atoms_by_step, strict=True)]
     segments = price_segments(graph.graph, prices, labels, parts)
     if len(segments) == 1:
         (only,) = segments
@@ -115,16 +115,16 @@ def holds_together(plan: Plan, graph: FusedGraph) -> bool:
 
 
 def _fusions(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs]) -> dict[str, Fusion]:
-    asked: dict[str, list[tuple[int, str]]] = {}
+    texts_by_device: dict[str, list[tuple[int, str]]] = {}
     for step, texts in zip(plan.steps, runs_as, strict=True):
         operations = sorted(part for node in step.nodes for part in conversion.operations[node])
         if len(texts) == len(operations):
             # Equal texts in different segments are different groups.
-            told = (text if text == NO_OPERATION else f"{step.segment} {text}" for text in texts)
-            asked.setdefault(step.device, []).extend(zip(operations, told, strict=True))
+            unique_texts = (text if text == NO_OPERATION else f"{step.segment} {text}" for text in texts)
+            texts_by_device.setdefault(step.device, []).extend(zip(operations, unique_texts, strict=True))
     return {
         device: fusion_of(plan.graph, conversion, [part for part, _ in pairs], [text for _, text in pairs])
-        for device, pairs in asked.items()
+        for device, pairs in texts_by_device.items()
     }
 
 
@@ -132,8 +132,8 @@ def _benefit(table: CostTable, cpu: CostTable, segment: SegmentPrice, part: Segm
     host = cpu.prices.host
     if segment.device == host or table.sources[segment.device] is Source.ASSUMED:
         return None
-    there = float(cpu.prices.run[cpu.devices.index(host), list(part.atoms)].sum())
-    return there - segment.total if np.isfinite(there) else None
+    host_seconds = float(cpu.prices.run[cpu.devices.index(host), list(part.atoms)].sum())
+    return host_seconds - segment.total if np.isfinite(host_seconds) else None
 
 
 def _on_cpu(graph: Graph, cpu: CostTable) -> float | None:
@@ -168,10 +168,10 @@ def beyond_doubt(
             doubt = in_doubt
     if best.placement == placed.placement:
         return placed, ""
-    rest = tuple(candidate for candidate in placed.candidates if candidate is not best)
+    other_candidates = tuple(candidate for candidate in placed.candidates if candidate is not best)
     where = "the CPU" if best is cpu else best.placement[0]
     return (
-        replace(placed, placement=best.placement, cost=best.cost, candidates=(best, *rest)),
+        replace(placed, placement=best.placement, cost=best.cost, candidates=(best, *other_candidates)),
         f"the cheapest placement found saves {_percent((best.cost - placed.cost) / best.cost)}, less than the "
         f"error of the costs ({_percent(doubt / best.cost)}), so everything runs on {where}; policy 'measured' finds "
         "the faster one",
@@ -184,19 +184,19 @@ def _pieces(candidate: Candidate) -> bool:
 
 def _doubt(candidate: Candidate, cpu: Candidate, prices: Prices, costs: Mapping[str, DeviceCosts]) -> float:
     host = prices.host
-    others = set(candidate.placement) - {host}
+    devices = set(candidate.placement) - {host}
     if not _pieces(candidate):
-        return max((FOUR_OF_SEVEN * _between(costs[host], costs[name]) * cpu.cost for name in others), default=0.0)
+        return max((FOUR_OF_SEVEN * _between(costs[host], costs[name]) * cpu.cost for name in devices), default=0.0)
     away = np.array([device != host for device in candidate.placement])
     delegated = candidate.cost - float(prices.run[prices.devices.index(host)][~away].sum())
-    return costs[host].off_by * cpu.cost + max(costs[name].off_by for name in others) * delegated
+    return costs[host].off_by * cpu.cost + max(costs[name].off_by for name in devices) * delegated
 
 
-def _between(one: DeviceCosts, other: DeviceCosts) -> float:
+def _between(first: DeviceCosts, second: DeviceCosts) -> float:
     """Return the relative error of the quotient of two devices' times."""
-    both = [(seen, other.networks[name]) for name, seen in one.networks.items() if name in other.networks]
+    both = [(measured, second.networks[name]) for name, measured in first.networks.items() if name in second.networks]
     if not both:
-        return hypot(one.off_by, other.off_by)
+        return hypot(first.off_by, second.off_by)
     return spread(log(mine.quotient / theirs.quotient) for mine, theirs in both if mine.predicted and theirs.predicted)
 
 

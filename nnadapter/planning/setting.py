@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from nnadapter.store.context import Ban, CachedContext, DeviceBans
 
 
-Kept = Mapping[int, str]
+DeviceByAtom = Mapping[int, str]
 """Atom -> device to keep while it takes the atom."""
-NOTHING_KEPT: Kept = MappingProxyType({})
+NO_DEVICES: DeviceByAtom = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +84,15 @@ class Demands:
 
     applied: AppliedRules | None = None
     bound: MatchedPlan | None = None
-    whole: Kept | None = None
+    complete_placement: DeviceByAtom | None = None
     """Complete placement that overrides the policy."""
 
     @property
-    def kept(self) -> Kept:
+    def device_by_atom(self) -> DeviceByAtom:
         """Demanded devices, which hold while they take the atom."""
-        if self.whole is not None:
-            return self.whole
-        return NOTHING_KEPT if self.bound is None else self.bound.placement
+        if self.complete_placement is not None:
+            return self.complete_placement
+        return NO_DEVICES if self.bound is None else self.bound.placement
 
 
 class SessionBans:
@@ -122,7 +122,7 @@ class SessionBans:
         self,
         model: SegmentModel,
         nodes: Sequence[str],
-        why: str,
+        reason: str,
         stage: str,
         *,
         is_size: bool = False,
@@ -131,7 +131,7 @@ class SessionBans:
         with self._lock:
             if self._bans is None:
                 self._bans = self._made()
-        return self._bans.add(model, nodes, why, stage, is_size=is_size, reproducer=reproducer)
+        return self._bans.add(model, nodes, reason, stage, is_size=is_size, reproducer=reproducer)
 
     def _made(self) -> DeviceBans:
         from nnadapter.store.context import DeviceBans
@@ -352,11 +352,11 @@ def _check_costs(setting: Setting) -> None:
     unknown = {name: cost for name, cost in costs.items() if cost.source not in trusted}
     if not unknown:
         return
-    what = ", ".join(f"{name!r} ({cost.source.value})" for name, cost in unknown.items())
-    why = "".join(f"; {note}" for cost in unknown.values() for note in cost.missing_cost_notes)
+    uncalibrated = ", ".join(f"{name!r} ({cost.source.value})" for name, cost in unknown.items())
+    explanations = "".join(f"; {note}" for cost in unknown.values() for note in cost.missing_cost_notes)
     commands = " and ".join(f"`nnadapter calibrate {name}`" for name in unknown)
-    needs = f"policy {setting.constraints.policy.name!r} needs calibrated costs, and has none of {what}"
-    raise InvalidOptionError(f"{needs}; run {commands}, or choose policy 'measured'{why}")
+    needs = f"policy {setting.constraints.policy.name!r} needs calibrated costs, and has none of {uncalibrated}"
+    raise InvalidOptionError(f"{needs}; run {commands}, or choose policy 'measured'{explanations}")
 
 
 def left_to_last_resort(

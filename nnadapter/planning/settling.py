@@ -18,7 +18,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model
 from nnadapter.planning.indices import refusals_of_indices
 from nnadapter.planning.judgment import Atoms, Judgment, banning, placed_as, unplaceable_message
-from nnadapter.planning.setting import Kept, SessionDevice, Setting
+from nnadapter.planning.setting import DeviceByAtom, SessionDevice, Setting
 from nnadapter.process.resources import paused_collection
 from nnadapter.rules import Limits, RuleEffect, SegmentCandidate, SegmentsDroppedByLimits, segments_to_drop
 from nnadapter.traces.trace import PLAN
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def with_single_segments(placed: CheapestPlacement, table: CostTable) -> CheapestPlacement:
     """Return `placed`, or a cheaper candidate, with sole launches in the costs of single segments."""
     candidates = sorted(
-        (_put_right(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
+        (_with_sole_launch(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
     )
     if not candidates:
         return placed
@@ -50,7 +50,7 @@ def with_single_segments(placed: CheapestPlacement, table: CostTable) -> Cheapes
     )
 
 
-def _put_right(candidate: Candidate, table: CostTable) -> Candidate:
+def _with_sole_launch(candidate: Candidate, table: CostTable) -> Candidate:
     devices = set(candidate.placement)
     if len(devices) != 1:
         return candidate
@@ -95,78 +95,80 @@ def place(judgment: Judgment, setting: Setting) -> Placement:
     if not support.is_complete:
         raise InvalidModelError(unplaceable_message(judgment, setting))
     verdicts = support.verdicts
-    kept = {atom: name for atom, name in judgment.demands.kept.items() if verdicts.get(name, {atom: None})[atom]}
-    return PLACERS[setting.constraints.policy.name](judgment, setting, kept)
+    kept_devices = {
+        atom: name for atom, name in judgment.demands.device_by_atom.items() if verdicts.get(name, {atom: None})[atom]
+    }
+    return PLACERS[setting.constraints.policy.name](judgment, setting, kept_devices)
 
 
-def _by_order(judgment: Judgment, _: Setting, kept: Kept) -> Placement:
+def _by_order(judgment: Judgment, _: Setting, kept_devices: DeviceByAtom) -> Placement:
     support = judgment.support
     labels = list(place_by_priority(judgment.model.graph, support.devices, support.verdicts))
-    for atom, name in kept.items():
+    for atom, name in kept_devices.items():
         labels[atom] = name
     return Placement(tuple(labels))
 
 
-def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
+def _by_costs(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
     """Return the cheapest placement found; repeated blocks get equal placements if that costs no more."""
     from nnadapter.costs.cost_model import cost_table  # only for policies that use costs
 
     model, verdicts = judgment.model, judgment.support.verdicts
     graph, conversion = model.graph, model.conversion
     fusions = fusions_of(judgment, setting)
-    whole = _merged(graph, fusions, kept)
-    table = cost_table(whole, conversion, whole.verdicts(verdicts), setting.costs, fusions)
+    fused_graph = _merged(graph, fusions, kept_devices)
+    table = cost_table(fused_graph, conversion, fused_graph.verdicts(verdicts), setting.costs, fusions)
     prices = table.prices
-    number_of = {atom: number for number, part in enumerate(whole.parts) for atom in part}
-    for atom, name in kept.items():
-        others = [row for row, other in enumerate(prices.devices) if other != name]
+    number_of = {atom: number for number, part in enumerate(fused_graph.parts) for atom in part}
+    for atom, name in kept_devices.items():
+        other_rows = [row for row, other in enumerate(prices.devices) if other != name]
         if np.isfinite(prices.run[prices.devices.index(name), number_of[atom]]):
-            prices.run[others, number_of[atom]] = np.inf
+            prices.run[other_rows, number_of[atom]] = np.inf
     if setting.constraints.fallback_at("load") == "forbid":
-        _leave_only_named(prices, setting)
+        _forbid_unnamed(prices, setting)
     from partition.by_cost.latency import place_by_latency  # only for policies that use costs
 
-    placed = place_by_latency(whole.graph, prices, blocks=_repeats(whole.graph, model.hashes))
+    placed = place_by_latency(fused_graph.graph, prices, blocks=_repeats(fused_graph.graph, model.hashes))
     placed = with_single_segments(placed, table)
-    return Placement(whole.spread(placed.placement), placed, table, whole)
+    return Placement(fused_graph.spread(placed.placement), placed, table, fused_graph)
 
 
-def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
+def _by_certain_costs(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
     """Return the cheapest placement, or a simpler one if the saving is below the error of the costs."""
     from nnadapter.planning.pricing import beyond_doubt
 
-    placement = _by_costs(judgment, setting, kept)
+    placement = _by_costs(judgment, setting, kept_devices)
     assert placement.placed is not None and placement.table is not None and placement.graph is not None, "costs decided"
     placed, note = beyond_doubt(placement.placed, placement.table.prices, setting.costs)
     return replace(placement, labels=placement.graph.spread(placed.placement), placed=placed, note=note)
 
 
-def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
+def _by_load(judgment: Judgment, setting: Setting, kept_devices: DeviceByAtom) -> Placement:
     """Return the placement with the smallest load of the busiest device."""
     sharing = [device.name for device in setting.devices if setting.costs[device.name].needs_processors]
     if len(sharing) == len(setting.devices):
-        placement = _by_costs_unless_in_doubt(judgment, setting, kept)
+        placement = _by_certain_costs(judgment, setting, kept_devices)
         return replace(placement, note="; ".join(filter(None, (_ALL_SHARE, placement.note))))
-    cheapest = _by_costs(judgment, setting, kept)
+    cheapest = _by_costs(judgment, setting, kept_devices)
     assert cheapest.placed is not None and cheapest.table is not None and cheapest.graph is not None, "costs decided"
-    whole, starts = cheapest.graph, [candidate.placement for candidate in cheapest.placed.candidates]
+    fused_graph, starts = cheapest.graph, [candidate.placement for candidate in cheapest.placed.candidates]
     from partition.by_cost.latency import place_by_throughput
 
-    balanced = place_by_throughput(whole.graph, cheapest.table.prices, sharing=sharing, starts=starts)
+    balanced = place_by_throughput(fused_graph.graph, cheapest.table.prices, sharing=sharing, starts=starts)
     busiest = [name for name in balanced.busiest if balanced.loads[name]] or balanced.busiest[:1]  # all loads are zero
-    alone = f"{''.join(busiest)}, the busiest device, takes"
-    what = alone if len(busiest) < 2 else f"{' and '.join(busiest)}, which share the processors, take"
+    subject_of_one = f"{''.join(busiest)}, the busiest device, takes"
+    subject = subject_of_one if len(busiest) < 2 else f"{' and '.join(busiest)}, which share the processors, take"
     note = (
-        f"placed for streams: {what} {balanced.stage * 1e3:.3g} ms per input; in any placement the "
+        f"placed for streams: {subject} {balanced.stage * 1e3:.3g} ms per input; in any placement the "
         f"busiest takes at least {balanced.bound * 1e3:.3g} ms; the fastest single run found "
         f"takes {cheapest.placed.cost * 1e3:.3g} ms"
     )
-    return Placement(whole.spread(balanced.placement), None, cheapest.table, whole, note)
+    return Placement(fused_graph.spread(balanced.placement), None, cheapest.table, fused_graph, note)
 
 
-PLACERS: Mapping[str, Callable[[Judgment, Setting, Kept], Placement]] = {
+PLACERS: Mapping[str, Callable[[Judgment, Setting, DeviceByAtom], Placement]] = {
     "priority": _by_order,
-    "latency": _by_costs_unless_in_doubt,
+    "latency": _by_certain_costs,
     "throughput": _by_load,
     "measured": _by_costs,
 }
@@ -184,25 +186,25 @@ def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
     }
 
 
-def _leave_only_named(prices: Prices, setting: Setting) -> None:
+def _forbid_unnamed(prices: Prices, setting: Setting) -> None:
     """Forbid devices that the user did not name to take atoms that a named one takes; modify `prices`."""
     rows = np.array([setting.by_name[name].named for name in prices.devices], dtype=bool)
-    taken = np.isfinite(prices.run[rows]).any(axis=0)
-    prices.run[np.ix_(~rows, taken)] = np.inf
+    is_named_taker = np.isfinite(prices.run[rows]).any(axis=0)
+    prices.run[np.ix_(~rows, is_named_taker)] = np.inf
 
 
-def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> FusedGraph:
+def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept_devices: DeviceByAtom) -> FusedGraph:
     from nnadapter.costs.cost_model import fuse_atoms
 
     def agrees(atoms: Iterable[int]) -> bool:
-        return len({kept[atom] for atom in atoms if atom in kept}) < 2
+        return len({kept_devices[atom] for atom in atoms if atom in kept_devices}) < 2
 
     allowed = [
         replace(fusion, groups=tuple(group for group in fusion.groups if agrees(graph.atom_of[node] for node in group)))
         for fusion in fusions.values()
     ]
-    whole = fuse_atoms(graph, allowed)
-    return whole if all(map(agrees, whole.parts)) else fuse_atoms(graph, ())
+    fused_graph = fuse_atoms(graph, allowed)
+    return fused_graph if all(map(agrees, fused_graph.parts)) else fuse_atoms(graph, ())
 
 
 def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:
@@ -281,16 +283,16 @@ class Drafts:
 
     def of(self, judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
         """Return the draft, cached unless costs or demands decide."""
-        if setting.constraints.policy.weighs or judgment.demands.kept:
+        if setting.constraints.policy.weighs or judgment.demands.device_by_atom:
             return draft(judgment, placement, setting)
         last = self._last
-        if last is not None and _is_alike(last[1], judgment):
+        if last is not None and _has_same_verdicts(last[1], judgment):
             return last[0], replace(last[1], graph=judgment.model.graph)
-        self._last = made = draft(judgment, placement, setting)
-        return made
+        self._last = current_draft = draft(judgment, placement, setting)
+        return current_draft
 
 
-def _is_alike(plan: Plan, judgment: Judgment) -> bool:
+def _has_same_verdicts(plan: Plan, judgment: Judgment) -> bool:
     graph = judgment.model.graph
     same = plan.graph.nodes is graph.nodes and plan.graph.atoms == graph.atoms
     return same and plan.verdicts == judgment.support.verdicts
@@ -301,34 +303,42 @@ def settle(
     judgment: Judgment,
     setting: Setting,
     drafts: Drafts | None = None,
-    known: dict[Atoms, AdmittedSegment] | None = None,
+    known_segments: dict[Atoms, AdmittedSegment] | None = None,
 ) -> Partitioning:
     """Place and cut until every device admits its segments.
 
     If the cheapest placement is not admitted, other candidates are settled too while their predicted cost is lower.
-    `known` caches answers by segment.
+    `known_segments` caches answers by segment.
 
     Raises:
         InvalidModelError: no device takes some atom.
         RulesError: a limit or a pin cannot be satisfied.
     """
-    drafts, known = drafts or Drafts(), {} if known is None else known
+    drafts, known_segments = drafts or Drafts(), {} if known_segments is None else known_segments
     placement = place(judgment, setting)
-    best = _partition(judgment, placement, setting, drafts, known)
+    best = _partition(judgment, placement, setting, drafts, known_segments)
     placed = placement.placed
-    if judgment.demands.whole is not None or placed is None or best.price.seconds <= placed.cost * _ROUNDING:
+    if (
+        judgment.demands.complete_placement is not None
+        or placed is None
+        or best.price.seconds <= placed.cost * _ROUNDING
+    ):
         return best
     for candidate in placement.candidates():
         if candidate.cost >= best.price.seconds:
             break
         other = placed_as(judgment, candidate.placement)
-        settled = _partition(other, place(other, setting), setting, drafts, known)
+        settled = _partition(other, place(other, setting), setting, drafts, known_segments)
         best = min(best, settled, key=lambda partitioning: partitioning.price.seconds)
     return replace(best, weighed=placement)
 
 
 def _partition(
-    judgment: Judgment, placement: Placement, setting: Setting, drafts: Drafts, known: dict[Atoms, AdmittedSegment]
+    judgment: Judgment,
+    placement: Placement,
+    setting: Setting,
+    drafts: Drafts,
+    known_segments: dict[Atoms, AdmittedSegment],
 ) -> Partitioning:
     host = setting.host.name
     effects: list[RuleEffect] = []
@@ -336,24 +346,26 @@ def _partition(
     segments, plan = drafts.of(judgment, placement, setting)
     while True:
         for step, segment in zip(plan.steps, segments, strict=True):
-            if step.device != host and _key(segment) not in known:
-                known[_key(segment)] = _ask(plan, step, judgment.model, setting)
+            if step.device != host and _key(segment) not in known_segments:
+                known_segments[_key(segment)] = _ask(plan, step, judgment.model, setting)
         bans: dict[Atoms, Unsupported] = {
-            (segment.device, (atom,)): why
+            (segment.device, (atom,)): reason
             for segment in segments
             if segment.device != host
-            for atom, why in known[_key(segment)].unproven.items()
+            for atom, reason in known_segments[_key(segment)].unproven.items()
         }
-        answers = {segment: known[_key(segment)].admission.verdict for segment in segments if segment.device != host}
+        answers = {
+            segment: known_segments[_key(segment)].admission.verdict for segment in segments if segment.device != host
+        }
         refused = {segment: answer for segment, answer in answers.items() if isinstance(answer, Unsupported)}
         if not refused and not bans:
-            pieces = tuple(known.get(_key(segment)) for segment in segments)
+            pieces = tuple(known_segments.get(_key(segment)) for segment in segments)
             partitioning = Partitioning(setting, judgment, placement, plan, pieces, tuple(effects))
             dropped = segments_over_limits(partitioning, segments)
             effects.extend(dropped.effects)
             if not dropped.segments:
                 return replace(partitioning, limits=tuple(effects), halvings=tuple(halvings))
-            refused = {segments[at]: why for at, why in dropped.segments.items()}
+            refused = {segments[at]: reason for at, reason in dropped.segments.items()}
         halved = {segment: _halves(segment, refusal, judgment.model) for segment, refusal in refused.items()}
         bans |= {_key(segment): refused[segment] for segment, halves in halved.items() if halves is None}
         if bans:
@@ -403,7 +415,7 @@ def _unproven(plan: Plan, step: Step, model: ShapedModel, device: SessionDevice)
         parts = DynamicParts(model.parts.specialized, model.parts.index, model.prepared)
         open_model, open_plan = replace(model, parts=parts), replace(plan, graph=parts.open_graph)
         refused = {**refusals_of_indices(open_model, open_plan, step), **refused}
-    return {plan.graph.atom_of[node]: why for node, why in refused.items()}
+    return {plan.graph.atom_of[node]: reason for node, reason in refused.items()}
 
 
 def _has_open_sizes(model: ShapedModel) -> bool:

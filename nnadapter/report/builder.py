@@ -163,7 +163,7 @@ def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) ->
     """Return predictions per candidate; earlier measurements stored none."""
     if (
         all(timed_placement.predicted is not None for timed_placement in timed)
-        or partitioning.judgment.demands.whole is None
+        or partitioning.judgment.demands.complete_placement is None
     ):
         return [timed_placement.predicted for timed_placement in timed]
     free = place(placed_as(partitioning.judgment, None), partitioning.setting)

@@ -293,9 +293,9 @@ def eliminate(plan: Elimination, costs: PairwiseCosts) -> Reduced:
     least, choices = 0.0, []
     for step in plan.steps:
         table = _table(step, costs, tables)
-        zero, one = table[:, 0::2], table[:, 1::2]
-        choices.append(one < zero)
-        minima = np.minimum(zero, one)
+        cost_of_zero, cost_of_one = table[:, 0::2], table[:, 1::2]
+        choices.append(cost_of_one < cost_of_zero)
+        minima = np.minimum(cost_of_zero, cost_of_one)
         base = minima.min(axis=1)
         least += float(base.sum())
         tables[step.begin : step.begin + minima.size] = (minima - base[:, None]).ravel()

@@ -106,8 +106,8 @@ def place_by_latency(
     """
     flow_module()
     ordered = aligned(graph, prices)
-    homeless = np.flatnonzero(np.isinf(ordered.run).all(axis=0))
-    check_all_placeable(graph, ordered.devices, homeless.tolist())
+    unplaceable = np.flatnonzero(np.isinf(ordered.run).all(axis=0))
+    check_all_placeable(graph, ordered.devices, unplaceable.tolist())
     if not graph.atoms:
         return CheapestPlacement(placement=(), cost=0.0, bound=0.0, bound_kind=BoundKind.ONE_DEVICE, candidates=())
     useful = _useful(ordered)

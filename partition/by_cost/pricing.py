@@ -422,7 +422,7 @@ def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> 
             repeat_seconds = _by_row(prices.resident_read, values, on_second)
             made_on_second = (rows[topology.producer[values]] == 1)[:, None]
             at_home = is_produced[values][:, None, None] & (made_on_second == on_second)
-            is_present = np.isfinite(repeat_seconds) & (at_home | _came_before(crosses, on_second))
+            is_present = np.isfinite(repeat_seconds) & (at_home | _already_brought(crosses, on_second))
             into = np.where(is_present, repeat_seconds, into)
             away = crosses & ~(is_present & at_home)
             stays[values] |= (crosses & is_present & at_home).any(axis=1)
@@ -444,7 +444,7 @@ def _by_row(part: Seconds, values: Indices, on_second: Flags) -> Seconds:
     return seconds
 
 
-def _came_before(crosses: Flags, on_second: Flags) -> Flags:
+def _already_brought(crosses: Flags, on_second: Flags) -> Flags:
     """Return flags [values, readers, placements] of readers on a device that got the value before."""
     has_earlier = np.zeros_like(crosses)
     for row in (on_second, ~on_second):
