@@ -120,7 +120,7 @@ class Kind:
     """A value of `PRODUCER_CLASSES`, or `ELEMENTWISE`."""
 
     def __str__(self) -> str:
-        return f"{self.operation_class.value}{f' behind {self.producer_class.value}' if self.producer_class else ''}"
+        return f"{self.operation_class.value}{f' after {self.producer_class.value}' if self.producer_class else ''}"
 
 
 @dataclass(frozen=True, slots=True)

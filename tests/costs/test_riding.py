@@ -83,4 +83,4 @@ def test_a_line_of_what_rides_counts_where_it_does():
         flops=nothing, nbytes=nothing, classes=np.full(3, light), dtypes=np.zeros(3, int), producer_classes=behind
     )
     np.testing.assert_array_equal(costs.seconds(work, ("float32",)), [3.0, 1.0, 3.0])
-    assert str(Kind(LIGHT, CONVOLUTION)) == "elementwise behind convolution"
+    assert str(Kind(LIGHT, CONVOLUTION)) == "elementwise after convolution"
