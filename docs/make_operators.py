@@ -1,4 +1,4 @@
-"""Write docs/operators.md from the converters' registry and fake_npu's table, and which ONNX ops become an operation.
+"""Write docs/reference/operators.md and the table of ONNX ops by operation, from the converters and fake_npu's table.
 
     python docs/make_operators.py
 
@@ -32,7 +32,7 @@ from nnadapter.ir.operations import SCHEMAS
 from nnadapter.onnx import MICROSOFT, has_body, is_further
 from nnadapter.onnx.preparation import specialize
 
-PAGE = Path(__file__).with_name("operators.md")
+PAGE = Path(__file__).parent / "reference" / "operators.md"
 TABLE = Path(nnadapter.ir.definition.onnx_ops.__file__)
 OLDEST_OPSET = 7
 _BECOMES = {
@@ -188,7 +188,7 @@ def _operations() -> Iterator[str]:
     yield "## What fake_npu takes"
     yield ""
     yield f"{len(OPERATIONS)} of the {len(SCHEMAS)} operations of the adapter IR."
-    yield "What each of them computes is said [operation by operation](operations/README.md)."
+    yield "What each of them computes is said [operation by operation](../operations/README.md)."
     yield "`nnadapter ops fake_npu` prints the same."
     yield f"What holds for {LIMITS}."
     yield ""

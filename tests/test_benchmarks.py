@@ -107,7 +107,7 @@ def test_the_index_is_complete(capsys):
     assert programs == BENCHMARKS.keys()
     assert main([]) == 0
     listed = capsys.readouterr().out
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     for name, benchmark in BENCHMARKS.items():
         assert f"{name} " in listed and benchmark.question in listed, name
         assert f"| `{name}` | {benchmark.question} | {benchmark.duration} |" in page, name

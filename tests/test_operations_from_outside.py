@@ -1,4 +1,4 @@
-"""The package of docs/operations-from-outside.md, installed by pip outside our tree, brings an op to its driver."""
+"""The package of docs/extending.md, installed by pip outside our tree, brings an op to its driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.optional import is_installed, needs, skip_without
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "operations-from-outside.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 COMMANDS = re.search(r"```console\n(.*?)```", PAGE, re.DOTALL)[1].splitlines()
 FILES = ("pyproject.toml", "acme_swish/operations.py", "acme_swish/converters.py", "acme_swish/driver.py")
 KNOWN = """

@@ -21,7 +21,7 @@ def test_the_example_runs_both_ops_by_kernel():
 
 def test_the_page_on_tensors_says_what_happens():
     try:
-        found = doctest.testfile(str(ROOT / "docs" / "eager.md"), module_relative=False, globs={"nna": nna})
+        found = doctest.testfile(str(ROOT / "docs" / "extending.md"), module_relative=False, globs={"nna": nna})
     finally:
         set_default_devices([])  # as before: nothing was set
     assert found.attempted == 5 and not found.failed

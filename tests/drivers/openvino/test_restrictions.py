@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import onnx.parser
 import pytest
 
-from nnadapter.drivers.openvino import DYNAMIC_SHAPE_RESTRICTIONS, RESTRICTIONS
+from nnadapter.drivers.openvino import RESTRICTIONS
 from tests.drivers.openvino.harness import computed, context
 from tests.models import numbers, run_whole
 
@@ -144,10 +143,3 @@ def test_a_choice_among_one_value():
     assert all(opened.supported(taken))
     (y,) = computed(opened, taken, [np.array([True, False, True])])
     assert y.tolist() == [True] * 3
-
-
-def test_the_page_lists_every_restriction():
-    page = (Path(__file__).parents[3] / "docs" / "drivers.md").read_text()
-    kinds = {"": RESTRICTIONS, "with sizes open: ": DYNAMIC_SHAPE_RESTRICTIONS}
-    missing = [f"| {at}{row.ops.replace(' ', ', ')} | {row.detail} |" for at, rows in kinds.items() for row in rows]
-    assert [line for line in missing if line not in page] == []
