@@ -62,7 +62,7 @@ class Options:
     `run_options.add_run_config_entry("nnadapter.deadline_s", "0.5")`.
     """
     isolate: bool | Collection[str] | Mapping[str, Any] | None = None
-    """Devices that run in a process of their own, so that a crash or hang becomes an error (docs/isolation.md). True:
+    """Devices that run in a process of their own, so that a crash or hang becomes an error (docs/failures.md). True:
     all accelerators. Otherwise names, or names with timeouts in seconds per phase: `{"openvino": {"run": 0.5}}`.
     None: as NNADAPTER_ISOLATE requires (1, or names). A device's option `isolate` overrides it.
     """

@@ -370,7 +370,7 @@ class Context(ProgramReader, ABC):
         return None
 
     def kernels(self) -> Sequence[Kernel]:
-        """Return host functions for ONNX ops that the device does not support, see docs/kernels.md. Called once."""
+        """Return host functions for ONNX ops that the device does not support, see docs/extending.md. Called once."""
         return ()
 
     @abstractmethod

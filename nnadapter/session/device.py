@@ -218,7 +218,7 @@ class Device(Handle):
 
         Args:
             name: name of the device.
-            isolate: run the driver in a process of its own, so that a crash becomes an error (docs/isolation.md).
+            isolate: run the driver in a process of its own, so that a crash becomes an error (docs/failures.md).
 
         Raises:
             DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: the device does not exist or cannot be

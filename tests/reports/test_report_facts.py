@@ -34,7 +34,7 @@ def test_keys_are_those_documented():
     assert list(data["coverage"]) == KEYS["coverage"].split()
     assert list(data["segments"][0]) == KEYS["segments"].split()
     assert list(data["nodes"][0]) == KEYS["nodes"].split()
-    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "report-keys.md").read_text(encoding="utf-8")
     assert all(f"`{key}`" in page for keys in KEYS.values() for key in keys.split())
 
 

@@ -1,4 +1,4 @@
-"""Device `faulty`: wraps another device and injects the faults of a script (docs/faults.md)."""
+"""Device `faulty`: wraps another device and injects the faults of a script (docs/failures.md)."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ OPTIONS = (
     Option(
         name="script",
         default="",
-        help=f"Which faults come when: a TOML file, or its text (docs/faults.md); else what {VARIABLE} names.",
+        help=f"Which faults come when: a TOML file, or its text (docs/failures.md); else what {VARIABLE} names.",
         affects_speed=False,
     ),
     Option(
@@ -302,7 +302,7 @@ class FaultyDriver(Driver):
         """Open the wrapped device; faults of this phase come from the environment."""
         if device_id in ("", "0"):
             raise DeviceNotFoundError(
-                f"faulty is around another device: name that behind a colon, as in 'faulty:{_EXAMPLE}' (docs/faults.md)"
+                f"faulty is around another device: name that behind a colon, as in 'faulty:{_EXAMPLE}' (docs/failures.md)"
             )
         script = script_in(os.environ)
         act(Faults(script).moment(Phase.OPEN))
@@ -313,7 +313,7 @@ class FaultyDriver(Driver):
             DeviceInfo(
                 name=f"faulty:{_EXAMPLE}",
                 vendor="nnadapter",
-                sub_type="with faults on demand; faulty:NAME is so around any device (docs/faults.md)",
+                sub_type="with faults on demand; faulty:NAME is so around any device (docs/failures.md)",
                 version="1.0",
             ),
         )

@@ -306,7 +306,7 @@ _FILE = FileKind(
     name="script of faults",
     contents=_Document,
     error=FaultScriptError,
-    advice="change the script; docs/faults.md has one of every kind",
+    advice="change the script; docs/failures.md has one of every kind",
     parse=tomllib.loads,
     hints={"fault": "write [[fault]], with two brackets"},
 )

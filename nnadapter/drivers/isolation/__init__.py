@@ -1,4 +1,4 @@
-"""Isolation: a device in a process of its own (docs/isolation.md)."""
+"""Isolation: a device in a process of its own (docs/failures.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Models as protobuf files, readable without onnx, with memory-mapped weights in a separate file.
 
-`nnadapter/ir/model.proto` defines the format; docs/model-format.md describes every field.
+`nnadapter/ir/model.proto` defines the format; docs/reference/formats.md describes every field.
 """
 
 from __future__ import annotations
