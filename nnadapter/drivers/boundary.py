@@ -256,7 +256,7 @@ def _mismatch(
 def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
     if len(shape) != len(expected):
         return False
-    for size, expected_size in zip(shape, expected):  # same length; runs for dynamic shapes on every call  # noqa: B905
+    for size, expected_size in zip(shape, expected):  # noqa: B905  same length; runs for dynamic shapes on every call
         if expected_size is not None and size != expected_size:
             return False
     return True

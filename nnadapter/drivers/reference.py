@@ -159,7 +159,7 @@ def _evaluator(model: onnx.ModelProto) -> Any:
 def _verdict(model: onnx.ModelProto) -> Verdict:
     try:
         _evaluator(model)
-    except Exception as error:  # the evaluator raises arbitrary errors  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001  the evaluator raises arbitrary errors
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"onnx's reference evaluator refuses it: {_brief(error)}")
     return SUPPORTED
 

@@ -18,7 +18,7 @@ class Optional(OpRun):
 
     op_domain = ""
 
-    def _run(self, value: Any = None, type: Any = None) -> tuple[Any]:  # the attribute's name  # noqa: A002
+    def _run(self, value: Any = None, type: Any = None) -> tuple[Any]:  # noqa: A002  the attribute's name
         return (EMPTY if value is None else value,)
 
 
@@ -44,7 +44,7 @@ class Loop(_Base):  # type: ignore[misc]
 
     def __init__(self, onnx_node: Any, run_params: Any) -> None:
         super().__init__(onnx_node, run_params)
-        self._run_plain_body: Any = getattr(self, "_run_body")  # hidden from the type checker  # noqa: B009
+        self._run_plain_body: Any = getattr(self, "_run_body")  # noqa: B009  hidden from the type checker
         self._run_body: Any = self._run_with_axis
         self._row_shapes: list[tuple[int, ...]] = []
 

@@ -427,7 +427,7 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
         return _Failure(str(error))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # importing a plug-in may raise anything  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything
         return _Failure(
             f"driver {name!r} of {source.distribution} did not load: {describe(error)}; "
             "install what is missing or remove it"
@@ -472,7 +472,7 @@ def _rows(name: str) -> tuple[DeviceInfo, ...]:
         )
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a plug-in may raise anything  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001  a plug-in may raise anything
         return (DeviceInfo(name=name, available=False, reason=describe(error), distribution=source.distribution),)
     return tuple(_complete(row, source) for row in rows)
 

@@ -476,7 +476,7 @@ def computes_half(backing: Backing) -> bool:
     x = np.ones(_SHAPE, np.float16)
     try:
         backing.open(_addition(HALF)).run(None, {"a": x, "b": x})
-    except Exception:  # any error means no  # noqa: BLE001
+    except Exception:  # noqa: BLE001  any error means no
         return False
     return True
 

@@ -462,7 +462,7 @@ class Asker:
             return Admission()
         try:
             session = self._open(loadable_of(marked(model), by_address=True), without=wrong_optimizers(model))
-        except Exception as error:  # every error is a refusal  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  every error is a refusal
             return Admission(verdict=self._refusal(error))
         assignment = self._assignment(session, model)
         if not assignment.cpu_nodes and not assignment.cpu_op_types_in_functions:
@@ -505,7 +505,7 @@ class Asker:
             return self._judged_without(model, kept_from_it)
         try:
             assignment = self._assigned(marked(model))
-        except Exception as error:  # every error is a refusal  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  every error is a refusal
             refused = self._culprits(model)
             if not refused:
                 return [self._refusal(error)] * count
@@ -519,7 +519,7 @@ class Asker:
             return [refused[position] for position in range(count)]
         try:
             assignment = self._assigned(without(marked(model), refused))
-        except Exception as error:  # every error is a refusal  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  every error is a refusal
             return [refused.get(position, self._refusal(error)) for position in range(count)]
         return [refused.get(position, self._verdict(assignment, position)) for position in range(count)]
 
@@ -554,7 +554,7 @@ class Asker:
     def _attempt(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
             self._open(loadable_of(part, by_address=True), _UNCHANGED)
-        except Exception as error:  # every error is a refusal  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  every error is a refusal
             return self._refusal(error)
         return None
 

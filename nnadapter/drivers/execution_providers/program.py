@@ -106,7 +106,7 @@ def import_dlpack(tensor: Any, provider: str) -> DeviceTensor | None:
     """Return a copy of a DLPack tensor; None if unsupported."""
     try:
         value = onnxruntime.OrtValue.from_dlpack(tensor)
-    except Exception:  # unsupported tensor: the host copies it instead  # noqa: BLE001
+    except Exception:  # noqa: BLE001  unsupported tensor: the host copies it instead
         return None
     place = PLACES[provider]
     if value.device_name() != place or 0 in value.shape() or is_foreign_type(_dtype_of(value)):
@@ -436,7 +436,7 @@ def _compiled(contents: bytes, backing: Backing) -> bytes | None:
             graph_optimization_level=backing.level,
         )
         compiled_bytes: bytes = compiler.compile_to_bytes()
-    except Exception:  # providers without compiled form fail in various ways  # noqa: BLE001
+    except Exception:  # noqa: BLE001  providers without compiled form fail in various ways
         return None
     import onnx  # lazy: not needed for loaded programs
 

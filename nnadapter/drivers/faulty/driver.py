@@ -302,7 +302,7 @@ class FaultyDriver(Driver):
         """Open the wrapped device; faults of this phase come from the environment."""
         if device_id in ("", "0"):
             raise DeviceNotFoundError(
-                f"faulty is around another device: name that behind a colon, as in 'faulty:{_EXAMPLE}' (docs/failures.md)"
+                f"faulty wraps another device: name it after the colon, as in 'faulty:{_EXAMPLE}' (docs/failures.md)"
             )
         script = script_in(os.environ)
         act(Faults(script).moment(Phase.OPEN))

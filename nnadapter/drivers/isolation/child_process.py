@@ -197,7 +197,7 @@ class Child:
         self._ending = RLock()
         """reentrant, because a finalizer may call `end` inside `end`"""
         try:
-            self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # closed with the process  # noqa: SIM115
+            self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
         except OSError as error:
             raise DeviceUnavailableError(f"the process of device {device!r} did not start: {error}") from error
         self._opening = Lock()
@@ -294,7 +294,7 @@ class Child:
             self._begin(start(self._said))
             answer = self.ask("open", self._limit, name=self.device)
             self.told = answer
-        except BaseException as error:  # raised by the waiting thread  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001  raised by the waiting thread
             self._error = error
             self.end(f"device {self.device!r} did not open")
         finally:

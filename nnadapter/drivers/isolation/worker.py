@@ -214,7 +214,7 @@ class DeviceServer:
         for resource in self._made.pop_with_dependents(number):
             try:
                 self._calls["close"](resource.close)
-            except Exception as error:  # close the others, too  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001  close the others, too
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -419,7 +419,7 @@ def _overlaps(result: Array, array: Array) -> bool:
 def _pickled(answer: Any) -> bytes:
     try:
         return written(answer)
-    except Exception as error:  # a driver's objects may not be picklable  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001  a driver's objects may not be picklable
         message = f"the driver's answer cannot be sent: {type(error).__name__}: {error}"
         return written((False, ("DriverError", message, {})))
 

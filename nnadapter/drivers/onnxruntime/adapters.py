@@ -40,7 +40,7 @@ def has_adapters(options: onnxruntime.RunOptions) -> bool:
         raise TypeError(f"run options are an onnxruntime.RunOptions, got {type(options).__name__}") from None
     try:
         _run_without_parameters()(["c"], _FEED, options)
-    except Exception:  # nothing but adapters can fail here  # noqa: BLE001
+    except Exception:  # noqa: BLE001  nothing but adapters can fail here
         return not options.terminate
     return False
 

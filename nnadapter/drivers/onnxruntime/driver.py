@@ -264,7 +264,7 @@ def refused_nodes(
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
         try:
             open_session(loadable_of(part, by_address=False), session_options, has_pool=False, spins=False)
-        except Exception as error:  # every error is a refusal  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  every error is a refusal
             return Unsupported(_reason(error), f"ONNX Runtime {_version()} does not load it: {brief(error)}")
         return None
 
@@ -304,7 +304,7 @@ def refuse_invalid_nodes(
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
         try:
             _load_unoptimized(loadable(part).SerializeToString(deterministic=True))
-        except Exception as error:  # only InvalidGraph counts in the end  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  only InvalidGraph counts in the end
             if len(part.graph.node) == 1:
                 errors[part.SerializeToString(deterministic=True)] = error
             return Unsupported(Reason.DEVICE_REFUSED, brief(error))

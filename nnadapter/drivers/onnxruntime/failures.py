@@ -160,7 +160,7 @@ def with_fewer_optimizations(
     try:
         with _at_level(options, unoptimized):
             result = attempt()
-    except Exception:  # the first error has the cause  # noqa: BLE001
+    except Exception:  # noqa: BLE001  the first error has the cause
         raise error from None
     chosen = unoptimized
     for level in (levels.ORT_ENABLE_EXTENDED, levels.ORT_ENABLE_BASIC):
@@ -169,7 +169,7 @@ def with_fewer_optimizations(
         try:
             with _at_level(options, level):
                 result = attempt()
-        except Exception:  # try the next level  # noqa: BLE001
+        except Exception:  # noqa: BLE001  try the next level
             continue
         chosen = level
         break

@@ -140,7 +140,7 @@ class CpuProgram(Program):
 
         try:
             self._session = self._reopen(notes=self.notes, accept=accept, failed=error)
-        except Exception:  # the first error has the cause  # noqa: BLE001
+        except Exception:  # noqa: BLE001  the first error has the cause
             return None
         return self._session, results
 

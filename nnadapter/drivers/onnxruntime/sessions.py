@@ -333,14 +333,14 @@ class SessionExecution(Execution):
                 zip(self.output_names, outputs, strict=True),
                 run_options.get(),
             )
-        except Exception as error:  # raised if the repetition fails  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  raised if the repetition fails
             return self._repeated(self.output_names, dict(zip(self.input_names, inputs, strict=True)), error)
         return outputs
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
         try:
             results: list[Array] = self._run(names, feeds, run_options.get())
-        except Exception as error:  # raised if the repetition fails  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  raised if the repetition fails
             return self._repeated(names, feeds, error)
         return results
 
