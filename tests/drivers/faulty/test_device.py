@@ -72,7 +72,7 @@ def test_names(monkeypatch):
     assert registry.device_info("faulty:fake_npu").version == registry.device_info("fake_npu").version
     assert registry.device_lock("faulty:metered") is registry.device_lock("metered")
     assert registry.inside("faulty:faulty:null") == "null" and registry.inside("null") == "null"
-    with pytest.raises(DeviceNotFoundError, match="name that behind a colon"):
+    with pytest.raises(DeviceNotFoundError, match="name it after the colon"):
         nna.InferenceSession(MODEL, devices="faulty")
     with pytest.raises(DeviceNotFoundError, match="'nonsense'"):
         nna.InferenceSession(MODEL, devices="faulty:nonsense")
