@@ -91,95 +91,94 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 DOCS = """\
 # *
 -> output: Data type and dimensions of `input`.
-# ATTENTION: Every query looks at the keys that it may see, and takes a mixture of their values.
+# ATTENTION: Scaled dot-product attention.
 | g = floor(h / (H / G))
 | product[b, h, i, j] = scale * sum over d of query[b, h, i, d] * key[b, g, j, d]
 | capped = softcap * tanh(product / softcap) if softcap > 0, else product
-| masked = capped + mask, and -inf where query i may not look at key j:
+| masked = capped + mask, and -inf if query i may not attend to key j:
 |     mask is bool and false; j >= lengths[b]; is_causal and j > p; p - j > left_window >= 0; j - p > right_window >= 0
-|     with p = i + lengths[b] - S if lengths are there, else i + offset
+|     with p = i + lengths[b] - S if lengths is present, else i + offset
 | softmax = SOFTMAX of masked along j
 | output[b, h, i, e] = sum over j of softmax[b, h, i, j] * value[b, g, j, e]
 query: [B, H, S, D]: batch, query heads, queries, depth.
-key: [B, G, T, D]: G heads, a divisor of H, and T keys: those of a cache are among them.
+key: [B, G, T, D]: G heads, a divisor of H, and T keys, including cached ones.
 value: [B, G, T, E]; E may differ from D.
-mask: Broadcasts to [B, H, S, T]. bool: true where a query may look. Floating-point: added to the scores.
-lengths: [B], 0 to T: how many keys of each item are there; the rest of T is room in a cache. The last query stands at
-  the last of these keys.
-scale: Factor of the products; required. Mostly 1 / sqrt(D).
-softcap: Limit that scores approach, by tanh; 0: none.
-is_causal: True: no query looks at a key behind its own position.
-offset: Position of query 0 among the keys: how many keys come from before. Without effect where `lengths` are there.
-left_window: How far before its position a query looks at most; -1: no limit.
-right_window: How far behind its position a query looks at most; -1: no limit.
-scores: What the second output holds: `product`, `capped`, `masked` or `softmax`, as in the formula. `none`: there is no
-  second output.
-without_keys: What a query that may look at no key gives: `zero` or `nan`.
+mask: Broadcasts to [B, H, S, T]. bool: true for keys that a query may attend to. Floating-point: added to the scores.
+lengths: [B], 0 to T: number of valid keys of each item; the rest of T is free cache space. The last query is at the
+  last valid key.
+scale: Factor of the products; required. Usually 1 / sqrt(D).
+softcap: Limit of scores, applied with tanh; 0: none.
+is_causal: True: no query attends to a key after its own position.
+offset: Position of query 0 among the keys, the number of past keys. Ignored if `lengths` is present.
+left_window: Largest distance to keys before the query's position; -1: no limit.
+right_window: Largest distance to keys after the query's position; -1: no limit.
+scores: Contents of the second output: `product`, `capped`, `masked` or `softmax`, as in the formula. `none`: there is
+  no second output.
+without_keys: Result for a query that may not attend to any key: `zero` or `nan`.
 -> output: [B, H, S, E]. The data type of `query`.
--> scores: [B, H, S, T]. The data type of `query`; only there if the attribute `scores` is not `none`.
-- is_causal counts from the top left unless `offset` says otherwise: with S queries at the end of T keys, offset is T -
-  S.
-- Query heads share heads of keys in runs: with H = 4 and G = 2, heads 0 and 1 read head 0.
-- An optional mask that is left out in front of `lengths` is ABSENT.
-- Where every key is forbidden the weights are 0 by default, not NaN and not 1 / T.
-- A mask of floats may be -inf. Its data type may differ from the query's.
+-> scores: [B, H, S, T]. The data type of `query`; only present if the attribute `scores` is not `none`.
+- is_causal counts from the top left unless `offset` is set: for S queries at the end of T keys, offset is T - S.
+- Consecutive query heads share a head of keys: with H = 4 and G = 2, heads 0 and 1 read head 0.
+- A mask that is absent before `lengths` is ABSENT.
+- If every key is masked, the weights are 0 by default, not NaN or 1 / T.
+- A floating-point mask may contain -inf. Its data type may differ from the query's.
 - ONNX's past_key, past_value and packed inputs of rank 3 have become CONCAT, RESHAPE and TRANSPOSE.
-- fuse_attention makes it of MAT_MUL, SOFTMAX, MAT_MUL, with without_keys `nan`.
+- The pass fuse_attention recognizes it in MAT_MUL, SOFTMAX, MAT_MUL, with without_keys `nan`.
 FLOPs: B * H * S * T * (2D + 2E + 7)
 example: [[[[1.0], [1.0]]]], [[[[0.0], [1.0], [5.0]]]], [[[[1.0], [2.0], [100.0]]]], scale=1.0, is_causal=True,
   scores='softmax'
-# ROTARY_EMBEDDING: Pairs of features turned by an angle that depends on the position.
+# ROTARY_EMBEDDING: Pairs of features rotated by an angle that depends on the position.
 | for pair p of P: (l, r) = (p, p + P), or (2p, 2p + 1) if interleaved
 | output[b, h, s, l] = cosine[b, s, p] * input[b, h, s, l] - sine[b, s, p] * input[b, h, s, r]
 | output[b, h, s, r] = sine[b, s, p] * input[b, h, s, l] + cosine[b, s, p] * input[b, h, s, r]
-| features from 2P on stay as they are
+| features from 2P on do not change
 input: [B, H, S, D].
-cosine: [B, S, P], or 1 in the place of B or S; P at most D / 2. Looked up for each position already.
+cosine: [B, S, P], or 1 instead of B or S; P at most D / 2. Already gathered for each position.
 sine: Dimensions of `cosine`.
-interleaved: True: neighbors are a pair. False: the first half of the features with the second half.
-- Halves are those of the 2P features that turn, not of D.
+interleaved: True: adjacent features form a pair. False: the first half of the features is paired with the second half.
+- Halves are those of the 2P rotated features, not of D.
 - There is no position input: the converter gathers rows of the caches.
 example: counting(1, 1, 1, 5), [[[0.0, 1.0]]], [[[1.0, 0.0]]]
-# LINEAR_ATTENTION: Attention with a state in the place of a cache: every step updates it, and reads it.
+# LINEAR_ATTENTION: Attention with a state instead of a cache: every step updates and reads it.
 | per step t and head g of keys, with state M [D, E], k = key[b, t, g], v = value[b, t, g]:
-| M = exp(decay[b, t, g])[:, None] * M        gated, gated_delta; else M stays
+| M = exp(decay[b, t, g])[:, None] * M        gated, gated_delta; else M does not change
 | M = M + rate[b, t, g] * outer(k, v - M^T k)  delta, gated_delta
 | M = M + outer(k, v)                          linear, gated
 | output[b, t, h] = scale * query[b, t, h] @ M    for the query heads h of g: floor(h / (heads / groups)) = g
-query: [B, T, query_heads * D]: the heads lie behind each other.
+query: [B, T, query_heads * D]: the heads are concatenated.
 key: [B, T, key_value_heads * D].
 value: [B, T, key_value_heads * E].
-past_state: [B, key_value_heads, D, E]: the state before the first step; none: zeros.
-decay: [B, T, key_value_heads], or [B, T, key_value_heads * D] for one per row of the state. Logarithms: mostly
-  negative. There for `gated` and `gated_delta` alone.
-rate: [B, T, key_value_heads], or [B, T, 1] for all. There for `delta` and `gated_delta` alone.
-query_heads: Into how many heads query and output are cut.
-key_value_heads: Into how many key and value are cut; a divisor of query_heads.
+past_state: [B, key_value_heads, D, E]: the state before the first step; absent: zeros.
+decay: [B, T, key_value_heads], or [B, T, key_value_heads * D] for one per row of the state. Logarithms, usually
+  negative. Only for `gated` and `gated_delta`.
+rate: [B, T, key_value_heads], or [B, T, 1] for all heads. Only for `delta` and `gated_delta`.
+query_heads: Number of heads of query and output.
+key_value_heads: Number of heads of key and value; a divisor of query_heads.
 scale: Factor of the output; required.
-update_rule: How a step changes the state; see the formula.
+update_rule: Update of the state by a step; see the formula.
 -> output: [B, T, query_heads * E]. The data type of `query`.
--> present_state: [B, key_value_heads, D, E]: the state behind the last step. The data type of `past_state`, or else of
+-> present_state: [B, key_value_heads, D, E]: the state after the last step. The data type of `past_state`, or else of
   `query`.
-- decay is a logarithm: exp is taken here.
-- A step decays first, corrects by the decayed state, and reads the new one.
-- decay and rate must be there exactly if the rule reads them.
+- decay is a logarithm: the operation applies exp.
+- A step decays the state, corrects it, and then reads it.
+- decay and rate must be present exactly if the rule uses them.
 FLOPs: B * T * D * E * (5 * key_value_heads + 2 * query_heads)
 example: [[[1.0], [1.0]]], [[[1.0], [1.0]]], [[[2.0], [4.0]]], None, None, [[[0.5], [0.5]]], query_heads=1,
   key_value_heads=1, scale=1.0, update_rule='delta'
-# CAUSAL_CONV: A depthwise convolution along the steps that sees no step to come.
+# CAUSAL_CONV: A depthwise convolution along steps that uses no future step.
 | padded = past_state, then input
 | sum[b, c, t] = bias[c] + sum over k of weight[c, 0, k] * padded[b, c, t + k]
 | output = sum, or sum / (1 + exp(-sum)) with activation swish
 | present_state = the last taps - 1 steps of padded
 input: [B, C, T].
-weight: [C, 1, taps]; the last tap sees the step itself.
-bias: [C]; none: zeros.
-past_state: [B, C, taps - 1]: the steps before; none: zeros.
+weight: [C, 1, taps]; the last tap is for the current step.
+bias: [C]; absent: zeros.
+past_state: [B, C, taps - 1]: the previous steps; absent: zeros.
 activation: `none`, or `swish`: the sum times its sigmoid.
 -> present_state: [B, C, taps - 1]: past_state for the next call.
-- present_state holds inputs, without bias and activation.
-- With fewer steps than taps - 1, the rest of it is from past_state.
-FLOPs: (2 * taps + 1) for each element of the output, 4 more with swish
+- present_state contains inputs, without bias and activation.
+- With fewer than taps - 1 steps, it starts with elements of past_state.
+FLOPs: (2 * taps + 1) per output element, plus 4 with swish
 example: [[[1.0, 2.0, 3.0]]], [[[10.0, 1.0]]], None, [[[100.0]]]
 """
 """Documentation, parsed by `documentation`."""

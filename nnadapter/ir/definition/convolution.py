@@ -157,103 +157,104 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 DOCS = """\
 # *
-input: Images [N, C, H, W], or [N, H, W, C] if the layout says NHWC.
-bias: [O], added to every pixel of channel o; none adds nothing.
-group: In how many shares channels are kept apart; equal to C for a depthwise convolution.
+input: Images [N, C, H, W], or [N, H, W, C] for layout NHWC.
+bias: [O], added to every pixel of channel o; absent: 0.
+group: Number of groups into which channels are divided; equal to C for a depthwise convolution.
 -> output: [N, O, OH, OW], or [N, OH, OW, O] if the input is NHWC. The data type of `input`.
-# CONV_2D: A convolution of images; grouped and depthwise ones, too.
+# CONV_2D: A convolution of images, possibly grouped or depthwise.
 | output[n, o, y, x] = activation(bias[o] + sum over c, i, j of
 |     filter[o, c, i, j] * padded[n, g * C/group + c,
-|                                 y * down + i * dilation_down, x * across + j * dilation_across])
+|                                 y * stride_h + i * dilation_h, x * stride_w + j * dilation_w])
 | with g = floor(o / (O/group)), and padded: the input with its pads
-| OH = floor((H + top + bottom - dilation_down * (kH - 1) - 1) / down) + 1; OW alike
-filter: [O, C/group, kH, kW], in this order whatever the layout of the image.
-strides: (down, across): how far the window moves in the input from one output pixel to the next.
+| OH = floor((H + top + bottom - dilation_h * (kH - 1) - 1) / stride_h) + 1; same for OW
+filter: [O, C/group, kH, kW], in this order for every layout of the image.
+strides: (height, width): distance between windows in the input.
 pads: (top, left, bottom, right): zeros around the input, 0 or more. First both begins, then both ends.
-dilations: (down, across): distance of two taps of the filter in the input; 1 leaves no gap.
-- The filter is not mirrored: it is a cross-correlation, as everywhere in this field.
+dilations: (height, width): distance between taps of the filter in the input; 1 leaves no gap.
+- The filter is not mirrored: this is a cross-correlation, as usual.
 - Pads are (top, left, bottom, right), not (top, bottom, left, right).
-- A last window that does not fit whole is left out.
-- Depthwise: the filter is [C * multiplier, 1, kH, kW] and group is C; there is no operation of its own.
-- Quantized: zero points are subtracted first, so pads stand for real 0, which is the integer zero point. The filter may
-  be quantized along axis 0.
+- A last partial window is omitted.
+- Depthwise: the filter is [C * multiplier, 1, kH, kW] and group is C; there is no separate operation.
+- Quantized: zero points are subtracted first, so padding is real 0, which is the integer zero point. The filter may be
+  quantized along axis 0.
 - Without a quantized result, quantized inputs give the sums in int32, and no fuse code applies.
-- fuse_batch_normalization, fuse_scale_and_bias, fuse_activation and fuse_pad fold what stands around it into it.
-FLOPs: 2 * output elements * C/group * kH * kW, 1 more for each with a bias, and the activation's steps
+- The passes fuse_batch_normalization, fuse_scale_and_bias, fuse_activation and fuse_pad fold adjacent operations into
+  it.
+FLOPs: 2 * output elements * C/group * kH * kW, plus 1 per output element for the bias, plus the activation
 example: counting(1, 1, 3, 3), [[[[1.0, 0.0], [0.0, -1.0]]]], [5.0], pads=(0, 0, 1, 1), strides=(2, 2), fuse_code='relu'
 # CONV_2D_TRANSPOSE: A transposed convolution: every input pixel adds its multiple of the filter to the output.
-| full[n, o, y * down + i * dilation_down, x * across + j * dilation_across] +=
+| full[n, o, y * stride_h + i * dilation_h, x * stride_w + j * dilation_w] +=
 |     input[n, c, y, x] * filter[c, o - g * O/group, i, j]    for the c of group g = floor(o / (O/group))
 | output = activation(full without its pads + bias[o])
-| OH = down * (H - 1) + dilation_down * (kH - 1) + 1 + output_padding_down - top - bottom; OW alike
-filter: [C, O/group, kH, kW]: input channels first, the other way round than in CONV_2D.
-strides: (down, across): how far apart input pixels come to lie in the output.
-pads: (top, left, bottom, right): how much is cut off the full result, 0 or more.
-dilations: (down, across): distance of two taps of the filter in the output.
-output_padding: (down, across): rows and columns that are added at the bottom and right end of the full result, before
-  pads are cut off; less than the larger of stride and dilation.
-- Pads take away from the result; they do not add to the input.
-- Rows that output_padding adds are zeros plus bias, unless bottom pads cut them off again.
-- Sizes are worked out: ONNX's auto_pad and output_shape have become pads.
-- Of several groups, the output channels of group 0 come first.
-FLOPs: 2 * input elements * O/group * kH * kW, 1 for each output element with a bias, and the activation's steps
+| OH = stride_h * (H - 1) + dilation_h * (kH - 1) + 1 + output_padding_h - top - bottom; same for OW
+filter: [C, O/group, kH, kW]: input channels first, unlike CONV_2D.
+strides: (height, width): distance between input pixels in the output.
+pads: (top, left, bottom, right): crop of the full result, 0 or more.
+dilations: (height, width): distance between taps of the filter in the output.
+output_padding: (height, width): rows and columns added at the bottom and right of the full result, before pads are
+  cropped; less than the larger of stride and dilation.
+- Pads crop the result; they do not pad the input.
+- Rows from output_padding are zeros plus bias, unless bottom pads crop them.
+- Sizes are resolved: ONNX's auto_pad and output_shape have become pads.
+- The output channels of group 0 come first.
+FLOPs: 2 * input elements * O/group * kH * kW, plus 1 per output element for the bias, plus the activation
 example: counting(1, 1, 2, 2), counting(1, 1, 2, 2), strides=(2, 2), pads=(0, 0, 1, 1), output_padding=(1, 1)
 # CONV_3D: A convolution of volumes.
 | output[n, o, z, y, x] = bias[o] + sum over c, h, i, j of filter[o, c, h, i, j] *
-|     padded[n, g * C/group + c, z * deep + h * dilation_deep, y * down + i * dilation_down, x * across + j * \
-dilation_across]
+|     padded[n, g * C/group + c, z * stride_d + h * dilation_d, y * stride_h + i * dilation_h, x * stride_w + j * \
+dilation_w]
 | with g = floor(o / (O/group)); sizes as in CONV_2D
 input: Volumes [N, C, D, H, W].
 filter: [O, C/group, kD, kH, kW].
 bias: [O], added to every element of channel o.
-strides: (deep, down, across): how far the window moves from one output element to the next.
+strides: (depth, height, width): distance between windows in the input.
 pads: (front, top, left, back, bottom, right): zeros around the input. First the begins, then the ends.
-dilations: (deep, down, across): distance of two taps of the filter.
-group: In how many shares channels are kept apart.
+dilations: (depth, height, width): distance between taps of the filter.
+group: Number of groups into which channels are divided.
 -> output: [N, O, OD, OH, OW]. The data type of `input`.
-- It has no fuse code, and no other layout.
+- NCDHW only; there is no fuse code.
 - The filter is not mirrored.
-FLOPs: 2 * output elements * C/group * kD * kH * kW, and 1 more for each with a bias
+FLOPs: 2 * output elements * C/group * kD * kH * kW, plus 1 per output element for the bias
 example: counting(1, 1, 2, 2, 2), [[[[[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 10.0]]]]]
 # CONV_3D_TRANSPOSE: A transposed convolution of volumes.
-| full[n, o, z * deep + h * dilation_deep, y * down + i * dilation_down, x * across + j * dilation_across] +=
+| full[n, o, z * stride_d + h * dilation_d, y * stride_h + i * dilation_h, x * stride_w + j * dilation_w] +=
 |     input[n, c, z, y, x] * filter[c, o - g * O/group, h, i, j]    for the c of group g = floor(o / (O/group))
 | output = full without its pads + bias[o]; sizes as in CONV_2D_TRANSPOSE
 input: Volumes [N, C, D, H, W].
-filter: [C, O/group, kD, kH, kW]: input channels first, the other way round than in CONV_3D.
+filter: [C, O/group, kD, kH, kW]: input channels first, unlike CONV_3D.
 bias: [O], added to every element of channel o.
-strides: (deep, down, across): how far apart input elements come to lie in the output.
-pads: (front, top, left, back, bottom, right): how much is cut off the full result.
-dilations: (deep, down, across): distance of two taps of the filter in the output.
-group: In how many shares channels are kept apart.
-output_padding: (deep, down, across): what is added at the far end of the full result, before pads are cut off; less
-  than the larger of stride and dilation.
+strides: (depth, height, width): distance between input elements in the output.
+pads: (front, top, left, back, bottom, right): crop of the full result.
+dilations: (depth, height, width): distance between taps of the filter in the output.
+group: Number of groups into which channels are divided.
+output_padding: (depth, height, width): elements added at the end of the full result, before pads are cropped; less than
+  the larger of stride and dilation.
 -> output: [N, O, OD, OH, OW]. The data type of `input`.
-- It has no fuse code, and no other layout.
-- Pads take away from the result.
-FLOPs: 2 * input elements * O/group * kD * kH * kW, and 1 for each output element with a bias
+- NCDHW only; there is no fuse code.
+- Pads crop the result.
+FLOPs: 2 * input elements * O/group * kD * kH * kW, plus 1 per output element for the bias
 example: [[[[[1.0, 2.0]]]]], counting(1, 1, 1, 2, 2), strides=(1, 1, 2)
-# DEFORMABLE_CONV_2D: A convolution whose taps are moved, each by an offset of its own, and may be weighed.
+# DEFORMABLE_CONV_2D: A convolution with a separate offset, and optionally a weight, for every tap.
 | output[n, o, y, x] = bias[o] + sum over c, i, j of filter[o, c, i, j] * m * sampled(input[n, k], place)
 | k = g * C/group + c with g = floor(o / (O/group)); q = floor(k / (C / offset_group)); t = (q * kH + i) * kW + j
-| place = (y * down + i * dilation_down - top + offset[n, 2 * t, y, x],
-|          x * across + j * dilation_across - left + offset[n, 2 * t + 1, y, x])
+| place = (y * stride_h + i * dilation_h - top + offset[n, 2 * t, y, x],
+|          x * stride_w + j * dilation_w - left + offset[n, 2 * t + 1, y, x])
 | m = mask[n, t, y, x], or 1; sampled: linear interpolation, with 0 outside
-input: Images [N, C, H, W]; no other layout.
+input: Images [N, C, H, W]; NCHW only.
 filter: [O, C/group, kH, kW].
-offset: [N, offset_group * kH * kW * 2, OH, OW]: for every tap (down, across), in pixels.
+offset: [N, offset_group * kH * kW * 2, OH, OW]: (height, width) for every tap, in pixels.
 bias: [O], added to every pixel of channel o.
 mask: [N, offset_group * kH * kW, OH, OW]: factors of the taps.
-strides: (down, across): how far the window moves.
+strides: (height, width): distance between windows.
 pads: (top, left, bottom, right): zeros around the input.
-dilations: (down, across): distance of two taps before they are moved.
-group: In how many shares channels are kept apart, as in CONV_2D.
-offset_group: In how many shares input channels have offsets of their own.
+dilations: (height, width): distance between taps before they are moved.
+group: Number of groups into which channels are divided, as in CONV_2D.
+offset_group: Number of groups of input channels with separate offsets.
 -> output: [N, O, OH, OW], sizes as in CONV_2D. The data type of `input`.
-- Offsets are (down, across) for each tap, taps in row-major order, offset groups outermost.
-- A neighbor outside is 0; a place half outside takes its share of what is inside.
-- The bias stands before the mask among the inputs.
-FLOPs: as CONV_2D, and 8 for every element of every window
+- Offsets are (height, width) for each tap, taps in row-major order, offset groups outermost.
+- A neighbor outside is 0; a position half outside gets its share from inside.
+- Among the inputs, the bias comes before the mask.
+FLOPs: as CONV_2D, plus 8 per element of every window
 example: counting(1, 1, 2, 2), [[[[2.0]]]], [[[[0.5, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.5]]]]
 """
 """Documentation, parsed by `documentation`."""

@@ -41,32 +41,32 @@ from nnadapter.ir.definition import (
 from nnadapter.ir.operations import FAMILIES
 
 _CUSTOM = """\
-# CUSTOM: One node of any ONNX op, computed by a custom kernel that a person registered.
+# CUSTOM: One node of any ONNX op, computed by a registered custom kernel.
 | outputs = kernel(domain, op_type, since_version)(inputs, attributes)
-inputs: The inputs of the node that are there, in their order.
-domain: Of the ONNX op; empty for ONNX's own.
+inputs: The present inputs of the node, in order.
+domain: Domain of the ONNX op; empty for ONNX's own.
 op_type: Name of the ONNX op.
-since_version: Of the op's schema; for an op without one, of the domain's opset.
+since_version: Version of the op's schema; without a schema, of the domain's opset.
 attributes: The node's attributes as a JSON object; a tensor is {tensor: [data type, dimensions, base64 of the bytes]}.
-present: For every input of the operation, which input of the node it is; ascending. Those that do not occur are absent.
+present: Positions of the present inputs in the node, ascending.
 output_types: Types of the results, such as `float32[1, 3]; int64[]`.
--> outputs: As many as `output_types` says, of those types.
-- It has no definition in numpy: what it means is for the kernel to say.
-- A driver never sees it: the host calls the kernel between the parts that the driver is given.
-- `CustomCall.of(attributes)` in nnadapter.ir.operations.custom reads the attributes.
-FLOPs: 1 for each element of the outputs: nobody knows what a kernel does
+-> outputs: One per type in `output_types`.
+- There is no numpy definition: the kernel defines the result.
+- Drivers never see it: the host calls the kernel between the driver's programs.
+- `CustomCall.of(attributes)` in nnadapter.ir.operations.custom parses the attributes.
+FLOPs: 1 per output element: the cost of a kernel is unknown
 example: [1.0, 2.0], domain='com.example', op_type='Twice', present=(0,), output_types='float32[2]'
 """
 _EVERYWHERE = """\
 # *
 -> output: Data type, dimensions and layout of `input`.
-fuse_code: Activation of the result r, before it is rounded to its data type. `none`: r. `relu`: max(r, 0). `clip`:
-  min(max(r, min), max). `sigmoid`, `tanh`, `hard_sigmoid`, `hard_swish`, `leaky_relu`: as the operations of these
-  names. `swish`: r * sigmoid(r). `gelu`: by erf. `gelu_tanh`: GELU with approximate tanh.
+fuse_code: Activation of the result r, applied before r is rounded to its data type. `none`: r. `relu`: max(r, 0).
+  `clip`: min(max(r, min), max). `sigmoid`, `tanh`, `hard_sigmoid`, `hard_swish`, `leaky_relu`: as the operations with
+  these names. `swish`: r * sigmoid(r). `gelu`: GELU with erf. `gelu_tanh`: GELU with approximate tanh.
 fuse_parameters: Attributes of the activation: (min, max) for `clip`, (alpha, beta) for `hard_sigmoid` and `hard_swish`,
   (alpha,) for `leaky_relu`; none for the others.
 to: The data type of the result.
-axis: The axis, from 0 to rank - 1. Negative ones are refused: converters have resolved them.
+axis: The axis, from 0 to rank - 1. Negative axes are rejected.
 """
 _DOCS = {
     module.__name__.rpartition(".")[2]: module.DOCS

@@ -200,30 +200,30 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 DOCS = """\
 # *
-input: The operand, x in the formula; every element is taken by itself.
+input: The operand, x in the formula.
 alpha: Slope of the line.
-beta: Its value at 0.
+beta: Value of the line at 0.
 x: The first operand.
 y: The second operand; broadcast against `x`.
 example: [-2.0, -0.5, 0.0, 0.5, 2.0]
 # ABS: The absolute value.
 | |x|
-- The smallest signed integer has no positive counterpart and stays as it is.
-# NEG: The value with the other sign.
+- The smallest signed integer has no positive counterpart and does not change.
+# NEG: The negated value.
 | -x
 - Unsigned integers wrap around: 1 becomes the largest.
 # SIGN: The sign.
 | -1 if x < 0, 0 if x = 0, 1 if x > 0
 - NaN gives NaN.
-# FLOOR: The largest whole number that is not above.
+# FLOOR: The largest whole number not above the value.
 | floor(x)
-- Integers come out as they went in.
-# CEIL: The smallest whole number that is not below.
+- Integers do not change.
+# CEIL: The smallest whole number not below the value.
 | ceil(x)
-- Integers come out as they went in.
+- Integers do not change.
 # ROUND: The nearest whole number.
 | rint(x)
-- Halves go to the even number: 0.5 and -0.5 give 0, 1.5 and 2.5 give 2. C's `round` is another function.
+- Halves round to even: 0.5 and -0.5 give 0, 1.5 and 2.5 give 2. C's `round` differs.
 example: [-2.5, -0.5, 0.5, 1.5, 2.4]
 # EXP: The exponential function.
 | exp(x)
@@ -249,52 +249,52 @@ example: [-2.0, 0.0, 0.5, 4.0]
 | tanh(x) = (exp(x) - exp(-x)) / (exp(x) + exp(-x))
 # SIGMOID: The logistic function.
 | 1 / (1 + exp(-x))
-- exp(-x) must not overflow: use exp(x) / (1 + exp(x)) below 0.
+- Avoid overflow of exp(-x): use exp(x) / (1 + exp(x)) below 0.
 # SOFTPLUS: A smooth form of RELU.
 | log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|))
-- exp(x) must not overflow: use the second form.
+- Avoid overflow of exp(x): use the second form.
 # SOFTSIGN: A sigmoid without an exponential.
 | x / (1 + |x|)
 # MISH: The Mish activation.
 | x * tanh(log(1 + exp(x)))
-- exp(x) must not overflow, see SOFTPLUS.
+- Avoid overflow of exp(x), see SOFTPLUS.
 # RELU: The value, or 0 if it is negative.
 | max(x, 0)
 - NaN gives NaN.
-- On a quantized operand with a quantized result it works on reals: the integer that stands for 0 is the zero point.
-- The pass fuse_activation makes it a fuse code of the operation before it.
-# SWISH: The Swish activation; SiLU with alpha 1.
+- With quantized operand and result, it compares real values: 0 is the zero point.
+- The pass fuse_activation turns it into a fuse code of its producer.
+# SWISH: The Swish activation; SiLU for alpha 1.
 | x / (1 + exp(-alpha * x))
 alpha: Factor of x inside the sigmoid.
 - The fuse code `swish` has alpha 1 and no parameter.
-# HARD_SIGMOID: A line in the place of the sigmoid, cut off at 0 and 1.
+# HARD_SIGMOID: A piecewise linear sigmoid: a line clipped to 0 and 1.
 | max(0, min(1, alpha * x + beta))
-- The default alpha is 0.2, ONNX's; others use 1/6.
+- The default alpha is 0.2 as in ONNX; others use 1/6.
 # HARD_SWISH: The value times its hard sigmoid.
 | x * max(0, min(1, alpha * x + beta))
 - The default alpha is 1/6 here, and 0.2 in HARD_SIGMOID.
-# LEAKY_RELU: The value, or a share of it below 0.
+# LEAKY_RELU: The value, scaled by alpha below 0.
 | x if x >= 0, alpha * x if x < 0
 alpha: Slope below 0.
-- alpha may be larger than 1, or negative: max(x, alpha * x) is another function then.
-# ELU: The value, or an exponential below 0.
+- alpha may be greater than 1, or negative: max(x, alpha * x) is then a different function.
+# ELU: The value, with an exponential below 0.
 | x if x >= 0, alpha * (exp(x) - 1) if x < 0
-alpha: The limit far below 0 is -alpha.
+alpha: The result approaches -alpha far below 0.
 # SELU: ELU, scaled.
 | gamma * x if x > 0, gamma * alpha * (exp(x) - 1) if x <= 0
 alpha: Factor of the exponential part.
 gamma: Factor of both parts.
-# NOT: The other truth value.
+# NOT: The logical negation.
 | not x
 input: Truth values.
 example: [True, False]
-# CLIP: The value, kept between two limits.
+# CLIP: The value, limited to a range.
 | min(max(x, min), max)
 min: The lower limit.
 max: The upper limit.
 - With min above max the result is max everywhere. NaN stays NaN.
-- The limits are floats. For integers their fractions are cut off, and they are kept in the data type's range.
-- ONNX's Clip has its limits as inputs; computed ones become MAX and MIN.
+- Limits are floats. For integers they are truncated and clipped to the data type's range.
+- ONNX's Clip has limits as inputs; computed ones become MAX and MIN.
 example: [-2.0, -0.5, 0.0, 0.5, 2.0], min=-1.0, max=1.0
 # ACOS: The inverse of the cosine, 0 to pi.
 | acos(x)
@@ -335,197 +335,189 @@ example: [0.25, 1.0, 4.0]
 | x * x
 - Integers wrap around.
 example: [-3.0, 0.5, 2.0]
-# SHRINK: What is small becomes 0, the rest comes nearer to 0.
+# SHRINK: Values near 0 become 0, others move towards 0.
 | x + bias if x < -lambd, x - bias if x > lambd, else 0
-bias: What is taken off outside the limits.
+bias: Shift towards 0 outside the limits.
 lambd: The limit.
-- Both limits themselves give 0.
-- Integers are computed with as reals, and the fraction of the result is cut off.
+- Both limits give 0.
+- Integers are computed as reals, and the result is truncated.
 example: [-2.0, -0.5, 0.0, 0.5, 2.0], bias=1.5, lambd=0.5
-# THRESHOLDED_RELU: The value where it is above a threshold, 0 elsewhere.
+# THRESHOLDED_RELU: The value if above a threshold, otherwise 0.
 | x if x > alpha, else 0
 alpha: The threshold.
-- The threshold itself gives 0.
+- The threshold gives 0.
 example: [-1.0, -0.5, 0.0, 0.5, 1.0], alpha=0.5
-# BITWISE_NOT: All bits the other way round.
+# BITWISE_NOT: All bits inverted.
 | ~x; -x - 1 for signed integers
 input: The integers.
-- A truth value has no such: NOT takes bool.
+- For bool, use NOT.
 example: int8([0, 1, -3])
 # MAX: The larger of two values.
 | max(x, y)
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1
-  spreads.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 - A NaN in either operand gives NaN.
-- It has exactly two inputs; ONNX's Max any number.
+- It has exactly two inputs; ONNX's Max takes any number.
 example: [[1.0, -2.0], [3.0, 7.0]], [2.0, -2.0]
 # MIN: The smaller of two values.
 | min(x, y)
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1
-  spreads.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 - A NaN in either operand gives NaN.
-- It has exactly two inputs; ONNX's Min any number.
+- It has exactly two inputs; ONNX's Min takes any number.
 example: [[1.0, -2.0], [3.0, 7.0]], [2.0, -2.0]
-# AND: Whether both are true.
+# AND: True if both are true.
 | x and y
--> output: bool. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1 spreads.
+-> output: bool. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 example: [[True, True], [False, False]], [True, False]
-# OR: Whether one is true at least.
+# OR: True if at least one is true.
 | x or y
--> output: bool. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1 spreads.
+-> output: bool. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 example: [[True, True], [False, False]], [True, False]
-# XOR: Whether exactly one is true.
+# XOR: True if exactly one is true.
 | x != y
--> output: bool. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1 spreads.
+-> output: bool. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 example: [[True, True], [False, False]], [True, False]
-# EQUAL: Whether both are equal.
+# EQUAL: True if both are equal.
 | x = y
--> output: bool. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1 spreads.
+-> output: bool. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 - NaN equals nothing, not even NaN. 0 equals -0.
-- Of quantized operands the integers are compared, whatever their scales.
+- For quantized operands, the integers are compared, regardless of scales.
 example: [[1.0, -2.0], [3.0, 7.0]], [2.0, -2.0]
-# NOT_EQUAL: Whether two values differ.
+# NOT_EQUAL: True if the values differ.
 | x != y
--> output: bool. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1 spreads.
-- NaN differs from everything, from NaN too.
+-> output: bool. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
+- NaN differs from everything, including NaN.
 example: [1, 2, 3], [[1], [3]]
-# GREATER: Whether x is larger.
+# GREATER: True if x is greater.
 | x > y
--> output: bool. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1 spreads.
-- With NaN it is false.
+-> output: bool. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
+- NaN gives false.
 example: [[1.0, -2.0], [3.0, 7.0]], [2.0, -2.0]
-# GREATER_EQUAL: Whether x is not smaller.
+# GREATER_EQUAL: True if x is greater or equal.
 | x >= y
--> output: bool. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1 spreads.
-- With NaN it is false.
+-> output: bool. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
+- NaN gives false.
 example: [[1.0, -2.0], [3.0, 7.0]], [2.0, -2.0]
-# LESS: Whether x is smaller.
+# LESS: True if x is less.
 | x < y
--> output: bool. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1 spreads.
-- With NaN it is false.
+-> output: bool. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
+- NaN gives false.
 example: [[1.0, -2.0], [3.0, 7.0]], [2.0, -2.0]
-# LESS_EQUAL: Whether x is not larger.
+# LESS_EQUAL: True if x is less or equal.
 | x <= y
--> output: bool. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1 spreads.
-- With NaN it is false.
+-> output: bool. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
+- NaN gives false.
 example: [[1.0, -2.0], [3.0, 7.0]], [2.0, -2.0]
-# BITWISE_AND: The bits that both have.
+# BITWISE_AND: The bits set in both.
 | x & y
 x: The first integers.
 y: The second integers; broadcast against `x`.
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy.
 - Signed integers are in two's complement.
 example: int8([12, 10, -1]), int8([10])
-# BITWISE_OR: The bits that one of them has at least.
+# BITWISE_OR: The bits set in at least one.
 | x | y
 x: The first integers.
 y: The second integers; broadcast against `x`.
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy.
 - Signed integers are in two's complement.
 example: int8([12, 10, -1]), int8([10])
-# BITWISE_XOR: The bits that exactly one of them has.
+# BITWISE_XOR: The bits set in exactly one.
 | x ^ y
 x: The first integers.
 y: The second integers; broadcast against `x`.
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy.
 - Signed integers are in two's complement.
 example: int8([12, 10, -1]), int8([10])
 # ADD: The sum.
 | activation(x + y)
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1
-  spreads.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 - Integers wrap around.
-- On integers, fuse_code may be `none`, `relu` or `clip` alone; limits of `clip` are taken as CLIP takes them.
-FLOPs: 1 for each element of the output, and the activation's steps
+- Integers allow only the fuse codes `none`, `relu` and `clip`, with limits as in CLIP.
+FLOPs: 1 per output element, plus the activation
 example: [[1.0, -2.0], [3.0, -8.0]], [2.0, 4.0], fuse_code='relu'
 # SUB: The difference.
 | activation(x - y)
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1
-  spreads.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 - Integers wrap around.
-- On integers, fuse_code may be `none`, `relu` or `clip` alone; limits of `clip` are taken as CLIP takes them.
-FLOPs: 1 for each element of the output, and the activation's steps
+- Integers allow only the fuse codes `none`, `relu` and `clip`, with limits as in CLIP.
+FLOPs: 1 per output element, plus the activation
 example: [[1.0, -2.0], [3.0, -8.0]], [2.0, 4.0], fuse_code='relu'
-# MUL: The product, element by element.
+# MUL: The elementwise product.
 | activation(x * y)
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1
-  spreads.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 - Integers wrap around.
-- On integers, fuse_code may be `none`, `relu` or `clip` alone; limits of `clip` are taken as CLIP takes them.
-FLOPs: 1 for each element of the output, and the activation's steps
+- Integers allow only the fuse codes `none`, `relu` and `clip`, with limits as in CLIP.
+FLOPs: 1 per output element, plus the activation
 example: [[1.0, -2.0], [3.0, -8.0]], [2.0, 4.0], fuse_code='relu'
 # DIV: The quotient.
 | activation(x / y); for integers trunc(x / y)
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1
-  spreads.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 - Integers round toward 0: -7 / 2 = -3. FLOOR_DIV rounds down.
 - Integers divided by 0 are undefined. Floating-point ones give inf, -inf or NaN.
-- On integers, fuse_code may be `none`, `relu` or `clip` alone; limits of `clip` are taken as CLIP takes them.
-FLOPs: 1 for each element of the output, and the activation's steps
+- Integers allow only the fuse codes `none`, `relu` and `clip`, with limits as in CLIP.
+FLOPs: 1 per output element, plus the activation
 example: [[1.0, -2.0], [3.0, -8.0]], [2.0, 4.0], fuse_code='relu'
 # GELU: The Gaussian error linear unit.
 | none: 0.5 * x * (1 + erf(x / sqrt(2)))
 | tanh: 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))
-approximate: `none`: exact, by erf. `tanh`: the usual approximation.
-- The two forms differ in the fourth digit: do not take one for the other.
-FLOPs: 5 for each element of the output, 9 with tanh
+approximate: `none`: exact, with erf. `tanh`: the usual approximation.
+- The two forms differ in the fourth digit: they are not interchangeable.
+FLOPs: 5 per output element, 9 with tanh
 example: [-2.0, -0.5, 0.0, 0.5, 2.0], approximate='tanh'
-# ASSIGN: The operand itself, under another name.
+# ASSIGN: The operand under another name.
 | x
-- Data type, layout and quantization stay.
-- The pass simplify takes it away wherever the name of a model output does not need it.
+- Data type, layout and quantization do not change.
+- The pass simplify removes it unless a model output needs its name.
 # CAST: The values in another data type.
 | x as `to`
-- From floating-point to integers the fraction is cut off (toward 0). What does not fit the integer type is undefined.
-- From wider to narrower integers the low bits stay. To bool, everything but 0 is true; NaN is, too.
-- To float8 numbers that are too large become the largest finite one, as with ONNX's saturate = 1; to float16 and
+- Floating-point numbers are truncated to integers (toward 0). Numbers that do not fit are undefined.
+- Narrower integers keep the low bits. For bool, everything except 0 is true, including NaN.
+- For float8, numbers that are too large become the largest finite one, as with ONNX's saturate = 1; for float16 and
   bfloat16 they become inf.
-- Quantized operands: the integers are cast, and the result is not quantized. DEQUANTIZE gives reals.
+- Quantized operands: the integers are cast, and the result is not quantized. Use DEQUANTIZE for real values.
 example: [-1.5, -0.5, 0.0, 2.7], to='int32'
-# BIT_CAST: The same bytes, read as another data type.
+# BIT_CAST: The same bytes, reinterpreted as another data type.
 | the bits of x as `to`
 input: Any operand.
-to: The data type of the result, of as many bits as the input's.
+to: The data type of the result, with as many bits as the input's.
 -> output: The data type `to`; dimensions and layout of `input`.
-- No value is converted: CAST does that.
-- To bool, every byte but 0 is true.
+- Values are not converted; use CAST for that.
+- For bool, every byte except 0 is true.
 - Byte order does not matter: both types have elements of one size.
 example: [1.0, -2.0, 0.0], to='int32'
-# BIT_SHIFT: Bits moved to the left or to the right.
-| left: x * 2^y, the low bits of it
+# BIT_SHIFT: Bits shifted left or right.
+| left: the low bits of x * 2^y
 | right: floor(x / 2^y)
 x: The integers.
-y: By how many bits; broadcast against `x`.
-direction: `left`: towards higher bits. `right`: towards lower ones.
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does.
-- To the right, the sign fills up: -8 by 1 gives -4.
-- A count that is negative, or as large as the number of bits or larger, gives 0; to the right it gives -1 for negative
-  x. In C that is undefined.
+y: Number of bits; broadcast against `x`.
+direction: `left`: towards higher bits. `right`: towards lower bits.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy.
+- A right shift extends the sign: -8 by 1 gives -4.
+- A count that is negative, or at least the number of bits, gives 0; to the right, -1 for negative x. In C this is
+  undefined.
 example: int8([1, -8, 100, -1]), int8([3, 1, 9, 9]), direction='right'
-# PRELU: The value, or below 0 a share of it that a tensor says.
+# PRELU: The value, scaled by a tensor of slopes below 0.
 | x if x >= 0, slope * x if x < 0
 input: The operand, x in the formula.
 slope: Broadcasts to the dimensions of `input`, never the other way.
-- Slopes align at the last axis: one slope per channel of [N, C, H, W] has dimensions [C, 1, 1], not [C].
+- Slopes align at the last axis: per-channel slopes for [N, C, H, W] are [C, 1, 1], not [C].
 example: [[-1.0, 2.0], [-3.0, -4.0]], [[0.5], [0.25]]
 # POW: A power.
 | input ^ exponent
 input: The base.
 exponent: May have another data type than `input`; broadcast against it.
--> output: The data type of `input`. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a
-  1 spreads.
-- The result has the data type of the base: int32 to the power of 0.5 is computed in float64 and cut off.
-- Integers to integer powers, none of them negative, are exact and wrap around.
+-> output: The data type of `input`. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
+- The result has the data type of the base: int32 to the power of 0.5 is computed in float64 and truncated.
+- Integers to nonnegative integer powers are exact and wrap around.
 - A negative base with a fractional exponent gives NaN.
 example: [1.0, 2.0, 3.0], [2, 0, -1]
-# MOD: The rest of a division.
+# MOD: The remainder of a division.
 | fmod false: x - y * floor(x / y)
 | fmod true: x - y * trunc(x / y)
 x: The dividend.
 y: The divisor; broadcast against `x`.
-fmod: True: the result has the sign of the dividend, as C's fmod. False: that of the divisor, as Python's %.
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1
-  spreads.
+fmod: True: the result has the sign of the dividend, as in C's fmod. False: of the divisor, as in Python's %.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 - Floating-point operands need fmod true.
 - Integers divided by 0 are undefined.
 example: [-7, 7, -7, 7], [3, 3, -3, -3], fmod=False
@@ -533,49 +525,48 @@ example: [-7, 7, -7, 7], [3, 3, -3, -3], fmod=False
 | floor(x / y)
 x: The dividend.
 y: The divisor; broadcast against `x`.
--> output: The data type of `x`. The dimensions of both inputs, broadcast as numpy does: aligned at the last axis, a 1
-  spreads.
+-> output: The data type of `x`. The dimensions of both inputs, broadcast as in numpy: aligned at the last axis.
 - -7 by 2 gives -4; DIV of integers gives -3.
 - Integers divided by 0 are undefined.
-- Of floating-point numbers, the exact quotient is rounded down, as Python's // does.
+- For floating-point numbers, the exact quotient is rounded down, as in Python's //.
 example: [-7, 7, -7, 7], [2, 2, -2, -2]
 # SUM: The sum of any number of operands.
 | inputs[0] + inputs[1] + …
-inputs: One or more operands of one data type; all are broadcast.
--> output: The inputs' data type. Their dimensions, broadcast as numpy does.
-FLOPs: the number of inputs less one, for each element of the output
+inputs: One or more operands of the same data type; all are broadcast.
+-> output: The inputs' data type. Their dimensions, broadcast as in numpy.
+FLOPs: (number of inputs - 1) per output element
 example: [1.0, 2.0], [10.0, 20.0], [[100.0], [200.0]]
-# WHERE: One of two values, as a condition says.
+# WHERE: One of two values, selected by a condition.
 | x if condition, else y
 condition: Truth values.
-x: What is taken where the condition is true.
-y: What is taken elsewhere.
--> output: The data type of `x`. The dimensions of all three, broadcast as numpy does.
+x: The values if the condition is true.
+y: The values otherwise.
+-> output: The data type of `x`. The dimensions of all three, broadcast as in numpy.
 - All three are broadcast, the condition too.
-- A NaN that is not taken leaves no trace.
+- A NaN that is not selected has no effect.
 example: [True, False, True], [[1.0], [2.0]], [10.0, 20.0, 30.0]
-# CELU: ELU whose slope at 0 is 1 for every alpha.
+# CELU: ELU with slope 1 at 0 for every alpha.
 | max(0, x) + min(0, alpha * (exp(x / alpha) - 1))
 alpha: Width of the exponential part; not 0.
-- alpha 0 is refused.
+- alpha 0 is rejected.
 example: [-1.0, -0.5, 0.0, 0.5, 1.0], alpha=2.0
-# IS_NAN: Whether it is not a number.
+# IS_NAN: True if the value is NaN.
 | x != x
 -> output: bool, with the dimensions and the layout of `input`.
 example: float32([0.0, 'nan', 'inf'])
-# IS_INF: Whether it is infinite.
+# IS_INF: True if the value is infinite.
 | (x = inf and detect_positive) or (x = -inf and detect_negative)
-detect_negative: Whether -inf counts.
-detect_positive: Whether inf counts.
+detect_negative: True: -inf counts.
+detect_positive: True: inf counts.
 -> output: bool, with the dimensions and the layout of `input`.
 example: float32(['-inf', 0.0, 'inf', 'nan']), detect_negative=False
-# SWIGLU: The gated activation of many language models: the Swish of one operand times another.
+# SWIGLU: A gated activation of language models: the Swish of one operand times another.
 | gate / (1 + exp(-alpha * gate)) * value
-gate: What the activation is applied to.
-value: What it is multiplied with.
+gate: Argument of the activation.
+value: Factor of the activation.
 alpha: Factor of the gate inside the sigmoid; 1 for SiLU.
 -> output: Data type, dimensions and layout of `gate`.
-- Both have the same dimensions: nothing is broadcast, and no tensor is split in two.
+- Both have the same dimensions: nothing is broadcast, and no tensor is split.
 example: [-1.0, 0.0, 2.0], [10.0, 10.0, 10.0]
 """
 """Documentation, parsed by `documentation`."""

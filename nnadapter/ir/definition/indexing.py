@@ -111,116 +111,114 @@ DOCS = """\
 # *
 input: Any operand, of rank 1 or more.
 -> output: Data type and dimensions of `input`; layout NCHW.
-indices: As many axes as `input`; on others than `axis` not larger. Negative ones count from the end.
-reduction: What an update does to what is there. `none`: replaces it. `add`, `mul`, `max`, `min`: the old and the new
-  together.
-# SLICE: Every so many elements of some axes, forwards or backwards.
-| output[…, i, …] = input[…, first + i * steps[a], …] on axis axes[a]; other axes are kept whole
+indices: The rank of `input`; not larger than it, except along `axis`. Negative ones count from the end.
+reduction: Effect of an update. `none`: replaces the element. `add`, `mul`, `max`, `min`: combines old and new.
+# SLICE: Elements of some axes in regular steps, forwards or backwards.
+| output[…, i, …] = input[…, first + i * steps[a], …] on axis axes[a]; other axes do not change
 | first = starts[a]; for a negative step min(starts[a], size - 1)
 | size: step > 0: max(0, ceil((end - start) / step))
 |       step < 0: max(0, ceil((min(start, size - 1) - max(end, -1)) / -step))
 input: Any operand.
-starts: For every axis named: the first element, from 0 to its size. A start equal to the size means, with a negative
-  step, the last element.
-ends: The first element that is left out, from 0 to the size; with a negative step, -(size + 1) stands for an end before
-  element 0.
-axes: Which axes, each once, from 0 to rank - 1, in any order.
-steps: Distance of two elements taken; not 0. Negative: backwards.
--> output: The data type and layout of `input`; the axes named have the sizes above.
-- Backwards through all of an axis of size 4: start 3, end -5, step -1. An end of -1 is refused; numpy would read it as
-  the last element.
-- Starts and ends are already in range: negative and very large ones of ONNX have been resolved.
-- All four lists are of one length, in the order of `axes`.
+starts: For every axis in `axes`: the first element, from 0 to the size. With a negative step, a start equal to the size
+  is the last element.
+ends: The first excluded element, from 0 to the size; with a negative step, -(size + 1) is an end before element 0.
+axes: Distinct axes from 0 to rank - 1, in any order.
+steps: Distance between selected elements; not 0. Negative: backwards.
+-> output: The data type and layout of `input`; the axes in `axes` have the sizes above.
+- All of an axis of size 4 backwards: start 3, end -5, step -1. An end of -1 is rejected; numpy would read it as the
+  last element.
+- Starts and ends are in range: ONNX's negative and very large ones have been resolved.
+- All four lists have the same length, in the order of `axes`.
 - A result may have size 0.
-- A result of a per-tensor quantized operand is quantized as it is.
+- A per-tensor quantization passes on to the result.
 example: counting(2, 4), starts=(0, 3), ends=(1, -5), axes=(0, 1), steps=(1, -1)
-# GATHER: Slices of an operand along an axis, by index.
+# GATHER: Slices of an operand along an axis, selected by index.
 | output[a…, i…, b…] = input[a…, indices[i…], b…]
 indices: Positions along the axis, any rank; negative ones count from the end.
--> output: The data type of `input`; the dimensions of `indices` in the place of the axis; layout NCHW.
-- Indices outside of the axis are undefined: the definition raises, a device may do as it likes.
-- A scalar index takes the axis away.
-- A result of a per-tensor quantized operand is quantized as it is.
+-> output: The data type of `input`; the dimensions of `indices` replace the axis; layout NCHW.
+- Indices outside the axis are undefined: the definition raises; devices may return anything.
+- A scalar index removes the axis.
+- A per-tensor quantization passes on to the result.
 example: counting(3, 2), [[2, -3]], axis=0
-# GATHER_ELEMENTS: Elements of an operand, each by an index along one axis.
-| output[a…, i, b…] = input[a…, indices[a…, i, b…], b…], the index standing on `axis`
+# GATHER_ELEMENTS: Elements of an operand, each selected by an index along one axis.
+| output[a…, i, b…] = input[a…, indices[a…, i, b…], b…], with the index on `axis`
 -> output: The data type of `input`; the dimensions of `indices`.
-- Indices outside of the axis are undefined: the definition raises, a device may do as it likes.
-- Nothing is broadcast: what `indices` does not reach is left out.
-- A result of a per-tensor quantized operand is quantized as it is.
+- Indices outside the axis are undefined: the definition raises; devices may return anything.
+- Nothing is broadcast: elements that `indices` does not cover are omitted.
+- A per-tensor quantization passes on to the result.
 example: counting(2, 3), [[0, -1], [1, 1]], axis=1
-# PAD: Elements added around an operand, or taken away.
+# PAD: Elements added around an operand, or cropped.
 | output[…, i, …] = kept[…, i - max(0, begin), …] inside; outside by `mode`
-| kept: the input without the elements that negative pads take away
+| kept: the input without the elements that negative pads crop
 input: Any operand.
-mode: What stands outside. `constant`: `value`. `edge`: the nearest element. `reflect`: mirrored at the border element,
-  which is not repeated. `wrap`: from the other end.
-pads: The begins of all axes, then the ends of all axes. Negative ones take elements away.
+mode: Values outside. `constant`: `value`. `edge`: the nearest element. `reflect`: mirrored at the edge element, which
+  is not repeated. `wrap`: from the other end.
+pads: The begins of all axes, then the ends of all axes. Negative ones crop.
 value: For `constant`: the number, converted to the data type of `input`.
--> output: The data type and layout of `input`; every axis is larger by begin + end.
+-> output: The data type and layout of `input`; every axis grows by begin + end.
 - pads is (begin 0, begin 1, …, end 0, end 1, …), not begin and end of each axis in turn.
-- Taking away comes first: with pads of both signs, the other modes look at what is kept.
-- `reflect` pads at most what is kept less one, `edge` and `wrap` need one element at least.
-- `wrap` repeats the operand as often as it takes.
-- Quantized operands: `value` is the integer that is put there, so real 0 is the zero point.
-- fuse_pad lets the convolution or pool behind it do it.
+- Cropping comes first: with pads of both signs, modes use the remaining elements.
+- `reflect` pads at most the remaining size minus 1; `edge` and `wrap` need at least one element.
+- `wrap` repeats the operand as often as necessary.
+- Quantized operands: `value` is the integer to insert, so real 0 is the zero point.
+- The pass fuse_pad folds it into the convolution or pooling after it.
 example: [[1.0, 2.0, 3.0]], pads=(0, 1, 0, 2), mode='reflect'
-# GATHER_ND: Slices of an operand, each by several indices at once.
+# GATHER_ND: Slices of an operand, each selected by several indices.
 | output[b…, i…, r…] = input[b…, indices[b…, i…, 0], indices[b…, i…, 1], …, r…]
-indices: [b…, i…, depth]: the last axis holds positions on `depth` axes behind the batch axes. Negative ones count from
+indices: [b…, i…, depth]: the last axis has indices for the `depth` axes after the batch axes. Negative ones count from
   the end.
-batch_dims: How many leading axes both have in common, and which are not indexed.
--> output: The data type of `input`; dimensions of `indices` but the last, then the rest of `input`.
-- Indices outside are undefined: the definition raises, a device may do as it likes.
-- A depth of 0 takes whole items.
+batch_dims: Number of common leading axes, which are not indexed.
+-> output: The data type of `input`; all dimensions of `indices` except the last, then the remaining ones of `input`.
+- Indices outside are undefined: the definition raises; devices may return anything.
+- A depth of 0 selects entire items.
 example: counting(2, 2, 2), [[[1]], [[0]]], batch_dims=1
-# SCATTER_ELEMENTS: An operand in which single elements were changed, each by an index along one axis.
-| output = input; for every place (a…, i, b…) of indices:
+# SCATTER_ELEMENTS: A copy of an operand with single elements updated, each selected by an index along one axis.
+| output = input; for every position (a…, i, b…) of indices:
 |     output[a…, indices[a…, i, b…], b…] = reduction(output[…], updates[a…, i, b…])
 updates: Dimensions of `indices`.
-- Updates go in row-major order: of equal positions the last is kept with `none`, and all count with the others.
-- Indices outside are undefined: the definition raises, a device may do as it likes.
-- The input is not changed in place: it may be read elsewhere.
-FLOPs: 1 for each update, 0 with reduction `none`
+- Updates are applied in row-major order: among equal positions the last wins with `none`, and all count otherwise.
+- Indices outside are undefined: the definition raises; devices may return anything.
+- The input is not modified: other operations may read it.
+FLOPs: 1 per update, 0 with reduction `none`
 example: [[1.0, 2.0, 3.0]], [[0, 0, -1]], [[10.0, 20.0, 30.0]], axis=1, reduction='add'
-# SCATTER_ND: An operand in which slices were changed, each at several indices at once.
-| output = input; for every place i… of indices without the last axis:
+# SCATTER_ND: A copy of an operand with slices updated, each selected by several indices.
+| output = input; for every position i… of indices without the last axis:
 |     output[indices[i…, 0], indices[i…, 1], …, r…] = reduction(output[…], updates[i…, r…])
-indices: [i…, depth]: the last axis holds positions on the first `depth` axes. Negative ones count from the end.
-updates: Dimensions of `indices` but the last, then the dimensions of `input` from `depth` on.
-- Updates go in row-major order: of equal positions the last is kept with `none`, and all count with the others.
-- Indices outside are undefined: the definition raises, a device may do as it likes.
-- The input is not changed in place: it may be read elsewhere.
-FLOPs: 1 for each update, 0 with reduction `none`
+indices: [i…, depth]: the last axis has indices for the first `depth` axes. Negative ones count from the end.
+updates: All dimensions of `indices` except the last, then those of `input` from `depth` on.
+- Updates are applied in row-major order: among equal positions the last wins with `none`, and all count otherwise.
+- Indices outside are undefined: the definition raises; devices may return anything.
+- The input is not modified: other operations may read it.
+FLOPs: 1 per update, 0 with reduction `none`
 example: counting(3, 2), [[2], [0]], [[10.0, 20.0], [30.0, 40.0]]
-# TENSOR_SCATTER: A cache in which each item of the batch was written from a position of its own on.
+# TENSOR_SCATTER: A copy of a cache with updates written from a separate position for each batch item.
 | output = input; output[b, …, p, …] = updates[b, …, i, …]
 | p = indices[b] + i; circular: modulo the size of the axis
 input: The cache, [B, …, L, …].
-updates: As `input`, with at most L positions on the axis.
-indices: [B]: where each item begins; none: at 0.
+updates: Dimensions of `input`, with at most L positions on the axis.
+indices: [B]: start position of each item; absent: 0.
 axis: The axis of the positions, from 1 to rank - 1: axis 0 is the batch.
-mode: `linear`: what is written must fit. `circular`: behind the last position comes the first.
+mode: `linear`: updates must fit. `circular`: the first position follows the last.
 - With `linear`, positions beyond the cache are undefined.
-- ONNX's negative axis has been resolved.
+- ONNX's negative axes have been resolved.
 example: [[0.0, 0.0, 0.0]], [[1.0, 2.0]], [2], axis=1, mode='circular'
-# ONE_HOT: A new axis that is `on` at the index and `off` elsewhere.
+# ONE_HOT: A new axis with `on` at the index and `off` elsewhere.
 | output[a…, i, b…] = values[1] if i = indices[a…, b…] (or that + depth), else values[0]
-indices: Positions, of any numeric type; fractions are cut off.
+indices: Indices of any numeric type; fractions are truncated.
 values: [2]: (off, on).
-axis: Where the new axis stands in the result, from 0 to the rank of `indices`.
-depth: Its size, 1 or more.
--> output: The data type of `values`; dimensions of `indices` with `depth` put in at the axis.
-- off comes first.
-- Negative indices count from the end; those outside of -depth to depth - 1 give off everywhere.
+axis: Position of the new axis in the result, from 0 to the rank of `indices`.
+depth: Size of the new axis, 1 or more.
+-> output: The data type of `values`; dimensions of `indices` with `depth` inserted at the axis.
+- `off` comes first.
+- Negative indices count from the end; those outside -depth to depth - 1 give only `off`.
 example: [0, -1, 5], [0.0, 9.0], axis=1, depth=3
-# REVERSE_SEQUENCE: The first elements of each sequence of a batch, in reverse.
+# REVERSE_SEQUENCE: Sequences of a batch with their first elements reversed.
 | output[b, t] = input[b, lengths[b] - 1 - t] if t < lengths[b], else input[b, t]
 input: Any operand, of rank 2 or more.
-lengths: [B], 0 to the size of the time axis: how many elements of each turn around.
+lengths: [B], 0 to the size of the time axis: number of elements of each sequence to reverse.
 batch_axis: The axis of the sequences, from 0 to rank - 1.
-time_axis: The axis that is turned around; another one.
-- What lies behind the length stays where it is.
+time_axis: The axis to reverse; differs from batch_axis.
+- Elements after the length do not move.
 - A length of 0 or 1 changes nothing.
 example: counting(2, 3), [2, 3], batch_axis=0, time_axis=1
 """

@@ -114,116 +114,116 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 DOCS = """\
 # *
-bias: [N]; none adds nothing.
-# FULLY_CONNECTED: A layer of a network: rows of numbers times a matrix of weights.
+bias: [N]; absent: 0.
+# FULLY_CONNECTED: A linear layer: rows times a weight matrix.
 | output[…, n] = activation(bias[n] + sum over k of input[…, k] * weight[n, k])
-input: […, K]: any leading axes, which are kept.
-weight: [N, K]: a row for every output, as PyTorch's Linear and Gemm with transB have it.
+input: […, K] with any leading axes.
+weight: [N, K]: a row per output, as in PyTorch's Linear and Gemm with transB.
 -> output: […, N]. The data type of `input`.
 - The weight is [N, K], not [K, N].
-- NNAPI's flattens leading axes to one; this one keeps them.
+- Leading axes are kept; NNAPI flattens them to one.
 - Quantized: zero points are subtracted first; the weight may be quantized along axis 0. Without a quantized result, the
-  sums come out in int32, and no fuse code applies.
-- matmul_to_fully_connected makes it of MAT_MUL with a constant matrix.
-FLOPs: 2 * output elements * K, 1 more for each with a bias, and the activation's steps
+  result is the sums in int32, and no fuse code applies.
+- The pass matmul_to_fully_connected creates it from MAT_MUL with a constant matrix.
+FLOPs: 2 * output elements * K, plus 1 per output element for the bias, plus the activation
 example: [[1.0, 2.0]], [[1.0, 0.0], [0.0, 1.0], [1.0, -2.0]], [0.0, 10.0, 0.0], fuse_code='relu'
-# MAT_MUL: A product of matrices, or of stacks of them, as numpy.matmul.
+# MAT_MUL: A product of matrices, or of stacks of matrices, as in numpy.matmul.
 | output[…, i, j] = activation(sum over k of x[…, i, k] * y[…, k, j])
 x: […, M, K], or [K]; [M, K] is read as [K, M] with transpose_x.
 y: […, K, N], or [K].
-transpose_x: True: the last two axes of x change places before.
-transpose_y: True: the last two axes of y change places before: it is […, N, K].
+transpose_x: True: swap the last two axes of x first.
+transpose_y: True: swap the last two axes of y first: y is […, N, K].
 -> output: […, M, N], leading axes broadcast. The data type of `x`.
-- A vector on the left is a row, one on the right a column; that axis of 1 is not in the result. Two vectors give a
-  scalar. Vectors cannot be transposed.
+- A vector on the left is a row, on the right a column; the added axis is not in the result. Two vectors give a scalar.
+  Vectors cannot be transposed.
 - Leading axes broadcast, the last two do not.
 - Integers wrap around in their own data type.
-- On integers, fuse_code may be `none`, `relu` or `clip` alone; limits of `clip` are taken as CLIP takes them.
+- Integers allow only the fuse codes `none`, `relu` and `clip`, with limits as in CLIP.
 - Quantized: zero points are subtracted first; y may be quantized along its output axis. Without a quantized result, the
-  sums come out in int32, and no fuse code applies.
-- fuse_attention makes ATTENTION of two of them with a SOFTMAX between.
-FLOPs: 2 * output elements * K, and the activation's steps
+  result is the sums in int32, and no fuse code applies.
+- The pass fuse_attention recognizes ATTENTION in two of them with a SOFTMAX between.
+FLOPs: 2 * output elements * K, plus the activation
 example: counting(2, 2), [[1.0, 0.0], [1.0, -1.0]], transpose_y=True
-# MAT_MUL_N_BITS: FULLY_CONNECTED with a weight of few bits that stays packed, in blocks with a scale and a zero point.
+# MAT_MUL_N_BITS: FULLY_CONNECTED with a packed weight of few bits, in blocks with a scale and a zero point each.
 | W[n, k] = (integer[n, k] - zero_point[n, b]) * scale[n, b] with b = floor(k / block_size)
 | integer[n, k] = floor(weight[n, b, floor(p * bits / 8)] / 2^((p * bits) mod 8)) mod 2^bits with p = k mod block_size
 | output[…, n] = bias[n] + sum over k of x[…, k] * W[n, k]
-x: […, K]: any leading axes, which are kept.
-weight: [N, blocks, block_size * bits / 8] with blocks = ceil(K / block_size); unsigned integers, the first one in the
+x: […, K] with any leading axes.
+weight: [N, blocks, block_size * bits / 8] with blocks = ceil(K / block_size); unsigned integers, the first in the
   lowest bits of a byte.
 scale: [N, blocks].
-zero_point: uint8: [N, ceil(blocks * bits / 8)], packed as the weight is. Floating-point: [N, blocks]. None: 2^(bits -
-  1) everywhere.
-bits: Of an integer: 2, 4 or 8.
-block_size: Integers in a block; they fill whole bytes.
+zero_point: uint8: [N, ceil(blocks * bits / 8)], packed like the weight. Floating-point: [N, blocks]. Absent: 2^(bits -
+  1).
+bits: Bits of an integer: 2, 4 or 8.
+block_size: Integers per block; they must fill whole bytes.
 -> output: […, N]. The data type of `x`.
-- K need not fill the last block: what lies behind K is not read.
-- The zero point of 4 bits that is left out is 8, not 0.
-- With 8 bits the integers are unsigned, too.
-- Rows of packed zero points begin at a byte of their own.
-- It is no quantized operation: operands have no quantization, and x is floating-point.
-FLOPs: 2 * output elements * K, and 1 more for each with a bias
+- K need not fill the last block: elements after K are not read.
+- The default zero point for 4 bits is 8, not 0.
+- Integers of 8 bits are unsigned, too.
+- Each row of packed zero points starts at a new byte.
+- Operands have no quantization, and x is floating-point.
+FLOPs: 2 * output elements * K, plus 1 per output element for the bias
 example: [[1.0, 10.0, 100.0]], uint8([[[152], [15]]]), [[0.5, 2.0]], bits=4, block_size=2
-# TRILU: A triangle of every matrix; zeros elsewhere.
+# TRILU: A triangle of every matrix, with zeros elsewhere.
 | upper: output[…, i, j] = input[…, i, j] if j - i >= k, else 0
 | lower: output[…, i, j] = input[…, i, j] if j - i <= k, else 0
 input: Matrices […, rows, columns].
 upper: True: the upper triangle. False: the lower one.
-k: Where the triangle ends: 0 the main diagonal, 1 the one above it, -1 the one below.
-- The diagonal k itself belongs to either triangle.
-- ONNX's k is an input, and here a number.
+k: Diagonal at which the triangle ends: 0 the main one, 1 the one above it, -1 the one below.
+- The diagonal k belongs to both triangles.
+- k is an attribute here, but an input in ONNX.
 example: counting(3, 3), upper=False, k=-1
 # DETERMINANT: The determinant of every matrix.
 | output[…] = det(input[…, :, :])
 input: Square matrices […, n, n].
--> output: The data type of `input`; the last two axes go.
-- The determinant of a matrix of 0 rows is 1.
-FLOPs: floor(2 / 3 * n^3) + n for each matrix
+-> output: The data type of `input`; without the last two axes.
+- The determinant of a matrix without rows is 1.
+FLOPs: floor(2 / 3 * n^3) + n per matrix
 example: counting(2, 2)
-# EINSUM: Sums of products, as an equation says them.
+# EINSUM: Sums of products, defined by an equation.
 | output[result] = sum over all other letters of inputs[0][term 0] * inputs[1][term 1] * …
-inputs: One for each term, of one data type.
-equation: Terms with commas between them, then `->` and the result: a letter for each axis. `...` stands for leading
-  axes. Without `->`, the result is the ellipsis and the letters that occur once, in ASCII's order.
+inputs: One per term, all of one data type.
+equation: Terms separated by commas, then `->` and the result, with a letter for each axis. `...` covers leading axes.
+  Without `->`, the result is the ellipsis and the letters that occur once, in ASCII order.
 -> output: The inputs' data type; a dimension for each letter of the result.
-- A letter twice in one term is the diagonal.
-- An axis of size 1 spreads to the size that its letter has elsewhere.
-- Spaces mean nothing; upper and lower case differ. A result must not have a letter twice.
+- A letter twice in one term selects the diagonal.
+- An axis of size 1 broadcasts to the size of its letter elsewhere.
+- Spaces are ignored; letters are case-sensitive. A letter must not occur twice in the result.
 - Integers wrap around.
-FLOPs: per input but the first: product of its letters' sizes and of those still read of what is before it * (1, and 1
-  more if a letter is summed over)
+FLOPs: for each input except the first: product of the sizes of its letters and of those still needed from earlier
+  inputs * (1, or 2 if a letter is summed over)
 example: counting(2, 2), [10.0, 1.0], equation='ij,j->i'
 # DFT: The discrete Fourier transform along an axis, or its inverse.
 | forwards: output[k] = sum over n of x[n] * exp(-2i * pi * k * n / length)
 | inverse:  output[k] = 1 / length * sum over n of x[n] * exp(2i * pi * k * n / length)
-| x: the input along the axis, cut off or filled up with zeros to `length`
+| x: the input along the axis, truncated or zero-padded to `length`
 input: […, 1] or […, 2]. The last axis has size 1 for real numbers, 2 for complex ones (real part, imaginary part).
-axis: The axis that is transformed, from 0 to rank - 2: not the last one.
-length: How many elements are transformed, 1 or more.
-inverse: True: back, divided by the length.
-onesided: Forwards: real numbers in, and of the result only the first floor(length / 2) + 1 elements. Inverse: such
-  elements in, real numbers out.
+axis: The transformed axis, from 0 to rank - 2; not the last one.
+length: Number of transformed elements, 1 or more.
+inverse: True: the inverse transform, divided by the length.
+onesided: Forwards: real input, and only the first floor(length / 2) + 1 elements of the result. Inverse: such elements
+  as input, real output.
 -> output: The data type of `input`. The axis has size `length`, or floor(length / 2) + 1 if one-sided and forwards. The
   last axis has size 2, or 1 if one-sided and inverse.
-- `length` is always given; ONNX's optional input has been resolved.
-- One-sided inverse: elements behind floor(length / 2) are the conjugates of those before; the imaginary parts of
-  element 0, and of the middle one of an even length, count for nothing.
-- A one-sided inverse reads at most `length` elements, not floor(length / 2) + 1 exactly: what is missing is 0.
-FLOPs: 5 * elements * ceil(log2(length)), the logarithm 1 at least, for `length` elements along the axis
+- `length` is required; it is an optional input in ONNX.
+- One-sided inverse: elements after floor(length / 2) are the conjugates of earlier ones. The imaginary parts of element
+  0, and of the middle element for an even length, are ignored.
+- A one-sided inverse reads at most `length` elements, and pads missing ones with 0.
+FLOPs: 5 * elements * max(1, ceil(log2(length))), with `length` elements along the axis
 example: counting(1, 4, 1), axis=1, length=4, onesided=True
 # STFT: Fourier transforms of overlapping frames of signals.
 | output[b, f, k] = sum over n of input[b, f * frame_step + n] * window[n] * exp(-2i * pi * k * n / frame_length)
 | frames = floor((length of signal - frame_length) / frame_step) + 1
 input: Signals [B, length, 1] or [B, length, 2]. The last axis has size 1 for real numbers, 2 for complex ones (real
   part, imaginary part).
-window: [frame_length]; none: ones.
-frame_step: Distance of two frames, 1 or more.
-frame_length: Elements of a frame; at most those of the signal.
-onesided: True: real signals in, and the first floor(frame_length / 2) + 1 elements of each transform.
+window: [frame_length]; absent: ones.
+frame_step: Distance between two frames, 1 or more.
+frame_length: Elements per frame; at most the length of the signal.
+onesided: True: real signals, and only the first floor(frame_length / 2) + 1 elements of each transform.
 -> output: [B, frames, frame_length, 2], or [B, frames, floor(frame_length / 2) + 1, 2].
-- onesided is false unless given; ONNX's is true.
-- A last frame that does not fit whole is left out. Nothing is padded or centered.
-FLOPs: as DFT for every frame, and 1 for each element of a frame with a window
+- onesided defaults to false, in ONNX to true.
+- A last frame that does not fit completely is omitted. Nothing is padded or centered.
+FLOPs: as DFT for every frame, plus 1 per element of a frame with a window
 example: counting(1, 4, 1), frame_step=2, frame_length=2, onesided=True
 """
 """Documentation, parsed by `documentation`."""

@@ -105,73 +105,70 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 DOCS = """\
 # *
-input: [N, C, …]; the channels are the last axis if the layout says NHWC.
+input: [N, C, …]; channels are the last axis for layout NHWC.
 scale: [C].
 epsilon: Added to the variance, under the square root.
-target: [N, d1, …]: the class of every place, from 0 to C - 1, or `ignore_index`.
-weight: [C]: what each class counts; none: 1 each.
-reduction: `none`: a loss for every place. `sum`: their sum. `mean`: their sum by the sum of the weights.
-ignore_index: Places with this target count for nothing; -1, the default, is no class.
-# BATCH_NORMALIZATION: Every channel moved and scaled by statistics that training found.
+target: [N, d1, …]: the class at every position, from 0 to C - 1, or `ignore_index`.
+weight: [C]: weight of each class; absent: 1.
+reduction: `none`: a loss per position. `sum`: their sum. `mean`: their sum divided by the sum of the weights.
+ignore_index: Positions with this target are ignored; the default -1 is not a class.
+# BATCH_NORMALIZATION: Every channel shifted and scaled by statistics from training.
 | output = (input - mean[c]) / sqrt(variance[c] + epsilon) * scale[c] + bias[c]
-bias: [C], what is added at the end.
-mean: [C], what training found.
-variance: [C], what training found: not the deviation.
-- Nothing is computed from the input: it is a scale and a shift per channel.
+bias: [C], added at the end.
+mean: [C], from training.
+variance: [C], from training; not the standard deviation.
+- No statistics are computed from the input: this is a scale and a shift per channel.
 - Statistics may have another floating-point type than the input.
-- fuse_batch_normalization folds it into the operation before it, or makes MUL and ADD of it.
+- The pass fuse_batch_normalization folds it into its producer, or replaces it by MUL and ADD.
 example: counting(2, 2), [1.0, 10.0], [0.0, 1.0], [2.0, 3.0], [1.0, 4.0], epsilon=0.0
-# LAYER_NORMALIZATION: Every item brought to mean 0 and variance 1, over the last axes.
+# LAYER_NORMALIZATION: Every item normalized to mean 0 and variance 1, over the last axes.
 | output = (input - mean) / sqrt(variance + epsilon) * scale + bias
 | mean, variance: over the axes from `axis` to the last; variance = mean of (input - mean)^2
 input: Any rank.
 scale: Broadcasts to the dimensions from `axis` on.
-bias: Broadcasts to the dimensions from `axis` on; none adds nothing.
-axis: The first of the axes that are normalized together. The axis, from 0 to rank - 1. Negative ones are refused:
-  converters have resolved them.
-- The variance divides by the number of elements, not by one less.
-- All axes from `axis` on are taken, not that one alone.
-- It has one output: where ONNX's Mean or InvStdDev is read, the converter spells the node out in steps.
+bias: Broadcasts to the dimensions from `axis` on; absent: 0.
+axis: The first of the normalized axes. The axis, from 0 to rank - 1. Negative axes are rejected.
+- The variance divides by the number of elements n, not by n - 1.
+- All axes from `axis` on are normalized, not only that one.
+- It has one output: if ONNX's Mean or InvStdDev is used, the converter decomposes the node.
 example: [[1.0, 3.0], [0.0, 4.0]], [1.0, 2.0], [0.0, 10.0], axis=1, epsilon=0.0
-# INSTANCE_NORMALIZATION: Every channel of every item brought to mean 0 and variance 1.
+# INSTANCE_NORMALIZATION: Every channel of every item normalized to mean 0 and variance 1.
 | output = (input - mean[n, c]) / sqrt(variance[n, c] + epsilon) * scale[c] + bias[c]
 | mean, variance: over the spatial axes
 bias: [C].
 - The bias is not optional.
-- The variance divides by the number of elements, not by one less.
-- GroupNormalization becomes this operation between two RESHAPE, with a group in the place of a channel.
+- The variance divides by the number of elements n, not by n - 1.
+- GroupNormalization becomes this operation between two RESHAPEs, with groups as channels.
 example: [[[1.0, 3.0], [0.0, 4.0]]], [1.0, 2.0], [0.0, 10.0], epsilon=0.0
-# LOCAL_RESPONSE_NORMALIZATION: Every element divided by a power of the sum of squares of its neighbors in other
-  channels.
+# LOCAL_RESPONSE_NORMALIZATION: Every element divided by a power of the sum of squares in adjacent channels.
 | output[n, c, …] = input[n, c, …] / (bias + alpha / size * sum of input[n, i, …]^2) ^ beta
 | i from max(0, c - floor((size - 1) / 2)) to min(C - 1, c + floor(size / 2))
-size: How many channels are summed, 1 or more.
+size: Number of summed channels, 1 or more.
 alpha: Factor of the mean of squares.
 beta: The power.
-bias: What is added before the power is taken.
-- alpha is divided by size. NNAPI's is not.
-- At the border fewer channels are summed, and alpha is divided by size all the same.
-- An even size reaches one channel further up than down.
-FLOPs: size + 5 for each element of the output
+bias: Added before the power.
+- alpha is divided by size, unlike in NNAPI.
+- At the edges fewer channels are summed, but alpha is still divided by size.
+- An even size extends one channel further up than down.
+FLOPs: size + 5 per output element
 example: [[[[1.0]], [[2.0]], [[3.0]]]], size=3, alpha=3.0, beta=1.0
 # SOFTMAX: Exponentials along an axis, divided by their sum.
 | output[…, i, …] = exp(input[…, i, …]) / sum over j of exp(input[…, j, …])
 input: The scores.
 - Subtract the maximum before exp: scores of 100 overflow otherwise.
-- Along one axis alone. ONNX's before opset 13 flattens all axes from its axis on: the converter reshapes.
-- A row of nothing but -inf gives NaN.
+- Along one axis only. Before opset 13, ONNX flattens all axes from its axis on: the converter reshapes.
+- A row of only -inf gives NaN.
 example: [[0.0, 1.0, 2.0], [5.0, 5.0, 5.0]], axis=1
 # LOG_SOFTMAX: The logarithm of SOFTMAX.
 | output[…, i, …] = input[…, i, …] - log(sum over j of exp(input[…, j, …]))
 input: The scores.
-- Subtract the maximum before exp, and do not take the logarithm of SOFTMAX: it may be 0.
+- Subtract the maximum before exp, and do not compute the logarithm of SOFTMAX, which may be 0.
 example: [[1.0, 2.0, 3.0]], axis=1
 # RMS_NORMALIZATION: Every item divided by its root mean square, over the last axes.
 | output = input / sqrt(mean of input^2 over the axes from `axis` to the last + epsilon) * scale
 input: Any rank.
 scale: Broadcasts to the dimensions of `input`.
-axis: The first of the axes that the mean is taken over. The axis, from 0 to rank - 1. Negative ones are refused:
-  converters have resolved them.
+axis: The first of the axes of the mean. The axis, from 0 to rank - 1. Negative axes are rejected.
 epsilon: Added to the mean of squares, under the square root.
 -> output: The data type of `scale`; dimensions and layout of `input`.
 - No mean is subtracted, and there is no bias.
@@ -181,37 +178,37 @@ example: [[3.0, 4.0]], [1.0, 10.0], axis=1, epsilon=0.0
 | output[…, i, …] = input[…, i, …] / (sum over j of |input[…, j, …]| ^ p) ^ (1 / p)
 input: The numbers.
 p: 1: the sum of absolute values. 2: the square root of the sum of squares.
-- Where the norm is 0 the result is 0, not NaN.
+- If the norm is 0, the result is 0, not NaN.
 - There is no epsilon.
 example: [[3.0, 4.0], [0.0, 0.0]], axis=1
-# MEAN_VARIANCE_NORMALIZATION: Brought to mean 0 and deviation 1 over any axes.
+# MEAN_VARIANCE_NORMALIZATION: Elements normalized to mean 0 and standard deviation 1 over any axes.
 | output = (input - mean) / (deviation + epsilon)
 | mean: over `axes`; deviation = sqrt(mean of (input - mean)^2 over `axes`)
 input: The numbers.
-axes: Which axes mean and deviation are taken over: ascending, at least one, from 0 to rank - 1.
+axes: Axes of mean and deviation: ascending, at least one, from 0 to rank - 1.
 epsilon: Added to the deviation.
-- epsilon is added to the deviation, outside of the square root. Other normalizations add it inside.
-- The deviation divides by the number of elements, not by one less.
+- epsilon is added to the deviation, outside the square root. Other normalizations add it inside.
+- The deviation divides by the number of elements n, not by n - 1.
 example: [[1.0, 3.0], [0.0, 4.0]], axes=(1,)
-# NEGATIVE_LOG_LIKELIHOOD_LOSS: How unlikely the right classes are, from logarithms of probabilities.
+# NEGATIVE_LOG_LIKELIHOOD_LOSS: Classification loss from logarithms of probabilities.
 | loss[n, d…] = -weight[t] * input[n, t, d…] with t = target[n, d…]; 0 where t = ignore_index
 | output = loss, its sum, or its sum / sum of weight[t]
 input: [N, C, d1, …]: logarithms of probabilities.
 -> output: The data type of `input`; [N, d1, …] with reduction `none`, else a scalar.
 - `mean` divides by the sum of the weights of the targets, not by their number.
-- If every place is ignored, the mean is NaN.
+- If every position is ignored, the mean is NaN.
 - Classes are axis 1, not the last one.
-- It takes no logarithm: the input is one.
-FLOPs: 4 for each target
+- It computes no logarithm: the input contains logarithms.
+FLOPs: 4 per target
 example: [[-1.0, -2.0, -3.0], [-1.0, -2.0, -3.0], [-1.0, -2.0, -3.0]], [0, 2, -1], [1.0, 1.0, 3.0]
-# SOFTMAX_CROSS_ENTROPY_LOSS: How unlikely the right classes are, from scores.
+# SOFTMAX_CROSS_ENTROPY_LOSS: Classification loss from scores.
 | log_probabilities[n, c, d…] = input[n, c, d…] - log(sum over k of exp(input[n, k, d…]))
 | output as NEGATIVE_LOG_LIKELIHOOD_LOSS of log_probabilities
 input: [N, C, d1, …]: scores.
 -> output: The data type of `input`; [N, d1, …] with reduction `none`, else a scalar.
 -> log_probabilities: Data type and dimensions of `input`.
 - `mean` divides by the sum of the weights of the targets, not by their number.
-- If every place is ignored, the mean is NaN.
+- If every position is ignored, the mean is NaN.
 - Classes are axis 1, not the last one.
 - Subtract the maximum before exp.
 - There are always two outputs.

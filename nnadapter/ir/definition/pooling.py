@@ -93,143 +93,141 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 DOCS = """\
 # *
-input: Volumes [N, C, D, H, W]; no other layout.
+input: Volumes [N, C, D, H, W]; NCHW only.
 kernel_shape: Size of the window along each spatial axis.
-strides: How far the window moves along each spatial axis from one output element to the next.
-pads: What is added around the input: the begins of all spatial axes, then the ends, so (top, left, bottom, right) for
-  images. Each is less than the window's extent.
-dilations: Distance of two elements of the window along each spatial axis.
-ceil_mode: True: a last window that does not fit whole counts as well, if it starts in the input or in the pads before
-  it.
+strides: Distance between windows along each spatial axis.
+pads: Padding of the input: the begins of all spatial axes, then the ends, so (top, left, bottom, right) for images.
+  Each is less than the window's extent.
+dilations: Distance between elements of the window along each spatial axis.
+ceil_mode: True: a last partial window counts as well, if it starts in the input or in the padding before it.
 -> output: [N, C, OD, OH, OW]. The data type of `input`.
-count_include_pad: True: pads count in the divisor. False: the divisor is the number of elements of the input in the
-  window.
+count_include_pad: True: the divisor includes padding. False: the divisor is the number of input elements in the window.
 p: The power, 1 or more.
-storage_order: How a place within the sizes of the input becomes a number. `row_major`: the last spatial axis counts
-  fastest. `column_major`: the first one does.
--> indices: int64, as `output`: the position of each maximum in the whole input, (n * C + c) * spatial elements + the
-  place within them.
+storage_order: Order of spatial positions. `row_major`: the last spatial axis varies fastest. `column_major`: the first
+  one does.
+-> indices: int64, dimensions of `output`: the index of each maximum in the entire input, (n * C + c) * spatial elements
+  + the position within them.
 example: counting(1, 1, 2, 2, 4), kernel_shape=(2, 2, 2), strides=(1, 1, 2)
 # MAX_POOL_2D: The largest element of each window of an image.
-| output[n, c, y, x] = max over i, j of padded[n, c, y * down + i * dilation_down, x * across + j * dilation_across]
+| output[n, c, y, x] = max over i, j of padded[n, c, y * stride_h + i * dilation_h, x * stride_w + j * dilation_w]
 | extent = dilation * (kernel - 1) + 1
-| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode ceil in the place of floor, and one less if
-|      the last window would start at H + begin or behind it
-input: Images [N, C, H, W], or [N, H, W, C] if the layout says NHWC.
+| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode, ceil instead of floor, and one less if
+|      the last window would start at H + begin or later
+input: Images [N, C, H, W], or [N, H, W, C] for layout NHWC.
 -> output: [N, C, OH, OW], or [N, OH, OW, C] if the input is NHWC. The data type of `input`.
-- Pads are -inf, for integers the smallest number, and not 0: a window of nothing but pads gives that.
-- With ceil_mode, what a window reaches beyond the pads counts for nothing: not as a maximum, not in a divisor.
-- Quantized operands: the integers are compared, and the result is quantized as the input is.
-- ONNX's second output, the positions, is another operation: MAX_POOL_2D_WITH_INDICES.
-- fuse_pad takes a PAD before it into its pads.
+- Padding is -inf, for integers the smallest number, not 0.
+- With ceil_mode, the part of a window beyond the padding is ignored, in maxima and in divisors.
+- Quantized operands: integers are compared, and the result has the quantization of the input.
+- For ONNX's second output, the indices, use MAX_POOL_2D_WITH_INDICES.
+- The pass fuse_pad folds a PAD before it into its pads.
 FLOPs: output elements * kernel_shape[0] * kernel_shape[1]
 example: counting(1, 1, 3, 3), kernel_shape=(2, 2), strides=(2, 2), pads=(1, 1, 0, 0), ceil_mode=True
 # AVERAGE_POOL_2D: The mean of each window of an image.
-| output[n, c, y, x] = sum over i, j of padded[n, c, y * down + i * dilation_down, x * across + j * dilation_across] \
+| output[n, c, y, x] = sum over i, j of padded[n, c, y * stride_h + i * dilation_h, x * stride_w + j * dilation_w] \
 / divisor[y, x]
 | extent = dilation * (kernel - 1) + 1
-| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode ceil in the place of floor, and one less if
-|      the last window would start at H + begin or behind it
-input: Images [N, C, H, W], or [N, H, W, C] if the layout says NHWC.
+| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode, ceil instead of floor, and one less if
+|      the last window would start at H + begin or later
+input: Images [N, C, H, W], or [N, H, W, C] for layout NHWC.
 -> output: [N, C, OH, OW], or [N, OH, OW, C] if the input is NHWC. The data type of `input`.
-- The divisor differs from window to window: with count_include_pad false at every padded border, with ceil_mode at the
-  last window whatever count_include_pad says.
-- With ceil_mode, what a window reaches beyond the pads counts for nothing: not as a maximum, not in a divisor.
-- A global pool is REDUCE_MEAN over both axes.
-- fuse_pad takes a PAD before it into its pads, with count_include_pad true.
+- The divisor varies between windows: at padded edges if count_include_pad is false, and for partial last windows with
+  ceil_mode in any case.
+- With ceil_mode, the part of a window beyond the padding is ignored, in maxima and in divisors.
+- Global pooling is REDUCE_MEAN over both axes.
+- The pass fuse_pad folds a PAD before it into its pads, with count_include_pad true.
 FLOPs: output elements * kernel_shape[0] * kernel_shape[1]
 example: counting(1, 1, 3, 3), kernel_shape=(2, 2), strides=(2, 2), pads=(1, 1, 0, 0), ceil_mode=True
 # MAX_POOL_3D: The largest element of each window of a volume.
 | output[n, c, z, y, x] = max of the window
 | extent = dilation * (kernel - 1) + 1
-| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode ceil in the place of floor, and one less if
-|      the last window would start at H + begin or behind it
-- Pads are -inf, for integers the smallest number, and not 0.
-- With ceil_mode, what a window reaches beyond the pads counts for nothing: not as a maximum, not in a divisor.
-- It has no other layout than ONNX's, and no quantized form.
+| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode, ceil instead of floor, and one less if
+|      the last window would start at H + begin or later
+- Padding is -inf, for integers the smallest number, not 0.
+- With ceil_mode, the part of a window beyond the padding is ignored, in maxima and in divisors.
+- NCHW only; there is no quantized form.
 FLOPs: output elements * elements of the window
 # AVERAGE_POOL_3D: The mean of each window of a volume.
 | output[n, c, z, y, x] = sum of the window / divisor[z, y, x]
 | extent = dilation * (kernel - 1) + 1
-| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode ceil in the place of floor, and one less if
-|      the last window would start at H + begin or behind it
-- The divisor differs from window to window, as in AVERAGE_POOL_2D.
-- With ceil_mode, what a window reaches beyond the pads counts for nothing: not as a maximum, not in a divisor.
-- It has no other layout than ONNX's, and no quantized form.
+| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode, ceil instead of floor, and one less if
+|      the last window would start at H + begin or later
+- The divisor varies between windows, as in AVERAGE_POOL_2D.
+- With ceil_mode, the part of a window beyond the padding is ignored, in maxima and in divisors.
+- NCHW only; there is no quantized form.
 FLOPs: output elements * elements of the window
 # LP_POOL_2D: The p-norm of each window of an image.
 | output[n, c, y, x] = (sum of |each element of the window| ^ p) ^ (1 / p)
 | extent = dilation * (kernel - 1) + 1
-| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode ceil in the place of floor, and one less if
-|      the last window would start at H + begin or behind it
-input: Images [N, C, H, W]; no other layout.
+| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode, ceil instead of floor, and one less if
+|      the last window would start at H + begin or later
+input: Images [N, C, H, W]; NCHW only.
 -> output: [N, C, OH, OW]. The data type of `input`.
-- Pads are zeros. Nothing is divided by the number of elements.
-- With ceil_mode, what a window reaches beyond the pads counts for nothing: not as a maximum, not in a divisor.
-- It has no other layout than ONNX's, and no quantized form.
+- Padding is 0. The sum is not divided by the number of elements.
+- With ceil_mode, the part of a window beyond the padding is ignored, in maxima and in divisors.
+- NCHW only; there is no quantized form.
 FLOPs: output elements * elements of the window * 3
 example: counting(1, 1, 2, 4), kernel_shape=(2, 2), strides=(1, 2)
 # LP_POOL_3D: The p-norm of each window of a volume.
 | output[n, c, z, y, x] = (sum of |each element of the window| ^ p) ^ (1 / p)
 | extent = dilation * (kernel - 1) + 1
-| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode ceil in the place of floor, and one less if
-|      the last window would start at H + begin or behind it
-- Pads are zeros. Nothing is divided by the number of elements.
-- With ceil_mode, what a window reaches beyond the pads counts for nothing: not as a maximum, not in a divisor.
-- It has no other layout than ONNX's, and no quantized form.
+| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode, ceil instead of floor, and one less if
+|      the last window would start at H + begin or later
+- Padding is 0. The sum is not divided by the number of elements.
+- With ceil_mode, the part of a window beyond the padding is ignored, in maxima and in divisors.
+- NCHW only; there is no quantized form.
 FLOPs: output elements * elements of the window * 3
 example: counting(1, 1, 2, 2, 4), kernel_shape=(2, 2, 2), strides=(1, 1, 2), p=1
-# MAX_POOL_2D_WITH_INDICES: The largest element of each window of an image, and where it lies.
-| output[n, c, y, x] = max of the window; indices: its first position
+# MAX_POOL_2D_WITH_INDICES: The largest element of each window of an image, and its index.
+| output[n, c, y, x] = max of the window; indices: its first index
 | row_major: (n * C + c) * H * W + row * W + column; column_major: (n * C + c) * H * W + column * H + row
 | extent = dilation * (kernel - 1) + 1
-| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode ceil in the place of floor, and one less if
-|      the last window would start at H + begin or behind it
-input: Images [N, C, H, W]; no other layout.
+| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode, ceil instead of floor, and one less if
+|      the last window would start at H + begin or later
+input: Images [N, C, H, W]; NCHW only.
 -> output: [N, C, OH, OW]. The data type of `input`.
-- Pads are -inf, for integers the smallest number, and not 0.
-- Positions count elements of the whole input, batch and channels included, without pads.
-- Of equal elements the first one in the order of the window's rows is meant, in both orders of storage.
-- With ceil_mode, what a window reaches beyond the pads counts for nothing: not as a maximum, not in a divisor.
-- It has no other layout than ONNX's, and no quantized form.
+- Padding is -inf, for integers the smallest number, not 0.
+- Indices count elements of the entire input, including batch and channels, without padding.
+- Among equal elements, the first in row-major order of the window is selected, in both storage orders.
+- With ceil_mode, the part of a window beyond the padding is ignored, in maxima and in divisors.
+- NCHW only; there is no quantized form.
 FLOPs: output elements * elements of the window
 example: counting(1, 1, 2, 4), kernel_shape=(2, 2), strides=(1, 2)
-# MAX_POOL_3D_WITH_INDICES: The largest element of each window of a volume, and where it lies.
-| output[n, c, z, y, x] = max of the window; indices: its first position
+# MAX_POOL_3D_WITH_INDICES: The largest element of each window of a volume, and its index.
+| output[n, c, z, y, x] = max of the window; indices: its first index
 | row_major: (n * C + c) * D * H * W + (depth * H + row) * W + column
 | column_major: (n * C + c) * D * H * W + (column * H + row) * D + depth
 | extent = dilation * (kernel - 1) + 1
-| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode ceil in the place of floor, and one less if
-|      the last window would start at H + begin or behind it
-- Pads are -inf, for integers the smallest number, and not 0.
-- Positions count elements of the whole input, batch and channels included, without pads.
-- Of equal elements the first one in the order of the window's rows is meant, in both orders of storage.
-- With ceil_mode, what a window reaches beyond the pads counts for nothing: not as a maximum, not in a divisor.
-- It has no other layout than ONNX's, and no quantized form.
+| OH = floor((H + begin + end - extent) / stride) + 1; with ceil_mode, ceil instead of floor, and one less if
+|      the last window would start at H + begin or later
+- Padding is -inf, for integers the smallest number, not 0.
+- Indices count elements of the entire input, including batch and channels, without padding.
+- Among equal elements, the first in row-major order of the window is selected, in both storage orders.
+- With ceil_mode, the part of a window beyond the padding is ignored, in maxima and in divisors.
+- NCHW only; there is no quantized form.
 FLOPs: output elements * elements of the window
-# MAX_UNPOOL_2D: What MAX_POOL_2D_WITH_INDICES found, put back where it was; zeros elsewhere.
+# MAX_UNPOOL_2D: The inverse of MAX_POOL_2D_WITH_INDICES: maxima at their indices, zeros elsewhere.
 | output = 0; flat(output)[indices[n, c, y, x]] = input[n, c, y, x]
 input: The maxima, [N, C, H, W].
-indices: [N, C, H, W]: positions in the whole output, counted in row-major order.
+indices: [N, C, H, W]: indices into the entire output, in row-major order.
 output_shape: (height, width) of the result.
 -> output: [N, C, height, width]. The data type of `input`.
-- Positions count elements of the whole output, batch and channels included.
-- ONNX's MaxUnpool of another rank becomes it with two RESHAPE: positions know no axes.
-- Of equal positions the last one is kept.
+- Indices count elements of the entire output, including batch and channels.
+- ONNX's MaxUnpool of another rank becomes it between two RESHAPEs.
+- Among equal indices, the last one wins.
 example: [[[[6.0, 8.0]]]], [[[[5, 7]]]], output_shape=(2, 4)
-# COL_TO_IM: Columns that are blocks of an image, put back together; where blocks overlap they are added.
-| output[n, c, y * down + i * dilation_down - top, x * across + j * dilation_across - left] +=
-|     input[n, (c * kH + i) * kW + j, y * columns of blocks + x]    where that lies inside the image
-input: [N, C * elements of a block, blocks].
+# COL_TO_IM: An image reassembled from columns that are its blocks; overlapping blocks are added.
+| output[n, c, y * stride_h + i * dilation_h - top, x * stride_w + j * dilation_w - left] +=
+|     input[n, (c * kH + i) * kW + j, y * columns of blocks + x]    if inside the image
+input: [N, C * elements per block, blocks].
 image_shape: Sizes of the image, one per spatial axis.
 kernel_shape: Sizes of a block.
-strides: Distance of two blocks along each axis.
-pads: What lies around the image: all begins, then all ends. What falls there is dropped.
-dilations: Distance of two elements of a block along each axis.
+strides: Distance between blocks along each axis.
+pads: Padding around the image: all begins, then all ends. Elements there are dropped.
+dilations: Distance between elements of a block along each axis.
 -> output: [N, C, image_shape…]. The data type of `input`.
-- Every list must be given: there are no defaults.
+- Every list is required: there are no defaults.
 - The image may have any number of spatial axes; the formula is for two.
-- Blocks stand in row-major order, as do the elements of a block.
+- Blocks are in row-major order, as are the elements of a block.
 example: [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]], image_shape=(3, 3),
   kernel_shape=(2, 2), strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1)
 """

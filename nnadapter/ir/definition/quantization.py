@@ -129,30 +129,30 @@ def _real(plain: Callable[..., Any], types: Any, result: OperandType) -> Callabl
 
 
 DOCS = """\
-# QUANTIZE: Reals as the integers of a quantized operand.
+# QUANTIZE: Convert reals to the integers of a quantized operand.
 | output = saturated(rint(input / scale) + zero_point)
-input: Reals; taken as float32.
--> output: The dimensions of `input`. Data type, scale, zero point and axis are those that the model gives the result:
-  no attribute says them.
+input: Reals; converted to float32.
+-> output: The dimensions of `input`. Data type, scale, zero point and axis come from the type of the result, not from
+  attributes.
 - Halves round to even, before the zero point is added.
-- Too large and too small numbers become the largest and the smallest integer.
-- Per axis, there is one scale and zero point for each index of the axis.
-- What NaN becomes is not defined.
+- Numbers out of range saturate.
+- Along an axis, there is one scale and zero point for each index.
+- The result for NaN is undefined.
 example: [-6.0, -0.25, 0.25, 0.75, 200.0]
-# DEQUANTIZE: The reals that a quantized operand stands for.
+# DEQUANTIZE: The real values of a quantized operand.
 | output = (input - zero_point) * scale
-input: A quantized operand of any integer type. Its type says scale, zero point and axis.
+input: A quantized operand of any integer type, with scale, zero point and axis in its type.
 -> output: The data type `to`; dimensions and layout of `input`; not quantized.
 - Subtract in more bits than the operand has: 0 - 255 does not fit int8 or uint8.
-- It is computed in float32, also where `to` is float64.
-- An operand that is not quantized is refused; CAST takes it.
+- Computed in float32, even if `to` is float64.
+- Operands that are not quantized are rejected; use CAST.
 example: uint8([0, 10, 11, 255])
-# STORAGE_CAST: The same integers, said to stand for reals from now on.
+# STORAGE_CAST: The same integers, reinterpreted as quantized.
 | output = input
 input: Integers.
--> output: Data type and dimensions of `input`, quantized as the model says of the result: scale, zero point and axis
-  are no attributes.
-- Nothing is computed: a device may let the result share the memory of the input.
+-> output: Data type and dimensions of `input`. Scale, zero point and axis come from the type of the result, not from
+  attributes.
+- Nothing is computed: the result may share the memory of the input.
 example: uint8([1, 2, 3])
 """
 """Documentation, parsed by `documentation`."""

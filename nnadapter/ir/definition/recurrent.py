@@ -108,15 +108,15 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 DOCS = """\
 # *
 input: [T, B, I]. Steps T, batch B, features I, directions D (1 or 2), hidden units H.
-sequence_lengths: [B], 0 to T: how many steps each sequence has; none: T.
-initial_hidden: [D, B, H]: the hidden state before the first step; none: zeros.
-direction: `forward`: from step 0 on. `reverse`: from the last step on. `bidirectional`: both, D = 2, forward first.
-activation_alpha: One number per name in `activations`, or none if no function reads it.
+sequence_lengths: [B], 0 to T: number of steps of each sequence; absent: T.
+initial_hidden: [D, B, H]: the hidden state before the first step; absent: zeros.
+direction: `forward`: from step 0. `reverse`: from the last step. `bidirectional`: both, D = 2, forward first.
+activation_alpha: One number per name in `activations`, or () if no function uses it.
 activation_beta: The same for the second parameter.
-clip: What a function is given is kept between -clip and clip.
--> output: [T, D, B, H]: the hidden state after every step; zeros behind the end of a sequence.
+clip: Arguments of functions are clipped to -clip and clip.
+-> output: [T, D, B, H]: the hidden state after every step; zeros after the end of a sequence.
 -> hidden: [D, B, H]: the hidden state after the last step of each sequence.
-# LSTM: A layer of long short-term memory over whole sequences.
+# LSTM: A long short-term memory layer over entire sequences.
 | per step, x = input[t], h and c the states; W, R, b, P: the gate's weights, recurrent weights, both biases added, \
 peephole
 | i = f(W_i x + R_i h + b_i + P_i * c)
@@ -126,24 +126,24 @@ peephole
 | h' = o * h_function(c')
 weights: [D, 4H, I]; gates in the order input, output, forget, cell.
 recurrent_weights: [D, 4H, H]; gates in that order.
-bias: [D, 8H]: those of the weights, then those of the recurrent weights; none: zeros.
-initial_cell: [D, B, H]: the cell state before the first step; none: zeros.
-peepholes: [D, 3H]: of the input, output and forget gate, element by element; none: zeros.
-activations: Names with spaces between them, per direction: gates f, cell g, hidden. Any of affine, elu, hard_sigmoid,
+bias: [D, 8H]: biases of the weights, then of the recurrent weights; absent: zeros.
+initial_cell: [D, B, H]: the cell state before the first step; absent: zeros.
+peepholes: [D, 3H]: for the input, output and forget gate, elementwise; absent: zeros.
+activations: Names separated by spaces, per direction: gates f, cell g, hidden. Any of affine, elu, hard_sigmoid,
   leaky_relu, relu, scaled_tanh, sigmoid, softplus, softsign, tanh, thresholded_relu.
-input_forget: True: the forget gate is one less the input gate.
+input_forget: True: the forget gate is 1 minus the input gate.
 -> cell: [D, B, H]: the cell state after the last step of each sequence.
 - Gates are input, output, forget, cell. PyTorch's order is input, forget, cell, output.
-- The peephole of the output gate sees the new cell state, the others the old one.
-- clip holds for f and g, not for the hidden function.
+- The peephole of the output gate uses the new cell state, the others the old one.
+- clip applies to f and g, not to the hidden function.
 - alpha and beta: affine alpha * x + beta; scaled_tanh alpha * tanh(beta * x); hard_sigmoid max(0, min(1, alpha * x +
   beta)); thresholded_relu x if x >= alpha, else 0; leaky_relu and elu as the operations.
-- Backwards, a sequence begins at its own last step, lengths[b] - 1. Results stand at the step that they belong to.
-- Behind its length a sequence gives zeros, and its states stay.
-- Dimensions are ONNX's layout 0: steps first.
-FLOPs: (4 * (2I + 2H + 2) + 10) for each element of the output
+- In reverse, a sequence begins at its own last step, lengths[b] - 1. Results are at the index of their step.
+- After its end, a sequence gives zeros, and its states do not change.
+- Dimensions are in ONNX's layout 0: steps first.
+FLOPs: (4 * (2I + 2H + 2) + 10) per output element
 example: [[[1.0]], [[2.0]]], [[[1.0], [1.0], [1.0], [1.0]]], [[[0.5], [0.5], [0.5], [0.5]]]
-# GRU: A layer of gated recurrent units over whole sequences.
+# GRU: A layer of gated recurrent units over entire sequences.
 | per step, x = input[t], h the state; W, R: the gate's weights, bw and br: its two biases
 | z = f(W_z x + R_z h + bw_z + br_z)
 | r = f(W_r x + R_r h + bw_r + br_r)
@@ -152,31 +152,31 @@ example: [[[1.0]], [[2.0]]], [[[1.0], [1.0], [1.0], [1.0]]], [[[0.5], [0.5], [0.
 | h' = (1 - z) * n + z * h
 weights: [D, 3H, I]; gates in the order update, reset, hidden.
 recurrent_weights: [D, 3H, H]; gates in that order.
-bias: [D, 6H]: those of the weights, then those of the recurrent weights; none: zeros.
-activations: Names with spaces between them, per direction: gates f, hidden g. Any of affine, elu, hard_sigmoid,
+bias: [D, 6H]: biases of the weights, then of the recurrent weights; absent: zeros.
+activations: Names separated by spaces, per direction: gates f, hidden g. Any of affine, elu, hard_sigmoid,
   leaky_relu, relu, scaled_tanh, sigmoid, softplus, softsign, tanh, thresholded_relu.
-linear_before_reset: True: the reset gate is applied behind the product, as PyTorch and cuDNN do.
+linear_before_reset: True: the reset gate is applied after the product, as in PyTorch and cuDNN.
 - Gates are update, reset, hidden. PyTorch's order is reset, update, new.
 - alpha and beta: affine alpha * x + beta; scaled_tanh alpha * tanh(beta * x); hard_sigmoid max(0, min(1, alpha * x +
   beta)); thresholded_relu x if x >= alpha, else 0; leaky_relu and elu as the operations.
-- Backwards, a sequence begins at its own last step, lengths[b] - 1. Results stand at the step that they belong to.
-- Behind its length a sequence gives zeros, and its states stay.
-- Dimensions are ONNX's layout 0: steps first.
-FLOPs: (3 * (2I + 2H + 2) + 7) for each element of the output
+- In reverse, a sequence begins at its own last step, lengths[b] - 1. Results are at the index of their step.
+- After its end, a sequence gives zeros, and its states do not change.
+- Dimensions are in ONNX's layout 0: steps first.
+FLOPs: (3 * (2I + 2H + 2) + 7) per output element
 example: [[[1.0]], [[2.0]]], [[[1.0], [1.0], [1.0]]], [[[0.5], [0.5], [0.5]]]
-# RNN: A plain recurrent layer over whole sequences.
+# RNN: A plain recurrent layer over entire sequences.
 | h' = f(W x + R h + b), b: both biases added
 weights: [D, H, I].
 recurrent_weights: [D, H, H].
-bias: [D, 2H]: those of the weights, then those of the recurrent weights; none: zeros.
-activations: Names with spaces between them, per direction: hidden f. Any of affine, elu, hard_sigmoid, leaky_relu,
+bias: [D, 2H]: biases of the weights, then of the recurrent weights; absent: zeros.
+activations: Names separated by spaces, per direction: hidden f. Any of affine, elu, hard_sigmoid, leaky_relu,
   relu, scaled_tanh, sigmoid, softplus, softsign, tanh, thresholded_relu.
 - alpha and beta: affine alpha * x + beta; scaled_tanh alpha * tanh(beta * x); hard_sigmoid max(0, min(1, alpha * x +
   beta)); thresholded_relu x if x >= alpha, else 0; leaky_relu and elu as the operations.
-- Backwards, a sequence begins at its own last step, lengths[b] - 1. Results stand at the step that they belong to.
-- Behind its length a sequence gives zeros, and its states stay.
-- Dimensions are ONNX's layout 0: steps first.
-FLOPs: (2I + 2H + 3) for each element of the output
+- In reverse, a sequence begins at its own last step, lengths[b] - 1. Results are at the index of their step.
+- After its end, a sequence gives zeros, and its states do not change.
+- Dimensions are in ONNX's layout 0: steps first.
+FLOPs: (2I + 2H + 3) per output element
 example: [[[1.0]], [[2.0]]], [[[1.0]]], [[[0.5]]], direction='reverse', activations='relu'
 """
 """Documentation, parsed by `documentation`."""

@@ -89,83 +89,83 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 DOCS = """\
 # *
 input: The numbers.
-axes: Which axes are reduced: ascending, none twice, at least one, from 0 to rank - 1.
-keepdims: True: the axes stay, with size 1. False: they go.
--> output: The data type of `input`; the reduced axes have size 1, or go.
-reverse: True: from the end of the axis on. Elements keep their places.
+axes: Axes to reduce: ascending, distinct, at least one, from 0 to rank - 1.
+keepdims: True: reduced axes stay with size 1. False: they are removed.
+-> output: The data type of `input`; reduced axes have size 1, or are removed.
+reverse: True: accumulate from the end of the axis. Elements keep their positions.
 example: counting(2, 3), axes=(1,), keepdims=False
 # REDUCE_MEAN: The mean over axes.
 | output = (sum of input over axes) / number of elements
-- The mean of integers is cut off toward 0.
-- The mean of no element is NaN; of integers it is undefined.
-- `axes` is never empty: ONNX's reduction over no axis has become one over all, or ASSIGN.
-FLOPs: 1 for each element of the input, and 1 for each of the output
+- The mean of integers is truncated toward 0.
+- The mean of no elements is NaN, for integers undefined.
+- `axes` is never empty: ONNX's reduction over no axes becomes one over all axes, or ASSIGN.
+FLOPs: 1 per input element, plus 1 per output element
 # REDUCE_SUM: The sum over axes.
 | output = sum of input over axes
-- Integers wrap around in their own data type: keep int32 in int32.
-- The sum of no element is 0.
-- `axes` is never empty: ONNX's reduction over no axis has become one over all, or ASSIGN.
+- Integers wrap around in their own data type: accumulate int32 in int32.
+- The sum of no elements is 0.
+- `axes` is never empty: ONNX's reduction over no axes becomes one over all axes, or ASSIGN.
 # REDUCE_MAX: The largest element over axes.
 | output = max of input over axes
-- No element at all gives -inf, or the smallest integer. NaN among the elements gives NaN.
-- `axes` is never empty: ONNX's reduction over no axis has become one over all, or ASSIGN.
+- No elements give -inf, or the smallest integer. A NaN among the elements gives NaN.
+- `axes` is never empty: ONNX's reduction over no axes becomes one over all axes, or ASSIGN.
 # REDUCE_MIN: The smallest element over axes.
 | output = min of input over axes
-- No element at all gives inf, or the largest integer. NaN among the elements gives NaN.
-- `axes` is never empty: ONNX's reduction over no axis has become one over all, or ASSIGN.
+- No elements give inf, or the largest integer. A NaN among the elements gives NaN.
+- `axes` is never empty: ONNX's reduction over no axes becomes one over all axes, or ASSIGN.
 # REDUCE_PROD: The product over axes.
 | output = product of input over axes
 - Integers wrap around.
-- The product of no element is 1.
-- `axes` is never empty: ONNX's reduction over no axis has become one over all, or ASSIGN.
-# ARG_MAX: Where the largest element along an axis is.
+- The product of no elements is 1.
+- `axes` is never empty: ONNX's reduction over no axes becomes one over all axes, or ASSIGN.
+# ARG_MAX: The index of the largest element along an axis.
 | output[…] = i with input[…, i, …] the largest
-select_last_index: Of several largest elements, true takes the last one, false the first.
--> output: int64: indices along the axis, from 0. The axis has size 1, or goes.
-- The axis must have an element.
+select_last_index: Among equal largest elements, true selects the last, false the first.
+-> output: int64: indices along the axis, from 0. The axis has size 1, or is removed.
+- The axis must not be empty.
 - With select_last_index, indices still count from the front.
-- The definition takes a NaN for the largest element.
+- The definition treats NaN as the largest element.
 example: [[1.0, 3.0, 3.0], [2.0, 0.0, 0.0]], axis=1, keepdims=False
-# ARG_MIN: Where the smallest element along an axis is.
+# ARG_MIN: The index of the smallest element along an axis.
 | output[…] = i with input[…, i, …] the smallest
-select_last_index: Of several smallest elements, true takes the last one, false the first.
--> output: int64: indices along the axis, from 0. The axis has size 1, or goes.
-- The axis must have an element.
+select_last_index: Among equal smallest elements, true selects the last, false the first.
+-> output: int64: indices along the axis, from 0. The axis has size 1, or is removed.
+- The axis must not be empty.
 - With select_last_index, indices still count from the front.
-- The definition takes a NaN for the smallest element.
+- The definition treats NaN as the smallest element.
 example: [[1.0, 3.0, 3.0], [2.0, 0.0, 0.0]], axis=1, keepdims=False
-# CUM_SUM: Running sums along an axis.
+# CUM_SUM: Cumulative sums along an axis.
 | output[…, i, …] = sum of input[…, j, …] for j <= i
 | exclusive: for j < i. reverse: for j >= i, or j > i
 input: The summands.
-exclusive: True: an element does not count itself; the first one (with reverse, the last) is 0.
+exclusive: True: exclude the element itself; the first one (with reverse, the last) is 0.
 -> output: Data type, dimensions and layout of `input`.
 - Integers wrap around.
 example: counting(4), axis=0, exclusive=True, reverse=True
-# CUM_PROD: Running products along an axis.
+# CUM_PROD: Cumulative products along an axis.
 | output[…, i, …] = product of input[…, j, …] for j <= i
 | exclusive: for j < i. reverse: for j >= i, or j > i
 input: The factors.
-exclusive: True: an element does not count itself; the first one (with reverse, the last) is 1.
+exclusive: True: exclude the element itself; the first one (with reverse, the last) is 1.
 -> output: Data type, dimensions and layout of `input`.
 - Integers wrap around.
 example: counting(4), axis=0, exclusive=True, reverse=True
-# TOP_K: The k largest or smallest elements along an axis, and where they are.
+# TOP_K: The k largest or smallest elements along an axis, with their indices.
 | values, indices = the first k along the axis of (input, index) in order
-k: How many, from 0 to the size of the axis.
+k: Number of elements, from 0 to the size of the axis.
 largest: True: the largest, in descending order. False: the smallest, in ascending order.
-sorted: False: the order of the k does not matter to whoever reads them. The definition sorts always.
+sorted: False: the order of the k elements is arbitrary. The definition always sorts.
 -> values: The data type of `input`; the axis has size k.
--> indices: int64, dimensions as `values`: where they were along the axis.
-- Of equal elements the one with the lower index comes first, among the largest as among the smallest.
-- A NaN counts as larger than everything.
-FLOPs: (number of binary digits of k, 1 at least) for each element of the input
+-> indices: int64, dimensions of `values`: indices along the axis.
+- Among equal elements, the lower index comes first, for the largest and for the smallest.
+- NaN counts as larger than everything.
+FLOPs: max(1, binary digits of k) per input element
 example: [[1.0, 3.0, 2.0, 3.0]], k=3, axis=1
 # HARDMAX: 1 at the largest element along an axis, 0 at the others.
 | output[…, i, …] = 1 if i is the first index of max(input[…, :, …]), else 0
 -> output: Data type, dimensions and layout of `input`.
-- Of equal elements the first one gets the 1.
-- A NaN counts as the largest.
+- Among equal elements, the first gets the 1.
+- NaN counts as the largest.
 example: [[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]], axis=1
 """
 """Documentation, parsed by `documentation`."""

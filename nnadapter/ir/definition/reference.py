@@ -145,7 +145,7 @@ def _without_remarks(text: str) -> str:
     return "\n".join(line.partition("  # type:")[0].partition("  # noqa")[0].rstrip() for line in text.splitlines())
 
 
-_OF_IMAGES = "The first input may be NHWC; it then has its channels last, and so has the result."
+_OF_IMAGES = "The first input may be NHWC; the result then has the same layout."
 
 
 def layouts(type_: str) -> str:
@@ -157,27 +157,27 @@ def quantized_operands(schema: OperationSchema) -> str:
     """Return sentences on quantized operands."""
     type_ = schema.type
     if schema.always_quantized:
-        return "Its result is quantized, as the model says of it."
+        return "The result is always quantized; the model defines its type."
     if type_ in PRODUCTS:
         return (
-            "Integers of 8 bits without their zero points are multiplied and added up exactly. Without a quantized"
-            " result, these sums are the result, in int32. With one, sums and an int32 bias are multiplied by scale of"
-            " input * scale of weights / scale of result, rounded half to even, moved by the zero point and saturated;"
-            " then an activation is applied to the reals that these integers stand for."
+            "8-bit integers, minus their zero points, are multiplied and accumulated exactly. Without a quantized"
+            " result, the result is these sums in int32. With one, sums and an int32 bias are multiplied by scale of"
+            " input * scale of weights / scale of result, rounded half to even, shifted by the zero point and"
+            " saturated; then an activation is applied to their real values."
         )
     ways = []
     if type_ in MOVERS:
-        ways.append("It moves integers; the result is quantized as the input is, if that is per tensor.")
+        ways.append("Integers are moved; a per-tensor quantization passes on to the result.")
     if type_ in REALS:
         ways.append(
-            "With 8-bit quantized operands and a quantized result, it computes as DEQUANTIZE, itself in float32 and"
-            " QUANTIZE would."
+            "With 8-bit quantized operands and a quantized result, it computes like DEQUANTIZE, the operation in"
+            " float32, and QUANTIZE."
         )
     if type_ == "DEQUANTIZE":
-        ways.append("Its input is quantized.")
+        ways.append("The input must be quantized.")
     if not ways and schema.inputs[0].dtypes <= FLOATING:
-        return "It takes none: its input is floating-point."
-    return " ".join(ways) or "It sees their integers alone."
+        return "Not supported: the input is floating-point."
+    return " ".join(ways) or "It computes with the integers only."
 
 
 def flops_in_words(rule: FlopsRule) -> str:
@@ -437,7 +437,7 @@ def to_text(entry: Entry) -> str:
 
 def _lines(entry: Entry) -> Iterator[str]:
     yield signature_text(entry)
-    yield from _wrapped(entry.summary or "Nobody says what it means.")
+    yield from _wrapped(entry.summary or "This operation has no documentation.")
     yield from _section("inputs", [(f"{row['name']} ({row['types']})", row["meaning"]) for row in entry.inputs])
     yield from _section("attributes", [(_attribute_text(row), row["meaning"]) for row in entry.attributes])
     yield from _section("outputs", [(row["name"], row["meaning"]) for row in entry.outputs])
@@ -458,14 +458,14 @@ def _attribute_text(row: Mapping[str, str]) -> str:
 
 def facts(entry: Entry) -> Sequence[tuple[str, str]]:
     """Return further facts as pairs of title and text, without empty ones."""
-    nobody = "none that is known; models built by hand have it" if entry.family and entry.definition else ""
+    nobody = "none known; only models built by hand contain it" if entry.family and entry.definition else ""
     rows = (
         ("rank of the first input", entry.ranks),
         ("layouts", entry.layouts),
         ("quantized operands", entry.quantized),
         ("FLOPs", entry.flops),
-        ("passes that name it", ", ".join(entry.passes)),
-        ("ONNX ops that become it", ", ".join(entry.onnx) or nobody),
+        ("passes that mention it", ", ".join(entry.passes)),
+        ("ONNX ops that convert to it", ", ".join(entry.onnx) or nobody),
         ("source", entry.source),
     )
     return [(name, text) for name, text in rows if text]

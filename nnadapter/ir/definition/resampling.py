@@ -188,16 +188,16 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 DOCS = """\
 # *
-input: Any rank; images [N, C, H, W], or [N, H, W, C] if the layout says NHWC.
-shape: The dimensions of the result, one per axis; batch and channels included.
-scales: For every axis, how many elements of the result stand for one of the input; about out / size, but not always
-  exactly. Coordinates are computed with it, not with the sizes.
-coordinate_transformation_mode: Where an element of the result lies in the input: see the formula.
+input: Any rank; images [N, C, H, W], or [N, H, W, C] for layout NHWC.
+shape: The dimensions of the result, one per axis, including batch and channels.
+scales: Elements of the result per element of the input, for every axis; about out / size, but not always exactly.
+  Coordinates are computed from scales, not from sizes.
+coordinate_transformation_mode: Mapping of an output index to a position in the input: see the formula.
 -> output: The data type and layout of `input`; dimensions `shape`.
 align_corners: True: -1 and 1 are the centers of the corner pixels. False: their outer edges.
-output_shape: (height, width) of what every region becomes, in bins.
-spatial_scale: What corners are multiplied by: pixels of `input` per unit of a region.
-# RESIZE_NEAREST: Another size, by the nearest element of the input.
+output_shape: (height, width) of the result for each region, in bins.
+spatial_scale: Factor for corners: pixels of `input` per unit of a region.
+# RESIZE_NEAREST: Resize by nearest neighbor.
 | output[…, i, …] = input[…, clip(rounded(place(i)), 0, size - 1), …], axis by axis
 | place of output index i on an axis that goes from `size` to `out` elements, s = scales[axis]:
 |   half_pixel            (i + 0.5) / s - 0.5
@@ -206,15 +206,15 @@ spatial_scale: What corners are multiplied by: pixels of `input` per unit of a r
 |   asymmetric            i / s
 |   half_pixel_symmetric  size / 2 * (1 - out / (s * size)) + (i + 0.5) / s - 0.5
 | rounded: round_prefer_floor ceil(p - 0.5); round_prefer_ceil floor(p + 0.5); floor(p); ceil(p)
-nearest_mode: How a place between two elements is rounded. `round_prefer_floor`: halves down. `round_prefer_ceil`:
-  halves up. `floor` and `ceil`: always down, or up.
-- Places are computed in float32, step by step as the formula says: a rounding decides which neighbor is nearest.
-- An axis with equal sizes and scale 1 is left alone; one with equal sizes and another scale is not.
-- `shape` and `scales` have an entry for every axis, also for batch and channels.
-- A result of a per-tensor quantized operand is quantized as it is.
+nearest_mode: Rounding of a position between two elements. `round_prefer_floor`: to nearest, halves down.
+  `round_prefer_ceil`: to nearest, halves up. `floor` and `ceil`: always down, or up.
+- Positions are computed in float32, in the order of the formula: rounding decides which neighbor is nearest.
+- An axis with equal sizes and scale 1 does not change; one with equal sizes and another scale may.
+- `shape` and `scales` have an entry for every axis, including batch and channels.
+- A per-tensor quantization passes on to the result.
 example: counting(1, 4), shape=(1, 6), scales=(1.0, 1.5), coordinate_transformation_mode='asymmetric',
   nearest_mode='floor'
-# RESIZE_LINEAR: Another size, by a weighed mean of neighbors along every axis that changes.
+# RESIZE_LINEAR: Resize by linear interpolation along every axis that changes.
 | output[…, i, …] = input[…, low, …] * (1 - w) + input[…, high, …] * w, axis by axis
 | p = clip(place(i), 0, size - 1), low = floor(p), high = min(low + 1, size - 1), w = p - low
 | place of output index i on an axis that goes from `size` to `out` elements, s = scales[axis]:
@@ -224,14 +224,14 @@ example: counting(1, 4), shape=(1, 6), scales=(1.0, 1.5), coordinate_transformat
 |   asymmetric            i / s
 |   half_pixel_symmetric  size / 2 * (1 - out / (s * size)) + (i + 0.5) / s - 0.5
 |
-- Places are computed in float32, step by step as the formula says: a rounding decides which neighbor is nearest.
-- An axis with equal sizes and scale 1 is left alone; one with equal sizes and another scale is not.
-- `shape` and `scales` have an entry for every axis, also for batch and channels.
-- Places are clipped before weights are taken: nothing is extrapolated at the border.
-- With two axes it is bilinear, with three trilinear. There is no antialiasing.
-FLOPs: 3 for each element of the output and axis that changes
+- Positions are computed in float32, in the order of the formula: rounding decides which neighbor is nearest.
+- An axis with equal sizes and scale 1 does not change; one with equal sizes and another scale may.
+- `shape` and `scales` have an entry for every axis, including batch and channels.
+- Positions are clipped before weights are computed: there is no extrapolation at the edges.
+- Two axes give bilinear, three trilinear interpolation. There is no antialiasing.
+FLOPs: 3 per output element and axis that changes
 example: [[10.0, 20.0]], shape=(1, 4), scales=(1.0, 2.0)
-# GRID_SAMPLE: Images read at the places that a grid says.
+# GRID_SAMPLE: Images sampled at the positions in a grid.
 | output[n, c, y, x] = interpolated(input[n, c], place(grid[n, y, x]))
 | place of a coordinate v on an axis of `size`:
 |   align_corners true:  (v + 1) / 2 * (size - 1)
@@ -240,63 +240,61 @@ example: [[10.0, 20.0]], shape=(1, 4), scales=(1.0, 2.0)
 | linear: the two neighbors per axis, with weights 1 - distance
 | cubic: four neighbors per axis, a = -0.75: (a + 2)|d|^3 - (a + 3)|d|^2 + 1 for |d| <= 1,
 |        a|d|^3 - 5a|d|^2 + 8a|d| - 4a for 1 < |d| < 2
-input: Images [N, C, H, W] or volumes [N, C, D, H, W]; no other layout.
-grid: [N, OH, OW, 2] or [N, OD, OH, OW, 3]: places, -1 to 1 from border to border. The last axis holds (x, y) or (x, y,
-  z): across first.
-mode: How an image is read between pixels. `cubic` is for images alone.
-padding_mode: What lies outside. `zeros`: neighbors outside count as 0. `border`: the nearest element. `reflection`:
-  mirrored at the border.
+input: Images [N, C, H, W] or volumes [N, C, D, H, W]; NCHW only.
+grid: [N, OH, OW, 2] or [N, OD, OH, OW, 3]: positions, -1 to 1 from edge to edge. The last axis is (x, y) or (x, y, z):
+  horizontal first.
+mode: Interpolation between pixels. `cubic` is for images only.
+padding_mode: Values outside. `zeros`: neighbors outside are 0. `border`: the nearest element. `reflection`: mirrored at
+  the edge.
 -> output: [N, C, OH, OW] or [N, C, OD, OH, OW]. The data type of `input`.
 - The grid's last axis is (x, y), while the axes of an image are (y, x).
-- Reflection mirrors at the centers of the corner pixels if corners align, else at their outer edges; first the place,
-  then every neighbor.
-- With `zeros`, a place half a pixel outside still takes its share of the border pixel.
-- `nearest` rounds the place before it is reflected.
+- Reflection mirrors at the centers of the corner pixels if corners align, otherwise at their outer edges; first the
+  position, then every neighbor.
+- With `zeros`, a position half a pixel outside still gets its share of the edge pixel.
+- `nearest` rounds the position before reflecting it.
 FLOPs: 2 * output elements * neighbors per axis ^ spatial axes (1, 2 and 4 per axis for nearest, linear and cubic)
 example: counting(1, 1, 2, 2), [[[[-0.5, -0.5], [0.0, 0.0], [1.0, 0.5]]]], padding_mode='zeros'
 # AFFINE_GRID: The grid for GRID_SAMPLE of an affine map.
 | output[n, y, x] = input[n] @ (px, py, 1)
 | p of index i on an axis of `size`: align_corners: 2 * i / (size - 1) - 1; else: (2 * i + 1) / size - 1
 input: Matrices [N, 2, 3] for images, [N, 3, 4] for volumes.
-output_shape: Sizes of the grid, (height, width) or (depth, height, width); above 1 if corners align.
+output_shape: Sizes of the grid, (height, width) or (depth, height, width); greater than 1 if corners align.
 -> output: [N, height, width, 2] or [N, depth, height, width, 3]. The data type of `input`.
-- Coordinates are (x, y) or (x, y, z), across first, in rows and columns of the matrix and in the result.
-- `output_shape` has spatial sizes alone: ONNX's `size` has batch and channels in front.
+- Coordinates are (x, y) or (x, y, z), horizontal first, in rows and columns of the matrix and in the result.
+- `output_shape` has only spatial sizes; ONNX's `size` starts with batch and channels.
 FLOPs: 2 * output elements * columns of a matrix
 example: [[[1.0, 0.0, 0.5], [0.0, 2.0, 0.0]]], output_shape=(1, 2)
-# ROI_ALIGN: Regions of images, read at places between pixels, each in equally many bins.
+# ROI_ALIGN: Regions of images, divided into bins and sampled between pixels.
 | region = regions[r] * spatial_scale, less 0.5 if half_pixel: (left, top, right, bottom)
 | height = bottom - top, width = right - left; at least 1 unless half_pixel
-| samples of bin b down: top + (b + (s + 0.5) / count) * height / bins, s = 0 to count - 1; across alike
-| count = sampling_ratio, or ceil(height / bins) where that is 0; across alike
+| vertical samples of bin b: top + (b + (s + 0.5) / count) * height / bins, s = 0 to count - 1; same horizontally
+| count = sampling_ratio, or ceil(height / bins) if that is 0; same horizontally
 | output[r, c, y, x] = mean over the samples of bin (y, x) of linear interpolation in input[batch_indices[r], c]
-input: Images [N, C, H, W]; no other layout.
+input: Images [N, C, H, W]; NCHW only.
 regions: [R, 4]: (left, top, right, bottom).
-batch_indices: [R]: which image each region is in.
-sampling_ratio: Samples of a bin along each axis; 0: as many as the bin has pixels, rounded up.
-mode: `avg`: the mean of all samples. `max`: the largest of all weighed neighbors of all samples.
+batch_indices: [R]: index of each region's image.
+sampling_ratio: Samples per bin along each axis; 0: the number of pixels per bin, rounded up.
+mode: `avg`: the mean of all samples. `max`: the largest weighted neighbor of all samples.
 half_pixel: True: pixel centers are at 0.5, so corners move by -0.5. False: no shift, and regions have at least one
   pixel.
 -> output: [R, C, height, width]. The data type of `input`.
-- `max` takes the largest single neighbor times its weight, before neighbors are added up, as ONNX Runtime does.
-- A sample above -1 or below the size in both axes counts, and is moved into the image; one further out is 0, and still
-  counts in the mean.
-- With half_pixel, a region may be empty or turned around: without samples its bins are 0.
-- spatial_scale comes before the shift.
+- `max` returns the largest single neighbor times its weight, without adding neighbors, as in ONNX Runtime.
+- A sample from -1 to the size in both axes is moved into the image; one further out is 0, and still counts in the mean.
+- With half_pixel, a region may be empty or inverted: bins without samples are 0.
+- spatial_scale applies before the shift.
 example: counting(1, 1, 3, 3), [[0.0, 0.0, 2.0, 2.0]], [0], output_shape=(1, 2), sampling_ratio=1
 # MAX_ROI_POOL: The largest element of each bin of regions of images.
 | corner = floor(|c| * spatial_scale + 0.5), with the sign of c, for each number c of a region
-| step = max(bottom - top + 1, 1) / bins; rows of bin b: floor(b * step) + top up to and without ceil((b + 1) * step) \
-+ top,
-|        within 0 to H; columns alike
-| output[r, c, y, x] = max of input[regions[r, 0], c, rows, columns], 0 where there is none
-input: Images [N, C, H, W]; no other layout.
+| step = max(bottom - top + 1, 1) / bins; columns like rows
+| rows of bin b: from floor(b * step) + top to ceil((b + 1) * step) + top - 1, within 0 to H
+| output[r, c, y, x] = max of input[regions[r, 0], c, rows, columns], 0 if empty
+input: Images [N, C, H, W]; NCHW only.
 regions: [R, 5]: (batch, left, top, right, bottom).
 -> output: [R, C, height, width]. The data type of `input`.
 - The right and bottom corners belong to the region.
 - Bins may overlap by a row or a column.
-- A bin without an element gives 0, not the smallest number.
-- The number of the image is a float, the first of the five.
+- An empty bin gives 0, not the smallest number.
+- The index of the image is a float, the first of the five numbers.
 example: counting(1, 1, 3, 3), [[0.0, 0.0, 0.0, 2.0, 1.0]], output_shape=(2, 2)
 """
 """Documentation, parsed by `documentation`."""

@@ -75,5 +75,5 @@ def test_what_is_wrong_outside_is_told(bring, wrong, told):
 def test_an_operation_without_a_meaning_is_described_by_its_row(bring):
     bring(TWICE)
     entry = entry_of("TWICE")
-    assert to_text(entry).startswith("TWICE(input) -> output\nNobody says what it means.")
+    assert to_text(entry).startswith("TWICE(input) -> output\nThis operation has no documentation.")
     assert to_dict(entry)["example"] is None and "source: acme" in to_text(entry)
