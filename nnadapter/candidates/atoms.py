@@ -259,14 +259,14 @@ AT_ALL_SHAPES = frozenset(
         Reason.SWITCHED_OFF,
     ]
 )
-"""An attribute may be refused for some sizes only."""
+"""Reasons that hold at all shapes; attributes may be refused for some sizes only."""
 ASSUMED_PERMANENT = AT_ALL_SHAPES | {
     Reason.RULE,
     Reason.DATA_DEPENDENT_SHAPE,
     Reason.DYNAMIC_SHAPE,
     Reason.UNSUPPORTED_RANK,
 }
-"""Assumed to hold at all shapes."""
+"""Reasons assumed to hold at all shapes: a size that is unknown at some shapes counts as unknown at all."""
 
 
 def bodies_to_try(

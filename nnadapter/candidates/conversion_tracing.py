@@ -246,7 +246,7 @@ def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] 
 
 
 def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
-    """Return whether inference agrees at the current shapes."""
+    """Return whether symbolic sizes agree with inferred ones at the current shapes; names count as unknown."""
     return (
         inferred is not None
         and len(sizes) == len(inferred)

@@ -55,11 +55,11 @@ from partition.graph import all_of
 _MOST_RUNS = 50
 _LOOK_SECONDS = 0.002
 _QUIET = 6
-"""Idle checks in a row: processor time is accounted at ticks of 4 to 10 ms."""
+"""Idle checks required in a row, because systems account processor time in ticks."""
 _LOOKS = 75
 """Maximum of idle checks, as threads may never rest."""
 _RESTING = 0.25
-"""Processors in use by an idle process, which checks."""
+"""Processors in use by a process that only checks whether it is idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,7 @@ class Overlap(NamedTuple):
     threaded_segments: frozenset[int] = frozenset()
     """Segments in a thread of their device."""
     host_waits: tuple[HostWait, ...] = ()
-    """Every other segment blocks the host."""
+    """Waits for these segments; every other segment blocks the host."""
     awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """Segment -> segments to wait for before it."""
 

@@ -54,7 +54,7 @@ class PlanFile:
 
     model: str
     devices: Mapping[str, str]
-    """Name -> version, in order of preference."""
+    """Name -> version of every device that was asked, in order of preference."""
     policy: str
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     entries: tuple[PlanEntry, ...] = ()

@@ -96,7 +96,7 @@ class Variant:
     conversions: Conversions = field(init=False)
     _by_host: tuple[Hashable, Verdicts] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
-    """Atoms, by their nodes' names, that devices also refuse node by node."""
+    """Atoms, by their nodes' names, for which a split has gained nothing."""
     _calls: KernelCalls | None = None
     _dequantized: Variant | None = None
 
@@ -115,8 +115,8 @@ class Variant:
     def judge(self, shapes: Shapes) -> Judgment:
         """Specialize, convert and ask every device; offer atoms that a device refuses node by node.
 
-        Refused nodes become calls of the device's custom kernels, if it has any. Constants that readers need
-        dequantized are evaluated from then on, for all shapes.
+        Refused nodes become calls of the device's custom kernels, if it has any. Constants that devices read
+        dequantized, but do not dequantize, are evaluated from then on.
         """
         if self._dequantized is not None:
             return self._dequantized.judge(shapes)
@@ -206,7 +206,7 @@ _MOST_VARIANTS = 4
 
 WithdrawnNodes = Mapping[str, Mapping[str, Unsupported]]
 ALL = ""
-"""Stands for all nodes."""
+"""Key in place of a node's name: all nodes of the device."""
 _Key = tuple[Variant, frozenset[str]]
 
 

@@ -89,7 +89,7 @@ class Demands:
 
     @property
     def device_by_atom(self) -> DeviceByAtom:
-        """Demanded devices, which hold while they take the atom."""
+        """Device demanded for each atom, which counts while the device takes the atom."""
         if self.complete_placement is not None:
             return self.complete_placement
         return NO_DEVICES if self.bound is None else self.bound.placement

@@ -230,7 +230,7 @@ class AdmittedSegment:
     part: Part
     admission: Admission
     unproven: Mapping[int, Unsupported] = field(default_factory=dict)
-    """Atoms that compute indices which nothing checks."""
+    """Atoms that must leave the device, because they compute indices that nothing checks."""
 
     @property
     def is_ir(self) -> bool:
