@@ -198,10 +198,10 @@ def test_what_is_broken_is_blamed_and_spoils_nothing_else(folder):
         "'RELU' of other 2.0 (nnadapter.operations) is not used: nnadapter has an operation of that name",
         "'ACME_OTHER' of other 2.0 (nnadapter.operations) is not used: ModuleNotFoundError: No module named 'nowhere'",
         "'com.microsoft.Gelu-1' of other 2.0 (nnadapter.converters) is not used: nnadapter converts this op itself",
-        "two packages bring it",
+        "two packages provide it",
     ):
         assert words in doctor
-    assert "two packages bring it" in refused and "uninstall one of them" in refused
+    assert "two packages provide it" in refused and "uninstall one of them" in refused
     assert "ACME_SWISH" in device
 
 

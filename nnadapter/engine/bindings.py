@@ -96,7 +96,7 @@ class PlannedBinding:
         device = _device_of(target)
         if device != CPU and device not in self._devices:
             raise InvalidInputError(
-                f"{name!r} is bound to device {device!r}, which the session has not; bind it to one of "
+                f"output {name!r} is bound to device {device!r}, which the session does not have; bind it to one of "
                 f"{[*self._devices]}",
                 name=name,
             )
@@ -187,7 +187,8 @@ class HostBinding:
             self._allocate(name)
         else:
             raise InvalidInputError(
-                f"{name!r} is bound to device {_device_of(target)!r}, and the session has 'cpu' alone; bind it to that",
+                f"output {name!r} is bound to device {_device_of(target)!r}, but the session has only 'cpu'; bind it "
+                "to that",
                 name=name,
             )
 
@@ -308,7 +309,7 @@ def array_at(name: str, device_type: str, element_type: Any, shape: Sequence[int
             name=name,
         )
     if not address:
-        raise ClosedError(f"{name!r} is bound to address 0; bind memory that there is")
+        raise ClosedError(f"{name!r} is bound to address 0; bind allocated memory")
     dtype = np.dtype(element_type)
     size = int(np.prod(shape)) * dtype.itemsize
     buffer = (ctypes.c_byte * size).from_address(address)

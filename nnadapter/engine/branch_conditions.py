@@ -154,6 +154,6 @@ def _fork(file: CompiledFile, before: Truths, forks: Mapping[Truths, Message]) -
     def fail(error: BaseException) -> Truths:
         if isinstance(error, NNAdapterError):
             raise error
-        raise file.container.damaged(f"what inputs choose cannot be told: {describe(error)}") from error
+        raise file.container.damaged(f"branch conditions cannot be computed: {describe(error)}") from error
 
     return Fork(conditions, behind, fail)

@@ -66,7 +66,7 @@ def refuse_without_gain(partitioning: Partitioning) -> None:
         step.device for step in partitioning.plan.steps if any(inside.match(nodes[index].name) for index in step.nodes)
     }
     if accelerators.isdisjoint(with_branches or on):
-        raise NothingGainedError("no accelerator takes a node of the branches that are chosen")
+        raise NothingGainedError("no accelerator runs a node of the selected branches")
 
 
 @dataclass(eq=False)
@@ -168,8 +168,8 @@ class Choices:
             found[chosen] = None
             if len(found) > MOST_AHEAD:
                 self.note = (
-                    f"inputs choose among more than {MOST_AHEAD} forms of the model: ahead of runs it is planned as it "
-                    "was given"
+                    f"inputs select among more than {MOST_AHEAD} variants of the model: ahead of runs, the original "
+                    "model is planned"
                 )
                 return [self._own]
         return list(found)
@@ -177,7 +177,7 @@ class Choices:
     @property
     def text(self) -> str:
         texts = ((entry.prepared.branch_decisions, entry.plans.sizes_text) for entry in list(self._made.values()))
-        return "; ".join(f"where {decisions_text(choice)}: {text}" for choice, text in texts if text)
+        return "; ".join(f"if {decisions_text(choice)}: {text}" for choice, text in texts if text)
 
     def _taken(
         self, chosen: Chosen, use: object, shapes: InputShapes, take: Callable[[], LeasedPlan[Compiled] | None]
@@ -264,15 +264,13 @@ def of_choice(
         partitioning = plan(chosen)
         refuse_without_gain(partitioning)
     except (NothingGainedError, InvalidModelError, InvalidInputError):
-        note = (
-            f"inputs choose branches: where {words}, devices have nothing of them, and the model runs as it was given"
-        )
+        note = f"inputs select branches: if {words}, no device runs their nodes, and the original model runs"
         return plan(prepared), (note,)
     if not is_assumed:
         return partitioning, ()
     deciding = decision.conditions.inputs
-    how = f"; --input {deciding[0]}=VALUE tells what is planned for others" if deciding else ""
-    return partitioning, (f"inputs choose branches: this is for those where {words}{how}",)
+    how = f"; --input {deciding[0]}=VALUE plans others" if deciding else ""
+    return partitioning, (f"inputs select branches: this plan is for inputs with {words}{how}",)
 
 
 def measured(shapes: Shapes) -> dict[str, Array]:
@@ -300,7 +298,7 @@ def chosen_by(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> 
 
 def _truths(conditions: Conditions, feed: Mapping[str, Array]) -> Truths:
     def refuse(error: BaseException) -> Truths:
-        raise InvalidInputError(f"what inputs choose cannot be told by these: {error}") from error
+        raise InvalidInputError(f"branch conditions cannot be computed from these inputs: {error}") from error
 
     return Fork[Truths](conditions, lambda truths: truths, refuse).chosen(feed)
 
@@ -348,10 +346,10 @@ def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
         return plans[0]
     lost = [name for row in file.message.forks for name in row.inputs if name not in feed]
     if lost:
-        raise InvalidInputError(f"input {lost[0]!r} chooses as well; give it, too", name=lost[0])
+        raise InvalidInputError(f"input {lost[0]!r} selects branches too; pass it as well", name=lost[0])
     truths = fork.chosen({**measured(file.shapes(plans[0])), **feed})
     for wanted in (truths, ()):
         plan = next((plan for plan in plans if tuple(plan.truths) == wanted), None)
         if plan is not None:
             return plan
-    raise InvalidInputError(f"the compiled model has no plan where {choice_in_words(file, truths)}")
+    raise InvalidInputError(f"the compiled model has no plan if {choice_in_words(file, truths)}")

@@ -111,14 +111,14 @@ class CachedPlanSource(FilePlanSource):
         """Return a source that plans the model; raise `error` if the CPU failed, since it would fail again."""
         if isinstance(error, errors.ExecutionError) and error.device in HOSTS:
             raise error
-        return self._plan_model(f"the one that was is not used any more: {error}")
+        return self._plan_model(f"cached plans are no longer used: {error}")
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
         left = self._original_model_shapes.get(truths, frozenset())
         return left is None or shapes in left
 
     def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> errors.InvalidInputError:
-        return _NotKeptError("no plan that was kept is for these shapes")
+        return _NotKeptError("no cached plan serves these shapes")
 
 
 def _leave(error: errors.NNAdapterError) -> NoReturn:
@@ -156,7 +156,7 @@ class CachedSession:
             source = CachedPlanSource(opened, devices, left, self.options, partial(self._plan_model, upper))
             return PlanEngine(source, self.options.deadline_s), devices
         except errors.NNAdapterError as error:
-            return f"one was kept, and cannot be used: {errors.describe(error)}"
+            return f"the cached plan cannot be used: {errors.describe(error)}"
 
     def source_maker(self, why: str, make_report: ReportMaker) -> Callable[..., ModelPlanSource]:
         """Return a factory of sources that plan the model and write their plans to the cache."""
@@ -199,13 +199,13 @@ class CachedSession:
         now, before = self._key_now(), self.place.key
         if now is None or any(now.parts[part] != before.parts[part] for part in ("structure", "constants")):
             raise errors.ModelFileError(
-                f"model file {str(self.source.held)!r} has changed since the session was made, and a plan is to be "
-                "made of it; make another session"
+                f"model file {str(self.source.held)!r} has changed since the session was created, and another plan is "
+                "needed; create a new session"
             )
         if now.parts["options"] != before.parts["options"]:
             raise errors.InvalidOptionError(
-                "the file of option 'rules' or 'plan' has changed since the session was made, and a plan is to be made "
-                "by it; make another session"
+                "the file of option 'rules' or 'plan' has changed since the session was created, and another plan is "
+                "needed; create a new session"
             )
 
     def _is_unchanged(self) -> bool:
@@ -259,19 +259,19 @@ def look(
 ) -> Found:
     """Search for cached plans that serve these shapes of all inputs (None for any)."""
     if kind_of(source) is SourceKind.COMPILED:
-        return Found(False, "a compiled model has its plans in itself")
+        return Found(False, "a compiled model contains its plans")
     if not is_cacheable(requests, options, None):
-        return Found(False, "none is kept where the CPU comes first, or with kernels that a person registered")
+        return Found(False, "plans are not cached if the CPU comes first, or with registered custom kernels")
     kept = cached_session(source, requests, options)
     if kept is None:
-        return Found(False, "none is kept of a model that cannot be read, or cannot be told by its bytes")
+        return Found(False, "plans are not cached for a model that cannot be read, or identified by its bytes")
     opened = kept.place.opened()
     if isinstance(opened, str):
         return Found(False, opened)
     try:
         return _found(opened, shapes)
     except CompiledModelError as error:
-        return Found(False, f"one was kept, and cannot be used: {describe(error)}")
+        return Found(False, f"the cached plan cannot be used: {describe(error)}")
 
 
 def _found(file: CompiledFile, shapes: Shapes | None) -> Found:
@@ -284,4 +284,4 @@ def _found(file: CompiledFile, shapes: Shapes | None) -> Found:
     fixed = (file.shapes(plan) for plan in file.message.plans if not plan.HasField("open"))
     if shapes is None or dict(shapes) in fixed or any(dynamic_plan.match(shapes)[0] for dynamic_plan in held):
         return Found(True, shapes=told)
-    return Found(False, f"one is kept for input shapes {told}")
+    return Found(False, f"the cached plan is for input shapes {told}")

@@ -331,15 +331,15 @@ class Repair:
         found = self._found(partitioning, device, atoms, error)
         is_cut = found.is_too_large and len(atoms) > 1
         if is_cut:
-            text = f"as a whole it failed to compile, and its parts do not: {why}"
+            text = f"the segment failed to compile, but its parts compile: {why}"
             model = model_of(partitioning.model, device, atoms)
             if not isinstance(error, OutOfMemoryError):
                 _ban(device, model, _names(partitioning, atoms), text, is_size=True)
             known[key] = AdmittedSegment(known[key].part, Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, text)))
-        refused = dict.fromkeys(found.alone, f"it failed to compile it: {why}")
+        refused = dict.fromkeys(found.alone, f"the device failed to compile it: {why}")
         for one, other in found.beside:
             (name,) = _names(partitioning, (one,))[:1]
-            refused[other] = f"it failed to compile it together with {name!r}: {why}"
+            refused[other] = f"the device failed to compile it together with {name!r}: {why}"
         if not refused and not is_cut:
             return banning(judgment, self._setting, {key: Unsupported(Reason.COMPILE_FAILED, why)})
         for atom, text in refused.items():
@@ -402,7 +402,7 @@ def delegated(setting: Setting, plan: Plan, left: Step) -> dict[Atoms, Unsupport
 
     It may load a contradictory model but not its parts, since their types are known.
     """
-    detail = f"ONNX Runtime does not load segment {left.segment}, which is left then"
+    detail = f"ONNX Runtime cannot load segment {left.segment}, which would remain for it"
     why = Unsupported(Reason.COMPILE_FAILED, detail)
     return {atoms_of(plan, step): why for step in plan.steps if step.device in setting.accelerators}
 
@@ -461,7 +461,7 @@ class Compiler:
             if failed:
                 step, error = failed[0]
                 raise CompilationError(
-                    f"{step.device} took segment {step.segment} with open sizes and failed to compile it: "
+                    f"{step.device} took segment {step.segment} with dynamic shapes and failed to compile it: "
                     f"{describe(error)}",
                     device=step.device,
                     segment=step.segment,
@@ -524,12 +524,12 @@ class Compiler:
                 partitioning = planner.settle(judgment, known)
             except RulesError:
                 for step, error in reported:
-                    self._compile_failed(before, step, error, "and rules leave these nodes no other device")
+                    self._compile_failed(before, step, error, "and rules allow no other device for these nodes")
                 raise
             for step, error in reported:
                 instead = _new_places(before, step, partitioning)
                 if self.setting.by_name[step.device].is_host:
-                    instead = "so nothing is cut out of the model, and it runs there as a whole"
+                    instead = "so the entire model runs there"
                 notes.append(self._compile_failed(before, step, error, instead))
 
     def _compile_all(
@@ -688,8 +688,8 @@ class Compiler:
     def _cpu_fallback_incident(self, partitioning: Partitioning, error: NNAdapterError) -> Incident:
         plan = partitioning.plan
         nodes = [node.name for node in plan.graph.nodes]
-        message = f"a run cannot go on as it was planned: {describe(error)}"
-        instead = f"{self.setting.host.display_name} runs the model as it was"
+        message = f"a run cannot continue as planned: {describe(error)}"
+        instead = f"{self.setting.host.display_name} runs the original model"
         return fall_back("run", plan.steps[0], nodes, message, instead, error, self.incidents)
 
     def _run_failed(
@@ -741,7 +741,7 @@ class Compiler:
             with suppress(CompilationError):
                 return last_resort, self._builder.built(part, NamedCalls(last_resort.name, *about))
         raise ExecutionError(
-            f"{message}; nothing else runs it: {last}", device=step.device, segment=step.segment
+            f"{message}; no other device runs it: {last}", device=step.device, segment=step.segment
         ) from error
 
 

@@ -61,9 +61,9 @@ def _value(value: Message, container: Container) -> Iterator[str]:
     if not value.name:
         yield "a value has no name"
     if value.data_type not in known and not (head in _CONTAINERS and inner[-1:] == ")"):
-        yield f"{_shown(value.name)} is of type {_shown(value.data_type)}, which nobody knows"
+        yield f"{_shown(value.name)} has unknown type {_shown(value.data_type)}"
     if len(value.data_type) > _LONGEST_TYPE:
-        yield f"the type of {_shown(value.name)} has {len(value.data_type)} letters"
+        yield f"the type of {_shown(value.name)} has {len(value.data_type)} characters"
     if not (isfinite(value.itemsize) and 0 <= value.itemsize <= _LARGEST_ITEM_BYTES):
         yield f"elements of {_shown(value.name)} have {value.itemsize} bytes"
 
@@ -78,7 +78,7 @@ def _sizes(sizes: Sequence[int]) -> Iterator[str]:
     elif any(size < 0 for size in sizes):
         yield f"a shape is {list(sizes)}, expected no size below 0"
     elif prod(size for size in sizes if size) > _MOST_ELEMENTS:
-        yield f"a shape is {list(sizes)}, which no memory holds"
+        yield f"a shape is {list(sizes)}, which is too large"
 
 
 def _contents(array: Message, container: Container) -> Iterator[str]:
@@ -115,8 +115,8 @@ def _step(step: Message, container: Container) -> Iterator[str]:
     if not step.HasField("segment") and not step.HasField("program"):
         yield f"a step on {_shown(step.device)} has neither a program nor what to compile"
     if "" in step.outputs or not step.outputs:
-        yield f"a step on {_shown(step.device)} makes nothing, or something without a name"
-    yield from _once(step.outputs, "values that a step makes")
+        yield f"a step on {_shown(step.device)} has no outputs, or one without a name"
+    yield from _once(step.outputs, "outputs of a step")
 
 
 def _plan(plan: Message, container: Container) -> Iterator[str]:
@@ -124,12 +124,12 @@ def _plan(plan: Message, container: Container) -> Iterator[str]:
     yield from _once((row.name for row in plan.values), "values of a plan")
     for shape in plan.shapes:
         if any(row.WhichOneof("known") != "size" for row in shape.dimensions):
-            yield "a plan is for inputs of a size that is not known"
+            yield "a plan has inputs of unknown size"
     values = {row.name: row for row in plan.values}
     for number, step in enumerate(plan.steps):
         yield from _checks(step, values)
         if step.HasField("twin") and (step.twin >= number or plan.steps[step.twin].device != step.device):
-            yield f"step {number} is made of step {step.twin}, which is no step before it on its device"
+            yield f"step {number} clones step {step.twin}, which is not an earlier step on its device"
 
 
 def _checks(step: Message, values: Mapping[str, Message]) -> Iterator[str]:
@@ -139,11 +139,11 @@ def _checks(step: Message, values: Mapping[str, Message]) -> Iterator[str]:
         asked = [*([] if check.HasField("most") else [check.value]), *(limit.size_of for limit in limits)]
         unknown = next((name for name in asked if name not in values), None)
         if unknown is not None:
-            yield f"a check of indices asks for {_shown(unknown)}, which the plan does not have"
+            yield f"a check of indices reads {_shown(unknown)}, which is not in the plan"
             continue
         axes = ((limit.axis if limit.axis >= 0 else -1 - limit.axis, limit.size_of) for limit in limits)
         if any(axis >= len(values[name].shape.dimensions) for axis, name in axes):
-            yield f"a check of {_shown(check.value)} asks for an axis that its value does not have"
+            yield f"a check of {_shown(check.value)} reads an axis that its value does not have"
         last = values[check.value].shape.dimensions[-1:] if check.value in values else []
         if len(check.ranges) != 1 and not any(row.size == len(check.ranges) for row in last):
             yield f"a check of {_shown(check.value)} has {len(check.ranges)} ranges, expected 1, or one for each column"
@@ -156,11 +156,11 @@ def _device(device: Message, container: Container) -> Iterator[str]:
 
 def _open_sizes(sizes: Message, container: Container) -> Iterator[str]:
     if len(sizes.least) != len(sizes.most):
-        yield f"a plan has {len(sizes.least)} least sizes and {len(sizes.most)} largest ones"
+        yield f"a plan has {len(sizes.least)} lower and {len(sizes.most)} upper bounds of sizes"
 
 
 def _given(given: Message, container: Container) -> Iterator[str]:
-    yield from _once(given.names, "values that follow from sizes")
+    yield from _once(given.names, "shape-derived values")
 
 
 def _size_array(array: Message, container: Container) -> Iterator[str]:
@@ -172,12 +172,12 @@ def _size_array(array: Message, container: Container) -> Iterator[str]:
 
 def _tables(tables: Message, container: Container) -> Iterator[str]:
     if not tables.HasField("model"):
-        yield "nothing makes tables of sizes"
+        yield "tables of sizes have no model"
 
 
 def _filled_program(filled: Message, container: Container) -> Iterator[str]:
     if not filled.HasField("program"):
-        yield "sizes have a program that is not there"
+        yield "a specialized program is missing"
 
 
 def _any(message: Message, container: Container) -> Iterator[str]:
@@ -187,22 +187,22 @@ def _any(message: Message, container: Container) -> Iterator[str]:
 
 def _fork(fork: Message, container: Container) -> Iterator[str]:
     if not fork.conditions:
-        yield "inputs choose by no condition"
+        yield "a fork has no conditions"
     if fork.HasField("model") and fork.model.form != ModelForm.ONNX.value:
-        yield "what computes the conditions of a choice is not ONNX"
+        yield "the model of the conditions of a fork is not ONNX"
     if not fork.HasField("model"):
-        yield from _known(set(fork.inputs), (row.name for row in fork.conditions), "inputs choose by")
-    yield from _once((*fork.inputs,), "inputs that choose")
+        yield from _known(set(fork.inputs), (row.name for row in fork.conditions), "a fork reads")
+    yield from _once((*fork.inputs,), "inputs of a fork")
 
 
 def _model(model: Message, container: Container) -> Iterator[str]:
     rows = {row.name: row for row in (*model.inputs, *model.overridable)}
     if sorted(rows) != sorted(model.order):
-        yield "it does not order its inputs"
+        yield "its order of inputs is incomplete"
     elif len(rows) != len(model.inputs) + len(model.overridable):
-        yield "an input stands there twice"
+        yield "an input is listed twice"
     elif [row.name for row in model.defaults] != [row.name for row in model.overridable]:
-        yield "inputs and their contents are not the same"
+        yield "optional inputs and their contents do not match"
     else:
         yield from _defaults(model)
         yield from _plans(model, rows)
@@ -220,7 +220,7 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
         yield "it has no plan"
     if model.HasField("whole"):
         if model.whole.form != ModelForm.ONNX.value:
-            yield "the model as it was is not ONNX"
+            yield "the original model is not ONNX"
         yield from _known(rows, model.whole.inputs, "the model reads")
     devices = {row.name for row in model.devices}
     outputs = [row.name for row in model.outputs]
@@ -231,25 +231,25 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
 def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
     """Check that deciding inputs are small, and that every plan belongs to a possible selection."""
     if len(model.forks) > MOST_FORKS:
-        yield f"inputs choose at {len(model.forks)} places, expected at most {MOST_FORKS}"
+        yield f"it has {len(model.forks)} forks, expected at most {MOST_FORKS}"
         return
     forks = {tuple(fork.truths): fork for fork in model.forks}
-    yield from _once(map(repr, (tuple(fork.truths) for fork in model.forks)), "choices of inputs")
+    yield from _once(map(repr, (tuple(fork.truths) for fork in model.forks)), "selections of forks")
     for fork in model.forks:
-        yield from _known(rows, (*fork.inputs, *fork.shapes), "inputs choose by")
+        yield from _known(rows, (*fork.inputs, *fork.shapes), "a fork reads")
         for name in fork.inputs:
             if name in rows and not _is_few_numbers(rows[name]):
-                yield f"inputs choose by {_shown(name)}, which is not a few numbers"
+                yield f"a fork reads {_shown(name)}, which is not a small tensor of numbers"
     for message in (*model.forks, *model.plans):
         before = 0
         while before < len(message.truths):
             fork = forks.get(tuple(message.truths[:before]))
             if fork is None or not fork.conditions:
-                yield "a plan is for what no input chooses"
+                yield "a plan is for branches that no fork selects"
                 return
             before += len(fork.conditions)
         if before > len(message.truths):
-            yield "a plan is for part of what inputs choose"
+            yield "a plan is for only some conditions of a fork"
 
 
 def _is_few_numbers(value: Message) -> bool:
@@ -263,7 +263,7 @@ def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], output
     """Check that values are defined once and before use, and that inputs and constants have their types."""
     values = {row.name: row for row in plan.values}
     if len(plan.shapes) != len(inputs):
-        yield "a plan is for other inputs"
+        yield "a plan has other inputs than the model"
         return
     for row, shape in zip(inputs, plan.shapes, strict=True):
         sizes = [dimension.size for dimension in shape.dimensions]
@@ -274,21 +274,21 @@ def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], output
     given = plan.open.size_class.given.names
     made = {*(row.name for row in (*inputs, *plan.constants)), *given}
     if len(made) != len(inputs) + len(plan.constants) + len(given):
-        yield "a constant is an input, or stands there twice"
+        yield "a constant is an input too, or is listed twice"
     for number, step in enumerate(plan.steps):
         if step.device not in devices:
-            yield f"step {number} is on {_shown(step.device)}, which is no device of the file"
+            yield f"step {number} is on {_shown(step.device)}, which is not a device of the file"
         for reader in _readers(step):
             yield from _known({*made, *step.given.names}, reader.inputs, f"step {number} reads")
         if made.intersection(step.outputs):
-            yield "a value is made twice"
-        yield from _known(values, step.outputs, f"step {number} makes a value that is not described:")
+            yield "a value is computed twice"
+        yield from _known(values, step.outputs, f"step {number} computes an undeclared value:")
         made.update(step.outputs)
-    yield from _known(made, outputs, "the model gives")
+    yield from _known(made, outputs, "the model returns")
     wanted = set(outputs)
     for step in reversed(plan.steps):
         if not wanted.issuperset(step.outputs):
-            yield f"a step on {_shown(step.device)} makes a value that nobody reads"
+            yield f"a step on {_shown(step.device)} computes a value that is never read"
         wanted.update(*(reader.inputs for reader in _readers(step)))
 
 
@@ -300,7 +300,7 @@ def _is(sizes: Sequence[int], data_type: str, value: Message | None) -> Iterator
     if value is None or "(" in value.data_type:
         return
     if value.data_type not in ("", data_type):
-        yield f"{_shown(value.name)} is {_shown(value.data_type)} and {_shown(data_type)}"
+        yield f"{_shown(value.name)} has types {_shown(value.data_type)} and {_shown(data_type)}"
     if value.HasField("shape"):
         rows = value.shape.dimensions
         fits = len(rows) == len(sizes) and all(
@@ -313,19 +313,19 @@ def _is(sizes: Sequence[int], data_type: str, value: Message | None) -> Iterator
 def _known(known: Iterable[str], names: Iterable[str], what: str) -> Iterator[str]:
     lost = [name for name in names if name not in known]
     if lost:
-        yield f"{what} {_shown(lost[0])}, which nothing makes"
+        yield f"{what} {_shown(lost[0])}, which is not defined"
 
 
 def _once(names: Iterable[str], what: str) -> Iterator[str]:
     listed = list(names)
     if len(set(listed)) != len(listed):
-        yield f"two {what} have one name"
+        yield f"two {what} have the same name"
 
 
 def _part(container: Container, number: int, kind: str) -> Iterator[str]:
     """Check existence and kind of a part; any kind if empty, since equal parts have the first one's."""
     if number >= len(container.parts):
-        yield f"part {number} is asked for, and there are {len(container.parts)}"
+        yield f"part {number} was requested, but there are {len(container.parts)}"
     elif kind and container.parts[number].kind != kind:
         yield f"part {number} is {_shown(container.parts[number].kind)}, expected {kind!r}"
 
@@ -362,7 +362,7 @@ class CompiledFile:
         self.container = _opened(source)
         found = [number for number, part in enumerate(self.container.parts) if part.kind == MODEL]
         if len(found) != 1:
-            raise self.container.damaged(f"it has {len(found)} parts that say what it is, expected one")
+            raise self.container.damaged(f"it has {len(found)} parts with a description of the model, expected one")
         self.message: Message = _parsed(self.container.contents(found[0]), self.container.name)
         problem = problem_of(self.message, self.container)
         if problem:

@@ -103,7 +103,7 @@ def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
     with suppress(ValueError):
         if 0 < (seconds := float(said)) < inf:
             return seconds
-    raise InvalidOptionError(f"entry {ENTRY!r} of run options is a number of seconds above 0, got {said!r}")
+    raise InvalidOptionError(f"entry {ENTRY!r} of run options must be a positive number of seconds, got {said!r}")
 
 
 class Deadlines:
@@ -288,12 +288,12 @@ class RunControl:
             seconds = self._deadlines.seconds
             more = "Options(deadline_s=...)" if self._of_call is None else f"{ENTRY!r} of its run options"
             return DeadlineExceededError(
-                f"the run was not done within {seconds:g} s: {what}; give it more by {more}",
+                f"the run took longer than {seconds:g} s: {what}; allow more by {more}",
                 device=device,
                 segment=segment,
             )
         if self._stopped:
-            return CancelledError(f"the run was stopped by who asked for it: {what}", device=device, segment=segment)
+            return CancelledError(f"the run was stopped by its caller: {what}", device=device, segment=segment)
         from nnadapter.drivers.onnxruntime.failures import TERMINATED
 
         text = f"the run was stopped by its run options: {what} ({TERMINATED})"

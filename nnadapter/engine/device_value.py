@@ -55,7 +55,7 @@ class DeviceValue:
             OutOfMemoryError: the device is out of memory.
         """
         if not isinstance(array, np.ndarray):
-            raise InputTypeError(f"a value on a device is made of a numpy array, got {type(array).__name__}")
+            raise InputTypeError(f"a device value is made from a numpy array, got {type(array).__name__}")
         name, array = canonical(device), plain(array)
         if not has_of(name, open_device(name), "has_memory"):
             return cls(array, name)
@@ -82,7 +82,7 @@ class DeviceValue:
             shared = np.from_dlpack(tensor)
         except (AttributeError, TypeError, BufferError, RuntimeError) as error:
             raise InvalidInputError(
-                f"{type(tensor).__name__} is not given over by DLPack: {error}; copy it to the host's memory first"
+                f"{type(tensor).__name__} cannot be exchanged by DLPack: {error}; copy it to host memory first"
             ) from error
         return cls.from_numpy(shared.copy(), device)
 
@@ -116,7 +116,7 @@ class DeviceValue:
         """Contents to feed to a session; ClosedError if the value is closed."""
         held = self._contents
         if held is None:
-            raise ClosedError("the value on the device was closed; nothing of it is left")
+            raise ClosedError("the device value is closed; create another one")
         return held
 
     def numpy(self) -> Array:
@@ -129,7 +129,7 @@ class DeviceValue:
         if (np_arr.dtype, np_arr.shape) != (self.dtype, self.contents.shape):
             raise InvalidInputError(
                 f"the value is {self.dtype}{list(self.contents.shape)}, got {np_arr.dtype}{list(np_arr.shape)}; "
-                "make another value"
+                "create another value"
             )
         self.replace(type(self).from_numpy(np_arr.copy(), self._device).contents)
 
@@ -182,7 +182,9 @@ class DeviceValue:
         array = self._array()
         is_other = dtype is not None and array.dtype != dtype
         if is_other and copy is False:
-            raise ValueError(f"the value is {array.dtype}, and is not {np.dtype(dtype)} without a copy; allow one")
+            raise ValueError(
+                f"the value is {array.dtype}, and cannot become {np.dtype(dtype)} without a copy; allow a copy"
+            )
         if copy or is_other:
             return array.astype(dtype or array.dtype)
         view = array.view()
@@ -209,7 +211,7 @@ class DeviceValue:
         if copy is not False:
             return exported(self.numpy(), stream, max_version, dl_device)
         if not told or (isinstance(self.contents, Copies) and self.contents.devices):
-            raise BufferError(f"the value on {self._device!r} is not shared as it is; allow a copy")
+            raise BufferError(f"the value on {self._device!r} cannot be shared without a copy; allow a copy")
         return exported(np.asarray(self), stream, max_version, dl_device)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -276,7 +276,7 @@ def after_failure(
     """Retry a failed step on its device or run its substitute, and store its outputs; or raise."""
     device = bound.step.device
     if control is not None and control.is_over:
-        raise _stopped(control, bound, device, "was under way") from error
+        raise _stopped(control, bound, device, "was running") from error
     if not bound.guarded or isinstance(error, (OtherShapeError, errors.DonatedValueError, errors.InputValueError)):
         # The host's errors are typed. No other device has a donated value, or accepts a value out of range.
         raise error
@@ -287,7 +287,7 @@ def after_failure(
             results = _computed(bound, _on_host(bound, values), control, sizes, given)
         except errors.FAILURES as second:
             if control is not None and control.is_over:
-                raise _stopped(control, bound, device, "was under way") from second
+                raise _stopped(control, bound, device, "was running") from second
             is_over = isinstance(error, errors.TransientError) or isinstance(second, errors.DonatedValueError)
             # the failed run donated it, so the first error is the cause
             if not isinstance(second, errors.DonatedValueError):
@@ -315,7 +315,7 @@ def after_failure(
 def _without_trying(
     bound: BoundStep, values: list[Any], control: RunControl | None, given: RunBuffers | None, started: float
 ) -> StepRun:
-    failure = bound.health.text(bound.health_keys) or f"device {bound.step.device!r} rested"
+    failure = bound.health.text(bound.health_keys) or f"device {bound.step.device!r} was paused"
     substitute = _substitute(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
     results = _results_of(substitute, bound, failure, values, control, given)
     return _noted(bound, substitute.device, results, values, started, failure)
@@ -403,7 +403,7 @@ def _results_of(
         results = substitute.pool.compute(handed, control)
     except errors.NNAdapterError as second:
         if control is not None and control.is_over:
-            raise _stopped(control, bound, substitute.device, "was under way") from second
+            raise _stopped(control, bound, substitute.device, "was running") from second
         segment = bound.step.segment
         also = substitute.display_name
         message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"

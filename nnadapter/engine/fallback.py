@@ -189,7 +189,7 @@ def note_unanswered(partitioning: Partitioning, incidents: Incidents) -> None:
         }
         if failed:
             nodes = tuple(plan.graph.nodes[node].name for atom in failed for node in plan.graph.atoms[atom])
-            message = f"device {device!r} failed when it was asked ({named(nodes)}): {next(iter(failed.values()))}"
+            message = f"device {device!r} failed when asked about nodes ({named(nodes)}): {next(iter(failed.values()))}"
             incidents.add(Incident("load", device, None, nodes, "DriverError", message, "these nodes go elsewhere"))
 
 
@@ -211,7 +211,7 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
     verdict = plan.verdicts[device][plan.graph.atom_of[node]]
     if isinstance(verdict, Unsupported):
         return f"{device!r} refused the first because of {verdict}"
-    return f"{device!r} takes the first, which its segment or a plan put elsewhere"
+    return f"{device!r} supports the first, but its segment or a plan placed it elsewhere"
 
 
 def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:

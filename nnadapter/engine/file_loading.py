@@ -138,8 +138,8 @@ def open_devices(
     for name in () if wanted is None else wanted:
         if name not in kept and name not in HOSTS:
             raise InvalidOptionError(
-                f"the model was compiled for {', '.join(map(repr, sorted(kept)))}, and device {name!r} is asked for; "
-                "compile it for that one, or leave devices out"
+                f"the model was compiled for {', '.join(map(repr, sorted(kept)))}, but device {name!r} was requested; "
+                "compile it for that device, or request no devices"
             )
     opened: dict[str, FileDevice] = {}
     absent: dict[str, str] = {}
@@ -149,7 +149,7 @@ def open_devices(
             if record.name == CPU:
                 continue
             if wanted is not None and record.name not in wanted:
-                absent[record.name] = "it is not among the devices that were asked for"
+                absent[record.name] = "it was not requested"
                 continue
             try:
                 options = {} if wanted is None else wanted[record.name]
@@ -196,15 +196,15 @@ _ASKED = ("has_memory", "has_streams", "has_raw_inputs")
 
 def _absent(name: str, error: NNAdapterError) -> NNAdapterError:
     return DeviceUnavailableError(
-        f"the model was compiled for device {name!r}, which cannot be used here: {describe(error)}; use it where the "
-        "device is, or have the CPU take its place with Options(fallback='allow')"
+        f"the model was compiled for device {name!r}, which cannot be used here: {describe(error)}; run it where the "
+        "device is, or replace it by the CPU with Options(fallback='allow')"
     )
 
 
 _FITTING = frozenset((Compatibility.IDENTICAL, Compatibility.COMPATIBLE))
 _WHY = {
-    Compatibility.INCOMPATIBLE: "its program is another device's, or another version of its driver wrote it",
-    Compatibility.RECOMPILE: "driver, device or options are others",
+    Compatibility.INCOMPATIBLE: "its program is from another device or driver version",
+    Compatibility.RECOMPILE: "driver, device or options have changed",
 }
 
 
@@ -339,12 +339,12 @@ class Loader:
             held = self.held_sizes(record)
             self.load_steps(record, held, range(len(record.steps)), loaded, notes)
             if record is self.file.whole:
-                notes.append("the CPU ran the model as it was: the file has no plan for these shapes")
+                notes.append("the CPU ran the original model: the file has no plan for these shapes")
             plan = self._bound(record, held, loaded)
             return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), shapes=held)
         except (KeyError, IndexError, TypeError) as error:
             close_all(loaded_step.program for loaded_step in loaded.values())
-            raise self.file.container.damaged(f"a plan contradicts itself ({describe(error)})") from error
+            raise self.file.container.damaged(f"a plan is inconsistent ({describe(error)})") from error
         except BaseException:
             close_all(loaded_step.program for loaded_step in loaded.values())
             raise
@@ -383,7 +383,7 @@ class Loader:
             return Loaded(self._host_program(step.segment, step, alone), CPU, tuple(step.segment.inputs))
         device = self.devices.opened.get(step.device)
         if device is None:
-            why = self.devices.absent.get(step.device, "it is not among the file's devices")
+            why = self.devices.absent.get(step.device, "it is not a device of the file")
             return self._make_substitute(step, why, notes)
         if step.HasField("program"):
             program = self.programs.deserialized(device, step.program.part, about, notes)
@@ -391,7 +391,7 @@ class Loader:
                 return Loaded(program, step.device, tuple(step.program.inputs), bool(step.segment.places))
         if not step.HasField("segment"):
             return self._make_substitute(
-                step, "its program does not fit, and the file has nothing to compile again", notes
+                step, "its program is incompatible, and the file has no segment to compile", notes
             )
         twin = before[step.twin].program if step.HasField("twin") else None
         try:
@@ -418,7 +418,7 @@ class Loader:
         )
         if self.incidents.policy("compile") != "forbid":
             loaded = self._make_substitute(step, why, notes)
-        text, nodes = f"device {step.device!r} was to compile again what it had taken: {why}", list(step.nodes)
+        text, nodes = f"device {step.device!r} had to compile its segment again: {why}", list(step.nodes)
         fall_back("compile", failed, nodes, text, "the CPU runs it", error, self.incidents)
         return loaded
 
@@ -426,10 +426,10 @@ class Loader:
         if not step.HasField("instead"):
             raise CompiledModelError(
                 f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({why}), and the file "
-                "has nothing for the CPU in its place; compile it with fallback allowed",
+                "has no segment for the CPU; compile it with fallback allowed",
                 file=self.file.container.name,
             )
-        notes.append(f"the CPU runs what was compiled for {step.device}: {why}")
+        notes.append(f"the CPU runs a segment that was compiled for {step.device}: {why}")
         return Loaded(self._host_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
 
     def _host_program(self, segment: Message, step: Message, alone: bool) -> Program:
@@ -481,7 +481,7 @@ class Loader:
             substitute = self._reference(record, slots, step)
         except NNAdapterError as second:
             raise ExecutionError(
-                f"{run_failure(step, message.nodes, describe(error))}; nothing else runs it: {describe(second)}",
+                f"{run_failure(step, message.nodes, describe(error))}; no other device runs it: {describe(second)}",
                 device=step.device,
                 segment=step.segment,
                 nodes=list(message.nodes),

@@ -31,7 +31,7 @@ def load_template(loader: Loader, record: Message) -> FilePlan:
     """Return the template of a plan, with the programs that serve all sizes."""
     held, notes, shared = loader.held_sizes(record), list[str](), dict[int, Loaded]()
     if held is None or held.trace is None:
-        raise loader.file.container.damaged("a plan is for one set of sizes, and has segments for many")
+        raise loader.file.container.damaged("a static plan has segments with dynamic shapes")
     try:
         fillable = dict(_fillable(loader, record, held.trace))
         others = [number for number in range(len(record.steps)) if number not in fillable]

@@ -51,7 +51,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         _refuse_placing(options)
         if getattr(session_options, "overrides", None):
             raise InvalidOptionError(
-                "initializers and free dimensions of a compiled file are as they were when it was compiled; give the "
+                "initializers and free dimensions of a compiled file cannot be changed; pass the "
                 "session options to nnadapter.compile"
             )
         message = file.message
@@ -188,7 +188,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         broken = " or ".join(f"({why})" for why in dict.fromkeys(reasons) if why)
         return InvalidInputError(
             f"the compiled model is for input shapes {self._served()}, got {got}{broken and f' {broken}'}; compile it "
-            f"for these as well ({command(self._file, known)}), or run the model that it was made of"
+            f"for these as well ({command(self._file, known)}), or run the original model"
         )
 
     def _served(self) -> str:
@@ -211,15 +211,15 @@ def _refuse_placing(options: Options) -> None:
     for name in ("policy", "rules", "plan"):
         if getattr(options, name) != getattr(usual, name):
             raise InvalidOptionError(
-                f"{name} says where nodes go, which was decided when the model was compiled; give it to "
+                f"{name} decides the placement of nodes, which is fixed in a compiled model; pass it to "
                 "nnadapter compile, or nnadapter.compile"
             )
     if options.background:
         raise InvalidOptionError(
-            "background is for sessions that make plans of a model, and a compiled file has them; leave it out"
+            "background is for sessions that make plans of a model, but a compiled file contains them; leave it out"
         )
     if options.checks:
         raise InvalidOptionError(
-            "verify and shadow look for wrong nodes in the model, which a compiled file has not; give verify to "
+            "verify and shadow check nodes of the model, which a compiled file does not contain; pass verify to "
             "nnadapter.compile, or run the model itself"
         )

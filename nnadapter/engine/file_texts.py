@@ -62,7 +62,7 @@ def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
     groups = ([names] if len(names) > _MOST_ALIKE else [[name] for name in names] for names in alike.values())
     told = {group[0]: len(group) - 1 for subgroups in groups for group in subgroups}
     return ", ".join(
-        f"{name}={text}" + (f" (and {told[name]} inputs alike)" if told[name] else "")
+        f"{name}={text}" + (f" (and {told[name]} inputs of the same shape)" if told[name] else "")
         for name, text in texts.items()
         if name in told
     )
@@ -73,11 +73,11 @@ def command(file: CompiledFile, shapes: Shapes) -> str:
     devices = ",".join(device.name for device in file.message.devices if device.name != CPU) or CPU
     given = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
     plain = f"nnadapter compile MODEL -d {devices} {given} -o FILE"
-    return f"{plain}, with --dynamic-shapes for others like them" if _may_leave_open(file) else plain
+    return f"{plain}, with --dynamic-shapes for similar ones" if _may_leave_open(file) else plain
 
 
 def _where(shapes: str, choice: str) -> str:
-    return f"{shapes} where {choice}" if choice else shapes
+    return f"{shapes} if {choice}" if choice else shapes
 
 
 def _may_leave_open(file: CompiledFile) -> bool:
@@ -172,4 +172,4 @@ def _of_step(file: CompiledFile, number: int, step: Message, device: FileDevice)
         if why:
             yield f"segment {number} is compiled again for {device.name!r}: {why}"
     if not programs and not device.is_as_kept:
-        yield f"the driver of {device.name!r} is another one here, and compiles segment {number} when it is loaded"
+        yield f"the driver of {device.name!r} differs here, and compiles segment {number} at load time"

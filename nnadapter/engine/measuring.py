@@ -81,7 +81,7 @@ class PastChoices:
         labels = [known.placement.get(graph.nodes[nodes[0]].name, "") for nodes in graph.atoms]
         fits = all(verdicts.get(label, {atom: None})[atom] for atom, label in enumerate(labels))
         if not fits:
-            return None, "what is remembered of this model does not fit it any more, and counts as not measured"
+            return None, "the stored choice does not fit this model any more and is ignored"
         return Recalled(
             judgment=placed_as(judgment, labels),
             timed=tuple(
@@ -216,7 +216,7 @@ def twice(
     for number, more in zip(pair, again, strict=True):
         seconds[number] = typical([*samples[number], *more])
     if second.winner == 0:
-        doubt = "" if first.is_sure and second.is_sure else "what was measured differs too little, for its noise"
+        doubt = "" if first.is_sure and second.is_sure else "measured times differ by less than their noise"
         return Outcome(winner=pair[0], seconds=tuple(seconds), is_sure=not doubt), doubt
     joined = decided([[*samples[number], *more] for number, more in zip(pair, again, strict=True)], ranks)
     winner = pair[joined.winner]
@@ -288,22 +288,22 @@ class Measurer:
                 seconds = min(self._stopwatch.turn(run) for _ in range(_TURNS_OPEN))
             except (DriverError, NotDelegatedError) as error:
                 compiled.close()
-                raise FixedSizesError(f"with its sizes left open, the fastest placement fails: {error}") from error
+                raise FixedSizesError(f"with dynamic shapes, the fastest placement fails: {error}") from error
             except BaseException:
                 compiled.close()
                 raise
             if seconds > _LOST * rival:
                 compiled.close()
                 raise FixedSizesError(
-                    f"the fastest placement takes {_milliseconds(seconds)} with its sizes left open, another one "
-                    f"{_milliseconds(rival)} at fixed ones"
+                    f"the fastest placement takes {_milliseconds(seconds)} with dynamic shapes, another one "
+                    f"{_milliseconds(rival)} with static ones"
                 )
-        how = f"{fastest.chosen}; at other sizes nothing is measured" if fastest.chosen else ""
+        how = f"{fastest.chosen}; other sizes are not measured" if fastest.chosen else ""
         return replace(compiled, timed=fastest.timed, chosen=how)
 
     def contradicted(self, compiled: Compiled, watch: Watch) -> None:
         judgment, took, said = compiled.partitioning.judgment, watch.taken, watch.promise.seconds
-        why = f"again, since runs took {_milliseconds(took)} where {_milliseconds(said)} had been measured"
+        why = f"again, since runs took {_milliseconds(took)} instead of the measured {_milliseconds(said)}"
         self._broken.setdefault(self._memory.key(judgment), []).append(why)
         self._memory.forget(judgment)
 
@@ -343,8 +343,8 @@ class Measurer:
             crowd = "other programs used the processors meanwhile"
             doubt = crowd if second < _FAR * outcome.seconds[outcome.winner] else ""
         if not doubt and others + max(map(_pools_wanted, plans)) > most_pools():
-            doubt = "other sessions of the process have the thread pools that steps on the CPU would have had"
-        return outcome, f"not kept for later sessions, since {doubt}" if doubt else ""
+            doubt = "other sessions of the process use the thread pools that steps on the CPU need"
+        return outcome, f"not stored for later sessions, since {doubt}" if doubt else ""
 
     def _try(
         self,

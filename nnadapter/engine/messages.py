@@ -125,7 +125,7 @@ def read_sizes(message: Message) -> tuple[int, ...]:
 def write_array(message: Message, name: str, array: Array, writer: ContainerWriter) -> None:
     """Write an array of numbers, and fill a Contents message; CompiledModelError for other arrays."""
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-        raise CompiledModelError(f"{name!r} is known beforehand and holds no numbers, which no compiled model keeps")
+        raise CompiledModelError(f"constant {name!r} holds no numbers, so a compiled model cannot contain it")
     message.name, message.data_type = name, array.dtype.name
     message.dimensions.extend(array.shape)
     message.part = writer.add(CONSTANT, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -262,7 +262,7 @@ class Segments:
     def open_model(self, message: Message, trace: SymbolicTrace | None) -> Model:
         """Return a segment in adapter IR with symbolic sizes; CompiledModelError if they contradict the trace."""
         if trace is None or message.form != ModelForm.IR.value:
-            raise self.container.damaged("a segment has open sizes, and its plan or its form has not")
+            raise self.container.damaged("a segment has dynamic shapes, but its plan or its form has not")
         from nnadapter.engine.trace_messages import traced_numbers
         from nnadapter.ir.structure import numbers, with_numbers
         from nnadapter.ir.symbolic_numbers import size_hint
@@ -277,7 +277,7 @@ class Segments:
         try:
             verify(open_model)
         except InvalidModelError as error:
-            raise self.container.damaged(f"a segment does not hold for its sizes: {error}") from error
+            raise self.container.damaged(f"a segment is invalid for its sizes: {error}") from error
         return open_model
 
     def _ir(self, message: Message) -> Model:
@@ -293,7 +293,7 @@ class Segments:
 
     def _constant(self, digest: str) -> memoryview:
         if digest not in self._numbers:
-            raise self.container.damaged(f"a constant of SHA-256 {digest!r} is not there")
+            raise self.container.damaged(f"a constant of SHA-256 {digest!r} is missing")
         return self.container.contents(self._numbers[digest])
 
 

@@ -100,7 +100,7 @@ class ModelDynamicPlan(DynamicPlan):
         return replace(compiled, shapes=self.shapes)
 
     def why_not(self, shapes: Shapes) -> str:
-        return "other nodes are left to run" if self.shapes is None else self.shapes.why_not(shapes)
+        return "other nodes remain after folding" if self.shapes is None else self.shapes.why_not(shapes)
 
 
 class ModelDynamicPlans(DynamicPlans[Compiled]):
@@ -165,7 +165,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         if self._is_impossible:
             return None
         if None in shapes:
-            self._refusal, self._is_impossible = "an input is no tensor, or its shape is not known", True
+            self._refusal, self._is_impossible = "an input is not a tensor, or its shape is unknown", True
             return None
         known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
         if not self._may_serve(known):

@@ -163,7 +163,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         seen = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
         notes = [self.choice_note, *(self.checks.notes if self.checks else ())]
         if self._background is not None and self._background.runs:
-            notes.append(f"runs that the CPU had while a plan was made: {self._background.runs}")
+            notes.append(f"runs on the CPU while a plan was made: {self._background.runs}")
         if self._cache_writer is not None:
             notes.append(self._cache_writer.note)
         notes = list(filter(None, notes))
@@ -283,7 +283,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         }
         for name, known in complete.items():
             if known is None and self.signature.by_name[name].shape is not None:
-                raise InvalidInputError(f"the model leaves the shape of input {name!r} open; give it", name=name)
+                raise InvalidInputError(f"the model does not fix the shape of input {name!r}; pass it", name=name)
         return tuple(complete.values())
 
     def _compiled_for(self, shapes: InputShapes, chosen: Chosen | None = None) -> Compiled:

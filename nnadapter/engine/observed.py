@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from nnadapter.store.folder import Outcome
 
 
-PLAN_KEPT = "the plan was kept in the cache by an earlier session"
-NO_PLAN_KEPT = "no plan was kept that could be used"
+PLAN_KEPT = "the plan was cached by an earlier session"
+NO_PLAN_KEPT = "no usable plan was cached"
 KEEPING_NOTES = (PLAN_KEPT, NO_PLAN_KEPT)
 """Prefixes of report notes on the origin of a plan; they are no failures."""
 
@@ -78,7 +78,7 @@ def observed_of(
             *(note for bound in steps for note in getattr(driver_program(bound.pool.program), "notes", ())),
             *(_fell_back(compiled.partitioning, bound) for bound in steps if bound.failures),
             *resting,
-            *((f"the model runs as it was, not as planned: {compiled.plan.note}",) if compiled.plan.note else ()),
+            *((f"the original model runs instead of the plan: {compiled.plan.note}",) if compiled.plan.note else ()),
         ),
         plans=plans,
         timed=compiled.timed,

@@ -148,7 +148,7 @@ def _messages(message: Message) -> Iterator[Message]:
 
 
 _MOST_WRITES = 16
-_CHANGED = "what it was made of was changed meanwhile"
+_CHANGED = "the model or a file of options changed meanwhile"
 _BEGINNING = -1
 
 
@@ -178,7 +178,7 @@ class PlanCacheWriter:
         """Write the plans of a new source; none if external converters are used for its model."""
         nodes = source.prepared.nodes
         if any(is_external(node.domain, node.op_type, node.since_version) for node in nodes):
-            self.note += "; none is kept either of a model with ops that packages bring"
+            self.note += "; plans of a model with operators of external packages are not cached"
             self._writes = _MOST_WRITES  # another version of the package may convert differently
         self.write_new(source)
 
@@ -209,7 +209,7 @@ class PlanCacheWriter:
         finally:
             self._writing.release()
         if why:
-            self.note += f"; its plan is not kept: {why}"
+            self.note += f"; its plan is not cached: {why}"
             warn_unwritten(why)
 
 

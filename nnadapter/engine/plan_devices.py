@@ -132,7 +132,7 @@ class Health:
             left = max(trouble.until - monotonic(), 0.0)
             what = f"device {self._device!r}" if whole else f"this step of device {self._device!r}"
             times = "a failure" if trouble.failures == 1 else f"{trouble.failures} failures in a row"
-            return f"{what} rests after {times}, and is tried again in {left:.0f} s; the last: {trouble.why}"
+            return f"{what} is paused after {times}, and is tried again in {left:.0f} s; last failure: {trouble.why}"
 
 
 WELL = Health("", rests=False)

@@ -92,7 +92,7 @@ class LinkedContainer(Container):
             if (found.row.sha256, found.row.length) == (part.sha256, part.length):
                 return found.made
         except UnusableError as error:
-            raise CompiledModelError(f"{self.name!r}: of entry {name!r}, {error}", file=self.name) from error
+            raise CompiledModelError(f"{self.name!r}: entry {name!r}: {error}", file=self.name) from error
         raise CompiledModelError(f"{self.name!r}: entry {name!r} holds another program", file=self.name)
 
     def _part(self, kind: str, place: int | str, length: int = 0, digest: str = "") -> Part:

@@ -285,8 +285,8 @@ def _write_segment(
             message.ClearField("segment")
             if not has_program:
                 raise CompiledModelError(
-                    f"segment {step.segment} on {step.device!r} has no form in files: {describe(error)}; compile it "
-                    "for a device whose driver writes programs"
+                    f"segment {step.segment} on {step.device!r} cannot be saved: {describe(error)}; compile it "
+                    "for a device whose driver serializes programs"
                 ) from error
     else:
         model, device = partitioning.model, partitioning.setting.by_name[step.device]
@@ -308,7 +308,7 @@ def _blob(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
         return checked_bytes(named_call(device, "serialize", segment, nodes)(bound.pool.program.serialize))
     except FAILURES as error:
         warnings.warn(
-            f"device {device!r} did not write segment {segment} down: {describe(error)}; it is compiled whenever the "
+            f"device {device!r} failed to serialize segment {segment}: {describe(error)}; it is compiled whenever the "
             "file is loaded, so report this to the vendor",
             DriverWarning,
             stacklevel=2,

@@ -66,7 +66,7 @@ def read_shape_derived_values(message: Message, trace: SymbolicTrace, segments: 
     tables = _read_tables(message.tables, trace, segments) if message.HasField("tables") else None
     names = tuple(message.names)
     if sorted(names) != sorted([*sizes, *(tables.outputs if tables is not None else ())]):
-        raise segments.container.damaged("what segments are given of sizes is not what there is")
+        raise segments.container.damaged("shape-derived values do not match their names")
     return ShapeDerivedValues(names, sizes, tables)
 
 
@@ -74,7 +74,7 @@ def _read_class(message: Message, shapes: Shapes, segments: Segments) -> Guarded
     sizes = [size for shape in shapes.values() for size in shape]
     open_places = list(message.open)
     if open_places != sorted(set(open_places)) or (open_places and open_places[-1] >= len(sizes)):
-        raise segments.container.damaged("open dimensions are none of its inputs'")
+        raise segments.container.damaged("dynamic dimensions do not belong to its inputs")
     trace = read_trace(message.trace, [sizes[place] for place in open_places], segments.container)
     for variable, place in enumerate(open_places):
         sizes[place] = SymbolicNumber(trace, variable)  # type: ignore[call-overload]
@@ -88,7 +88,7 @@ def _read_tables(message: Message, trace: SymbolicTrace, segments: Segments) -> 
     sizes = _read_arrays(message.sizes, trace, segments.container)
     outputs = tuple(message.outputs)
     if (len(model.inputs), len(model.outputs)) != (len(sizes), len(outputs)):
-        raise segments.container.damaged("what makes tables of sizes reads or makes others than it says")
+        raise segments.container.damaged("the model of tables of sizes has other inputs or outputs than declared")
     return ShapeDerivedTables(model, sizes, outputs)
 
 
@@ -113,7 +113,7 @@ def _read_array(message: Message, trace: SymbolicTrace, container: Container) ->
         items.flat[place] = number
     array = SymbolicArray(items, contents.dtype)
     if not _is_same(array, contents):
-        raise container.damaged(f"{message.contents.name!r} is not what sizes say")
+        raise container.damaged(f"{message.contents.name!r} contradicts the sizes")
     return array
 
 

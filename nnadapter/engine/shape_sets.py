@@ -95,11 +95,11 @@ class ShapeSet:
     def why_not(self, shapes: Shapes) -> str:
         """Return a text on the first condition that some shapes violate."""
         if self.vicinity is not None and not self.vicinity.hold(shapes):
-            return "sizes are far from those at which costs were weighed"
+            return "sizes are far from the ones at which costs were compared"
         failed = "" if self.guards is None else self.guards.failed_guard(shapes)
         is_fixed = isinstance(self.limits, Bounds)
-        outside = "sizes are smaller or larger than those at which it was looked through"
-        return failed or (outside if is_fixed else "other nodes are left to run")
+        outside = "sizes are outside of the bounds that were checked"
+        return failed or (outside if is_fixed else "other nodes remain after folding")
 
     def _match(self, shapes: Shapes, limits: Bounds | ProbedBounds | None) -> tuple[bool, Sequence[Any] | None]:
         sizes = None if self.guards is None else self.guards.sizes(shapes)

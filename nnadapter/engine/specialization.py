@@ -264,7 +264,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
             raise
         except FAILURES as error:  # a driver may raise anything; a static plan for these shapes reports the cause
             kind = _NoRoomError if isinstance(error, OutOfMemoryError) else SpecializationRefusedError
-            raise kind(f"a segment is not compiled: {describe(error)}") from error
+            raise kind(f"a segment failed to compile: {describe(error)}") from error
 
     def _steps_with(self, program: Program, first: int, part: Part) -> Iterator[BoundStep]:
         """Yield the bound steps of a segment and of equal segments."""

@@ -37,13 +37,11 @@ def write_trace(message: Message, trace: SymbolicTrace) -> None:
         name = _NAMES.get(function)
         if name is None:
             called = getattr(function, "__name__", "a function")
-            raise CompiledModelError(f"sizes follow from {called!r}, for which compiled models have no name")
+            raise CompiledModelError(f"sizes depend on {called!r}, which compiled models do not support")
         message.steps.extend((functions.setdefault(name, len(functions) + 1), first, second + 1))
     message.functions.extend(functions)
     if _grows_too_much(trace.steps, trace.count - len(trace.steps)):
-        raise CompiledModelError(
-            "a size may come to have more digits than any size has; write the model without such powers"
-        )
+        raise CompiledModelError("a size may grow beyond any limit; write the model without such powers")
     for number, answer in trace.answers.items():
         message.answered.append(number)
         write_number(message.answers.add(), answer)
@@ -53,17 +51,17 @@ def read_trace(message: Message, variables: Sequence[int], container: Container)
     """Read a Trace message; `variables` are the sizes at which it was made."""
     steps = list(_steps(message, len(variables), container))
     if _grows_too_much(steps, len(variables)):
-        raise container.damaged("a size may come to have more digits than any size has")
+        raise container.damaged("a size may grow beyond any limit")
     count = len(variables) + len(steps)
     if len(message.answered) != len(message.answers) or any(number >= count for number in message.answered):
-        raise container.damaged("conditions on sizes are on numbers that are not there")
+        raise container.damaged("guards refer to missing numbers")
     answers = {number: read_number(row) for number, row in zip(message.answered, message.answers, strict=True)}
     try:
         trace = SymbolicTrace.of(variables, steps, answers)
     except (ArithmeticError, ValueError, TypeError) as error:
         raise container.damaged(f"a size cannot be computed: {error}") from error
     if any(trace.hint(number) != answer for number, answer in answers.items()):
-        raise container.damaged("a plan does not hold at the sizes at which it was made")
+        raise container.damaged("a plan does not serve the sizes for which it was made")
     return trace
 
 
@@ -75,7 +73,7 @@ def write_number(message: Message, number: Any) -> None:
             raise ValueError
         setattr(message, field, number)
     except (ValueError, OverflowError):
-        raise CompiledModelError(f"{number!r} follows from sizes, and compiled models have no form for it") from None
+        raise CompiledModelError(f"{number!r} depends on sizes, but compiled models cannot store it") from None
 
 
 def read_number(message: Message) -> Any:
@@ -90,14 +88,14 @@ def traced_numbers(
     places, numbers = list(message.places), list(message.numbers)
     is_sound = len(places) == len(numbers) == len(set(places))
     if not is_sound or any(place >= count for place in places) or any(each >= trace.count for each in numbers):
-        raise container.damaged("sizes stand in places, or are numbers, that are not there")
+        raise container.damaged("sizes refer to missing places or numbers")
     return {place: SymbolicNumber(trace, number) for place, number in zip(places, numbers, strict=True)}
 
 
 def _steps(message: Message, variables: int, container: Container) -> list[Step]:
     rows = message.steps
     if len(rows) % 3:
-        raise container.damaged("a step of a trace has other than three numbers")
+        raise container.damaged("a step of a trace does not have three numbers")
     functions = [(UNARY.get(name), BINARY.get(name)) for name in message.functions]
     constants = list(map(read_number, message.constants))
     steps: list[Step] = []
@@ -105,14 +103,14 @@ def _steps(message: Message, variables: int, container: Container) -> list[Step]
         second = after - 1
         if not function:
             if first >= len(constants):
-                raise container.damaged("a constant of a trace is not there")
+                raise container.damaged("a constant of a trace is missing")
             steps.append((Constant(constants[first]), 0, _NONE))
             continue
         if function > len(functions) or first >= made or second >= made:
-            raise container.damaged("a step of a trace reads what is not there")
+            raise container.damaged("a step of a trace reads a missing number")
         named = functions[function - 1][0 if second < 0 else 1]
         if named is None:
-            raise container.damaged(f"sizes follow from {message.functions[function - 1]!r}, which is not known")
+            raise container.damaged(f"sizes depend on {message.functions[function - 1]!r}, which is unknown")
         steps.append((named, first, second))
     return steps
 

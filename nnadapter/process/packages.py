@@ -224,5 +224,5 @@ class PlugIns(Generic[_Value]):
 
 def _clash(existing_plug_in: PlugIn, other: PlugIn) -> PlugIn:
     brought = f"{existing_plug_in.target} of {existing_plug_in.distribution} and {other.target} of {other.distribution}"
-    problem = f"two packages bring it, {brought}; uninstall one of them"
+    problem = f"two packages provide it, {brought}; uninstall one of them"
     return PlugIn(existing_plug_in.name, existing_plug_in.target, existing_plug_in.distribution, problem)

@@ -92,7 +92,7 @@ class Container:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise CompiledModelError(
-                f"{name!r} cannot be read: {reason}; give the path of a compiled model", file=name
+                f"{name!r} cannot be read: {reason}; pass the path of a compiled model", file=name
             ) from error
         return cls(memoryview(data), name)
 
@@ -107,7 +107,7 @@ class Container:
             CompiledModelError: no such part, another kind than `kind`, or corrupt contents.
         """
         if not 0 <= number < len(self.parts):
-            raise self.damaged(f"part {number} is asked for, and there are {len(self.parts)}")
+            raise self.damaged(f"part {number} was requested, but there are {len(self.parts)}")
         part = self.parts[number]
         if kind and part.kind != kind:
             raise self.damaged(f"part {number} is {part.kind!r}, expected {kind!r}")
@@ -139,7 +139,7 @@ class Container:
             self._ahead[number].join()
         data = self._check_one(number)
         if number not in self._checked:
-            raise self.damaged(f"part {number} ({part.kind}, {part.length} bytes) is not what it was")
+            raise self.damaged(f"part {number} ({part.kind}, {part.length} bytes) is corrupt")
         return data
 
     def verify(self) -> None:
@@ -149,7 +149,7 @@ class Container:
             self._check_zeros(end, part.offset)
             end = part.offset + part.length
             if sha256(self.contents(number)).digest() != part.sha256:
-                raise self.damaged(f"part {number} ({part.kind}, {part.length} bytes) is not what it was")
+                raise self.damaged(f"part {number} ({part.kind}, {part.length} bytes) is corrupt")
         self._check_zeros(end, self._table_offset)
 
     def damaged(self, problem: str) -> CompiledModelError:
@@ -160,8 +160,8 @@ class Container:
         if size < PREFIX.size or bytes(self._data[: len(MAGIC)]) != MAGIC:
             begin = bytes(self._data[: len(MAGIC)])
             raise CompiledModelError(
-                f"{self.name!r} is no compiled model: it has {size} bytes and begins with {begin!r}, expected "
-                f"{MAGIC!r}; give one that `nnadapter compile` wrote",
+                f"{self.name!r} is not a compiled model: it has {size} bytes and begins with {begin!r}, expected "
+                f"{MAGIC!r}; pass one that `nnadapter compile` wrote",
                 file=self.name,
             )
         _, version, zero, offset, length, digest = PREFIX.unpack_from(self._data)
@@ -175,7 +175,7 @@ class Container:
             raise self.damaged(f"its table has {length} bytes at {offset}, and the file ends at {size}")
         table = self._data[offset:]
         if sha256(table).digest() != digest:
-            raise self.damaged("its table is not what it was")
+            raise self.damaged("its table is corrupt")
         self._table_offset: int = offset
         message = MESSAGES.parse_whole("Table", table)
         parts = tuple(Part(row.kind, row.offset, row.length, row.crc32, bytes(row.sha256)) for row in message.parts)
@@ -197,7 +197,7 @@ class Container:
     def _check_zeros(self, begin: int, end: int) -> None:
         for at in range(begin, end, _CHECKED_BYTES):
             if bytes(self._data[at : min(end, at + _CHECKED_BYTES)]).strip(b"\0"):
-                raise self.damaged(f"there is something between {begin} and {end}, where nothing belongs")
+                raise self.damaged(f"there are unexpected bytes between {begin} and {end}")
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -276,7 +276,7 @@ def write_container(path: str | os.PathLike[str], fill: Callable[[ContainerWrite
         _sync_folder(target.resolve().parent)
     except OSError as error:
         raise CompiledModelError(
-            f"{str(target)!r} cannot be written: {error.strerror or error}; free some room, or give another path",
+            f"{str(target)!r} cannot be written: {error.strerror or error}; free some space, or pass another path",
             file=str(target),
         ) from error
 

@@ -143,7 +143,7 @@ class Ban:
     @property
     def text(self) -> str:
         until = f"until {day(self.until)}"
-        shown = f"; {self.reproducer} shows it" if self.reproducer else ""
+        shown = f"; {self.reproducer} reproduces it" if self.reproducer else ""
         return f"banned since {day(self.since)}, {until}, because {self.reason}{shown}"
 
 
@@ -425,7 +425,7 @@ class CachedContext(Context):
         started = time.perf_counter()
         bound = clone_with_constants(self.inner, program, model)
         if bound is not None:
-            self._keep(keyed, why or "a program that was compiled holds for it", bound, time.perf_counter() - started)
+            self._keep(keyed, why or "a compiled program could be cloned for it", bound, time.perf_counter() - started)
         return bound
 
     def deserialize(self, blob: bytes) -> Program:
@@ -464,29 +464,29 @@ class CachedContext(Context):
         try:
             says = named_call(self._device, "check_blob")(self.inner.check_blob, blob)
             if says not in _FITTING:
-                return Miss(f"there is an entry, and its driver does not take it back ({says})")
+                return Miss(f"there is an entry, but its driver rejects it ({says})")
             return checked_program(named_call(self._device, "deserialize")(self.inner.deserialize_view, blob))
         except FAILURES as error:  # a driver may raise anything
-            return Miss(f"there is an entry, and its driver does not take it back: {describe(error)}", is_defect=True)
+            return Miss(f"there is an entry, but its driver rejects it: {describe(error)}", is_defect=True)
 
     def _ask_after_all(self, model: SegmentModel) -> None:
         """Ask the driver about a segment before it compiles, since its answers came from the cache."""
         verdict = ask_admission(self.inner, model).verdict
         if isinstance(verdict, Unsupported):
-            raise CompilationError(f"it does not take the segment: {verdict.detail}", device=self._device)
+            raise CompilationError(f"it refuses the segment: {verdict.detail}", device=self._device)
 
     def _keep(self, keyed: _Keyed | None, why: str, program: Program, seconds: float) -> None:
         not_kept = "" if keyed is None else self._written(keyed, program, seconds)
-        self._outcomes[program] = Outcome(False, f"{why}; not kept: {not_kept}" if not_kept else why)
+        self._outcomes[program] = Outcome(False, f"{why}; not cached: {not_kept}" if not_kept else why)
 
     def _written(self, keyed: _Keyed, program: Program, seconds: float) -> str:
         """Store a program; return the reason if that fails."""
         try:
             blob = named_call(self._device, "serialize")(program.serialize)
         except FAILURES as error:
-            return f"its driver failed to write it: {describe(error)}"
+            return f"its driver failed to serialize it: {describe(error)}"
         if blob is None:
-            return "its driver writes no program of it"
+            return "its driver does not serialize it"
         why = self._stored(keyed, blob, seconds)
         if not why:
             self._entries[program] = keyed.key
@@ -495,7 +495,7 @@ class CachedContext(Context):
     def _stored(self, keyed: _Keyed, made: bytes, seconds: float) -> str:
         key = keyed.key
         if self._constants(keyed.constants, anew=True).digest != key.parts["constants"].digest:
-            return "its weights were changed while it was made"
+            return "its weights were changed during compilation"
         why = self._folder.keep(key, made, seconds)
         if why:
             warn_unwritten(why)
@@ -517,7 +517,7 @@ class CachedContext(Context):
                 self._was_spared = True
                 return answer
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                found = Miss(f"there is an entry, and {describe(error)}", is_defect=True)
+                found = Miss(f"there is an entry, but {describe(error)}", is_defect=True)
         if isinstance(found, Miss):
             self._folder.warn_of_miss(found)
         started = time.perf_counter()
@@ -531,12 +531,12 @@ class CachedContext(Context):
 
     def _keyed(self, kind: str, model: SegmentModel, *, whole: bool) -> tuple[_Keyed | None, str]:
         if kind == PROGRAM and not self._writes_programs:
-            return None, "its driver writes no programs"
+            return None, "its driver does not serialize programs"
         try:
             form = self._canonical(model)
             constants = self._constants(form.constants)
         except NotCanonicalError as error:
-            return None, f"it cannot be kept: {error}"
+            return None, f"it cannot be cached: {error}"
         except (NNAdapterError, OSError, TypeError, ValueError) as error:
             return None, f"its weights cannot be read: {describe(error)}"
         parts = {**self._surroundings, **self._of_model(form, whole=whole), "constants": constants}

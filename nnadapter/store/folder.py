@@ -137,7 +137,7 @@ def warn_once(message: str) -> None:
 def warn_unwritten(why: str) -> None:
     """Warn that nothing is written to the cache."""
     warn_once(
-        f"the cache is not written: {why}; free some room, or give another folder as cache_dir or NNADAPTER_CACHE_DIR"
+        f"the cache is not written: {why}; free some space, or pass another folder as cache_dir or NNADAPTER_CACHE_DIR"
     )
 
 
@@ -229,7 +229,7 @@ def _check_writers(status: os.stat_result) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise UnusableError(f"it belongs to another user (number {status.st_uid})")
     if status.st_mode & S_IWOTH:
-        raise UnusableError("anybody may write into it")
+        raise UnusableError("any user may write to it")
 
 
 def _damaged(error: CompiledModelError) -> UnusableError:
@@ -280,7 +280,7 @@ class Folder(NamedTuple):
         if found is None:
             return Miss(self._why(key))
         if isinstance(found, Entry) and not found.is_for(key):
-            return Miss("there is an entry of its name, and its key is another one", is_defect=True)
+            return Miss("there is an entry of its name, but with another key", is_defect=True)
         return found
 
     def contents(self, key: Key) -> memoryview | Miss:
@@ -288,12 +288,12 @@ class Folder(NamedTuple):
         try:
             return found if isinstance(found, Miss) else found.made
         except UnusableError as error:
-            return Miss(f"there is an entry, and {error}", is_defect=True)
+            return Miss(f"there is an entry, but {error}", is_defect=True)
 
     def warn_of_miss(self, miss: Miss) -> str:
         """Return the reason of a miss; warn if it is a defect."""
         if miss.is_defect:
-            warn_once(f"cache {str(self.path)!r}: {miss.reason}; it is made anew")
+            warn_once(f"cache {str(self.path)!r}: {miss.reason}; it is created again")
         return miss.reason
 
     def named(self, name: str) -> Entry | Miss:
@@ -347,7 +347,7 @@ class Folder(NamedTuple):
         except FileNotFoundError:
             return None
         except UnusableError as error:
-            return Miss(f"there is an entry, and {error}", is_defect=True)
+            return Miss(f"there is an entry, but {error}", is_defect=True)
         except OSError as error:
             return Miss(f"{str(path)!r} cannot be read: {error.strerror or error}", is_defect=True)
         with suppress(OSError):
@@ -364,14 +364,14 @@ class Folder(NamedTuple):
         names = [name for name in self._names() if _is_entry(name) and name.endswith(f".{key.kind}")]
         best = nearest(key, names)
         if best is None:
-            return "nothing like it is kept" if names else "nothing is kept"
+            return "no similar entry is cached" if names else "nothing is cached"
         try:
             parts = read_entry(self.path / best).parts
         except (OSError, UnusableError):
-            return "nothing like it can be read"
+            return "no similar entry can be read"
         here, there = (key_parts["device"].words.get("name") for key_parts in (key.parts, {**key.parts, **parts}))
         if there != here:
-            return f"of this nothing is kept for {here}; the nearest entry is of {there}"
+            return f"nothing is cached for {here}; the nearest entry is for {there}"
         return f"the nearest entry differs in {', '.join(differences(key, parts)) or 'nothing'}"
 
     def _shrink(self, most: int, wanted: int, kept: Path | None) -> tuple[tuple[Listed, ...], int]:

@@ -158,7 +158,7 @@ def source_of(source: Any) -> Source:
     contents = source if isinstance(source, bytes) else _serialized(source)
     names, digest = _taken(contents, len(contents), _named)
     if names:
-        raise UnkeyedError("a model that is not in a file names files of external data")
+        raise UnkeyedError("a model in memory refers to files of external data")
     return _source(contents, digest, len(contents), {})
 
 
@@ -185,7 +185,7 @@ def _serialized(model: Any) -> bytes:
     from google.protobuf.message import EncodeError, Message
 
     if not isinstance(model, Message):
-        raise UnkeyedError("it is no model")
+        raise UnkeyedError("it is not a model")
     try:
         contents: bytes = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:
@@ -220,7 +220,7 @@ def _source(held: Any, digest: str, size: int, beside: dict[str, tuple[int, str]
 
 def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
     if not S_ISREG(path.stat().st_mode):
-        raise UnkeyedError("it is no regular file")
+        raise UnkeyedError("it is not a regular file")
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         return size, *_taken(file.fileno(), size, named)
@@ -289,7 +289,7 @@ def _name_behind(data: bytes, at: int, begins: bytes) -> str:
         size = _ENTRY_BYTES.search(data[max(first - _BEFORE_BYTES, 0) : first])
         if size is not None and _number(size.group(1)) == length.end() + len(name) - first:
             return name.decode(errors="surrogateescape")
-    raise UnkeyedError("a file of external data is named in an unusual way")
+    raise UnkeyedError("a file of external data is referenced in an unusual way")
 
 
 def _number(digits: bytes) -> int:

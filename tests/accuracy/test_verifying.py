@@ -207,7 +207,7 @@ def test_a_compiled_file_holds_what_was_found(tmp_path):
     with nna.InferenceSession(tmp_path / "model.nnac") as tested:
         assert close(tested.run(None, FEED), run_whole(parse(TEXT), FEED))
         assert device_of(tested, "fourth") == "cpu" and device_of(tested, "fifth") == "planted"
-    with pytest.raises(InvalidOptionError, match="give verify to nnadapter.compile"):
+    with pytest.raises(InvalidOptionError, match="pass verify to nnadapter.compile"):
         nna.InferenceSession(tmp_path / "model.nnac", options=verifying())
 
 

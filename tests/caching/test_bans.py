@@ -53,7 +53,7 @@ def test_a_ban_for_its_size_says_nothing_of_nodes_and_one_of_a_node_beside_it_do
 def test_bans_are_found_by_the_next_session_until_they_expire(tmp_path, clock):
     made = bans(tmp_path, clock).add(relu(2), ["a"], "it failed", "compile", reproducer="case.onnx")
     assert bans(tmp_path, clock).find(relu(2)) == made
-    assert "banned since 1970-01-1" in made.text and "because it failed; case.onnx shows it" in made.text
+    assert "banned since 1970-01-1" in made.text and "because it failed; case.onnx reproduces it" in made.text
     kept = bans(tmp_path, clock)
     assert kept.all == (made,)
     clock.now += 8 * DAY

@@ -49,7 +49,7 @@ def checked(opened, number):
 
 def test_what_is_kept_is_found(tmp_path):
     opened = folder(tmp_path / "new" / "folder")
-    assert opened.find(key(1)) == Miss("nothing is kept")
+    assert opened.find(key(1)) == Miss("nothing is cached")
     assert opened.keep(key(1), contents(1), 0.5) == ""
     assert checked(opened, 1)
     found = opened.find(key(1))
@@ -64,7 +64,7 @@ def test_a_miss_says_in_which_part_the_nearest_entry_differs(tmp_path):
     assert opened.find(key(1, options="exact")) == Miss(
         "the nearest entry differs in options (is 'fast' there, 'exact' here)"
     )
-    assert opened.find(key(3)) == Miss("nothing like it is kept")
+    assert opened.find(key(3)) == Miss("no similar entry is cached")
     assert nearest(key(3), [key(1).name]) is None
 
 
@@ -225,7 +225,7 @@ def warned(path, words):
         warnings.simplefilter("always")
         hit, why = outcome(path, network(), "fake_npu")
         outcome(path, network(), "fake_npu")
-    assert not hit and "not kept" in why and words in why, why
+    assert not hit and "not cached" in why and words in why, why
     assert [each.category for each in caught if words in str(each.message)] == [CacheWarning]
 
 
@@ -290,7 +290,7 @@ def test_an_entry_that_anybody_may_write_to_is_not_used_and_none_is_written(tmp_
     assert checked(opened, 1)
     (path,) = tmp_path.iterdir()
     path.chmod(0o666)
-    assert opened.find(key(1)) == Miss("there is an entry, and anybody may write into it", is_defect=True)
+    assert opened.find(key(1)) == Miss("there is an entry, but any user may write to it", is_defect=True)
     opened.keep(key(1), contents(1), 0.0)
     assert checked(opened, 1)
 
@@ -300,7 +300,7 @@ def test_a_damaged_entry_is_a_miss_that_is_warned_of_and_written_anew(tmp_path, 
     outcome(tmp_path, network(), "fake_npu")
     (path,) = tmp_path.glob(f"*.{kind}")
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.warns(CacheWarning, match="there is an entry, and it is damaged.*it is made anew"):
+    with pytest.warns(CacheWarning, match="there is an entry, but it is damaged.*it is created again"):
         hit, why = outcome(tmp_path, network(), "fake_npu")
     assert hit == (kind == "plan") and (hit or "it is damaged" in why)
     with warnings.catch_warnings():

@@ -27,7 +27,7 @@ MODELS = pytest.mark.parametrize("device", ["fake_npu", "openvino"], indirect=Tr
 
 @EVERY
 def test_the_same_model_is_a_hit_in_the_next_session(tmp_path, device):
-    assert outcome(tmp_path, network(), device) == (False, "nothing is kept")
+    assert outcome(tmp_path, network(), device) == (False, "nothing is cached")
     assert outcome(tmp_path, network(), device) == (True, "")
 
 
@@ -345,9 +345,9 @@ def test_a_program_that_its_driver_does_not_take_back_is_compiled_again(tmp_path
     damaged = bytes(entry.made[:200]) + bytes(100)
     key = Key(entry.kind, entry.parts)
     replace_file(path, lambda file: write_entry(file, key, lambda writer: writer.add(MADE, damaged), 0.0))
-    with pytest.warns(CacheWarning, match="does not take it back"):
+    with pytest.warns(CacheWarning, match="rejects it"):
         hit, why = outcome(tmp_path, network(), "fake_npu")
-    assert not hit and "its driver does not take it back" in why
+    assert not hit and "its driver rejects it" in why
     assert outcome(tmp_path, network(), "fake_npu")[0]
 
 

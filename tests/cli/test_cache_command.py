@@ -66,7 +66,7 @@ def test_explain_says_hit_only_where_a_session_would_run_the_plan(call, kept):
     assert call(f"{explain} --shape x=2,3").stdout.startswith("plan: hit, for input shapes x=[2, 3]\n")
     (program,) = kept.glob("*.program")
     program.unlink()
-    assert call(explain).stdout.startswith("plan: miss, one was kept, and cannot be used: ")
+    assert call(explain).stdout.startswith("plan: miss, the cached plan cannot be used: ")
 
 
 def test_explain_says_which_shapes_a_plan_is_for(call, kept):
@@ -77,7 +77,9 @@ def test_explain_says_which_shapes_a_plan_is_for(call, kept):
     explain = "cache explain sandwich.onnx -d fake_npu --folder kept"
     assert call(explain).stdout.startswith("plan: hit, for input shapes x=[3, 4]\n")
     assert call(f"{explain} --shape x=3,4").stdout.startswith("plan: hit, for input shapes x=[3, 4]\n")
-    assert call(f"{explain} --shape x=9,4").stdout.startswith("plan: miss, one is kept for input shapes x=[3, 4]\n")
+    assert call(f"{explain} --shape x=9,4").stdout.startswith(
+        "plan: miss, the cached plan is for input shapes x=[3, 4]\n"
+    )
     with nna.InferenceSession("sandwich.onnx", devices="fake_npu", options=options) as session:
         session.prepare({"x": (9, 4)})
         session.prepare({"x": (8, 4)})  # for all sizes
@@ -90,10 +92,10 @@ def test_explain_says_which_shapes_a_plan_is_for(call, kept):
 @pytest.mark.parametrize(
     ("model", "device", "said"),
     [
-        ("chain.onnx", "cpu", "plan: miss, none is kept where the CPU comes first"),
-        ("chain.compiled", "fake_npu", "plan: miss, a compiled model has its plans in itself"),
-        ("other.onnx", "fake_npu", "plan: miss, nothing like it is kept"),
-        ("chain.onnx", "null", "plan: miss, of this nothing is kept for null; the nearest entry is of fake_npu\n"),
+        ("chain.onnx", "cpu", "plan: miss, plans are not cached if the CPU comes first"),
+        ("chain.compiled", "fake_npu", "plan: miss, a compiled model contains its plans"),
+        ("other.onnx", "fake_npu", "plan: miss, no similar entry is cached"),
+        ("chain.onnx", "null", "plan: miss, nothing is cached for null; the nearest entry is for fake_npu\n"),
     ],
 )
 def test_explain_says_why_there_is_no_plan(call, kept, model, device, said):

@@ -83,7 +83,7 @@ def test_other_shapes_run_on_the_cpu_where_the_model_is_kept(tmp_path):
             x = {"x": numbers(rows, 4)}
             np.testing.assert_allclose(session.run(None, x)[0], run_whole(model, x)[0], rtol=1e-5, atol=1e-6)
             assert session.provenance.steps[0].device == device
-        assert "the CPU ran the model as it was" in session.report().notes[-1]
+        assert "the CPU ran the original model" in session.report().notes[-1]
 
 
 def test_inputs_with_contents_constants_and_inputs_that_are_outputs(tmp_path):
@@ -224,11 +224,13 @@ def test_a_device_that_is_not_there(tmp_path):
     path, x = tmp_path / "f", {"x": numbers(2, 3)}
     nna.compile(parse(CHAIN), path, devices=["fake_npu"])
     changed(path, absent)
-    with pytest.raises(DeviceUnavailableError, match="acme_nowhere.*use it where the device is, or have the CPU"):
+    with pytest.raises(
+        DeviceUnavailableError, match="acme_nowhere.*run it where the device is, or replace it by the CPU"
+    ):
         nna.InferenceSession(path)
     with nna.InferenceSession(path, options=nna.Options(fallback="allow")) as session:
         np.testing.assert_allclose(session.run(None, x)[0], run_whole(parse(CHAIN), x)[0], rtol=1e-6)
-        assert "the CPU runs what was compiled for acme_nowhere" in session.report().notes[0]
+        assert "the CPU runs a segment that was compiled for acme_nowhere" in session.report().notes[0]
     nna.compile(parse(CHAIN), path, devices=["fake_npu"], options={"fallback": "forbid"})
     changed(path, absent)
     with pytest.raises(CompiledModelError, match="compile it with fallback allowed"):
@@ -244,7 +246,7 @@ def test_devices_may_be_chosen_among_the_files(tmp_path):
     with nna.InferenceSession(path, devices=["fake_npu"]) as session:
         session.run(None, x)
         assert session.provenance.steps[0].device == "fake_npu"
-    with pytest.raises(InvalidOptionError, match="compiled for 'fake_npu', and device 'null' is asked for"):
+    with pytest.raises(InvalidOptionError, match="compiled for 'fake_npu', but device 'null' was requested"):
         nna.InferenceSession(path, devices=["null"])
 
 
@@ -274,11 +276,11 @@ def test_a_device_that_does_not_compile_again(tmp_path):
     path, x = tmp_path / "f", {"x": numbers(2, 3)}
     nna.compile(parse(CHAIN), path, devices=["trial"])
     changed(path, lambda message: message.devices[0].options["fault"].__setattr__("string", "compile"))
-    with pytest.warns(FallbackWarning, match="compile again.*internal compiler error 7"):
+    with pytest.warns(FallbackWarning, match="compile its segment again.*internal compiler error 7"):
         session = nna.InferenceSession(path)
     with session:
         np.testing.assert_allclose(session.run(None, x)[0], run_whole(parse(CHAIN), x)[0], rtol=1e-6)
-        assert "the CPU runs what was compiled for trial" in session.report().notes[0]
+        assert "the CPU runs a segment that was compiled for trial" in session.report().notes[0]
     with pytest.raises(CompilationError, match="fallback is forbidden"):
         nna.InferenceSession(path, options=nna.Options(fallback="forbid"))
 

@@ -71,7 +71,7 @@ def test_what_is_not_read_back_is_compiled_again_and_the_report_says_so(tmp_path
 )
 def test_what_is_not_written_is_compiled_when_the_file_is_loaded(tmp_path, fault, said):
     FAULTS.add(fault)
-    with pytest.warns(DriverWarning, match="'keeping' did not write segment 0 down: ") as heard:
+    with pytest.warns(DriverWarning, match="'keeping' failed to serialize segment 0: ") as heard:
         nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
     assert said in str(heard[0].message)
     FAULTS.clear()

@@ -230,7 +230,7 @@ def test_a_bound_value_is_read_when_the_session_runs(device):
             session.run_with_iobinding(binding)
             assert binding.copy_outputs_to_cpu()[0].tolist() == [-number] * 2
         value.close()
-        with pytest.raises(ClosedError, match="was closed"):
+        with pytest.raises(ClosedError, match="is closed"):
             session.run_with_iobinding(binding)
         binding.bind_cpu_input("x", np.full(2, 3, np.float32))  # in the place of the value
         session.run_with_iobinding(binding)
@@ -282,7 +282,7 @@ def test_what_is_used_after_it_is_closed_is_told():
     value.close()
     assert used().used_bytes == before - 32 and not value.has_value() and "closed" in repr(value)
     for use in (value.close, value.numpy, value.shape, lambda: np.asarray(value), lambda: np.from_dlpack(value)):
-        with pytest.raises(ClosedError, match="was closed"):
+        with pytest.raises(ClosedError, match="is closed"):
             use()
     with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
         binding = session.io_binding()
@@ -301,7 +301,7 @@ def test_wrong_values_and_wrong_devices():
         nna.DeviceValue.from_numpy(np.zeros(2, "int4"), "fake_npu")
     with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
         binding = session.io_binding()
-        with pytest.raises(InvalidInputError, match="'null', which the session has not"):
+        with pytest.raises(InvalidInputError, match="'null', which the session does not have"):
             binding.bind_output("y", "null")
         with pytest.raises(InvalidInputError, match="Invalid output name"):
             binding.bind_output("z")
@@ -449,7 +449,7 @@ def test_a_copy_that_is_not_allowed_is_not_made(device):
     value = nna.DeviceValue.from_numpy(np.ones(3, np.float32), device)
     assert value.__array__(np.float32, copy=False).dtype == np.float32
     assert value.__array__(np.float64).dtype == np.float64
-    with pytest.raises(ValueError, match="float32, and is not float64 without a copy"):
+    with pytest.raises(ValueError, match="float32, and cannot become float64 without a copy"):
         value.__array__(np.float64, copy=False)
 
 

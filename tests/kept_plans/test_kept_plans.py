@@ -277,7 +277,7 @@ def test_a_plan_that_cannot_go_on_is_left_as_without_a_cache(folder):
     for is_hit in (False, True, True):
         with session(parse(model), "null", folder) as opened:
             assert is_kept(opened) is is_hit
-            with pytest.warns(FallbackWarning, match="cannot go on as it was planned"):
+            with pytest.warns(FallbackWarning, match="cannot continue as planned"):
                 np.testing.assert_array_equal(opened.run(None, feed)[0], feed["x"].reshape(-1))
             with pytest.raises(InvalidInputError):
                 opened.run(None, {**feed, "n": np.array([5])})
@@ -330,7 +330,7 @@ def test_an_entry_of_another_key_under_its_name_is_not_used(path, folder, tmp_pa
     contents = first.read_bytes(), second.read_bytes()
     first.write_bytes(contents[1])
     second.write_bytes(contents[0])
-    with pytest.warns(CacheWarning, match="its key is another one"):
+    with pytest.warns(CacheWarning, match="but with another key"):
         assert not found(path, "fake_npu", folder)
     assert not found(other, "fake_npu", folder)
 
@@ -349,7 +349,7 @@ def test_a_model_that_is_replaced_under_a_session(folder, tmp_path):
     with session(path, "fake_npu", folder) as opened:
         write(OPEN)
         check(opened, parse(NO_TWO_SHAPES), feed)
-        with pytest.raises(ModelFileError, match="has changed since the session was made"):
+        with pytest.raises(ModelFileError, match="has changed since the session was created"):
             opened.run(None, {"x": numbers(3, 4)})
         check(opened, parse(NO_TWO_SHAPES), feed)
     assert not found(path, "fake_npu", folder, feed)
@@ -370,14 +370,14 @@ def test_what_a_person_is_told(path, folder):
     with session(path, ["fake_npu"], folder) as opened:
         opened.run(None, {"x": X})
         first = opened.report()
-        assert "no plan was kept that could be used: nothing is kept" in first.notes
+        assert "no usable plan was cached: nothing is cached" in first.notes
         told = [(value.name, value.shape, value.type) for value in (*opened.get_inputs(), *opened.get_outputs())]
         devices = opened.devices
     with session(path, ["fake_npu"], folder) as opened:
         assert opened.report().segments[0].cache.hit
         opened.run(None, {"x": X})
         second = opened.report()
-        assert "the plan was kept in the cache by an earlier session" in second.notes
+        assert "the plan was cached by an earlier session" in second.notes
         assert second.segments[0].cache.hit and second.segments[0].seconds
         assert [node.device for node in second.nodes] == [node.device for node in first.nodes]
         assert [
@@ -440,10 +440,10 @@ def test_where_the_folder_cannot_be_written_the_plan_is_not_kept_and_it_is_said(
         (note,) = opened.report().notes
     place = repr(str(tmp_path / "file"))
     unwritten = f"{place} cannot be written: File exists"
-    assert note.endswith(f"cannot be read: Not a directory; its plan is not kept: {unwritten}")
+    assert note.endswith(f"cannot be read: Not a directory; its plan is not cached: {unwritten}")
     plan, program, written = (str(each.message).replace(place, "FOLDER") for each in seen)
     for kind, read in (("plan", plan), ("program", program)):
         entry = rf"{re.escape(place[:-1])}/[0-9a-f.-]+\.{kind}'"
-        assert re.fullmatch(rf"cache FOLDER: {entry} cannot be read: Not a directory; it is made anew", read)
-    advice = "free some room, or give another folder as cache_dir or NNADAPTER_CACHE_DIR"
+        assert re.fullmatch(rf"cache FOLDER: {entry} cannot be read: Not a directory; it is created again", read)
+    advice = "free some space, or pass another folder as cache_dir or NNADAPTER_CACHE_DIR"
     assert written == f"the cache is not written: {unwritten}; {advice}".replace(place, "FOLDER")

@@ -187,7 +187,7 @@ def test_a_step_that_fails_at_some_sizes_runs_on_the_cpu_at_these():
     [
         ("opensizes:fixed", {}, "compiles for static shapes only"),
         ("opensizes", {"fixed": True}, "does not take segment 0 with dynamic shapes: the options say so"),
-        ("opensizes", {"lies": True}, "took segment 0 with open sizes and failed to compile it"),
+        ("opensizes", {"lies": True}, "took segment 0 with dynamic shapes and failed to compile it"),
         ("opensizes", {"refused": "Sin", "reason": "memory_limit"}, "may take 'Sin_1' at other sizes"),
     ],
 )
@@ -287,7 +287,7 @@ def test_what_costs_say_holds_for_sizes_like_those(policy):
             feed = {"ids": np.array([[int(logits[0, -1].argmax())]])}
             feed |= {f"past.{name}": value for name, value in zip(names, cache, strict=True)}
         assert counts[-1] <= 4 and counts[20] == counts[25]
-        assert "sizes are far from those at which costs were weighed" in sizes(opened)
+        assert "sizes are far from the ones at which costs were compared" in sizes(opened)
 
 
 def test_an_input_of_any_rank_is_planned_at_each():

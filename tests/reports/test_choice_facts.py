@@ -63,7 +63,7 @@ def test_every_rendering_tells_of_it():
 def test_where_nothing_is_gained_the_model_is_told_as_it_was_given():
     found = of(FLAG, ("fake_npu", {"switched_off": "Add,Neg"}))
     assert not found.branch_decisions and "If" in {node.op_type for node in found.nodes}
-    assert any("runs as it was given" in note for note in found.notes)
+    assert any("the original model runs" in note for note in found.notes)
     assert not of(FLAG, "cpu").branch_decisions and not of(FLAG, "cpu").notes[1:]
 
 
@@ -97,5 +97,5 @@ def test_a_choice_that_a_file_has_no_plan_for_is_an_error(tmp_path):
     nna.compile(parse(FLAG), tmp_path / "f", devices=["fake_npu"])
     changed(tmp_path / "f", lambda message: message.plans.__delitem__(1))
     assert nna.partition_report(tmp_path / "f", input_values={"c": True}).branch_decisions_text == "c is true"
-    with pytest.raises(InvalidInputError, match="no plan where c is false"):
+    with pytest.raises(InvalidInputError, match="no plan if c is false"):
         nna.partition_report(tmp_path / "f", input_values={"c": False})

@@ -227,7 +227,7 @@ def test_bans_are_listed_and_cleared(tmp_path):
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert "ban: trial" in told("ls") and "because it failed to compile it" in told("ls")
+    assert "ban: trial" in told("ls") and "because the device failed to compile it" in told("ls")
     (ban,) = json.loads(told("ls", "--json"))["bans"]
     assert ban["device"] == "trial" and ban["stage"] == "compile" and ban["until"][:2] == "20"
     assert "removed 1 ban" in told("purge", "--bans") and "ban: " not in told("ls")

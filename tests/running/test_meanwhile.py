@@ -91,7 +91,7 @@ def test_the_cpu_runs_until_a_plan_is_made(gate, devices):
             run_right(session, model, {"x": numbers(rows, 4)})
             wait_for(lambda: not making())
             assert run_right(session, model, {"x": numbers(rows, 4)}) == ["fake_npu"]
-        assert "runs that the CPU had while a plan was made: 3" in " ".join(session.report().notes)
+        assert "runs on the CPU while a plan was made: 3" in " ".join(session.report().notes)
 
 
 def test_the_cpu_has_a_model_whose_output_is_an_initializer(gate):

@@ -76,7 +76,7 @@ def test_a_choice_without_threads_is_not_kept(stack):
     assert "thread pools" in measured.choose().chosen
     assert measured.past.recall(measured.judgment) == (None, "")
     permits.clear()
-    assert "not kept" not in measured.choose().chosen
+    assert "not stored" not in measured.choose().chosen
 
 
 def test_little_steps_on_the_cpu_want_no_threads_that_others_have(stack):
@@ -86,7 +86,7 @@ def test_little_steps_on_the_cpu_want_no_threads_that_others_have(stack):
     chosen = Measured(stack, ("metered", {"off": "SIN"}), text=LITTLE).choose()
     permits.clear()
     assert [str(each.origin) for each in chosen.timed] == ["all on cpu", "everything supported"]
-    assert "not kept" not in chosen.chosen
+    assert "not stored" not in chosen.chosen
 
 
 LITTLE = """<ir_version: 10, opset_import: ["" : 20]>
@@ -219,10 +219,10 @@ def test_sizes_are_left_open_where_that_keeps_what_was_gained(stack, rival_secon
     if is_left_open:
         made = measurer.open_as(compiled, fastest, shapes, {"x": numbers(3, 4)})
         assert (made.timed, made.watch) == (timed, None)
-        assert made.chosen == "measured; at other sizes nothing is measured"
+        assert made.chosen == "measured; other sizes are not measured"
         made.close()
     else:
-        with pytest.raises(FixedSizesError, match=r"left open, another one 1e-06 ms at fixed ones"):
+        with pytest.raises(FixedSizesError, match=r"with dynamic shapes, another one 1e-06 ms with static ones"):
             measurer.open_as(compiled, fastest, shapes, {"x": numbers(3, 4)})
 
 

@@ -158,8 +158,8 @@ def test_a_device_that_keeps_failing_rests_and_comes_back(session, monkeypatch):
     before = COUNTS["compute"]
     for _ in range(5):
         provenance = right(running)
-        assert provenance.steps[0].device == "cpu" and "rests after 3 failures" in provenance.steps[0].failure
-    assert COUNTS["compute"] == before and "rests after 3 failures" in str(running.report())
+        assert provenance.steps[0].device == "cpu" and "is paused after 3 failures" in provenance.steps[0].failure
+    assert COUNTS["compute"] == before and "is paused after 3 failures" in str(running.report())
     now[0] += 1.0
     assert right(running).incidents and COUNTS["compute"] == before + 1  # the fourth failure: twice the pause
     now[0] += 1.5

@@ -35,7 +35,10 @@ def test_after_some_failures_in_a_row_there_is_a_pause(clock):
     assert health.is_troubled and health.may_try(ONE) and not health.text()
     fail(health)
     assert not health.may_try(ONE)
-    assert health.text() == "device 'acme' rests after 3 failures in a row, and is tried again in 1 s; the last: no"
+    assert (
+        health.text()
+        == "device 'acme' is paused after 3 failures in a row, and is tried again in 1 s; last failure: no"
+    )
 
 
 def test_what_goes_well_between_makes_it_none_in_a_row(clock):
@@ -86,7 +89,7 @@ def test_a_step_rests_alone_where_others_of_its_device_go_well(clock):
         fail(health, ONE)
         health.succeeded(OTHER)
     assert not health.may_try(ONE) and health.may_try(OTHER)
-    assert not health.text() and health.text(ONE).startswith("this step of device 'acme' rests")
+    assert not health.text() and health.text(ONE).startswith("this step of device 'acme' is paused")
 
 
 def test_steps_of_a_device_that_fails_rest_together(clock):

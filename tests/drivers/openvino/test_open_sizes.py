@@ -494,7 +494,7 @@ def test_a_plan_for_sizes_of_which_too_much_would_be_folded_is_not_the_last_one(
             feed = {"x": numbers(length, 2, seed=length)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
         plans = session.report().plans
-    assert plans.compiled <= 4 and "one more when other nodes are left to run" in plans.served_shapes_text
+    assert plans.compiled <= 4 and "one more when other nodes remain after folding" in plans.served_shapes_text
 
 
 def test_what_is_refused_at_every_run_alone_is_in_the_plan_for_all_shapes():
