@@ -33,7 +33,7 @@ def write_package(folder: Path, write: Callable[[Path], None]) -> tuple[Path, ..
         InvalidOptionError: `folder` exists, or cannot be written.
     """
     if folder.exists():
-        raise InvalidOptionError(f"{str(folder)!r} exists already; remove it, or give another folder")
+        raise InvalidOptionError(f"{str(folder)!r} exists already; remove it, or choose another folder")
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as staging_dir:
             package_dir = Path(staging_dir) / "new"
@@ -41,7 +41,7 @@ def write_package(folder: Path, write: Callable[[Path], None]) -> tuple[Path, ..
             package_dir.rename(folder)
     except OSError as error:
         raise InvalidOptionError(
-            f"{str(folder)!r} cannot be written: {error.strerror or error}; give another folder"
+            f"{str(folder)!r} cannot be written: {error.strerror or error}; choose another folder"
         ) from error
     return tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
 
@@ -84,7 +84,7 @@ def write_plug_in(name: str, folder: Path) -> tuple[Path, ...]:
     """
     library = library_path(name)
     if library is None:
-        raise InvalidOptionError(f"driver {name!r} is not in C, and Paddle loads nothing else; name one in C")
+        raise InvalidOptionError(f"driver {name!r} is not in C, as Paddle requires; name one in C")
     return write_package(folder, lambda package_dir: write_plug_in_part(name, library, package_dir))
 
 
@@ -151,10 +151,14 @@ def write_driver(name: str, folder: Path, language: str = "python", *, paddle: b
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise InvalidOptionError(f"the name is {name!r}, expected small letters, digits and _, a letter first")
+        raise InvalidOptionError(
+            f"the name is {name!r}, expected lowercase letters, digits and _, starting with a letter"
+        )
     if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in ("nnadapter", "partition", "numpy"):
-        raise InvalidOptionError(f"{name!r} is a name of Python or of a package that drivers import; take another name")
+        raise InvalidOptionError(
+            f"{name!r} is a name of Python or of a package that drivers import; choose another name"
+        )
     if name in sources():
         raise InvalidOptionError(
-            f"a driver named {name!r} is there already, from {sources()[name].distribution}; take another name"
+            f"a driver named {name!r} exists already, from {sources()[name].distribution}; choose another name"
         )

@@ -96,23 +96,23 @@ def get_version() -> str:
     return f"version: nnadapter {own_version()}\n"
 
 
-_DRIVER = "nothing: the device's driver compiles the model as it does"
-_MEMORY = "nothing: plans lend memory from one arena, in any case"
+_DRIVER = "nothing: the device's driver decides how to compile"
+_MEMORY = "nothing: plans always reuse memory of one arena"
 _LOGS = "nothing: no run logs"
-_EXACT = "nothing: the CPU's steps are ONNX Runtime's, in the model's own types"
+_EXACT = "nothing: ONNX Runtime runs CPU nodes in the model's data types"
 _TENSORRT = "nothing: TensorRT is a device, `enable_custom_device('ort:Tensorrt')`"
-_GRAPH = "nothing: a model is prepared and converted in any case"
+_GRAPH = "nothing: models are always prepared and converted"
 
 IGNORED: Mapping[str, str] = MappingProxyType(
     {
-        "collect_shape_range_info": "nothing: sizes are left open where the device can, see docs/performance.md",
+        "collect_shape_range_info": "nothing: shapes are dynamic if the device supports that, see docs/performance.md",
         "delete_pass": _GRAPH,
         "disable_glog_info": _LOGS,
         "disable_mkldnn": _EXACT,
         "disable_mkldnn_fc_passes": _EXACT,
         "disable_onednn": _EXACT,
         "disable_onednn_fc_passes": _EXACT,
-        "disable_onnxruntime": "nothing: what no device takes is ONNX Runtime's",
+        "disable_onnxruntime": "nothing: ONNX Runtime runs nodes that no device supports",
         "enable_cinn": _DRIVER,
         "enable_custom_passes": _GRAPH,
         "enable_low_precision_io": _EXACT,
@@ -125,8 +125,8 @@ IGNORED: Mapping[str, str] = MappingProxyType(
         "enable_onednn": _EXACT,
         "enable_onednn_bfloat16": _EXACT,
         "enable_onednn_int8": _EXACT,
-        "enable_onnxruntime": "nothing: what no device takes is ONNX Runtime's",
-        "enable_ort_optimization": "nothing: ONNX Runtime optimizes the CPU's steps in any case",
+        "enable_onnxruntime": "nothing: ONNX Runtime runs nodes that no device supports",
+        "enable_ort_optimization": "nothing: ONNX Runtime always optimizes CPU nodes",
         "enable_profile": "nothing: `set_options(trace=FILE)` writes a trace",
         "enable_save_optim_model": "nothing: `nnadapter compile` writes compiled models",
         "enable_tensorrt_dla": _TENSORRT,
@@ -157,7 +157,7 @@ IGNORED: Mapping[str, str] = MappingProxyType(
         "switch_ir_optim": _GRAPH,
         "switch_specify_input_names": "nothing: inputs have names",
         "switch_use_feed_fetch_ops": "nothing: inputs and outputs have handles",
-        "use_optimized_model": "nothing: what is compiled is kept by `set_optim_cache_dir`",
+        "use_optimized_model": "nothing: `set_optim_cache_dir` caches compiled programs",
     }
 )
 """Setter without effect -> the reason."""
@@ -166,12 +166,12 @@ REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "enable_ipu": "no device here is an IPU",
         "enable_openvino_engine": "OpenVINO is a device, enable_custom_device('openvino')",
-        "enable_xpu": "no device here is an XPU; a driver for one is named by enable_custom_device",
+        "enable_xpu": "no device here is an XPU; select a driver for one by enable_custom_device",
         "load_ipu_config": "no device here is an IPU",
-        "pass_builder": "there are no passes of Paddle's to choose among",
+        "pass_builder": "Paddle's passes do not exist here",
         "set_ipu_config": "no device here is an IPU",
         "set_ipu_custom_info": "no device here is an IPU",
-        "set_model_buffer": "a model is files, which set_model names",
+        "set_model_buffer": "models are files; use set_model",
         "set_xpu_config": "no device here is an XPU",
         "set_xpu_device_id": "no device here is an XPU",
         "to_native_config": "there is no native predictor",
@@ -361,11 +361,11 @@ class Config:
         """Return the settings as a table."""
         rows = {
             "model": self._model or "",
-            "parameters": self._parameters or "beside the model",
-            "devices": self.devices or "those of the process, else cpu",
-            "threads of the CPU": self._threads or "as ONNX Runtime has them",
+            "parameters": self._parameters or "next to the model",
+            "devices": self.devices or "defaults of the process, otherwise cpu",
+            "threads of the CPU": self._threads or "ONNX Runtime's default",
             "policy": self._options.policy,
-            "cache": self._options.cache_dir or "as NNADAPTER_CACHE_DIR says",
+            "cache": self._options.cache_dir or "from NNADAPTER_CACHE_DIR",
         }
         return "".join(f"{name:20}{value}\n" for name, value in rows.items())
 
@@ -376,7 +376,7 @@ class Config:
         if name in ANSWERS:
             return lambda: ANSWERS[name]
         if name in REFUSED:
-            raise InvalidOptionError(f"Config.{name} cannot be kept: {REFUSED[name]}")
+            raise InvalidOptionError(f"Config.{name} is not supported: {REFUSED[name]}")
         setting_names = (
             *(attribute_name for attribute_name in dir(type(self)) if not attribute_name.startswith("_")),
             *IGNORED,

@@ -62,12 +62,12 @@ def require_paddle(feature: str) -> Mapping[str, str]:
         if find_spec(module) is None:
             problem = "is not installed"
         elif version != "?" and tuple(map(int, re.findall(r"\d+", version)[:2])) < lowest:
-            problem = f"is here in version {version}, expected {'.'.join(map(str, lowest))} or later"
+            problem = f"has version {version}, expected {'.'.join(map(str, lowest))} or later"
         else:
             continue
         package = PACKAGES[module][0]
         raise MissingExtraError(
-            f"{feature} needs the packages paddlepaddle and paddle2onnx, of which {package} {problem}; {_next_step()}",
+            f"{feature} needs the packages paddlepaddle and paddle2onnx, but {package} {problem}; {_next_step()}",
             extra="paddle",
             package=package,
         )
@@ -129,8 +129,8 @@ def convert(files: PaddleFiles) -> bytes:
             model_path = folder / "model.onnx"
             if code == NO_ROOM:
                 raise ModelFileError(
-                    f"{label} cannot be converted: no space left in {str(folder.parent)!r}; make room there, or name "
-                    "another folder as TMPDIR"
+                    f"{label} cannot be converted: no space left in {str(folder.parent)!r}; free space there, "
+                    "or set TMPDIR to another folder"
                 )
             if code or not model_path.exists() or _NO_MODEL in log_text:
                 raise InvalidModelError(
@@ -138,10 +138,10 @@ def convert(files: PaddleFiles) -> bytes:
                 )
             contents = model_path.read_bytes()
     except OSError as error:
-        raise ModelFileError(f"{label} cannot be converted: {error.strerror or error}; make room for it") from error
+        raise ModelFileError(f"{label} cannot be converted: {error.strerror or error}; free disk space") from error
     if report.get("doubt"):
         warnings.warn(
-            f"{label} was converted, and may be wrong: {_shortened(report['doubt'])}; "
+            f"{label} was converted, but may be wrong: {_shortened(report['doubt'])}; "
             "compare its results with Paddle's",
             ConversionWarning,
             stacklevel=2,
@@ -197,9 +197,9 @@ def _read_worker_facts(folder: Path) -> Mapping[str, Any]:
 def _failure_reason(code: int, log_text: str, report: Mapping[str, Any]) -> str:
     unsupported = report.get("unsupported", ())
     if report.get("wrong"):
-        return f"what paddle2onnx makes of it is not what Paddle computes: {str(report['wrong'])[:_QUOTED]}"
+        return f"the model from paddle2onnx differs from Paddle's results: {str(report['wrong'])[:_QUOTED]}"
     if _ABORTED in log_text:
-        names = ", ".join(map(str, unsupported)) or "which, it does not say"
+        names = ", ".join(map(str, unsupported)) or "unnamed ones"
         return f"paddle2onnx has no form of these operations: {names}; replace them in the network and save it again"
     lines = log_text.splitlines()
     for pattern in _REASONS:
@@ -207,7 +207,7 @@ def _failure_reason(code: int, log_text: str, report: Mapping[str, Any]) -> str:
             (match for line in lines if (match := pattern.search(line)) and match["reason"].strip()), None
         )
         if reason_match is not None:
-            return f"paddle2onnx says: {_shortened(reason_match['reason'])}; {_NEXT}"
+            return f"paddle2onnx reports: {_shortened(reason_match['reason'])}; {_NEXT}"
     if report.get("error"):
         return f"{_shortened(report['error'])}; {_NEXT}"
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -285,7 +285,7 @@ def _get_or_convert(files: PaddleFiles, versions: Mapping[str, str], folder: Fol
             )
         reason = folder.keep(key, contents, time.perf_counter() - started)
     if reason:
-        warn_once(f"a Paddle model that was converted is not kept: {reason}")
+        warn_once(f"a converted Paddle model is not cached: {reason}")
     return contents
 
 

@@ -50,8 +50,8 @@ def files_of(path: Path, parameters: Path | None = None) -> PaddleFiles:
     parameters_path = parameters or _parameters_of(structure)
     if parameters_path is None and needs_parameters:
         raise ModelFileError(
-            f"the parameters of the Paddle model {str(structure)!r} are not there, expected "
-            f"{structure.with_suffix('.pdiparams').name!r} beside it; copy both files"
+            f"the parameters of the Paddle model {str(structure)!r} are missing, expected "
+            f"{structure.with_suffix('.pdiparams').name!r} next to it; copy both files"
         )
     if parameters_path is not None:
         _check_file(parameters_path, "file of parameters", limits.MESSAGE_BYTES)
@@ -97,7 +97,7 @@ def _structure_of(path: Path) -> Path:
         if path.with_suffix(suffix).is_file():
             return path.with_suffix(suffix)
     raise ModelFileError(
-        f"{str(path)!r} holds the parameters of a Paddle model, and its structure is not beside it, expected "
+        f"{str(path)!r} holds the parameters of a Paddle model, but its structure is not next to it, expected "
         f"{path.with_suffix('.json').name!r} or {path.with_suffix('.pdmodel').name!r}; copy both files"
     )
 
@@ -112,7 +112,7 @@ def _check_file(path: Path, label: str, most: int) -> None:
     if not path.exists():
         raise ModelFileError(f"{label} {str(path)!r} does not exist; check the path")
     if not path.is_file():  # pipes and devices cannot be read twice
-        raise ModelFileError(f"{label} {str(path)!r} is no regular file; save the model in files")
+        raise ModelFileError(f"{label} {str(path)!r} is not a regular file; save the model in files")
     try:
         with path.open("rb"):
             size = path.stat().st_size
@@ -132,7 +132,7 @@ def _looked_at(structure: Path) -> bool:
         return True
     if not _is_structure(structure):
         raise InvalidModelError(
-            f"{str(structure)!r} is not a Paddle model: it does not begin as one of Paddle 3 does; give "
+            f"{str(structure)!r} is not a Paddle model: it lacks the header of Paddle 3; give "
             "inference.json, inference.pdmodel, or their folder"
         )
     return _HAS_PARAMETERS in structure.read_bytes()
@@ -164,7 +164,7 @@ def check_whole(path: Path) -> None:
             try:
                 ends = _bytes_of_next(file) + file.tell()
             except (struct.error, IndexError, KeyError):
-                raise ValueError(f"the parameters hold no tensor of Paddle's at byte {begins:,} of {size:,}") from None
+                raise ValueError(f"the parameters have no Paddle tensor at byte {begins:,} of {size:,}") from None
             if ends > size:
                 raise ValueError(f"the parameters end within a tensor: {size:,} bytes, expected {ends:,} or more")
             file.seek(ends)

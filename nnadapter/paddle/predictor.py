@@ -70,7 +70,7 @@ class Tensor:
             InvalidInputError: there is no value yet.
         """
         if self.value is None:
-            raise InvalidInputError(f"{self._name!r} holds nothing; call Predictor.run first", name=self._name)
+            raise InvalidInputError(f"{self._name!r} has no value; call Predictor.run first", name=self._name)
         return np.array(self.value)
 
     def shape(self) -> list[int]:
@@ -95,7 +95,7 @@ class Tensor:
         """
         if any(map(len, lod)):
             raise InvalidInputError(
-                f"input {self._name!r} is given offsets of sequences, which no model here has; pad the sequences",
+                f"input {self._name!r} got offsets of sequences, which are not supported; pad the sequences",
                 name=self._name,
             )
 
@@ -197,7 +197,7 @@ def create_predictor(config: Config) -> Predictor:
         NNAdapterError: see `nnadapter.InferenceSession`.
     """
     if config.model is None:
-        raise InvalidOptionError("the config names no model; make it by Config(model, parameters)")
+        raise InvalidOptionError("the config has no model; create it by Config(model, parameters)")
     source = as_onnx(config.model, config.options, config.parameters)
     options = _session_options(config.threads)
     return Predictor(InferenceSession(source, options, devices=config.devices, options=config.options))
@@ -229,16 +229,14 @@ class PredictorPool:
 
     def __init__(self, config: Config, size: int = 1) -> None:
         if size < 1:
-            raise InvalidOptionError(f"a pool holds at least 1 predictor, got {size}")
+            raise InvalidOptionError(f"a pool needs at least 1 predictor, got {size}")
         first = create_predictor(config)
         self._predictors = [first, *(first.clone() for _ in range(size - 1))]
 
     def retrieve(self, index: int) -> Predictor:
         """Return the predictor at an index, from 0."""
         if not 0 <= index < len(self._predictors):
-            raise InvalidOptionError(
-                f"the pool holds {len(self._predictors)} predictors, there is none of number {index}"
-            )
+            raise InvalidOptionError(f"the pool has {len(self._predictors)} predictors, got index {index}")
         return self._predictors[index]
 
     retrive = retrieve

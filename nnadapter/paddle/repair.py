@@ -572,7 +572,7 @@ def restore(model: onnx.ModelProto, count: int) -> None:
     made_by = {name: node for node in model.graph.node for name in node.output}
     quantizing = [node for node in model.graph.node if node.op_type in _DIVISORS]
     if len(quantizing) != count:
-        raise ValueError(f"{count} operations quantize, and {len(quantizing)} nodes do")
+        raise ValueError(f"{count} operations quantize, but {len(quantizing)} nodes do")
     for node in quantizing:
         division = made_by[_checked_producer(made_by, node.input[1], "Div")]
         _rescale(made_by[_checked_producer(made_by, division.input[1], "Constant")], _DIVISORS[node.op_type])
@@ -601,14 +601,14 @@ def unrounded(model: onnx.ModelProto) -> None:
 
 def _checked_producer(made_by: Mapping[str, Any], name: str, op_type: str) -> str:
     if name not in made_by or made_by[name].op_type != op_type:
-        raise ValueError(f"value {name!r} of a quantizing node is made by no {op_type}")
+        raise ValueError(f"value {name!r} of a quantizing node has no producer of type {op_type}")
     return name
 
 
 def _rescale(constant: Any, divisor: float) -> None:
     (attribute,) = constant.attribute
     if attribute.t.raw_data != struct.pack("<f", divisor):
-        raise ValueError("a scale of a quantizing node is divided by something else")
+        raise ValueError("a scale of a quantizing node has an unexpected divisor")
     attribute.t.raw_data = struct.pack("<f", _INTEGERS["qmax"][0])
 
 
@@ -624,7 +624,7 @@ def _unbind(model: onnx.ModelProto, name: str) -> None:
     for op_type in ("Max", "Min"):
         bounds = [node for node in model.graph.node if node.op_type == op_type and node.input[0] == name]
         if len(bounds) != 1:
-            raise ValueError(f"{len(bounds)} nodes of type {op_type} stand behind a DequantizeLinear, expected 1")
+            raise ValueError(f"{len(bounds)} nodes of type {op_type} follow a DequantizeLinear, expected 1")
         (bound,) = bounds
         bound.op_type = "Identity"
         del bound.input[1:]

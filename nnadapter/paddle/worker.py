@@ -46,20 +46,18 @@ def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool)
     fails on the inputs. Raises Paddle's errors if it cannot load the model.
     """
     if draws:
-        return Comparison(doubt="not held against Paddle, since it draws random numbers")
+        return Comparison(doubt="not compared with Paddle, because it draws random numbers")
     predictor = _predictor(structure, parameters)
     try:
         feed = random_feed(contents)
     except InvalidModelError as error:
-        return Comparison(wrong=f"it is no model: {error}")
+        return Comparison(wrong=f"it is not a model: {error}")
     except NNAdapterError as error:
-        return Comparison(doubt=f"not held against Paddle, since no inputs can be made up ({error})")
+        return Comparison(doubt=f"not compared with Paddle, because no inputs can be generated ({error})")
     try:
         expected = _predicted(predictor, feed)
     except Exception as error:  # noqa: BLE001  Paddle raises other types than RuntimeError
-        return Comparison(
-            doubt=f"not held against Paddle, which does not run it on inputs that are made up ({_short_error(error)})"
-        )
+        return Comparison(doubt=f"not compared with Paddle, which fails on generated inputs ({_short_error(error)})")
     first = _run_and_held(contents, feed, expected)
     reals = {name: np.asarray(2 * array - 1, array.dtype) for name, array in feed.items() if array.dtype.kind == "f"}
     if first.wrong or not reals:
@@ -144,7 +142,7 @@ def _array_difference(actual: Array, expected: Array) -> Comparison:
     actual, expected = actual.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(expected)
     if (np.isfinite(actual) != finite).any() or not np.array_equal(actual[~finite], expected[~finite], equal_nan=True):
-        return Comparison(wrong="is not finite where it is in Paddle, or the other way round")
+        return Comparison(wrong="is not finite where Paddle's result is, or vice versa")
     off = float(np.abs(actual[finite] - expected[finite]).max(initial=0.0))
     size = float(np.abs(expected[finite]).max(initial=0.0))
     difference = f"differs by {off:.3g}, of values up to {size:.3g}"
@@ -206,7 +204,7 @@ def _converted(folder: Path) -> bytes:
     # `enable_optimize` would install packages.
     written = paddle2onnx.export(str(converted), parameters_path, None, OPSET, enable_optimize=False)
     if not written:
-        raise ValueError("it gave no model")
+        raise ValueError("paddle2onnx returned no model")
     contents = repair_model(written, outputs, quantizing)
     original = folder / ("model.pdmodel" if outputs else "model.json")
     comparison = compared(

@@ -101,8 +101,8 @@ def local_file(contents: Any, kind: Kind, request: Request) -> str:
         return str(written(np.asarray(contents), name, session_folder()))
     except OSError as error:
         raise CompiledModelError(
-            f"the compiled file cannot be written on this machine: {error.strerror or error}; give a folder that all "
-            "machines see, by folder=",
+            f"the compiled file cannot be written on this machine: {error.strerror or error}; pass a shared "
+            "folder by folder=",
             file=name,
         ) from error
 

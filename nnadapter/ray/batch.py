@@ -160,7 +160,7 @@ def report(dataset: ray.data.Dataset) -> JobReport:
     """
     job_entry = _jobs.get(dataset)
     if job_entry is None:
-        raise InvalidOptionError("report takes the dataset that nnadapter.ray.map_batches gave, itself")
+        raise InvalidOptionError("report needs the dataset that nnadapter.ray.map_batches returned")
     import ray
 
     job, request = job_entry
@@ -169,12 +169,12 @@ def report(dataset: ray.data.Dataset) -> JobReport:
 
 def _check_counts(batch_size: object, concurrency: object, share: object) -> None:
     if not _is_count(batch_size):
-        raise InvalidOptionError(f"batch_size is a whole number of at least 1, got {batch_size!r}")
+        raise InvalidOptionError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
     both = concurrency if isinstance(concurrency, tuple) else (concurrency, concurrency)
     if len(both) != 2 or not all(map(_is_count, both)) or both[0] > both[1]:
-        raise InvalidOptionError(f"concurrency is how many actors, or the fewest and the most, got {concurrency!r}")
+        raise InvalidOptionError(f"concurrency must be a number of actors, or (fewest, most), got {concurrency!r}")
     if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 < share <= 1:
-        raise InvalidOptionError(f"device_share is above 0 and at most 1, got {share!r}")
+        raise InvalidOptionError(f"device_share must be above 0 and at most 1, got {share!r}")
 
 
 def _most(concurrency: int | tuple[int, int]) -> int:
@@ -241,9 +241,8 @@ def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cp
     required_cpus, total_cpus = fewest * num_cpus, ray.cluster_resources().get("CPU", 0.0)
     if required_cpus > total_cpus or (required_cpus == total_cpus and not isinstance(dataset, MaterializedDataset)):
         warnings.warn(
-            f"{fewest} actors of {num_cpus} CPU take all {total_cpus:g} that Ray has, so that nothing can read the "
-            "data and "
-            "the job waits until machines are added; ask for fewer actors, or for less by num_cpus=",
+            f"{fewest} actors of {num_cpus} CPU reserve all {total_cpus:g} of Ray, so no task can read the data until "
+            "machines are added; request fewer actors, or fewer CPUs by num_cpus=",
             stacklevel=3,
         )
 

@@ -279,7 +279,7 @@ def read_options(options: Any) -> Options:
     chosen = options_from(options)
     for name in ("trace", "shadow"):
         if getattr(chosen, name) is not None:
-            raise InvalidOptionError(f"option {name!r} is for one session in one process; leave it out here")
+            raise InvalidOptionError(f"option {name!r} applies to a single session; remove it here")
     return chosen
 
 
@@ -287,7 +287,7 @@ def read_without(without_device: str) -> bool:
     """Return True if machines without a device use the CPU. Raises InvalidOptionError."""
     if without_device not in WITHOUT:
         raise InvalidOptionError(
-            f"without_device is one of {', '.join(WITHOUT)}, got {without_device!r}"
+            f"without_device must be one of {', '.join(WITHOUT)}, got {without_device!r}"
             f"{near_names(without_device, WITHOUT, '; ')}"
         )
     return without_device == "cpu"
@@ -298,5 +298,5 @@ def read_threads(threads: int | None, processors: float) -> int:
     if threads is None:
         return max(1, int(processors))
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 0:
-        raise InvalidOptionError(f"threads is a whole number, 0 where devices are to decide, got {threads!r}")
+        raise InvalidOptionError(f"threads must be an integer, 0 to let devices decide, got {threads!r}")
     return threads

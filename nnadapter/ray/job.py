@@ -252,7 +252,7 @@ def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator
     if varies and not is_open:
         sizes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
         reason = "" if report.plans is None else f": {report.plans.served_shapes_text}"
-        yield f"rows of other sizes than {sizes} run on the CPU{reason}; say which come by input_shapes="
+        yield f"rows of other sizes than {sizes} run on the CPU{reason}; pass their shapes by input_shapes="
 
 
 def _compile_result(
@@ -292,7 +292,7 @@ def written(contents: np.ndarray[Any, Any], name: str, folder: str | os.PathLike
     status = user_folder.lstat()
     if user_folder.is_symlink() or (hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022)):
         raise StoredFileError(
-            f"folder {str(user_folder)!r} is not yours alone, and programs in it are run; remove it",
+            f"folder {str(user_folder)!r} is not private to this user, but programs in it are executed; remove it",
             file=str(user_folder),
         )
     path = user_folder / f"{name}{_ENDING}"

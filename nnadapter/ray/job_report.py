@@ -209,7 +209,7 @@ def _rows(report: JobFacts) -> Iterator[str]:
     for device, rows in report.rows_by_device.items():
         yield f"  ran on   {device}: {count(rows, 'row')}, {rows / max(report.rows, 1):.1%}"
     if report.fallback_rows:
-        yield f"fell back  {count(report.fallback_rows, 'row')}: a device did not deliver, and another one did"
+        yield f"fell back  {count(report.fallback_rows, 'row')}: a device failed, and another one computed them"
     for name, times in report.incidents.items():
         yield f"  incident {name}, {count(times, 'time')}"
     if report.repeated_batches:
@@ -309,7 +309,7 @@ def _warning(report: JobFacts) -> str:
     if report.repeated_batches:
         sentences.append(
             f"{count(report.repeated_batches, 'batch', 'batches')} of {count(report.repeated_rows, 'row')} ran again "
-            "because an actor was lost. They count once, where they ran first."
+            "because an actor was lost. Their first run counts."
         )
     if report.executions > 1:
         sentences.append(f"The dataset was consumed {report.executions} times; this is the last one.")

@@ -43,18 +43,18 @@ def columns_by_input(signature: Signature, columns: Mapping[str, str] | None) ->
     for name, column in resolved_columns.items():
         if name not in signature.by_name:
             raise InvalidInputError(
-                f"columns name an input {name!r}, which the model has not; {close_names(name, signature.by_name)}",
+                f"columns name an input {name!r} that the model does not have; {close_names(name, signature.by_name)}",
                 name=str(name),
             )
         if not isinstance(column, str):
-            raise InvalidInputError(f"the column of input {name!r} is a name, got {column!r}", name=name)
+            raise InvalidInputError(f"the column of input {name!r} must be a name, got {column!r}", name=name)
         dtype = signature.by_name[name].dtype
         if dtype is None or "(" in dtype:
-            raise InvalidInputError(f"input {name!r} is a {dtype or 'value'}, and columns hold tensors", name=name)
+            raise InvalidInputError(f"input {name!r} is a {dtype or 'value'}, but columns contain tensors", name=name)
     for value in signature.inputs:
         if value.name not in resolved_columns and not (value.dtype or "").startswith("optional"):
             raise MissingInputError(
-                f"input {value.name!r} has no column; say columns={{{value.name!r}: COLUMN}}", name=value.name
+                f"input {value.name!r} has no column; pass columns={{{value.name!r}: COLUMN}}", name=value.name
             )
     return resolved_columns
 
@@ -68,8 +68,8 @@ def check_outputs(
     for name in chosen:
         if name in passthrough_columns:
             raise InvalidInputError(
-                f"output {name!r} would take the place of the column of that name; leave it out of keep, or rename it "
-                "by dataset.rename_columns",
+                f"output {name!r} would replace the column of that name; remove it from passthrough_columns, or "
+                "rename it by dataset.rename_columns",
                 name=name,
             )
     return chosen
@@ -84,7 +84,7 @@ def check_names(columns: Mapping[str, str], passthrough_columns: Iterable[str], 
     existing_columns = list(names)
     for name, column in (*columns.items(), *(("", column_name) for column_name in passthrough_columns)):
         if column not in existing_columns:
-            use = f"for input {name!r} " if name else "that is to be kept "
+            use = f"for input {name!r} " if name else "of passthrough_columns "
             raise InvalidInputError(
                 f"column {column!r} {use}is not in the dataset; {close_names(column, existing_columns)}",
                 name=name or column,
@@ -111,8 +111,8 @@ def check_dtype(value: Value, column: str, dtype: str) -> None:
     """
     if dtype != value.dtype:
         raise InputTypeError(
-            f"column {column!r} holds {dtype}, and input {value.name!r} takes {value.dtype}; convert it before, with "
-            f".astype({value.dtype!r}) in a map_batches of its own",
+            f"column {column!r} contains {dtype}, but input {value.name!r} takes {value.dtype}; convert it first, with "
+            f".astype({value.dtype!r}) in a separate map_batches",
             name=value.name,
         )
 
@@ -181,7 +181,7 @@ def axis_of(
         many = [name for name, batch in is_batch.items() if batch]
         single_row_inputs = [name for name, batch in is_batch.items() if not batch]
         raise InvalidInputError(
-            f"inputs {many} take many rows at once, and a row is all of {single_row_inputs}; reshape the columns"
+            f"inputs {many} take many rows at once, but a single row fills {single_row_inputs}; reshape the columns"
         )
     if not any(is_batch.values()):
         return Axis(has_axis=False, most=1, is_static=True, stripped=frozenset())
@@ -233,8 +233,8 @@ def _check_there(value: Value, column: str, rows: Array) -> None:
     for row, row_value in enumerate(rows):
         if row_value is None:
             raise InvalidInputError(
-                f"column {column!r} holds None, in row {row} of {len(rows)} that were handed over, and input "
-                f"{value.name!r} takes {value.dtype}; filter such rows out before",
+                f"column {column!r} contains None in row {row} of {len(rows)}, but input {value.name!r} takes "
+                f"{value.dtype}; filter out such rows first",
                 name=value.name,
             )
 
@@ -268,7 +268,7 @@ def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping
             is_batch = check_row(value, columns[name], shape)
             if batch_flags.setdefault(name, is_batch) != is_batch:
                 raise InvalidInputError(
-                    f"rows of column {columns[name]!r} differ in rank, so that some are all of input {name!r}",
+                    f"rows of column {columns[name]!r} differ in rank, so some fill input {name!r} entirely",
                     name=name,
                 )
         batch_flags.setdefault(name, True)
@@ -332,7 +332,7 @@ def _output_rows(axis: Axis, name: str, result: Any, count: int) -> Array:
     row_count = len(array) if array.ndim else 0
     if row_count < count or (row_count > count and not axis.is_static):
         raise InvalidInputError(
-            f"output {name!r} has shape {list(array.shape)} for {count} rows: it has no axis of rows; leave it out by "
+            f"output {name!r} has shape {list(array.shape)} for {count} rows: it has no axis of rows; exclude it by "
             "outputs=[...]",
             name=name,
         )

@@ -169,9 +169,9 @@ _SIZES = (12, 1, 2, 5, 3, 33, 0)
 _WANTED = 3
 _MOST_ELEMENTS = 1 << 13
 _SINGLE_SIZE_SAMPLES = 2
-_UNSUPPORTED_SKIP_REASON = "the device takes no such operation"
-_NO_OTHER = "the model holds at one size alone"
-_DECIDED = "its program holds at one size alone: the driver decides on it, and is asked again for others"
+_UNSUPPORTED_SKIP_REASON = "the device supports no such operation"
+_NO_OTHER = "the model is valid at one size only"
+_DECIDED = "its program is for one size only, because the driver guards on it"
 
 
 def ir_sizes(bench: Bench) -> Iterator[Case]:
@@ -199,7 +199,7 @@ def onnx_sizes(bench: Bench) -> Iterator[Case]:
 
 
 def _skip_static(bench: Bench, random: Random) -> Outcome:
-    return SkippedOutcome("the device compiles for fixed sizes")
+    return SkippedOutcome("the device compiles for static shapes")
 
 
 def _operation(bench: Bench, random: Random, type_: str) -> Outcome:
@@ -272,7 +272,7 @@ def _is_defined(case: RandomCase | None) -> bool:
 def _nodes(bench: Bench, random: Random, op_types: Sequence[str]) -> Outcome:
     dynamic_model = with_dynamic_dimension(bench, random, op_types)
     return (
-        SkippedOutcome("the op does not go with these dimensions")
+        SkippedOutcome("the op does not support these dimensions")
         if dynamic_model is None
         else _computed(bench, dynamic_model)
     )
@@ -284,7 +284,7 @@ def _many_nodes(bench: Bench, random: Random) -> Outcome:
         with_dynamic_dimension(bench, random, random.choices(op_types, k=random.randint(2, 8))) if op_types else None
     )
     return (
-        SkippedOutcome("the device takes no op that graphs are made of")
+        SkippedOutcome("the device supports no op of random graphs")
         if dynamic_model is None
         else _computed(bench, dynamic_model)
     )
@@ -322,4 +322,4 @@ def _computed(bench: Bench, dynamic_model: DynamicOnnxModel) -> Outcome:
 
 
 def _at(failed: FailedOutcome, size: int) -> FailedOutcome:
-    return replace(failed, detail=f"at size {size} of a program that leaves sizes open: {failed.detail}")
+    return replace(failed, detail=f"at size {size} of a program with dynamic shapes: {failed.detail}")

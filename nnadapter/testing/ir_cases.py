@@ -128,7 +128,7 @@ def _has(maker: Maker, shapes: OperandShapes) -> bool:
     return not types or any(type_.rank >= min(shapes.ranks) for type_ in types)
 
 
-_UNSUPPORTED_SKIP_REASON = "the device takes no such operation"
+_UNSUPPORTED_SKIP_REASON = "the device supports no such operation"
 _LARGEST_GRAPH = 12
 
 
@@ -184,7 +184,7 @@ def _refusal(bench: Bench, random: Random, family: str) -> Outcome:
         spoilt = None if case is None else _spoilt(random, family, case.model)
         if spoilt is not None:
             return refused(bench, spoilt, family.replace("_", " "))
-    return SkippedOutcome("no model that the device takes can be spoilt in this way")
+    return SkippedOutcome("no model that the device supports can be mutated in this way")
 
 
 def _spoilt(random: Random, family: str, model: Model) -> Model | None:
@@ -208,7 +208,7 @@ def refused(bench: Bench, model: object, defect: str) -> Outcome:
         if not bench.takes(model) or not context.admit(model).verdict:
             return PassedOutcome()
         with closing(context.compile(model)):
-            detail = f"it compiled a model that contradicts itself ({defect}), expected an InvalidModelError"
+            detail = f"it compiled an invalid model ({defect}), expected an InvalidModelError"
             return FailedOutcome(OutcomeKind.ACCEPTS_INVALID, detail, Evidence(model=model))
     except DeviceLostError:
         raise

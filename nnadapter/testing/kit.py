@@ -186,7 +186,7 @@ def _outcomes(bench: Bench, cases: list[Case]) -> Iterator[tuple[Case, Outcome]]
     lost: Counter[str] = Counter()
     for case in cases:
         if lost[case.group] >= MOST_LOST:
-            yield case, SkippedOutcome(f"given up: the group lost the device {MOST_LOST} times")
+            yield case, SkippedOutcome(f"skipped: the group lost the device {MOST_LOST} times")
             continue
         outcome = case.run(bench)
         lost[case.group] += isinstance(outcome, FailedOutcome) and outcome.kind in (
@@ -239,7 +239,7 @@ class BoundCase:
             raise unittest.SkipTest(outcome.reason)
         if isinstance(outcome, FailedOutcome):
             command = repeat_command(self.bench.settings, self.name)
-            raise AssertionError(f"{outcome.kind.value}: {outcome.detail}\nagain: {command}")
+            raise AssertionError(f"{outcome.kind.value}: {outcome.detail}\nrepeat: {command}")
 
     def __str__(self) -> str:
         return self.name
@@ -293,9 +293,9 @@ def _lines(card: ScoreCard) -> Iterator[str]:
         for row, failed in card.failures[:MOST_SHOWN]:
             yield f"  {row.name}: {failed.kind.value}: {failed.detail}"
         yield from _left_out(len(card.failures))
-        yield from ("", f"one of them again: {repeat_command(card.settings, card.failures[0][0].name)}")
+        yield from ("", f"repeat one of them: {repeat_command(card.settings, card.failures[0][0].name)}")
     if card.uncompiled_claims:
-        yield from ("", "said to be supported, and not compiled")
+        yield from ("", "reported as supported, but not compiled")
         yield from (f"  {name}" for name in card.uncompiled_claims[:MOST_SHOWN])
         yield from _left_out(len(card.uncompiled_claims))
 
@@ -306,7 +306,7 @@ def headline(card: ScoreCard) -> str:
     if card.all_passed:
         verdict = "full marks"
     elif not card.failures:
-        verdict = "nothing was tested: the device took none of the cases"
+        verdict = "nothing was tested: the device supports none of the cases"
     else:
         verdict = f"{len(card.failures)} failures"
     ran = passed + len(card.failures)
@@ -337,9 +337,9 @@ def _blocks(card: ScoreCard) -> Iterator[str]:
             [(code(row.name), failed.kind.value, code(failed.detail)) for row, failed in card.failures[:MOST_SHOWN]],
             len(card.failures),
         )
-        yield f"One of them again: {code(repeat_command(card.settings, card.failures[0][0].name))}"
+        yield f"Repeat one of them: {code(repeat_command(card.settings, card.failures[0][0].name))}"
     if card.uncompiled_claims:
-        yield "## Said to be supported, and not compiled"
+        yield "## Reported as supported, but not compiled"
         yield table(
             ("case",), [(code(name),) for name in card.uncompiled_claims[:MOST_SHOWN]], len(card.uncompiled_claims)
         )

@@ -239,12 +239,12 @@ def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Arra
     for value, result in zip(model.graph.output, expected, strict=True):
         dimensions = tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
         if result.shape != dimensions:
-            raise ValueError(f"ONNX Runtime gives {list(result.shape)}, ONNX says {list(dimensions)}")
+            raise ValueError(f"ONNX Runtime returns {list(result.shape)}, ONNX specifies {list(dimensions)}")
     operations = [node.op_type for node in model.graph.node]
     return by_band(model, operations, feeds, expected, precision, partial(_of_model, precision, model))
 
 
-_DIMENSIONS_SKIP_REASON = "the op does not go with these dimensions"
+_DIMENSIONS_SKIP_REASON = "the op does not support these dimensions"
 BOUNDARIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         "scalar": (),
@@ -288,15 +288,13 @@ def _boundary(bench: Bench, random: Random, op_type: str, dimensions: tuple[int,
 
 def _graph(bench: Bench, random: Random) -> Outcome:
     subject = of_many_nodes(bench, random, random.randint(2, 10))
-    return (
-        SkippedOutcome("the device takes no op that graphs are made of") if subject is None else bench.examine(subject)
-    )
+    return SkippedOutcome("the device supports no op of random graphs") if subject is None else bench.examine(subject)
 
 
 def _refusal(bench: Bench, random: Random, name: str) -> Outcome:
     subject = of_many_nodes(bench, random, 3)
     if subject is None:
-        return SkippedOutcome("the device takes no op that graphs are made of")
+        return SkippedOutcome("the device supports no op of random graphs")
     spoilt = onnx.ModelProto()
     spoilt.CopyFrom(subject.model)
     SPOILS[name](spoilt)
@@ -349,14 +347,14 @@ _UNDECIDED = {
     "test_resize_downsample_scales_cubic_align_corners": "ONNX and its implementations divide by different lengths",
     "test_resize_downsample_scales_linear_align_corners": "ONNX and its implementations divide by different lengths",
     "test_maxunpool_export_with_output_shape": "ONNX and its implementations count indices in different shapes",
-    "test_training_dropout": "numbers are drawn at random",
-    "test_training_dropout_default": "numbers are drawn at random",
-    "test_training_dropout_default_mask": "numbers are drawn at random",
-    "test_training_dropout_mask": "numbers are drawn at random",
+    "test_training_dropout": "its results are random",
+    "test_training_dropout_default": "its results are random",
+    "test_training_dropout_default_mask": "its results are random",
+    "test_training_dropout_mask": "its results are random",
 }
 """Test with undefined results -> reason."""
 
-_NO_TENSORS = "it is about sequences, maps or optional values, which devices are not asked for"
+_NO_TENSORS = "it uses sequences, maps or optional values, which devices need not support"
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +386,7 @@ def _test(bench: Bench, random: Random, name: str) -> Outcome:
     if name in _UNDECIDED:
         return SkippedOutcome(_UNDECIDED[name])
     if any(node.op_type in _RANDOM for node in test.model.graph.node):
-        return SkippedOutcome("numbers are drawn at random")
+        return SkippedOutcome("its results are random")
     if any(not _is_tensor(value) for data in test.data_sets for group in data for value in group):
         return SkippedOutcome(_NO_TENSORS)
     try:
@@ -426,11 +424,11 @@ def _piece(model: onnx.ModelProto, form: ModelForm) -> _TestPiece | SkippedOutco
     for name in prepared.graph.inputs:
         shape = values[name].shape
         if shape is None or any(not isinstance(size, int) for size in shape):
-            return SkippedOutcome("its shapes are not known beforehand")
+            return SkippedOutcome("its shapes are not static")
         shapes[name] = tuple(size for size in shape if isinstance(size, int))
     specialized = specialize(prepared, shapes)
     if not specialized.graph.nodes:
-        return SkippedOutcome("nothing is left to run: the results are known beforehand")
+        return SkippedOutcome("its results are constant")
     return _ir_piece(specialized) if form is ModelForm.IR else _onnx_piece(specialized, OnnxIndex.of(prepared.model))
 
 

@@ -26,8 +26,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("conformance")
     if marker is None:
         raise pytest.UsageError(
-            f"{metafunc.definition.nodeid} asks for {_FIXTURE!r} and has no marker; "
-            'write @pytest.mark.conformance("DEVICE") above it'
+            f"{metafunc.definition.nodeid} uses {_FIXTURE!r} without a marker; "
+            'add @pytest.mark.conformance("DEVICE") above it'
         )
     from nnadapter.testing.kit import conformance_cases
 

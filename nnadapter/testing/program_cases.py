@@ -118,7 +118,7 @@ def _works(bench: Bench, subject: Subject) -> bool:
 _AT_ONCE = 4
 _FLIPS = 24
 _FITTING = (Compatibility.IDENTICAL, Compatibility.COMPATIBLE)
-_FOREIGN = {"no bytes": b"", "bytes of something else": b"\x00\xff" * 64}
+_FOREIGN = {"no bytes": b"", "unrelated bytes": b"\x00\xff" * 64}
 _WARM_UP = 20
 _ROOM_BYTES = 2 << 20
 _ROOM_PER_ROUND = 8 << 10
@@ -139,7 +139,9 @@ def programs(bench: Bench) -> Iterator[Case]:
 def _with_sample(bench: Bench, random: Random, number: int, act: Act) -> Outcome:
     subjects = samples(bench)
     return (
-        act(bench, subjects[number]) if number < len(subjects) else SkippedOutcome("the device takes no further model")
+        act(bench, subjects[number])
+        if number < len(subjects)
+        else SkippedOutcome("the device supports no further model")
     )
 
 
@@ -200,7 +202,7 @@ def _deserialized(bench: Bench, subject: Subject) -> Outcome:
     with bench.compiled(subject) as program, blamed(OutcomeKind.DOES_NOT_RUN, subject, "serialize raised"):
         blob = program.serialize()
     if blob is None:
-        return SkippedOutcome("the device's programs have no form as bytes")
+        return SkippedOutcome("the device's programs cannot be serialized")
     for context in (bench.context, bench.new_context()):
         with blamed(OutcomeKind.DOES_NOT_RUN, subject, "deserialize raised"):
             deserialized = context.deserialize(blob)
@@ -214,19 +216,21 @@ def _judged(bench: Bench, subject: Subject) -> Outcome:
     with bench.compiled(subject) as program:
         blob = program.serialize()
     if blob is None:
-        return SkippedOutcome("the device's programs have no form as bytes")
+        return SkippedOutcome("the device's programs cannot be serialized")
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     for context in (bench.context, bench.new_context()):
         with blamed(OutcomeKind.WRONG_ANSWER, subject, "check_blob of a program of this device raised"):
             compatibility = context.check_blob(memoryview(blob))
         if compatibility not in (None, *_FITTING):
-            detail = f"check_blob says {compatibility} of a program of the device itself, expected same or compatible"
+            detail = (
+                f"check_blob returned {compatibility} for a program of the device itself, expected same or compatible"
+            )
             return FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, evidence)
         for description, foreign in _FOREIGN.items():
             with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of {description} raised"):
                 compatibility = context.check_blob(memoryview(foreign))
             if compatibility in _FITTING:
-                detail = f"check_blob says {compatibility} of {description}, expected recompile, no or None"
+                detail = f"check_blob returned {compatibility} for {description}, expected recompile, no or None"
                 return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, detail, evidence)
         for length in range(0, len(blob), max(len(blob) // 16, 1)):
             with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of the first {length} bytes raised"):
@@ -259,7 +263,7 @@ def _memory(bench: Bench, subject: Subject) -> Outcome:
     ):
         device_results = bench.device.compute_on_device([(execution, subject.feeds), (execution, varied.feeds)])
     if device_results is None:
-        return SkippedOutcome("the device computes in no memory of its own")
+        return SkippedOutcome("the device has no memory of its own to compute in")
     return _judged_there(subject, varied, device_results)
 
 
@@ -274,19 +278,19 @@ def _judged_there(subject: Subject, varied: Subject, device_results: StreamResul
 def _bound(bench: Bench, subject: Subject) -> Outcome:
     """Clone with other constants; the original program is unaffected."""
     if subject.rebind is None:
-        return SkippedOutcome("programs are bound to models in the adapter IR alone")
+        return SkippedOutcome("only programs of adapter IR models have constants to replace")
     try:
         other = subject.rebind()
     except (ArithmeticError, LookupError, ValueError):  # undefined for these constants
         return SkippedOutcome("the model has no other constants")
     if bench.refusal(other):
-        return SkippedOutcome("the device does not take the model with other constants")
+        return SkippedOutcome("the device does not support the model with other constants")
     with ExitStack() as stack:
         with bench.compiled(subject) as program:
             with blamed(OutcomeKind.DOES_NOT_COMPILE, other, "bind raised"):
                 bound = bench.context.clone_with_constants(program, other.model)
             if bound is None:
-                return SkippedOutcome("the device compiles every model by itself")
+                return SkippedOutcome("the device compiles every model separately")
             stack.enter_context(closing(bound))
             second = stack.enter_context(bench.execution(other, bound))
             with bench.execution(subject, program) as first:
@@ -300,7 +304,7 @@ def _damaged(bench: Bench, subject: Subject) -> Outcome:
     with bench.compiled(subject) as program:
         blob = program.serialize()
     if blob is None:
-        return SkippedOutcome("the device's programs have no form as bytes")
+        return SkippedOutcome("the device's programs cannot be serialized")
     for damage, spoilt in _spoilt(blob):
         failed = _refuses(bench, subject, damage, spoilt)
         if failed is not None:
@@ -311,7 +315,7 @@ def _damaged(bench: Bench, subject: Subject) -> Outcome:
 def _spoilt(blob: bytes) -> Iterator[tuple[str, bytes]]:
     for length in sorted({0, 1, 8, len(blob) // 2, len(blob) - 1}):
         yield f"cut off after {length} of {len(blob)} bytes", blob[:length]
-    yield "bytes of something else", b"\x00\xff" * 64
+    yield "unrelated bytes", b"\x00\xff" * 64
     random = Random(len(blob))
     for place in sorted(random.randrange(len(blob)) for _ in range(_FLIPS)):
         yield f"byte {place} of {len(blob)} changed", blob[:place] + bytes([blob[place] ^ 0x55]) + blob[place + 1 :]
@@ -332,7 +336,7 @@ def _refuses(bench: Bench, subject: Subject, damage: str, blob: bytes) -> Failed
         with closing(deserialized), bench.execution(subject, deserialized) as execution:
             bench.run(subject, execution)
     except CaseFailure as broken:
-        detail = f"deserialize took a program ({damage}) that then goes wrong, expected an IncompatibleProgramError: "
+        detail = f"deserialize accepted a program ({damage}) that then fails, expected an IncompatibleProgramError: "
         return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, detail + broken.failed.detail, evidence)
     return None
 
@@ -341,7 +345,7 @@ def _out_of_memory(bench: Bench, random: Random) -> Outcome:
     """Check that a model larger than memory is refused, and the device survives."""
     model = too_large(bench)
     if model is None:
-        return SkippedOutcome("the device takes no operation that could be made too large")
+        return SkippedOutcome("the device supports no operation that can be made too large")
     evidence = Evidence(model=model)
     try:
         admitted = bool(bench.context.admit(model).verdict)
@@ -366,7 +370,7 @@ def _leaks(bench: Bench, random: Random) -> Outcome:
     """Check that memory and handles do not grow with closed objects."""
     subject = steady(bench)
     if subject is None:
-        return SkippedOutcome("the device takes no model to repeat")
+        return SkippedOutcome("the device supports no model to repeat")
     rounds = 60 if bench.settings.short else 150
     for _ in range(_WARM_UP):
         _round(bench, subject)

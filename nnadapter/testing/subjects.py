@@ -132,7 +132,7 @@ class Subject:
         evidence = Evidence(model=self.model, inputs=self.feeds, expected=self.expected, got=tuple(got))
         if changed_inputs:
             return FailedOutcome(
-                OutcomeKind.CHANGED_INPUTS, f"input {changed_inputs[0]} holds something else afterwards", evidence
+                OutcomeKind.CHANGED_INPUTS, f"input {changed_inputs[0]} changed during the run", evidence
             )
         if len(got) != len(self.expected):
             return FailedOutcome(

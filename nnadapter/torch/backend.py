@@ -376,7 +376,7 @@ def compile_captured(
 ) -> Callable[..., Any]:
     """Compile a captured graph; see `nnadapter.torch.nnadapter`."""
     if kwargs:
-        raise InvalidOptionError(f"back end 'nnadapter' takes options= alone, got {', '.join(kwargs)}=; leave it out")
+        raise InvalidOptionError(f"back end 'nnadapter' accepts only options=, got {', '.join(kwargs)}=; remove it")
     settings = read_settings(options)
     if not isinstance(graph_module.graph.output_node().args[0], (tuple, list)):
         return _of_one(compile_captured(_giving_one(graph_module), example_inputs, options=options))
@@ -435,7 +435,7 @@ def _as_captured(
 ) -> Callable[..., Any]:
     message = next(iter(str(error).strip().splitlines()), type(error).__name__)
     reason = Unsupported(
-        Reason.COMPILE_FAILED, f"PyTorch failed to make graphs in ATen: {type(error).__name__}: {message}"
+        Reason.COMPILE_FAILED, f"PyTorch failed to lower the graph to ATen: {type(error).__name__}: {message}"
     )
     nodes = [node for node in graph_module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
     fallback_operators = [
@@ -561,7 +561,7 @@ def _none(written: frozenset[int]) -> IsWeight:
 def report_compiled(compiled: Any) -> TorchReport:
     """Report on a compiled callable; see `nnadapter.torch.report`."""
     if not callable(compiled):
-        raise InvalidOptionError(f"a report is of what torch.compile returned, got {type(compiled).__name__}")
+        raise InvalidOptionError(f"report needs a result of torch.compile, got {type(compiled).__name__}")
     target = original_callable(compiled)
     tensors = (*target.parameters(), *target.buffers()) if isinstance(target, torch.nn.Module) else ()
     weights = frozenset(map(id, tensors))

@@ -171,10 +171,10 @@ def _summary(report: CompiledFacts) -> Iterator[str]:
     )
     yield f"compiled   {report.name}: {count(len(report.graphs), 'graph')}, {count(len(report.breaks), 'graph break')}"
     for kind in report.uncaptured_module_types:
-        advice = "set torch._dynamo.config.allow_rnn = True before the first call, and PyTorch captures it"
+        advice = "set torch._dynamo.config.allow_rnn = True before the first call to capture it"
         yield f"left out   {kind} runs in PyTorch: {advice}"
     if not report.graphs:
-        yield "           nothing was compiled yet: PyTorch compiles when it is called"
+        yield "           nothing is compiled yet: PyTorch compiles on the first call"
         return
     yield f"operators  {total}: {delegated} in sessions, {total - delegated} in PyTorch"
     qualifier = (
@@ -201,7 +201,7 @@ def _graph(index: int, graph: GraphFacts) -> Iterator[str]:
         yield f"  passes   {passing}, {_transfer_text(graph)}"
     if graph.device_memory_full:
         devices = " or ".join(graph.separate_memory_devices)
-        yield f"  memory   {devices} had no room for what stays there: it passes, and is tried again"
+        yield f"  memory   {devices} had too little memory for resident values; they are transferred, and retried"
     if graph.pending_regions:
         yield f"  waiting  {count(graph.pending_regions, 'region')} not run yet"
     if graph.unfrozen_weights:
@@ -214,7 +214,7 @@ def _transfer_text(graph: GraphFacts) -> str:
     if not graph.separate_memory_devices:
         return "nothing copied"
     to_device, back = quantity(graph.to_device_bytes, "B"), quantity(graph.to_host_bytes, "B")
-    return f"of which {to_device} are copied to {', '.join(graph.separate_memory_devices)} and {back} back"
+    return f"{to_device} copied to {', '.join(graph.separate_memory_devices)} and {back} back"
 
 
 def _rows(title: str, rows: tuple[FallbackOperatorFacts, ...]) -> Iterator[str]:

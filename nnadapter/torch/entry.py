@@ -61,7 +61,7 @@ def to_device(module: Any, device: str) -> Any:
     from nnadapter.torch.resident_tensors import move
 
     if not isinstance(module, torch.nn.Module):
-        raise InvalidOptionError(f"what lives on a device is a torch.nn.Module, got {type(module).__name__}")
+        raise InvalidOptionError(f"to_device needs a torch.nn.Module, got {type(module).__name__}")
     move(module, device)
     return module
 

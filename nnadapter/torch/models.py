@@ -202,6 +202,6 @@ def exported(program: ExportedProgram, **options: Any) -> onnx.ModelProto:
     try:
         tidy(written.model)
     except Exception as error:  # raised by rules of onnxscript; the innermost cause has the message
-        raise OnnxExporterError(f"what was written cannot be tidied: {error}") from error
+        raise OnnxExporterError(f"the exported model cannot be simplified: {error}") from error
     model: onnx.ModelProto = written.model_proto
     return model

@@ -42,8 +42,8 @@ def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
     if not isinstance(module, torch.export.ExportedProgram):
         if example_inputs is None:
             raise InvalidOptionError(
-                "a module is captured by calling it; give inputs: "
-                f"InferenceSession({type(module).__name__.lower()}, (x,)), or what torch.export.export makes of both"
+                "a module is captured by a call, which needs inputs; pass "
+                f"InferenceSession({type(module).__name__.lower()}, (x,)), or the result of torch.export.export"
             )
         return _exported(type(module).__name__, _captured(_on_host(module), example_inputs))
     return _exported("the program", module)
@@ -65,7 +65,8 @@ def _captured(module: Any, example_inputs: object) -> Any:
             return torch.export.export(module, arguments, named)
     except Exception as error:  # the module may raise any error
         raise InvalidModelError(
-            f"PyTorch cannot capture {type(module).__name__} as one graph: {_text(error)}; {_INSTEAD} takes it in parts"
+            f"PyTorch cannot capture {type(module).__name__} as one graph: {_text(error)}; {_INSTEAD} compiles it "
+            "in parts"
         ) from error
 
 
@@ -88,8 +89,8 @@ def _exported(name: str, program: Any) -> onnx.ModelProto:
             _keep_types(model, likes)
     except (torch.onnx.OnnxExporterError, WrongType) as error:
         raise InvalidModelError(
-            f"PyTorch's exporter cannot write {name} as ONNX: {_text(error)}; {_INSTEAD} leaves in PyTorch what has no "
-            "form there"
+            f"PyTorch's exporter cannot write {name} as ONNX: {_text(error)}; {_INSTEAD} runs unsupported "
+            "operators in PyTorch"
         ) from error
     return model
 
@@ -99,7 +100,7 @@ def _refuse_changes(name: str, signature: Any) -> None:
     changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
     if changed:
         raise InvalidModelError(
-            f"{name} changes {changed[0]!r} when it is called, which sessions do not; call eval() if it is in training "
+            f"{name} changes {changed[0]!r} when it is called, which sessions cannot; call eval() if it is in training "
             f"mode, or use {_INSTEAD}"
         )
 
@@ -159,7 +160,7 @@ def load_named(named: str) -> onnx.ModelProto:
     match = _FUNCTION.match(named)
     path = Path(match["file"] if match else named)
     if not path.is_file():
-        raise ModelFileError(f"model file {str(path)!r} cannot be read: there is no such file; give one that is there")
+        raise ModelFileError(f"model file {str(path)!r} does not exist; check the path")
     return _of_script(named, path, match["name"]) if match else _of_program(named, path)
 
 
@@ -171,7 +172,7 @@ def _of_program(named: str, path: Path) -> onnx.ModelProto:
             program = torch.export.load(path)
     except Exception as error:  # torch.export.load raises errors of any type
         raise ModelFileError(
-            f"model file {named!r} is no exported program: {describe(error)}; write it by torch.export.save"
+            f"model file {named!r} is not an exported program: {describe(error)}; write it with torch.export.save"
         ) from error
     return model_of(program)
 
@@ -184,26 +185,26 @@ def _of_script(named: str, path: Path, name: str) -> onnx.ModelProto:
             raise
         except SystemExit as error:
             raise InvalidOptionError(
-                f"{named!r} ends the process, with exit code {error.code!r}; give a script and a function that return"
+                f"{named!r} exits with code {error.code!r}; the script and the function must return"
             ) from error
         except Exception as error:
-            raise InvalidOptionError(f"{named!r} raises {_error_with_line(error, path)}; mend it there") from error
+            raise InvalidOptionError(f"{named!r} raises {_error_with_line(error, path)}; fix the script") from error
     if kind_of(result) is SourceKind.MODULE:
         return model_of(result)
     if isinstance(result, tuple) and len(result) == 2 and kind_of(result[0]) is SourceKind.MODULE:
         return model_of(*result)
     raise InvalidOptionError(
-        f"{named!r} is to return a module and its inputs, or an exported program, got {type(result).__name__}"
+        f"{named!r} must return a module and its inputs, or an exported program, got {type(result).__name__}"
     )
 
 
 def _function(named: str, function: Any) -> Callable[[], Any]:
     if not callable(function):
-        raise InvalidOptionError(f"{named!r} names no function; give SCRIPT.py:FUNCTION, one that takes nothing")
+        raise InvalidOptionError(f"{named!r} does not name a function; pass SCRIPT.py:FUNCTION, without parameters")
     needed = _needed(function)
     if needed:
         raise InvalidOptionError(
-            f"{named!r} names a function that needs {', '.join(needed)}; give one that takes nothing"
+            f"{named!r} names a function that needs {', '.join(needed)}; pass one without parameters"
         )
     factory: Callable[[], Any] = function
     return factory

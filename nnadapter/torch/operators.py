@@ -47,7 +47,7 @@ _BAGS = frozenset(
 _APPROXIMATE: Mapping[Any, str] = MappingProxyType({
     torch.ops.aten.erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
     torch.ops.aten.special_erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
-    torch.ops.aten.special_erfcx.default: "exp(x * x) * (1 - erf(x)) is another function than erfcx from 3 on",
+    torch.ops.aten.special_erfcx.default: "exp(x * x) * (1 - erf(x)) differs from erfcx from 3 on",
     torch.ops.aten.logcumsumexp.default: "logcumsumexp underflows before the largest number of its row",
     torch.ops.aten.logdet.default: "the logarithm of a determinant overflows with the determinant",
     torch.ops.aten.unique_consecutive.default: "unique_consecutive drops a first number that is the largest int32",
@@ -150,8 +150,8 @@ def _refuse_other_kinds(node: torch.fx.Node) -> Unsupported | None:
     if node.target is operator.getitem:
         return refusal(node.all_input_nodes[0])
     if node.target in _FUNCTIONALIZED:
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "a custom operator that changes its inputs has no ONNX form")
-    detail = "a number that Python computes" if not _tensors(node.meta.get("val")) else "it runs other graphs"
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "a custom operator that mutates its inputs has no ONNX form")
+    detail = "a number computed in Python" if not _tensors(node.meta.get("val")) else "it calls other graphs"
     return Unsupported(Reason.CONTROL_FLOW, detail)
 
 
@@ -198,13 +198,11 @@ def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
 def _refuse_numbers(node: torch.fx.Node) -> Unsupported | None:
     for input_node in node.all_input_nodes:
         if "val" not in input_node.meta:
-            return Unsupported(
-                Reason.UNSUPPORTED_TYPE, f"it reads what {input_node.target} gives, of which no type is known"
-            )
+            return Unsupported(Reason.UNSUPPORTED_TYPE, f"it reads a result of {input_node.target} with unknown type")
         if is_real(input_node) and _is_real_alone(node):
             continue
         if isinstance(input_node.meta["val"], (torch.SymFloat, torch.SymBool)):
-            return Unsupported(Reason.UNSUPPORTED_TYPE, "it reads a number that is known only when it runs")
+            return Unsupported(Reason.UNSUPPORTED_TYPE, "it reads a number that is known only at run time")
     return None
 
 
@@ -215,16 +213,18 @@ def _is_real_alone(node: torch.fx.Node) -> bool:
 
 def _refuse_layout(node: torch.fx.Node) -> Unsupported | None:
     if str(node.target).startswith(("aten.empty", "aten.new_empty")):
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "it gives memory without values")
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "it returns uninitialized memory")
     if node.target is not torch.ops.aten.as_strided.default:
         return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "it reads memory by strides, and tensors of sessions have none")
+    return Unsupported(
+        Reason.UNSUPPORTED_OPERATION, "it accesses memory by strides, which tensors of sessions do not have"
+    )
 
 
 def _refuse_divisor(node: torch.fx.Node) -> Unsupported | None:
     if node.target not in _AVERAGES or divisor_of(node) is None:
         return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "averages have no divisor of their own in ONNX")
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "ONNX average pools have no divisor attribute")
 
 
 def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
@@ -242,7 +242,7 @@ def _refuse_shifts(node: torch.fx.Node) -> Unsupported | None:
     value = node.meta.get("val")
     if "shift" not in str(node.target) or getattr(value, "dtype", None) is not torch.uint8:
         return None
-    return Unsupported(Reason.UNSUPPORTED_DTYPE, "PyTorch's exporter writes shifts of uint8 as those of int8")
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, "PyTorch's exporter writes shifts of uint8 as shifts of int8")
 
 
 def _refuse_nothing(node: torch.fx.Node) -> Unsupported | None:
@@ -253,7 +253,7 @@ def _refuse_nothing(node: torch.fx.Node) -> Unsupported | None:
     gives = _tensors(node.meta.get("val"))
     if not any(_is_empty(tensor) for tensor in read) or all(_is_empty(tensor) for tensor in gives):
         return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics of no elements are NaN in PyTorch, and not elsewhere")
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics of empty tensors are NaN in PyTorch only")
 
 
 def _refuse_smoothing(node: torch.fx.Node) -> Unsupported | None:
@@ -262,15 +262,11 @@ def _refuse_smoothing(node: torch.fx.Node) -> Unsupported | None:
         return None
     _, size, is_aligned, *scales = node.args
     if is_aligned:
-        return Unsupported(
-            Reason.UNSUPPORTED_OPERATION, "antialiasing with aligned corners is another function in ONNX"
-        )
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "antialiasing with aligned corners differs in ONNX")
     lengths = _tensors(node.args[0].meta["val"])[0].shape[2:]
     if all(map(_is_kept, scales, size, lengths)):
         return None
-    return Unsupported(
-        Reason.UNSUPPORTED_OPERATION, "antialiasing by a scale that sizes round is another function in ONNX"
-    )
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "antialiasing by a scale with rounded sizes differs in ONNX")
 
 
 def _refuse_kept_lengths(node: torch.fx.Node) -> Unsupported | None:
@@ -284,7 +280,7 @@ def _refuse_kept_lengths(node: torch.fx.Node) -> Unsupported | None:
         for scale, length, size in sized
     ):
         return None
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, "a scale that may leave a length as it is, is another one in ONNX")
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "a scale that may keep a length differs in ONNX")
 
 
 def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
@@ -292,9 +288,9 @@ def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
     if node.target is torch.ops.aten.cross_entropy_loss.default and len(node.args) > 5 and node.args[5]:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses with smoothed labels have no form in ONNX")
     if node.target is torch.ops.aten.cross_entropy_loss.default and node.args[1].meta["val"].is_floating_point():
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses by the chances of classes have no form in ONNX")
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses with class probabilities have no form in ONNX")
     if node.target is torch.ops.aten.hamming_window.default and not isinstance(node.args[0], int):
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "Hamming's window has other factors in ONNX")
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "Hamming windows have other coefficients in ONNX")
     return None
 
 
@@ -305,7 +301,7 @@ def _refuse_mixed(node: torch.fx.Node) -> Unsupported | None:
     read = [tensor for input_node in node.all_input_nodes for tensor in _tensors(input_node.meta.get("val"))]
     if len({tensor.dtype for tensor in read}) < 2:
         return None
-    return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has no normalization whose scale is of another type")
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has no normalization with a scale of another type")
 
 
 def _refuse_bags(node: torch.fx.Node) -> Unsupported | None:
@@ -313,7 +309,7 @@ def _refuse_bags(node: torch.fx.Node) -> Unsupported | None:
     if getattr(node.target, "overloadpacket", None) not in _BAGS or not _reads_further(node):
         return None
     return Unsupported(
-        Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter does not write where bags lie, which their gradient reads"
+        Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter omits the offsets of bags, which the gradient reads"
     )
 
 
@@ -348,12 +344,12 @@ def _is_empty(tensor: Any) -> bool:
 def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
     """Refuse saved statistics, except of layer norm in float32."""
     if node.target is torch.ops.aten._native_batch_norm_legit_no_training.default and _reads_further(node):
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics saved at inference are empty, and not in ONNX")
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics saved at inference are empty, but not in ONNX")
     if node.target is not torch.ops.aten.native_layer_norm.default or node.meta["val"][1].dtype is torch.float32:
         return None
     if not _reads_further(node):
         return None
-    return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has mean and deviation of a layer norm in float32 alone")
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has the mean and deviation of layer norm in float32 only")
 
 
 def _reads_further(node: torch.fx.Node) -> bool:

@@ -375,12 +375,12 @@ class Program:
         return REFERENCE not in named and 2 * spare > sum(step.seconds for step in steps)
 
     def _move_to_pytorch(self) -> None:
-        detail = "neither its devices nor ONNX Runtime's CPU take most of it"
+        detail = "neither its devices nor ONNX Runtime's CPU support most of it"
         with self._lock:
             first = self._run_apart is None
             self._run_apart = self._fallback_runner(Unsupported(Reason.UNSUPPORTED_OPERATION, detail))
         if first:
-            self._warn("compile", "which is faster there", InvalidModelError(detail))
+            self._warn("compile", "because it is faster", InvalidModelError(detail))
 
     def _cut(self, error: CompilationError | InvalidModelError, inputs: Sequence[Any]) -> tuple[Any, ...]:
         if self._settings.options.fallback_at("compile") == "forbid":
@@ -392,7 +392,7 @@ class Program:
                     Unsupported(Reason.COMPILE_FAILED, describe(error))
                 )
         if first and self.failure is not None:
-            self._warn("compile", "of which no session could be made", error)
+            self._warn("compile", "because no session could be created", error)
         run: Callable[..., tuple[Any, ...]] = self._run_apart  # type: ignore[assignment]  # set above
         return run(*inputs)
 
@@ -423,12 +423,12 @@ class Program:
         results = self._in_pytorch(*inputs)
         first, self.repeated = self.repeated is None, Unsupported(Reason.DRIVER_ERROR, describe(error))
         if first:
-            self._warn("run", "whose session failed", error)
+            self._warn("run", "because the session failed", error)
         return results
 
     def _warn(self, stage: str, reason: str, error: Exception) -> None:
         if self._settings.options.fallback_at(stage) == "warn":
-            text = f"PyTorch runs {count(len(self.region.working), 'operator')}, {reason}: {describe(error)}"
+            text = f"PyTorch runs {count(len(self.region.working), 'operator')} {reason}: {describe(error)}"
             warnings.warn(FallbackWarning(text), stacklevel=4)
 
     def _in_pytorch(self, *inputs: Any) -> tuple[Any, ...]:

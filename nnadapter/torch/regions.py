@@ -58,7 +58,7 @@ def read_settings(raw_options: Mapping[str, Any] | None) -> Settings:
     option_names = [_DEVICES, *(field.name for field in fields(Options))]
     if not isinstance(raw_options, Mapping):
         raise InvalidOptionError(
-            f"options of torch.compile are a dictionary with {', '.join(option_names)}, "
+            f"options of torch.compile must be a dictionary with {', '.join(option_names)}, "
             f"got {type(raw_options).__name__}"
         )
     for name in raw_options:
@@ -456,7 +456,7 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
     except Exception as error:  # PyTorch can run anything that the exporter cannot write
         raise ExportFailure(*_blame(error)) from error
     if [value.name for value in model.graph.output] != results:
-        raise ExportFailure("", "the exporter gave other outputs than it was asked for")
+        raise ExportFailure("", "the exporter returned other outputs than requested")
     for value, (target, like) in zip(model.graph.output, result_specs, strict=True):
         try:
             keep_type(model.graph, value, like)

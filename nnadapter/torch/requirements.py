@@ -26,7 +26,7 @@ def require_torch(feature: str) -> None:
         version = _version(package)
         if version is None or _numbers(version) < lowest:
             requirement = f"{package} {'.'.join(map(str, lowest))} or later"
-            status = f"{package} {version} is here" if version else "it is not installed"
+            status = f"{package} {version} is installed" if version else "it is not installed"
             raise MissingExtraError(
                 f"{feature} needs {requirement}, and {status}; run: pip install -U 'nnadapter[torch]'",
                 extra="torch",
@@ -39,7 +39,7 @@ def other_torch(feature: str, error: ImportError) -> MissingExtraError:
     lowest = ".".join(map(str, PACKAGES["torch"]))
     message = " ".join(str(error).split())
     return MissingExtraError(
-        f"{feature} was made for torch {lowest}, and torch {_version('torch')} differs inside: {message}; "
+        f"{feature} needs internals of torch {lowest} that torch {_version('torch')} lacks: {message}; "
         f"run: pip install 'torch=={lowest}.*'",
         extra="torch",
         package="torch",

@@ -133,7 +133,7 @@ def _differs(name: str, array: Any, dtype: Any, shape: Sequence[int | None]) -> 
         f"{array.dtype}{list(array.shape)}",
         ", ".join("?" if size is None else str(size) for size in shape),
     )
-    return ExecutionError(f"result {name!r} came as {actual} and PyTorch's graph says {dtype}[{expected}]")
+    return ExecutionError(f"result {name!r} is {actual}, but PyTorch's graph declares {dtype}[{expected}]")
 
 
 def _converted(like: Any, is_visible: bool) -> Callable[[Any], Any]:
@@ -267,7 +267,7 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def numpy(self, *, force: bool = False) -> Array:
         if self.requires_grad and not force:
-            raise RuntimeError("a tensor that requires gradients is no array; use tensor.detach().numpy()")
+            raise RuntimeError("a tensor that requires gradients cannot become an array; use tensor.detach().numpy()")
         array: Array = self.plain().detach().numpy()  # the reference count of a separate tensor shows the reader
         return array
 
@@ -295,8 +295,8 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
     def data(self, tensor: torch.Tensor) -> None:
         if tensor.shape != self.shape or tensor.dtype != self.dtype or tensor.device != self.device:
             raise RuntimeError(
-                f"new data of a tensor on a device is {self.dtype}{list(self.shape)} as it is, got "
-                f"{tensor.dtype}{list(tensor.shape)} on {tensor.device}; make a new one by nna.torch.to_device"
+                f"new data of a device-resident tensor must be {self.dtype}{list(self.shape)}, got "
+                f"{tensor.dtype}{list(tensor.shape)} on {tensor.device}; create a new one with nna.torch.to_device"
             )
         self.resident_state = (
             tensor.resident_state
@@ -346,7 +346,7 @@ def untold(nbytes: int) -> None:
 def _on_host(function: Any, args: Sequence[Any], kwargs: Any) -> Any:
     written, named = _keeping(function)
     if written is None:
-        raise RuntimeError(f"{function} changes the form of a tensor that lies on a device; use its clone()")
+        raise RuntimeError(f"{function} changes metadata of a device-resident tensor; use its clone()")
     read_residents: list[Resident] = []
     residents_by_id: dict[int, Resident] = {}
 

@@ -38,7 +38,7 @@ def test_models_in_onnx_form_are_kept_too(call, folder):
 
 def test_what_is_claimed_in_vain_is_listed(call):
     out = call("conformance lying --option lying.lie=claims -k operations/ABS --short --format md", 1).stdout
-    assert "## Said to be supported, and not compiled\n\n| case |\n| --- |\n| `operations/ABS/0` |" in out
+    assert "## Reported as supported, but not compiled\n\n| case |\n| --- |\n| `operations/ABS/0` |" in out
 
 
 @pytest.mark.slow

@@ -34,16 +34,16 @@ def test_the_driver_in_python_is_short(tmp_path):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("Npu", "expected small letters"),
-        ("my-npu", "expected small letters"),
-        ("../npu", "expected small letters"),
-        ("", "expected small letters"),
-        ("7npu", "expected small letters"),
+        ("Npu", "expected lowercase letters"),
+        ("my-npu", "expected lowercase letters"),
+        ("../npu", "expected lowercase letters"),
+        ("", "expected lowercase letters"),
+        ("7npu", "expected lowercase letters"),
         ("class", "name of Python"),
         ("json", "name of Python"),
         ("numpy", "name of Python"),
-        ("fake_npu", "there already, from nnadapter"),
-        ("trial", "there already, from trial 1.0"),
+        ("fake_npu", "exists already, from nnadapter"),
+        ("trial", "exists already, from trial 1.0"),
     ],
 )
 def test_names_that_cannot_be_used(tmp_path, name, why):

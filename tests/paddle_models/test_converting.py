@@ -55,13 +55,13 @@ def program(monkeypatch):
         ("os._exit(3)", "ended with exit code 3"),
         ("print('x')", "ended with exit code 0"),
         ("print('\\033[0;31m[ERROR]\\tFailed to convert PaddlePaddle model: too new.\\033[0m', flush=True); "
-         "os._exit(1)", "paddle2onnx says: too new; save"),
-        ("print('ValueError: no room', flush=True); os._exit(1)", "paddle2onnx says: ValueError: no room"),
-        (f"{MADE}; print('The exported ONNX model is invalid\\nModel checker error log: a circle')", "says: a circle;"),
+         "os._exit(1)", "paddle2onnx reports: too new; save"),
+        ("print('ValueError: no room', flush=True); os._exit(1)", "paddle2onnx reports: ValueError: no room"),
+        (f"{MADE}; print('The exported ONNX model is invalid\\nModel checker error log: a circle')", ": a circle;"),
         ("json.dump({'unsupported': ['svd']}, open(f'{sys.argv[1]}/told.json', 'w')); "
          "print('Due to the unsupported operators', flush=True); os.abort()", "no form of these operations: svd;"),
         ("json.dump({'wrong': 'output a is off'}, open(f'{sys.argv[1]}/told.json', 'w')); os._exit(1)",
-         "not what Paddle computes: output a is off"),
+         "differs from Paddle's results: output a is off"),
         ("json.dump({'error': 'ValueError: cut short'}, open(f'{sys.argv[1]}/told.json', 'w')); os._exit(1)",
          "ONNX: ValueError: cut short; save the model again"),
         ("open(f'{sys.argv[1]}/told.json', 'w').write('[1]'); os._exit(1)", "exit code 1"),
@@ -76,13 +76,13 @@ def test_what_goes_wrong_is_one_sentence(model, program, code, match):
 
 def test_a_full_disk_is_said(model, program):
     program("os._exit(74)")
-    with pytest.raises(ModelFileError, match="no space left in '.*temporary'; make room there"):
+    with pytest.raises(ModelFileError, match="no space left in '.*temporary'; free space there"):
         conversion.convert(files_of(model))
 
 
 def test_what_may_be_wrong_is_said(model, program):
     program(f"json.dump({{'doubt': 'it draws'}}, open(f'{{sys.argv[1]}}/told.json', 'w')); {MADE}")
-    with pytest.warns(ConversionWarning, match="inference.json' was converted, and may be wrong: it draws;"):
+    with pytest.warns(ConversionWarning, match="inference.json' was converted, but may be wrong: it draws;"):
         assert conversion.convert(files_of(model)) == b'{"ba'
 
 
@@ -168,8 +168,8 @@ def test_what_changes_meanwhile_is_not_kept(model, program, tmp_path):
 
 
 @pytest.mark.parametrize(("there", "versions", "match"), [
-    (False, {}, "of which paddlepaddle is not installed; run: pip install 'nnadapter\\[paddle\\]'"),
-    (True, {"paddlepaddle": "2.6.1", "paddle2onnx": "2.0.1"}, "paddlepaddle is here in version 2.6.1, expected 3.0 or"),
+    (False, {}, "but paddlepaddle is not installed; run: pip install 'nnadapter\\[paddle\\]'"),
+    (True, {"paddlepaddle": "2.6.1", "paddle2onnx": "2.0.1"}, "paddlepaddle has version 2.6.1, expected 3.0 or"),
 ])  # fmt: skip
 def test_packages_that_are_missing_are_named(monkeypatch, there, versions, match):
     monkeypatch.setattr(conversion, "sys", interpreter((3, 11)))
@@ -190,7 +190,7 @@ def test_a_session_without_paddle2onnx_reports_how_to_get_it(monkeypatch, model,
     monkeypatch.setattr(conversion, "sys", interpreter(python))
     monkeypatch.setattr(conversion, "find_spec", lambda name: None if name == "paddle2onnx" else name)
     monkeypatch.setattr(conversion, "_version", lambda packages: "?")
-    missing = "needs the packages paddlepaddle and paddle2onnx, of which paddle2onnx is not installed; "
+    missing = "needs the packages paddlepaddle and paddle2onnx, but paddle2onnx is not installed; "
     with pytest.raises(MissingExtraError, match=missing + ".*" + expected) as caught:
         nna.InferenceSession(model)
     assert (caught.value.extra, caught.value.package) == ("paddle", "paddle2onnx")

@@ -57,9 +57,9 @@ def test_parameters_may_stand_elsewhere_and_name_the_model(tmp_path):
     [
         ([], "", ModelFileError, "holds no Paddle model"),
         (["a.pdmodel", "b.json"], "", ModelFileError, "several Paddle models: a.pdmodel, b.json"),
-        (["inference.json"], "", ModelFileError, "expected 'inference.pdiparams' beside it"),
-        (["inference.pdmodel"], "", ModelFileError, "expected 'inference.pdiparams' beside it"),
-        (["inference.pdiparams"], "inference.pdiparams", ModelFileError, "its structure is not beside it"),
+        (["inference.json"], "", ModelFileError, "expected 'inference.pdiparams' next to it"),
+        (["inference.pdmodel"], "", ModelFileError, "expected 'inference.pdiparams' next to it"),
+        (["inference.pdiparams"], "inference.pdiparams", ModelFileError, "its structure is not next to it"),
         ([], "no.json", ModelFileError, "does not exist"),
     ],
 )
@@ -72,7 +72,7 @@ def test_what_is_not_there_is_said(tmp_path, names, asked, error, match):
 def test_hostile_files_are_refused(tmp_path, monkeypatch):
     filled(tmp_path, "inference.json")
     os.mkfifo(tmp_path / "inference.pdiparams")
-    with pytest.raises(ModelFileError, match="no regular file"):
+    with pytest.raises(ModelFileError, match="not a regular file"):
         files_of(tmp_path)
     (tmp_path / "inference.pdiparams").unlink()
     (tmp_path / "inference.pdiparams").touch()

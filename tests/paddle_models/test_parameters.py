@@ -27,11 +27,11 @@ def test_whole_tensors_are_taken(tmp_path, size):
 @pytest.mark.parametrize(("contents", "match"), [
     (WHOLE[:-1], f"end within a tensor: {len(WHOLE) - 1} bytes, expected {len(WHOLE)} or more"),
     (WHOLE[:30], "end within a tensor"),
-    (WHOLE + b"x", f"no tensor of Paddle's at byte {len(WHOLE)} of"),
-    (WHOLE[:10], "no tensor of Paddle's at byte 0 of 10"),
-    (tensor(9, 2), "no tensor"),
-    (b"\xff" * 64, "no tensor"),
-    (struct.pack("<IQIi", 0, 0, 0, 1 << 30) + bytes(99), "no tensor"),
+    (WHOLE + b"x", f"no Paddle tensor at byte {len(WHOLE)} of"),
+    (WHOLE[:10], "no Paddle tensor at byte 0 of 10"),
+    (tensor(9, 2), "no Paddle tensor"),
+    (b"\xff" * 64, "no Paddle tensor"),
+    (struct.pack("<IQIi", 0, 0, 0, 1 << 30) + bytes(99), "no Paddle tensor"),
     (struct.pack("<IQIi", 0, 0, 0, 12) + b"\x08\x05\x10" + b"\xff" * 8 + b"\x7f", "end within a tensor"),
 ])  # fmt: skip
 def test_what_is_cut_short_or_none_is_an_error(tmp_path, contents, match):

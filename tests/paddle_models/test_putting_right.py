@@ -141,8 +141,8 @@ def test_integers_are_made_of_what_was_marked():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda model: model.graph.node[1].ClearField("op_type"), "made by no Div"),
-        (lambda model: model.graph.node[0].attribute[0].t.ClearField("raw_data"), "divided by something else"),
+        (lambda model: model.graph.node[1].ClearField("op_type"), "no producer of type Div"),
+        (lambda model: model.graph.node[0].attribute[0].t.ClearField("raw_data"), "an unexpected divisor"),
         (lambda model: setattr(model.graph.node[2].attribute[0], "i", 2), "to type 2, expected 17"),
         (lambda model: setattr(model.graph.node[12], "op_type", "Add"), "0 nodes of type Max"),
     ],
@@ -152,7 +152,7 @@ def test_another_form_of_quantizing_nodes_is_refused(change, match):
     change(model)
     with pytest.raises(ValueError, match=match):
         repair_model(model.SerializeToString(), [], 2)
-    with pytest.raises(ValueError, match="3 operations quantize, and 2 nodes do"):
+    with pytest.raises(ValueError, match="3 operations quantize, but 2 nodes do"):
         repair_model(as_written().SerializeToString(), [], 3)
 
 

@@ -79,7 +79,7 @@ def _errors(data):
     errors = nna.errors
     for settings, kind, text in (
         ({"columns": {"x": "dat"}}, errors.InvalidInputError, "did you mean 'data'"),
-        ({"columns": {"x": "id"}}, errors.InputTypeError, "'id' holds int64, and input 'x' takes float32"),
+        ({"columns": {"x": "id"}}, errors.InputTypeError, "'id' contains int64, but input 'x' takes float32"),
         ({"columns": {"x": "data"}, "devices": "openvino:NPU"}, errors.DeviceUnavailableError, "no machine"),
         ({"columns": {"x": "data"}, "without_device": "gpu"}, errors.InvalidOptionError, "one of error, cpu"),
         ({"columns": {"x": "data"}, "batch_size": 0}, errors.InvalidOptionError, "batch_size"),
@@ -87,7 +87,7 @@ def _errors(data):
     ):
         with pytest.raises(kind, match=text):
             nna.ray.map_batches(data, MODEL, **settings)
-    with pytest.raises(errors.InvalidOptionError, match="itself"):
+    with pytest.raises(errors.InvalidOptionError, match="map_batches returned"):
         nna.ray.report(data)
 
 

@@ -49,8 +49,8 @@ def test_what_is_asked_for_is_checked():
     assert read_without("cpu") and not read_without("error")
     for call, text in (
         (lambda: read_without("cpus"), "did you mean 'cpu'"),
-        (lambda: read_threads(-1, 1), "threads is a whole number"),
-        (lambda: read_options({"shadow": 3}), "'shadow' is for one session"),
+        (lambda: read_threads(-1, 1), "threads must be an integer"),
+        (lambda: read_options({"shadow": 3}), "'shadow' applies to a single session"),
     ):
         with pytest.raises(nna.errors.InvalidOptionError, match=text):
             call()
@@ -75,5 +75,5 @@ def test_a_compiled_file_is_written_once_into_a_folder_of_the_owner(tmp_path):
     assert written(contents, "name", tmp_path) == path and path.stat().st_mtime_ns == before
     assert path.read_bytes() == b"a compiled file" and path.parent.stat().st_mode & 0o077 == 0
     path.parent.chmod(0o777)
-    with pytest.raises(nna.errors.StoredFileError, match="not yours alone"):
+    with pytest.raises(nna.errors.StoredFileError, match="not private"):
         written(contents, "name", tmp_path)

@@ -104,12 +104,12 @@ def test_lists_of_one_length_are_a_tensor():
 @pytest.mark.parametrize(
     ("column", "error", "text"),
     [
-        (ROWS.astype(np.float64), "InputTypeError", r"'c' holds float64, and input 'x' takes float32.*astype"),
-        (np.array(["a", "b"]), "InputTypeError", "'c' holds string"),
+        (ROWS.astype(np.float64), "InputTypeError", r"'c' contains float64, but input 'x' takes float32.*astype"),
+        (np.array(["a", "b"]), "InputTypeError", "'c' contains string"),
         (
             np.array([ROWS[0], None, ROWS[1]], object),
             "InvalidInputError",
-            r"'c' holds None, in row 1 of 3 .*'x' takes f",
+            r"'c' contains None in row 1 of 3, but input 'x' takes f",
         ),
         (ROWS[:, :2], "InvalidInputError", r"'c' have shape \[2\], and input 'x' takes \['N', 3\]: rows of \[3\]"),
     ],
@@ -138,20 +138,20 @@ def test_inputs_that_differ_in_how_rows_lie():
 def test_columns_are_held_against_the_model_before_a_row_is_read():
     assert columns_by_input(OPEN, None) == {"x": "x"}
     for columns, kind, text in (
-        ({"z": "c"}, "InvalidInputError", "input 'z', which the model has not"),
-        ({}, "MissingInputError", r"input 'x' has no column; say columns=\{'x': COLUMN\}"),
-        ({"x": 3}, "InvalidInputError", "the column of input 'x' is a name, got 3"),
+        ({"z": "c"}, "InvalidInputError", "input 'z' that the model does not have"),
+        ({}, "MissingInputError", r"input 'x' has no column; pass columns=\{'x': COLUMN\}"),
+        ({"x": 3}, "InvalidInputError", "the column of input 'x' must be a name, got 3"),
         (["x"], "InvalidInputError", "columns are a dictionary"),
     ):
         with pytest.raises(getattr(nna.errors, kind), match=text):
             columns_by_input(OPEN, columns)
     with pytest.raises(nna.errors.InvalidInputError, match="column 'pictur' for input 'x'.*did you mean 'picture'"):
         check_names({"x": "pictur"}, (), ["picture", "label"])
-    with pytest.raises(nna.errors.InvalidInputError, match="column 'k' that is to be kept"):
+    with pytest.raises(nna.errors.InvalidInputError, match="column 'k' of passthrough_columns"):
         check_names({}, ("k",), ["c"])
-    with pytest.raises(nna.errors.InvalidInputError, match="output 'y' would take the place"):
+    with pytest.raises(nna.errors.InvalidInputError, match="output 'y' would replace the column"):
         check_outputs(OPEN, None, ("y",))
-    with pytest.raises(nna.errors.InputTypeError, match="'c' holds int64"):
+    with pytest.raises(nna.errors.InputTypeError, match="'c' contains int64"):
         check_types(OPEN, {"x": "c"}, {"c": ColumnType("int64", None)})
     with pytest.raises(nna.errors.InvalidInputError, match=r"shape \[5\]"):
         check_types(OPEN, {"x": "c"}, {"c": ColumnType("float32", (5,))})

@@ -42,13 +42,13 @@ def test_marker(tmp_path):
 def test_list(tmp_path):
     result = run(tmp_path, LISTED)
     assert "4 failed" in result.stdout and "wrong values" in result.stdout, result.stdout
-    assert "again: nnadapter conformance null -k operations/ADD/0" in result.stdout
+    assert "repeat: nnadapter conformance null -k operations/ADD/0" in result.stdout
 
 
 @pytest.mark.slow
 def test_without_a_marker(tmp_path):
     result = run(tmp_path, "def test_it(conformance_case): pass")
-    assert 'write @pytest.mark.conformance("DEVICE") above it' in result.stdout + result.stderr
+    assert 'add @pytest.mark.conformance("DEVICE") above it' in result.stdout + result.stderr
 
 
 def test_cases_can_be_run_by_anyone():

@@ -47,7 +47,7 @@ def test_pytorch_finds_it_by_its_name(tmp_path, monkeypatch):
         ({"devices": 3}, InvalidOptionError, "got 3"),
         ({"device": ["fake_npu"]}, InvalidOptionError, "there is no option 'device'; did you mean 'devices'?"),
         ({"policy": "fast"}, InvalidOptionError, "option 'policy' is one of"),
-        (["fake_npu"], InvalidOptionError, "options of torch.compile are a dictionary with devices, policy"),
+        (["fake_npu"], InvalidOptionError, "options of torch.compile must be a dictionary with devices, policy"),
     ],
 )
 def test_what_is_wrong_with_options_is_said_as_elsewhere(options, error, said):
@@ -60,7 +60,7 @@ def test_what_is_wrong_with_options_is_said_as_elsewhere(options, error, said):
 
 def test_modes_of_another_back_end_are_refused():
     run = torch.compile(torch.relu, backend=nna.torch.nnadapter, mode="reduce-overhead")
-    with pytest.raises(InvalidOptionError, match="takes options= alone, got mode=; leave it out"):
+    with pytest.raises(InvalidOptionError, match="accepts only options=, got mode=; remove it"):
         run(torch.ones(2))
 
 
@@ -89,6 +89,6 @@ def test_each_set_of_devices_is_in_the_report():
 
 
 def test_a_report_is_of_what_was_compiled():
-    with pytest.raises(InvalidOptionError, match="a report is of what torch.compile returned, got int"):
+    with pytest.raises(InvalidOptionError, match="report needs a result of torch.compile, got int"):
         nna.torch.report(3)
     assert nna.torch.report(torch.relu).graphs == ()

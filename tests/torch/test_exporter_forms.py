@@ -275,4 +275,4 @@ def test_a_custom_operator_that_changes_its_input_is_reported_by_its_name():
     torch.testing.assert_close(run(torch.ones(2)), torch.full((2,), 12.0))
     (row,) = nna.torch.report(run).graphs[0].fallback_operators
     assert (row.operator, row.reason) == ("nnadapter_tests.double.default", Reason.UNSUPPORTED_OPERATION)
-    assert "changes its inputs" in row.detail
+    assert "mutates its inputs" in row.detail

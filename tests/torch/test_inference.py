@@ -259,7 +259,7 @@ def test_what_is_compiled_no_more_is_not_in_reports():
 @torch.no_grad()
 def test_the_report_is_text_json_and_a_page():
     run = compiled(Convolutional().eval())
-    assert "nothing was compiled yet" in str(nna.torch.report(run))
+    assert "nothing is compiled yet" in str(nna.torch.report(run))
     run(torch.randn(2, 3, 8, 8))
     report = nna.torch.report(run)
     text = str(report)

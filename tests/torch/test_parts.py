@@ -64,5 +64,5 @@ def test_what_stays_is_warned_of_once():
     said = [str(each.message) for each in caught if issubclass(each.category, nna.errors.FallbackWarning)]
     said = [text for text in said if text.startswith("PyTorch runs ")]  # the others are of sessions that were tried
     assert len(said) == 2 and all(
-        text.startswith("PyTorch runs 1 operator, of which no session could be made: ") for text in said
+        text.startswith("PyTorch runs 1 operator because no session could be created: ") for text in said
     )

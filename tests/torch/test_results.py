@@ -31,9 +31,9 @@ def test_what_was_promised_is_taken_as_it_is():
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        (np.ones((3, 2), np.float32), r"result 'sin' came as float32\[3, 2\] and PyTorch's graph says float32\[2, 3\]"),
-        (np.ones((2, 3), np.float64), r"came as float64\[2, 3\] and PyTorch's graph says float32\[2, 3\]"),
-        (np.ones(6, np.float32), r"came as float32\[6\]"),
+        (np.ones((3, 2), np.float32), r"result 'sin' is float32\[3, 2\], but PyTorch's graph declares float32\[2, 3\]"),
+        (np.ones((2, 3), np.float64), r"is float64\[2, 3\], but PyTorch's graph declares float32\[2, 3\]"),
+        (np.ones(6, np.float32), r"is float32\[6\]"),
     ],
 )
 def test_other_sizes_and_types_are_an_error(array, said):
@@ -44,7 +44,7 @@ def test_other_sizes_and_types_are_an_error(array, said):
 def test_open_sizes_are_those_of_the_inputs():
     results = checked(torch.sin, X, mode="symbolic")
     assert results([np.ones((4, 5), np.float32)], [torch.ones(4, 5)])[0].shape == (4, 5)
-    with pytest.raises(ExecutionError, match=r"came as float32\[4, 5\] and PyTorch's graph says float32\[.*6\]"):
+    with pytest.raises(ExecutionError, match=r"is float32\[4, 5\], but PyTorch's graph declares float32\[.*6\]"):
         results([np.ones((4, 5), np.float32)], [torch.ones(4, 6)])
     with pytest.raises(ExecutionError):
         results([np.ones(4, np.float32)], [torch.ones(4, 5)])

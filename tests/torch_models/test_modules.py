@@ -75,7 +75,7 @@ def test_inputs_keep_their_names_where_they_are_results():
 
 
 def test_a_module_without_inputs_is_told_what_to_give():
-    with pytest.raises(InvalidOptionError, match=r"give inputs: InferenceSession\(linear, \(x,\)\)"):
+    with pytest.raises(InvalidOptionError, match=r"needs inputs; pass InferenceSession\(linear, \(x,\)\)"):
         nna.InferenceSession(torch.nn.Linear(3, 2))
 
 
@@ -192,7 +192,7 @@ def test_what_the_exporter_writes_otherwise_is_refused(function, x):
 
 
 def test_an_average_with_a_divisor_of_its_own_is_refused():
-    with pytest.raises(InvalidModelError, match="averages have no divisor of their own in ONNX"):
+    with pytest.raises(InvalidModelError, match="ONNX average pools have no divisor"):
         nna.InferenceSession(torch.nn.AvgPool2d(2, divisor_override=3), (torch.ones(1, 1, 4, 4),))
 
 
@@ -233,15 +233,15 @@ def test_whatever_command_takes_a_model_takes_what_the_command_line_names(folder
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("script.py:make_nothing", "is to return a module and its inputs, or an exported program, got int"),
-        ("script.py:make_more", "names no function; give SCRIPT.py:FUNCTION"),
-        ("script.py:make_sized", "names a function that needs rows; give one that takes nothing"),
-        ("script.py:make_trouble", "raises ValueError: no weights (script.py:14); mend it there"),
-        ("script.py:make_an_end", "ends the process, with exit code 0; give a script and a function that return"),
+        ("script.py:make_nothing", "must return a module and its inputs, or an exported program, got int"),
+        ("script.py:make_more", "does not name a function; pass SCRIPT.py:FUNCTION"),
+        ("script.py:make_sized", "names a function that needs rows; pass one without parameters"),
+        ("script.py:make_trouble", "raises ValueError: no weights (script.py:14); fix the script"),
+        ("script.py:make_an_end", "exits with code 0; the script and the function must return"),
         ("unfinished.py:make_model", "raises SyntaxError: "),
-        ("stopped.py:make_model", "ends the process, with exit code 'not now'"),
-        ("nowhere.py:make_model", "there is no such file"),
-        ("broken.pt2", "is no exported program"),
+        ("stopped.py:make_model", "exits with code 'not now'"),
+        ("nowhere.py:make_model", "does not exist"),
+        ("broken.pt2", "is not an exported program"),
     ],
 )
 def test_what_is_wrong_there_is_one_line(folder, named, said):
@@ -286,5 +286,5 @@ def test_whatever_takes_a_model_takes_an_exported_program():
     timed = nna.bench(program, "fake_npu", feed, against=PEERS, rounds=1)
     assert timed.ran_on_devices and not any(peer.differing_outputs or peer.failure for peer in timed.baselines)
     for ask in (nna.partition_report, nna.bench):
-        with pytest.raises(InvalidOptionError, match=r"or what torch.export.export makes of both"):
+        with pytest.raises(InvalidOptionError, match=r"or the result of torch.export.export"):
             ask(torch.nn.ReLU(), "fake_npu")

@@ -35,7 +35,7 @@ def test_one_that_is_too_old_is_named_with_what_to_do(installed, package):
     with pytest.raises(MissingExtraError) as caught:
         require_torch("a module as a model")
     assert str(caught.value).startswith(f"a module as a model needs {package} ")
-    assert str(caught.value).endswith(f"and {package} 0.4.1 is here; run: pip install -U 'nnadapter[torch]'")
+    assert str(caught.value).endswith(f"and {package} 0.4.1 is installed; run: pip install -U 'nnadapter[torch]'")
     assert (caught.value.extra, caught.value.package) == ("torch", package)
 
 
@@ -65,5 +65,5 @@ def test_a_pytorch_that_differs_inside_is_said_in_one_sentence():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     said = done.stderr.strip().splitlines()[-1]
-    assert "MissingExtraError: torch.compile(backend='nnadapter') was made for torch 2.13, and torch 2." in said
+    assert "MissingExtraError: torch.compile(backend='nnadapter') needs internals of torch 2.13 that torch 2." in said
     assert "create_op_support" in said and said.endswith("run: pip install 'torch==2.13.*'")

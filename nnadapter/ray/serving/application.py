@@ -159,26 +159,26 @@ def _refuse_others(signature: Signature) -> None:
     for value in (*signature.inputs, *signature.outputs):
         if value.dtype not in NAMES:
             raise InvalidInputError(
-                f"{value.name!r} is {value.dtype or 'of no known type'}, and a server has tensors of numbers alone",
+                f"{value.name!r} is {value.dtype or 'of no known type'}, but a server supports numeric tensors only",
                 name=value.name,
             )
 
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidOptionError(f"the name of a served model has letters, digits and any of '_.-', got {name!r}")
+        raise InvalidOptionError(f"the name of a served model may have only letters, digits and '_.-', got {name!r}")
     return name
 
 
 def _check_counts(**counts: object) -> None:
     for name, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidOptionError(f"{name} is a whole number of at least 1, got {value!r}")
+            raise InvalidOptionError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 def _seconds(name: str, value: object, *, least: float) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value < float("inf"):
-        raise InvalidOptionError(f"{name} is a number of seconds, got {value!r}")
+        raise InvalidOptionError(f"{name} must be a number of seconds, got {value!r}")
     return float(value)
 
 
@@ -295,7 +295,7 @@ def _drain(seconds: float) -> None:
                 break
             time.sleep(_TICK_S)
     except Exception as error:  # noqa: BLE001  the server ends anyway
-        warnings.warn(DriverWarning(f"requests under way were not awaited: {describe(error)}"), stacklevel=2)
+        warnings.warn(DriverWarning(f"pending requests were not awaited: {describe(error)}"), stacklevel=2)
 
 
 def _proxies() -> list[Any]:

@@ -120,7 +120,9 @@ class Batcher:
         ]
 
 
-_TOO_LATE = RequestResult({}, error=DeadlineExceededError("the request was not begun in time: others came before it"))
+_TOO_LATE = RequestResult(
+    {}, error=DeadlineExceededError("the request did not start in time, because others came first")
+)
 
 
 def _joined(arrays: Sequence[Array]) -> Array:

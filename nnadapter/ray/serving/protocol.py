@@ -74,7 +74,7 @@ def http_error(error: BaseException) -> HttpError:
     for kind, status in table:
         if isinstance(error, kind):
             return HttpError(status, describe(error))
-    return HttpError(500, f"the server failed: {type(error).__name__}; its log says more")
+    return HttpError(500, f"the server failed: {type(error).__name__}; see its log")
 
 
 Array = np.ndarray[Any, Any]
@@ -103,7 +103,7 @@ def read_request(body: bytes, header_length: str | None, signature: Signature) -
     outputs, binary = _outputs(request, parameters, signature)
     name = request.get("id", "")
     if not isinstance(name, str) or len(name) > NAME_LENGTH:
-        raise HttpError(400, f"id is a text of at most {NAME_LENGTH} characters")
+        raise HttpError(400, f"id must be a string of at most {NAME_LENGTH} characters")
     return InferenceRequest(id=name, feed=feed, outputs=outputs, binary=binary, timeout=_timeout(parameters))
 
 
@@ -113,12 +113,12 @@ def _parts(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
         if not header_length.isdecimal() or len(header_length) > 12 or int(header_length) > len(body):
             raise HttpError(
                 400,
-                f"Inference-Header-Content-Length is {header_length[:40]!r}, and the body has {len(body)} bytes",
+                f"Inference-Header-Content-Length is {header_length[:40]!r}, but the body has {len(body)} bytes",
             )
         length = int(header_length)
     if length > JSON_BYTES:
         raise HttpError(
-            413, f"the JSON has {length} bytes, and may have {JSON_BYTES}; send large tensors as binary data"
+            413, f"the JSON has {length} bytes, expected at most {JSON_BYTES}; send large tensors as binary data"
         )
     return body[:length], memoryview(body)[length:]
 
@@ -127,23 +127,23 @@ def _parsed(text: bytes) -> object:
     try:
         return json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise HttpError(400, f"the body is no JSON: {' '.join(str(error).split())[:200]}") from error
+        raise HttpError(400, f"the body is not JSON: {' '.join(str(error).split())[:200]}") from error
 
 
 def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON; send it as binary data")
+    raise ValueError(f"{word} is not a JSON number; send it as binary data")
 
 
 def _object(value: object, label: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise HttpError(400, f"{label} is an object, got {type(value).__name__}")
+        raise HttpError(400, f"{label} must be an object, got {type(value).__name__}")
     return value
 
 
 def _list(request: Mapping[str, Any], key: str) -> Sequence[Any]:
     value = request.get(key)
     if not isinstance(value, list) or not 0 < len(value) <= TENSORS:
-        raise HttpError(400, f"{key!r} is a list of 1 to {TENSORS} tensors")
+        raise HttpError(400, f"{key!r} must be a list of 1 to {TENSORS} tensors")
     return value
 
 
@@ -155,11 +155,11 @@ def _feed(rows: Sequence[Any], remaining_bytes: memoryview, signature: Signature
         if not isinstance(name, str) or name not in signature.by_name:
             raise HttpError(400, f"the model has no input {str(name)[:100]!r}; {close_names(name, signature.by_name)}")
         if name in feed:
-            raise HttpError(400, f"input {name!r} is given twice")
+            raise HttpError(400, f"input {name!r} appears twice")
         feed[name], remaining_bytes = _tensor(name, tensor, remaining_bytes, signature)
     if len(remaining_bytes):
         raise HttpError(
-            400, f"{len(remaining_bytes)} bytes stand behind the last tensor; binary_data_size says how long each is"
+            400, f"{len(remaining_bytes)} bytes follow the last tensor; binary_data_size must be the length of each"
         )
     return feed
 
@@ -187,8 +187,8 @@ def _tensor(
     if type(size) is not int or size != expected or size > len(remaining_bytes):
         raise HttpError(
             400,
-            f"input {name!r} of shape {list(shape)} has {expected} bytes; binary_data_size says {str(size)[:40]}, and "
-            f"{len(remaining_bytes)} are left in the body",
+            f"input {name!r} of shape {list(shape)} has {expected} bytes; binary_data_size is {str(size)[:40]}, and "
+            f"{len(remaining_bytes)} remain in the body",
         )
     stored = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # any nonzero byte is true
     return np.frombuffer(remaining_bytes[:size], stored).astype(dtype, copy=False).reshape(shape), remaining_bytes[
@@ -200,7 +200,7 @@ def _shape(name: str, tensor: Mapping[str, Any]) -> tuple[int, ...]:
     shape = tensor.get("shape")
     is_shape = isinstance(shape, list) and len(shape) <= DIMENSIONS
     if not is_shape or not all(type(size) is int and 0 <= size < 1 << 31 for size in shape or ()):
-        raise HttpError(400, f"the shape of input {name!r} is a list of whole numbers, got {str(shape)[:100]}")
+        raise HttpError(400, f"the shape of input {name!r} must be a list of integers, got {str(shape)[:100]}")
     sizes = tuple(shape or ())
     if prod(size or 1 for size in sizes) > ELEMENTS:  # numpy has the same limit, even if a size is 0
         raise HttpError(400, f"the shape of input {name!r} is too large, {str(shape)[:100]}")
@@ -210,19 +210,23 @@ def _shape(name: str, tensor: Mapping[str, Any]) -> tuple[int, ...]:
 def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     data = tensor.get("data")
     if not isinstance(data, list):
-        raise HttpError(400, f"input {name!r} has no data: a list of numbers, or binary_data_size in its parameters")
+        raise HttpError(
+            400, f"input {name!r} has no data; pass a list of numbers, or binary_data_size in its parameters"
+        )
     # As objects first: in an array of strings, each would have the length of the longest.
     values = np.array(data, object).reshape(-1).tolist()
     kinds = set(map(type, values))
     if list in kinds:
-        raise HttpError(400, f"the data of input {name!r} is no tensor: its lists differ in length")
+        raise HttpError(400, f"the data of input {name!r} is not a tensor: its lists differ in length")
     if len(values) != prod(shape):
-        raise HttpError(400, f"input {name!r} of shape {list(shape)} has {prod(shape)} numbers, and {len(values)} came")
+        raise HttpError(400, f"input {name!r} of shape {list(shape)} needs {prod(shape)} numbers, got {len(values)}")
     array = np.array(values if kinds <= _TYPES else [None])
     with np.errstate(over="ignore"):
         cast_array = array.astype(dtype) if not values or _can_hold(array, dtype, kinds) else None
     if cast_array is None or (dtype.kind not in "biu" and not np.isfinite(cast_array).all()):
-        raise HttpError(400, f"the data of input {name!r} holds what is no {NAMES.get(dtype.name, dtype.name)}")
+        raise HttpError(
+            400, f"the data of input {name!r} contains values that are not {NAMES.get(dtype.name, dtype.name)}"
+        )
     return cast_array.reshape(shape)
 
 
@@ -251,9 +255,9 @@ def _outputs(
                 400, f"the model has no output {str(name)[:100]!r}; {close_names(name, signature.output_names)}"
             )
         if name in binary_flags:
-            raise HttpError(400, f"output {name!r} is asked for twice")
+            raise HttpError(400, f"output {name!r} is requested twice")
         if output_parameters.get("classification") or any(key.startswith("shared_memory") for key in output_parameters):
-            raise HttpError(400, f"output {name!r} is asked for in a way that this server has not: tensors alone")
+            raise HttpError(400, f"output {name!r} is requested in an unsupported form; only tensors are supported")
         binary_flags[name] = _flag(output_parameters, "binary_data", default=all_binary)
     return tuple(binary_flags), frozenset(name for name, binary in binary_flags.items() if binary)
 
@@ -261,7 +265,7 @@ def _outputs(
 def _flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
-        raise HttpError(400, f"parameter {name!r} is true or false, got {str(value)[:40]!r}")
+        raise HttpError(400, f"parameter {name!r} must be true or false, got {str(value)[:40]!r}")
     return value
 
 
@@ -269,7 +273,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
     """Return seconds, from microseconds; None for 0."""
     value = parameters.get("timeout", 0)
     if type(value) is not int or value < 0:
-        raise HttpError(400, f"parameter 'timeout' is a number of microseconds, got {str(value)[:40]!r}")
+        raise HttpError(400, f"parameter 'timeout' must be a number of microseconds, got {str(value)[:40]!r}")
     return min(value, _LONGEST_US) * _MICRO or None
 
 
@@ -355,8 +359,8 @@ def route_of(method: str, path: str, model: str) -> Route:
         if unquote(name) != model:
             raise HttpError(404, f"there is no model {unquote(name)[:_SHOWN]!r}; this server has {model!r}")
         if version not in (None, VERSION):
-            raise HttpError(404, f"model {model!r} has version {VERSION!r} alone, not {version[:_SHOWN]!r}")
+            raise HttpError(404, f"model {model!r} has only version {VERSION!r}, not {version[:_SHOWN]!r}")
         expected_method, route = _OF_MODEL[subpath or ""]
     if method != expected_method and not (expected_method == "GET" and method == "HEAD"):
-        raise HttpError(405, f"{path[:_SHOWN]!r} is asked by {expected_method}, not {method[:_SHOWN]}")
+        raise HttpError(405, f"{path[:_SHOWN]!r} accepts {expected_method}, not {method[:_SHOWN]}")
     return route

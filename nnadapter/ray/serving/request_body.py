@@ -13,10 +13,10 @@ from nnadapter.ray.serving.protocol import HttpError
 def length_of(request: Request, most: int) -> int:
     """Return the bytes to reserve: the length, or the limit if unknown. Raises HttpError."""
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise HttpError(415, "the body is compressed; send it as it is")
+        raise HttpError(415, "the body is compressed; send it uncompressed")
     length_text = request.headers.get("content-length", str(most))
     if not length_text.isdecimal() or len(length_text) > 18 or int(length_text) > most:
-        raise HttpError(413, f"the request has {length_text[:40]} bytes, and may have {most}")
+        raise HttpError(413, f"the request has {length_text[:40]} bytes, expected at most {most}")
     return int(length_text)
 
 
@@ -26,7 +26,7 @@ async def body_of(request: Request, most: int, deadline_s: float | None) -> byte
     try:
         return await asyncio.wait_for(_read(request, most), seconds)
     except TimeoutError as error:
-        raise HttpError(408, f"the body did not come within {seconds:g} s") from error
+        raise HttpError(408, f"the body did not arrive within {seconds:g} s") from error
 
 
 async def _read(request: Request, most: int) -> bytes:
@@ -39,5 +39,5 @@ async def _read(request: Request, most: int) -> bytes:
                 raise HttpError(413, f"the request has more than {most} bytes")
             parts.append(part)
     except ClientDisconnect as error:
-        raise HttpError(400, "the client went before its request was whole") from error
+        raise HttpError(400, "the client disconnected before its request was complete") from error
     return b"".join(parts)

@@ -178,7 +178,7 @@ class Server:
         if self._waiting >= settings.max_queued_requests or (
             self._waiting and self._bytes + length > protocol.WAITING_BYTES
         ):
-            raise HttpError(503, f"{self._waiting} requests wait already; try again", retry_after=1)
+            raise HttpError(503, f"{self._waiting} requests are queued already; try again", retry_after=1)
         self._waiting, self._bytes = self._waiting + 1, self._bytes + length
         try:
             body = await body_of(request, length, settings.deadline_s)
@@ -204,7 +204,7 @@ class Server:
                 self._infer(QueuedRequest(inference_request, until)), seconds
             )
         except TimeoutError as error:
-            raise DeadlineExceededError(f"the request was not done within {seconds:g} s") from error
+            raise DeadlineExceededError(f"the request did not finish within {seconds:g} s") from error
         return result
 
     @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]

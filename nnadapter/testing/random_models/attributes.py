@@ -227,7 +227,7 @@ def none(random: Random, types: Types) -> Chosen:
 def divisors(number: int) -> list[int]:
     """Return divisors; raise InvalidModelError for 0."""
     if number == 0:
-        raise InvalidModelError("there is nothing to part")
+        raise InvalidModelError("0 has no divisors")
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 

@@ -355,7 +355,7 @@ class Maker:
             if not recipe.sound(input_arrays, complete):
                 raise InvalidModelError("the values make the result undefined")
             if not accept(model):
-                raise InvalidModelError("the operation is not wanted here, such as by the device's verdict")
+                raise InvalidModelError("the operation is refused, such as by the device")
             results = _results(model, input_arrays, recipe)
             expect_tame(results)
         except InvalidModelError as error:

@@ -332,7 +332,7 @@ def unpooled(maker: Maker, schema: OperationSchema) -> list[int]:
 def _indices(maker: Maker, shape: tuple[int, ...], dimensions: tuple[int, ...]) -> int:
     least = min(dimensions, default=0)
     if least == 0:
-        raise InvalidModelError("nothing can be chosen from an input without elements")
+        raise InvalidModelError("an empty input has no indices")
     return maker.fresh(indices(maker.random, maker.dtype(INDICES), shape, least))
 
 
@@ -601,5 +601,5 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 FROM_SCHEMA = Recipe(knows_values=False)
 """Recipe of operations that are not in the table."""
 
-UNREACHED: Mapping[str, str] = MappingProxyType({"CUSTOM": "what it computes is written elsewhere, in a kernel"})
+UNREACHED: Mapping[str, str] = MappingProxyType({"CUSTOM": "its kernel is defined elsewhere"})
 """Operation without random models -> reason."""

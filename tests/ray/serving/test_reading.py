@@ -79,42 +79,42 @@ DEEP = b'{"inputs": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 GOOD = tensor([1, 2, 3], [1, 3])
 BINARY = {"name": "x", "shape": [1, 3], "datatype": "FP32", "parameters": {"binary_data_size": 12}}
 WRONG = {
-    "no JSON": (b"{", None, "no JSON"),
-    "nothing": (b"", None, "no JSON"),
-    "deep": (DEEP, None, "no JSON|list of 1 to 256|an object"),
-    "bytes": (b"\xff\xfe", None, "no JSON"),
-    "NaN": (b'{"inputs": [NaN]}', None, "NaN is no number of JSON"),
-    "a list": (b"[]", None, "the request is an object"),
-    "no inputs": (b"{}", None, "'inputs' is a list of 1 to 256"),
-    "too many": (body([GOOD] * 257), None, "'inputs' is a list of 1 to 256"),
+    "no JSON": (b"{", None, "not JSON"),
+    "nothing": (b"", None, "not JSON"),
+    "deep": (DEEP, None, "not JSON|list of 1 to 256|an object"),
+    "bytes": (b"\xff\xfe", None, "not JSON"),
+    "NaN": (b'{"inputs": [NaN]}', None, "NaN is not a JSON number"),
+    "a list": (b"[]", None, "the request must be an object"),
+    "no inputs": (b"{}", None, "'inputs' must be a list of 1 to 256"),
+    "too many": (body([GOOD] * 257), None, "'inputs' must be a list of 1 to 256"),
     "a name": (body([{**GOOD, "name": "X1"}]), None, "no input 'X1'"),
     "no name": (body([{"shape": [1]}]), None, "no input 'None'"),
-    "twice": (body([GOOD, GOOD]), None, "'x' is given twice"),
+    "twice": (body([GOOD, GOOD]), None, "'x' appears twice"),
     "a datatype": (body([{**GOOD, "datatype": "INT64"}]), None, "'x' takes datatype 'FP32', got 'INT64'"),
-    "a shape": (body([{**GOOD, "shape": [1, -3]}]), None, "list of whole numbers"),
-    "a count": (body([{**GOOD, "shape": [2, 3]}]), None, "has 6 numbers, and 3 came"),
+    "a shape": (body([{**GOOD, "shape": [1, -3]}]), None, "list of integers"),
+    "a count": (body([{**GOOD, "shape": [2, 3]}]), None, "needs 6 numbers, got 3"),
     "a huge shape": (body([{**GOOD, "shape": [2**30, 2**30, 2**30]}]), None, "too large"),
     "a huge shape of nothing": (body([tensor([], [0, 2**30, 2**30, 2**30])]), None, "too large"),
-    "too many for its data": (body([{**GOOD, "shape": [2**20, 2**20]}]), None, "numbers, and 3 came"),
+    "too many for its data": (body([{**GOOD, "shape": [2**20, 2**20]}]), None, "numbers, got 3"),
     "nested deep": (body([{**GOOD, "data": json.loads("[" * 70 + "1" + "]" * 70)}]), None, "lists differ in length"),
-    "true among numbers": (body([{**GOOD, "data": [1, True, 3]}]), None, "holds what is no FP32"),
-    "too large for its type": (body([{**GOOD, "data": [1, 1e39, 3]}]), None, "holds what is no FP32"),
-    "infinite": (body([GOOD]).replace(b"[1, 2, 3]", b"[1, 1e999, 3]"), None, "holds what is no FP32"),
+    "true among numbers": (body([{**GOOD, "data": [1, True, 3]}]), None, "contains values that are not FP32"),
+    "too large for its type": (body([{**GOOD, "data": [1, 1e39, 3]}]), None, "contains values that are not FP32"),
+    "infinite": (body([GOOD]).replace(b"[1, 2, 3]", b"[1, 1e999, 3]"), None, "contains values that are not FP32"),
     "ragged": (body([{**GOOD, "data": [[1, 2], [3]]}]), None, "lists differ in length"),
-    "a text": (body([{**GOOD, "data": ["1", "2", "3"]}]), None, "holds what is no FP32"),
-    "null": (body([{**GOOD, "data": [1, None, 3]}]), None, "holds what is no FP32"),
-    "true": (body([{**GOOD, "data": [True, True, True]}]), None, "holds what is no FP32"),
+    "a text": (body([{**GOOD, "data": ["1", "2", "3"]}]), None, "contains values that are not FP32"),
+    "null": (body([{**GOOD, "data": [1, None, 3]}]), None, "contains values that are not FP32"),
+    "true": (body([{**GOOD, "data": [True, True, True]}]), None, "contains values that are not FP32"),
     "no data": (body([{"name": "x", "shape": [1, 3], "datatype": "FP32"}]), None, "has no data"),
     "an output": (body([GOOD], outputs=[{"name": "q"}]), None, "no output 'q'"),
-    "an output twice": (body([GOOD], outputs=[{"name": "y"}] * 2), None, "asked for twice"),
-    "classes": (body([GOOD], outputs=[{"name": "y", "parameters": {"classification": 3}}]), None, "tensors alone"),
-    "a flag": (body([GOOD], parameters={"binary_data_output": 1}), None, "is true or false"),
+    "an output twice": (body([GOOD], outputs=[{"name": "y"}] * 2), None, "requested twice"),
+    "classes": (body([GOOD], outputs=[{"name": "y", "parameters": {"classification": 3}}]), None, "only tensors"),
+    "a flag": (body([GOOD], parameters={"binary_data_output": 1}), None, "must be true or false"),
     "a timeout": (body([GOOD], parameters={"timeout": "soon"}), None, "number of microseconds"),
-    "an id": (body([GOOD], id=["me"]), None, "id is a text"),
+    "an id": (body([GOOD], id=["me"]), None, "id must be a string"),
     "a header": (body([GOOD]), "12x", "Inference-Header-Content-Length is '12x'"),
     "a long header": (body([GOOD]), "999999", "Inference-Header-Content-Length is '999999'"),
-    "bytes behind": (body([GOOD]) + b"1234", str(len(body([GOOD]))), "4 bytes stand behind the last tensor"),
-    "too few bytes": (body([BINARY]) + b"12", str(len(body([BINARY]))), "binary_data_size says 12, and 2 are left"),
+    "bytes behind": (body([GOOD]) + b"1234", str(len(body([GOOD]))), "4 bytes follow the last tensor"),
+    "too few bytes": (body([BINARY]) + b"12", str(len(body([BINARY]))), "binary_data_size is 12, and 2 remain"),
     "both": (body([{**BINARY, "data": [1]}]), None, "both data and binary_data_size"),
     "shared": (body([{**GOOD, "parameters": {"shared_memory_region": "r"}}]), None, "no shared memory"),
 }
@@ -132,14 +132,14 @@ def test_everything_else_is_one_sentence(name):
     ("datatype", "name", "data"), [("INT64", "i", [1.5]), ("INT64", "i", [2**63]), ("BOOL", "b", [1])]
 )
 def test_numbers_that_a_type_cannot_hold(datatype, name, data):
-    with pytest.raises(HttpError, match=f"holds what is no {datatype}"):
+    with pytest.raises(HttpError, match=f"contains values that are not {datatype}"):
         read(body([tensor(data, [1], datatype, name)]), MANY)
 
 
 def test_texts_take_no_more_memory_than_they_are_long():
     texts = ["a" * 100_000, *[""] * 2_000]
     tracemalloc.start()
-    with pytest.raises(HttpError, match="holds what is no FP32"):
+    with pytest.raises(HttpError, match="contains values that are not FP32"):
         read(body([tensor(texts, [2_001, 1])]))
     assert tracemalloc.get_traced_memory()[1] < 10 << 20
     tracemalloc.stop()
