@@ -74,7 +74,7 @@ def test_external_data_stays_in_its_folder(name, tmp_path):
 
 def test_values_that_nothing_holds():
     model = parse(f"{HEAD} g (float[65536, 1] x, float[1, 65536] y) => (float[n, m] z) {{ a = Add(x, y) z = Relu(a) }}")
-    with pytest.raises(InvalidModelError, match=r"node 'Add_0' \(Add\) makes 'a' of shape \[65536, 65536\]"):
+    with pytest.raises(InvalidModelError, match=r"node 'Add_0' \(Add\) produces 'a' of shape \[65536, 65536\]"):
         nna.InferenceSession(model, devices="null")
 
 

@@ -170,7 +170,7 @@ def test_without_the_package_it_is_told_what_is_missing(folder):
 
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu,cpu"])
 def test_without_its_device_it_is_told_who_has_one(folder, devices):
-    assert "acme-swish 1.0 brings com.acme::Swish for 'acme_swish'" in said(
+    assert "acme-swish 1.0 provides com.acme::Swish for 'acme_swish'" in said(
         folder, "run", "swish.onnx", "-d", devices, "--shape", "x=2,3"
     )
 
@@ -214,7 +214,10 @@ def test_sessions_that_know_all_ops_look_for_none(folder):
 @pytest.mark.parametrize(
     ("converter", "said"),
     [
-        ("lambda context, node: None", r"converter com\.acme\.Odd-1 of odd 1\.0 adds nothing that makes \['y'\]"),
+        (
+            "lambda context, node: None",
+            r"converter com\.acme\.Odd-1 of odd 1\.0 adds no operation that produces \['y'\]",
+        ),
         ("lambda context, node: 1 / 0", r"converter com\.acme\.Odd-1 of odd 1\.0 failed: ZeroDivisionError"),
         (
             "lambda context, node: context.add('ODD', [context.operand(node.input(0))], outputs=node.outputs)",

@@ -70,7 +70,7 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list
     if packed:
         return [split_heads(context, node, node.input(position), heads[position]) for position in range(3)]
     if any(len(context.dimensions(node.input(position))) != 4 for position in range(3)):
-        raise Refusal(Reason.INVALID_NODE, "Q, K and V of Attention have not all three or all four dimensions")
+        raise Refusal(Reason.INVALID_NODE, "Q, K and V of Attention must all have three or all have four dimensions")
     return [context.operand(node.input(position)) for position in range(3)]
 
 
@@ -79,7 +79,7 @@ def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) ->
     if any(past) and (not all(past) or node.input(6)):
         raise Refusal(
             Reason.INVALID_NODE,
-            "Attention takes past_key and past_value together, and neither beside nonpad_kv_seqlen",
+            "Attention takes past_key and past_value together, and neither with nonpad_kv_seqlen",
         )
     if not all(past):
         for operand, name in ((key, node.output(1)), (value, node.output(2))):
@@ -148,7 +148,7 @@ def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None
     pairs = (0, *context.type_of(tables[0]).dimensions)[-1]
     if 2 * pairs != part:
         raise Refusal(
-            Reason.INVALID_NODE, f"cos_cache of RotaryEmbedding turns {pairs} pairs; expected half of {part} features"
+            Reason.INVALID_NODE, f"cos_cache of RotaryEmbedding rotates {pairs} pairs; expected half of {part} features"
         )
     attributes: dict[str, AttributeValue] = {"interleaved": node.integer("interleaved", 0) != 0}
     if not packed:
@@ -271,7 +271,8 @@ def _check_empty(write: NodeWriter) -> None:
     if of.without_keys == "nan" and masks:
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
-            "attribute 'without_keys' of ATTENTION is 'nan', and ONNX's Attention gives zeros to queries without keys",
+            "attribute 'without_keys' of ATTENTION is 'nan', but ONNX's Attention returns zeros for queries without "
+            "keys",
         )
 
 

@@ -107,7 +107,7 @@ class GraphValues:
         raise Refusal(
             Reason.NOT_CONSTANT,
             f"{self._place(name)} of {self._node.op_type}, {name!r}, is known only when the model runs; expected an "
-            "initializer or what follows from initializers",
+            "initializer or a value that follows from initializers",
         )
 
     def _place(self, name: str) -> str:
@@ -195,7 +195,7 @@ def _operand_type(value: Value) -> OperandType:
     shape = "an unknown rank" if value.shape is None else f"shape {list(value.shape)}"
     if value.data_dependent:
         raise Refusal(
-            Reason.DATA_DEPENDENT_SHAPE, f"value {value.name!r} has {shape}, which the contents of a tensor decide"
+            Reason.DATA_DEPENDENT_SHAPE, f"value {value.name!r} has {shape}, which depends on the contents of a tensor"
         )
     raise Refusal(Reason.DYNAMIC_SHAPE, f"value {value.name!r} has {shape}; every dimension must be a known number")
 

@@ -295,7 +295,7 @@ def _unknown(node: OnnxNode) -> Refusal:
         return Refusal(reason, f"{node.op_type} {why}{f' ({bodies})' if bodies else ''}")
     return Refusal(
         Reason.UNSUPPORTED_VERSION,
-        f"{node.op_type} of schema version {node.since_version} has no converter; versions {list(versions)} have",
+        f"{node.op_type} of schema version {node.since_version} has no converter; versions {list(versions)} do",
     )
 
 
@@ -307,11 +307,11 @@ def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
     for name in filter(None, node.outputs):
         operand = context.operand_of.get(name)
         if operand is None:
-            raise Refusal(Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is not one that the op has")
+            raise Refusal(Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is not an output of the op")
         made, declared = context.type_of(operand), context.declared(name)
         if made.dtype != declared.dtype or size_hint(made.dimensions) != declared.dimensions:
             raise Refusal(
-                Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is {made}; the graph says {declared}"
+                Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is {made}; the graph declares {declared}"
             )
 
 

@@ -65,7 +65,7 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
         raise Refusal(output_types.reason, output_types.detail)
     if len(node.outputs) > len(output_types):
         raise Refusal(
-            Reason.INVALID_NODE, f"{node.op_type} has {len(node.outputs)} outputs, its kernel {len(output_types)}"
+            Reason.INVALID_NODE, f"{node.op_type} has {len(node.outputs)} outputs, but its kernel {len(output_types)}"
         )
     present = tuple(position for position, operand in enumerate(operands) if operand is not None)
     call = CustomCall(
@@ -77,7 +77,7 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
         outputs=output_types,
     )
     if not present:
-        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no inputs, and kernels compute from some")
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no inputs; kernels need at least one")
     try:
         written = call.to_attributes()
     except InvalidModelError as error:

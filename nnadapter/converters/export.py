@@ -59,7 +59,7 @@ def to_onnx(model: Model) -> onnx.ModelProto:
         more = f", and {len(exported.refusals) - 1} more" if len(exported.refusals) > 1 else ""
         raise InvalidModelError(
             f"operation {position} {operation.type} ({made}) cannot be written as ONNX: {refusal.detail}{more}; keep "
-            "the model in its own format, or build it of other operations"
+            "the model in its own format, or build it from other operations"
         )
     return exported.model
 
@@ -183,7 +183,7 @@ class _ModelExport:
 def _exporter(type_: str) -> Exporter:
     exporter = exporters().get(type_)
     if exporter is None:
-        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"nobody says how {type_} is written as ONNX")
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"no exporter writes {type_} as ONNX")
     return exporter
 
 
@@ -195,7 +195,7 @@ def _with_channels_first(write: NodeWriter) -> NodeWriter:
     first = write.type
     dimensions = tuple(first.dimensions[axis] for axis in _TO_CHANNELS_FIRST)
     if first.quantization is not None and first.quantization.axis is not None:
-        raise Refusal(Reason.UNSUPPORTED_TYPE, "a picture with channels last is quantized along an axis")
+        raise Refusal(Reason.UNSUPPORTED_TYPE, "a channels-last image is quantized along an axis")
     turned = write.node("Transpose", write.inputs[0], perm=_TO_CHANNELS_FIRST)
     type_ = OperandType(first.dtype, dimensions, Layout.NCHW, first.quantization)
     return write.reading((turned, *write.inputs[1:]), (type_, *write.types[1:]))

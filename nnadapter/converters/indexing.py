@@ -56,7 +56,7 @@ def convert_slice_attributes(context: ConversionContext, node: OnnxNode) -> None
     """Convert Slice (1) to SLICE."""
     starts, ends = node.integers("starts"), node.integers("ends")
     if starts is None or ends is None:
-        raise Refusal(Reason.INVALID_NODE, "attributes 'starts' and 'ends' of Slice must both be there")
+        raise Refusal(Reason.INVALID_NODE, "attributes 'starts' and 'ends' of Slice must both be present")
     _slice(context, node, starts, ends, node.integers("axes"), None)
 
 

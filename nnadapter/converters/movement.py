@@ -199,7 +199,7 @@ def _split(context: ConversionContext, node: OnnxNode, sizes: tuple[int, ...] | 
     count, size = len(node.outputs), _split_size(context, node)
     if sizes is None:
         if size % count:
-            raise Refusal(Reason.INVALID_NODE, f"Split cuts {size} elements into {count} equal parts; they do not fit")
+            raise Refusal(Reason.INVALID_NODE, f"Split of {size} elements into {count} equal parts; expected a divisor")
         sizes = (size // count,) * count
     if len(sizes) != count:
         raise Refusal(Reason.INVALID_NODE, f"Split has sizes {list(sizes)} for {count} outputs; expected as many")
@@ -226,7 +226,7 @@ def convert_constant(context: ConversionContext, node: OnnxNode) -> None:
     elif name == "value" and isinstance(value, np.ndarray):
         add_result(context, node, value)
     else:
-        raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute {name!r} of Constant is no dense tensor of numbers")
+        raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute {name!r} of Constant is not a dense tensor of numbers")
 
 
 def add_result(context: ConversionContext, node: OnnxNode, value: Array) -> None:
@@ -293,7 +293,7 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
         first, limit = _single(context, node, 0), context.real(node.input(1))
         start = context.add_constant(first)
         if limit is None or not isfinite(size_hint(limit)):
-            raise Refusal(Reason.INVALID_NODE, "input 1 of Range is no single finite number")
+            raise Refusal(Reason.INVALID_NODE, "input 1 of Range is not a single finite number")
         steps = (limit - float(first)) / float(delta)
         count = ceil(steps) if isfinite(size_hint(steps)) else -1
     context.add("RANGE", (start, context.add_constant(delta)), {"count": symbolic_max(count, 0)}, node.outputs)
@@ -316,7 +316,7 @@ def _operand_of_one(context: ConversionContext, name: str) -> int:
 def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:
     value = context.constant(node.input(position))
     if value.size != 1 or not np.isfinite(value.astype(np.float64)).all():
-        raise Refusal(Reason.INVALID_NODE, f"input {position} of Range is no single finite number")
+        raise Refusal(Reason.INVALID_NODE, f"input {position} of Range is not a single finite number")
     return value.reshape(())
 
 

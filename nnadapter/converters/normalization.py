@@ -27,7 +27,7 @@ def convert_batch_normalization(context: ConversionContext, node: OnnxNode) -> N
     """
     _refuse_unless(node, "spatial", 1)
     _refuse_unless(node, "training_mode", 0)
-    _refuse_outputs(node, "the running and saved statistics are made by training alone")
+    _refuse_outputs(node, "running and saved statistics exist only in training")
     inputs = tuple(context.operand(node.input(position)) for position in range(5))
     context.add("BATCH_NORMALIZATION", inputs, _epsilon(node), node.outputs[:1])
 
@@ -44,8 +44,8 @@ def _refuse_outputs(node: OnnxNode, why: str) -> None:
     if any(node.outputs[1:]):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
-            f"outputs {[name for name in node.outputs[1:] if name]} of {node.op_type} are asked for; "
-            f"expected the first alone: {why}",
+            f"outputs {[name for name in node.outputs[1:] if name]} of {node.op_type} are used; "
+            f"expected only the first: {why}",
         )
 
 

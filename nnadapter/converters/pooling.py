@@ -141,7 +141,7 @@ def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
             f"input 'output_shape' of MaxUnpool is {list(wanted)}; expected spatial sizes {list(shape)}, those of the "
-            "pool: ONNX and ONNX Runtime disagree on what indices mean in others",
+            "pool: ONNX and ONNX Runtime disagree on the meaning of indices in others",
         )
     batch, channels = context.dimensions(node.input(0))[:2]
     inputs = [_as_picture(context, node.input(position), sizes) for position in (0, 1)]

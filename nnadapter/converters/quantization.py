@@ -70,7 +70,7 @@ def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
-            f"{node.op_type} has a scale that is not positive and finite; expected only such",
+            f"{node.op_type} has a scale that is not positive and finite; expected positive, finite scales",
         )
     return Quantization(scale=tuple(scales.tolist()), zero_point=tuple(points.tolist()), axis=along)
 

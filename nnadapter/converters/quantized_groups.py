@@ -105,7 +105,7 @@ def _known(context: ConversionContext, node: OnnxNode) -> QuantizedType:
         raise Refusal(
             Reason.NOT_CONSTANT,
             f"scale or zero point of {node.op_type} {node.name!r} is in blocks, or known only when the model runs; "
-            "expected one per tensor or per index of an axis, known before",
+            "expected constants, per tensor or per index of an axis",
         )
     return known_type
 

@@ -52,7 +52,7 @@ def _result(context: ConversionContext, node: OnnxNode, position: int) -> Quanti
     scale, zero_point = context.constant(node.input(position)), context.optional_constant(node, position + 1)
     integer_dtype = integer_type("uint8" if zero_point is None else zero_point.dtype.name)
     if integer_dtype is None:
-        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"the result of {node.op_type} is not of integers")
+        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"the result of {node.op_type} is not an integer tensor")
     return QuantizedType(integer_dtype, parameters(node, scale, zero_point, None))
 
 

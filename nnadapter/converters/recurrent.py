@@ -99,7 +99,7 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, batch_first: bool) ->
         operand = context.optional_operand(name)
         if batch_first and operand != ABSENT and (position == 0 or position in _STATES):
             if len(context.dimensions(name)) != 3:
-                raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} has not three dimensions")
+                raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} does not have three dimensions")
             (operand,) = context.add("TRANSPOSE", (operand,), {"perm": (1, 0, 2)})
         inputs.append(operand)
     while inputs and inputs[-1] == ABSENT:

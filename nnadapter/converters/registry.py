@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["ConversionContext", "Converter", "Exporter", "OnnxNode", "Reason", "Refusal", "converter", "exporter"]
 """Names for modules that define converters."""
 
-_CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, and the adapter IR holds dense tensors alone"
-_STRINGS = Reason.UNSUPPORTED_TYPE, "works on strings, and the adapter IR holds numbers and booleans alone"
-_RANDOM = Reason.UNSUPPORTED_OPERATION, "draws random numbers, and every device would draw others"
-_UNKNOWN_SIZE = Reason.DATA_DEPENDENT_SHAPE, "makes as many elements as the contents of a tensor decide"
-_FILE = Reason.UNSUPPORTED_OPERATION, "reads compressed pictures, which takes a library of its own"
+_CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, but the adapter IR holds only dense tensors"
+_STRINGS = Reason.UNSUPPORTED_TYPE, "works on strings, but the adapter IR holds only numbers and booleans"
+_RANDOM = Reason.UNSUPPORTED_OPERATION, "draws random numbers, which would differ on every device"
+_UNKNOWN_SIZE = Reason.DATA_DEPENDENT_SHAPE, "has as many results as the contents of a tensor decide"
+_FILE = Reason.UNSUPPORTED_OPERATION, "decodes compressed images, which needs another library"
 
 ANOTHER_GRAPH = Reason.CONTROL_FLOW, "runs another graph, which the adapter IR cannot hold"
 """Reason for other ops with subgraphs, such as BeamSearch of com.microsoft."""
@@ -144,7 +144,7 @@ def _hidden() -> list[str]:
     own = {(*op, version) for op, versions in converted().items() for version in versions}
     return [
         f"{name!r} of {plug_in.distribution} ({GROUP}) is not used: nnadapter converts this op itself; its vendor must "
-        "take another domain"
+        "use another domain"
         for name, plug_in in EXTERNAL_CONVERTERS.all.items()
         if not plug_in.problem and key_of(name) in own
     ]

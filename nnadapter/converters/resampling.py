@@ -227,7 +227,7 @@ def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
         raise Refusal(
             Reason.INVALID_NODE,
             f"input 'size' of AffineGrid is {list(size)}; expected [{', '.join(map(str, batch))}, C, H, W] "
-            "or that with a depth",
+            "or the same with a depth",
         )
     corners = bool(node.integer("align_corners", 0))
     if corners and any(extent == 1 for extent in size[2:]):
@@ -333,7 +333,8 @@ def _aspect_ratio(dimensions: Sequence[int], shape: Sequence[int], scales: Array
             return {"axes": tuple(changed), "keep_aspect_ratio_policy": policy}
     raise Refusal(
         Reason.UNSUPPORTED_ATTRIBUTE,
-        f"scales {scales.tolist()} of a resize do not give its sizes {list(shape)}, which ONNX would take them from",
+        f"scales {scales.tolist()} of a resize do not give its sizes {list(shape)}, but ONNX would compute them from "
+        "the sizes",
     )
 
 

@@ -126,7 +126,7 @@ def _check_size(node: OnnxNode, size: float) -> None:
     if size > limits.TABLE_ELEMENTS:
         raise Refusal(
             Reason.MEMORY_LIMIT,
-            f"{node.op_type} makes a table of {size:.0f} elements; at most {limits.TABLE_ELEMENTS} are made",
+            f"{node.op_type} makes a table of {size:.0f} elements; at most {limits.TABLE_ELEMENTS} are allowed",
         )
 
 
@@ -144,7 +144,7 @@ def _triangles(edges: Array, rows: int) -> Array:
 def _number(context: ConversionContext, node: OnnxNode, position: int) -> float:
     value = context.constant(node.input(position))
     if value.size != 1 or value.dtype.kind not in "iuf":
-        raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} is no single number")
+        raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} is not a single number")
     return float(value.reshape(-1)[0])
 
 

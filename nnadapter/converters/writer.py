@@ -133,7 +133,7 @@ class NodeWriter:
         opset = version if domain else opset_of_version(op_type, version, OLDEST_OPSET)
         if opset is None:
             raise Refusal(
-                Reason.UNSUPPORTED_VERSION, f"{op_type} of version {version} is older than opset {OLDEST_OPSET} has it"
+                Reason.UNSUPPORTED_VERSION, f"{op_type} of version {version} is too old for opset {OLDEST_OPSET}"
             )
         self._graph.opsets[domain] = max(self._graph.opsets.get(domain, 1), opset)
         self._graph.nodes.append(node)
@@ -156,13 +156,13 @@ class NodeWriter:
         for dtype, (_, allowed) in zip(known, places, strict=False):
             if dtype is not None and type_text(dtype) not in allowed:
                 raise Refusal(
-                    Reason.UNSUPPORTED_DTYPE, f"ONNX's {node.op_type} of opset {opset} takes no {dtype.value}"
+                    Reason.UNSUPPORTED_DTYPE, f"ONNX's {node.op_type} of opset {opset} does not accept {dtype.value}"
                 )
         self._graph.opsets[""] = max(self._graph.opsets[""], opset)
         for name, dtype, allowed in result_types(node, types, known):
             if dtype is not None and type_text(dtype) not in allowed:
                 raise Refusal(
-                    Reason.UNSUPPORTED_DTYPE, f"ONNX's {node.op_type} of opset {opset} makes no {dtype.value}"
+                    Reason.UNSUPPORTED_DTYPE, f"ONNX's {node.op_type} of opset {opset} does not produce {dtype.value}"
                 )
             if dtype is not None:
                 self._graph.dtypes[name] = dtype
@@ -207,6 +207,6 @@ def _plain(name: str, value: _Value) -> _Value:
     if is_symbolic(value):
         raise Refusal(
             Reason.DYNAMIC_SHAPE,
-            f"attribute {name!r} follows from sizes that the model leaves open, which no ONNX attribute can say",
+            f"attribute {name!r} depends on dynamic sizes, which no ONNX attribute can express",
         )
     return value

@@ -67,7 +67,7 @@ class NodeInputs:
         """Return a dimension: a number, a symbolic size, or None."""
         shape = self.value(position).shape or ()
         if not -len(shape) <= axis < len(shape):
-            raise invalid_node(self._node, f"has an input {position} of rank {len(shape)}, and reads its axis {axis}")
+            raise invalid_node(self._node, f"has an input {position} of rank {len(shape)}, but needs its axis {axis}")
         size = shape[axis]
         return None if size is None or isinstance(size, str) else size
 
@@ -97,7 +97,7 @@ class NodeInputs:
             raise Refusal(
                 Reason.NOT_CONSTANT,
                 f"input {position} of {self._node.op_type} is known only when the model runs; expected an initializer "
-                "or what follows from shapes",
+                "or a value that follows from shapes",
             )
         return self._contents[position]
 

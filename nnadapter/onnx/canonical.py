@@ -255,7 +255,7 @@ def _check(message: Any, kind: str) -> None:
     allowed_fields = _CANONICAL_FIELDS[kind]
     for field, _ in message.ListFields():
         if field.name not in allowed_fields and field.name not in _FOR_PEOPLE:
-            raise NotCanonicalError(f"its {kind} holds {field.name}, of which is not known what it decides")
+            raise NotCanonicalError(f"its {kind} has field {field.name}, with unknown effects")
 
 
 def _shape_in_words(value: onnx.ValueInfoProto) -> str:

@@ -90,8 +90,7 @@ def _array(name: str, value: Any) -> Array:
         return value.numpy()  # type: ignore[no-any-return]
     except RuntimeError as error:
         raise InvalidOptionError(
-            f"what is to take the place of initializer {name!r} cannot be read as an array of numpy's: {error}; put it "
-            "into the model"
+            f"the replacement of initializer {name!r} cannot be read as a numpy array: {error}; put it into the model"
         ) from error
 
 
@@ -99,8 +98,8 @@ def _replace(initializer: onnx.TensorProto, array: Array) -> None:
     dtype, shape = DTYPE_OF_ELEMENT_TYPE.get(initializer.data_type), tuple(initializer.dims)
     if (array.dtype.name, array.shape) != (dtype, shape):
         raise InvalidOptionError(
-            f"initializer {initializer.name!r} is {dtype}{list(shape)}, and {array.dtype.name}{list(array.shape)} "
-            "is to take its place; give the session options an array of its type and shape"
+            f"initializer {initializer.name!r} is {dtype}{list(shape)}, but its replacement is "
+            f"{array.dtype.name}{list(array.shape)}; give the session options an array of its type and shape"
         )
     initializer.CopyFrom(numpy_helper.from_array(array, initializer.name))
 
@@ -167,7 +166,7 @@ class _Files:
                 _fill(tensor, path, offset, length)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            advice = "put it beside the model" if self._path else "give the path of the model's file instead"
+            advice = "put it next to the model" if self._path else "give the path of the model's file instead"
             raise ModelFileError(
                 f"external data file {location!r} of {self._what} cannot be read (tensor {tensor.name!r}): "
                 f"{' '.join(str(reason).split())}; {advice}"
@@ -180,10 +179,10 @@ class _Files:
         folders = (model.parent.resolve(), model.resolve().parent)
         is_named = location and not Path(location).is_absolute() and ".." not in Path(location).parts
         if not is_named or not any(map(path.is_relative_to, folders)):
-            raise ValueError("it is not inside of the model's folder")
+            raise ValueError("it is outside of the model's folder")
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         return path, status
 
 
@@ -194,9 +193,9 @@ def _bounds(place: Mapping[str, str], size: int, expected: int) -> tuple[int, in
     offset = int(place.get("offset", 0))
     length = int(place.get("length", expected))
     if offset + length > size:
-        raise ValueError(f"it has {size} bytes, and bytes {offset} to {offset + length} are wanted")
+        raise ValueError(f"it has {size} bytes, but bytes {offset} to {offset + length} are needed")
     if length != expected:
-        raise ValueError(f"{length} bytes are named, its type and dimensions take {expected}")
+        raise ValueError(f"the model states {length} bytes, but type and dimensions need {expected}")
     return offset, length
 
 
@@ -374,7 +373,7 @@ def _read(path: Path) -> onnx.ModelProto:
             size = os.fstat(file.fileno()).st_size
             if contents is None and size > limits.MESSAGE_BYTES:
                 raise InvalidModelError(
-                    f"{label} has {size:,} bytes that are no weights, expected at most {limits.MESSAGE_BYTES:,}; "
+                    f"{label} has {size:,} bytes other than weights, expected at most {limits.MESSAGE_BYTES:,}; "
                     "export it again"
                 )
             contents = contents or file.read()
@@ -384,7 +383,7 @@ def _read(path: Path) -> onnx.ModelProto:
         raise ModelFileError(f"model file {str(path)!r} cannot be read: {error.strerror}; check the path") from error
     if not contents and not path.is_file():
         raise ModelFileError(
-            f"model file {str(path)!r} gives nothing more, and it is read more than once; save the model in a file"
+            f"model file {str(path)!r} returns nothing when read again; save the model in a regular file"
         )
     return _parse(contents, label)
 

@@ -294,10 +294,12 @@ def _refuse_undefined(graph: Graph) -> None:
     for node in graph.nodes:
         for name in node.reads:
             if name not in defined:
-                raise GraphError(f"node {node.name!r} reads {name!r}, which nothing makes")
+                raise GraphError(
+                    f"node {node.name!r} reads {name!r}, which has no producer and is neither input nor initializer"
+                )
     for name in graph.outputs:
         if name not in defined:
-            raise GraphError(f"graph output {name!r} is made by no node, and is neither input nor initializer")
+            raise GraphError(f"graph output {name!r} has no producer and is neither input nor initializer")
 
 
 def _constants(model: ModelProto) -> frozenset[str]:
@@ -360,8 +362,8 @@ def check_calls(model: onnx.ModelProto) -> None:
     largest = max((*sizes.values(), total))
     if largest > most:
         raise InvalidModelError(
-            f"calls of the model's functions come to {_count_text(largest)} nodes, expected at most {most:,} where "
-            f"{written:,} are written; export it without functions, or with fewer calls inside of calls"
+            f"calls of the model's functions expand to {_count_text(largest)} nodes, expected at most {most:,} for "
+            f"{written:,} in the model; export it without functions, or with fewer nested calls"
         )
 
 
@@ -385,7 +387,7 @@ def _sizes(bodies: dict[FunctionKey, list[FunctionKey]]) -> dict[FunctionKey, in
                 continue
             if current in entered:
                 raise InvalidModelError(
-                    f"function {current[1]!r} of domain {current[0]!r} calls itself, directly or by others; "
+                    f"function {current[1]!r} of domain {current[0]!r} calls itself, directly or through others; "
                     "export the model again"
                 )
             entered.add(current)

@@ -115,7 +115,7 @@ def _contradictions(form: _NodeForm, rules: _SchemaRules) -> Iterator[str]:
             yield f"attribute {name!r} of {rules.operator_name} is stated twice; expected it once"
         elif expected is None and not (rules.any_attributes or name.startswith(_INTERNAL)):
             attribute_names = ", ".join(sorted(rules.types)) or "no attribute"
-            yield f"attribute {name!r} is none of {rules.operator_name}, which has {attribute_names}"
+            yield f"attribute {name!r} is not defined by {rules.operator_name}, which has {attribute_names}"
         elif expected not in (None, type_):
             stated_type, expected_type = map(onnx.AttributeProto.AttributeType.Name, (type_, expected))
             yield f"attribute {name!r} of {rules.operator_name} is of type {stated_type}; expected {expected_type}"

@@ -80,7 +80,9 @@ def _newer(node: NodeProto, version: int, limit: int) -> Unsupported | None:
     named = f"node {node.name!r} ({node.op_type})" if node.name else f"a node of type {node.op_type}"
     since = since_version(node.domain, node.op_type, version)
     if since is None:
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{named} is not known in opset {version}, so it stays there")
+        return Unsupported(
+            Reason.UNSUPPORTED_OPERATION, f"{named} is unknown in opset {version}, so the opset cannot be lowered"
+        )
     if since <= limit:
         return None
     return Unsupported(Reason.UNSUPPORTED_VERSION, f"{named} is of opset {since}; at most {limit} is accepted")
@@ -190,10 +192,10 @@ def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
     except (TypeError, ValueError, KeyError) as error:
         raise _wrong(name, f"cannot be read ({error})") from error
     if min(dimensions, default=0) < 0 or values.ndim != 1 or indices.dtype != np.int64:
-        raise _wrong(name, f"has values of the shape {values.shape} and {indices.dtype} indices for {dimensions}")
+        raise _wrong(name, f"has values of shape {values.shape} and {indices.dtype} indices for {dimensions}")
     nbytes = prod(dimensions) * values.itemsize
     if nbytes > room:
-        raise _wrong(name, f"takes {nbytes} bytes as an ordinary one, and there is room for {room}")
+        raise _wrong(name, f"takes {nbytes} bytes when dense, expected at most {room}")
     flat = np.full(prod(dimensions), "", object) if values.dtype == object else np.zeros(prod(dimensions), values.dtype)
     flat[_places(name, indices, values.size, dimensions)] = values
     return flat.reshape(dimensions)
@@ -201,7 +203,7 @@ def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
 
 def _places(name: str, indices: Array, count: int, dimensions: tuple[int, ...]) -> Array:
     if indices.shape not in ((count,), (count, len(dimensions))):
-        raise _wrong(name, f"has {count} values, and indices of the shape {indices.shape} for {dimensions}")
+        raise _wrong(name, f"has {count} values, but indices of shape {indices.shape} for {dimensions}")
     limits = np.array(dimensions if indices.ndim == 2 else prod(dimensions), np.int64)
     if (indices < 0).any() or (indices >= limits).any():
         raise _wrong(name, f"has indices beyond its shape {dimensions}")

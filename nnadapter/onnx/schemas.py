@@ -67,11 +67,11 @@ def provider_text(
                 return f"converter {problem}"
             devices = devices_of(distribution)
             listed = " or ".join(map(repr, devices))
-            brought = f"{distribution} brings {domain}::{op_type}"
+            brought = f"{distribution} provides {domain}::{op_type}"
             if not devices:
-                return f"{brought}, and no device: name one that takes it, as its vendor says"
+                return f"{brought}, but no device: name one that supports it, see its vendor's documentation"
             if {device_name.partition(":")[0] for device_name in named}.intersection(devices):
-                return f"{brought}; {listed} does not take it here"
+                return f"{brought}; {listed} does not support it here"
             return f"{brought} for {listed}: name {'one of these' if devices[1:] else 'it'} first"
     return ""
 
@@ -87,9 +87,9 @@ def key_of(name: str) -> tuple[str, str, int] | None:
 
 def _problem(name: str) -> str:
     if key_of(name) is None:
-        return "its name is none of a schema, such as com.acme.Swish-1; its vendor must take another"
+        return "its name does not name a schema, such as com.acme.Swish-1; its vendor must rename it"
     if name.rpartition(".")[0] == ONNX_DOMAIN:
-        return "ONNX's own ops are converted by nnadapter alone; its vendor must take a domain of its own"
+        return "only nnadapter converts ONNX's own ops; its vendor must use another domain"
     return ""
 
 
@@ -109,7 +109,8 @@ def _checked(value: object, plug_in: PlugIn) -> ExternalConverter:
         missing = [name for name in node.outputs if name and not (name in operands or context.is_constant(name))]
         if missing:
             detail = (
-                f"converter {plug_in.name} of {plug_in.distribution} adds nothing that makes {missing}; ask its vendor"
+                f"converter {plug_in.name} of {plug_in.distribution} adds no operation that produces {missing}; ask "
+                "its vendor"
             )
             raise Refusal(Reason.DRIVER_ERROR, detail)
 

@@ -274,8 +274,8 @@ def texts_of(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.asarray(decoded(array), object)
     except UnicodeDecodeError as error:
         raise InvalidInputError(
-            f"input {name!r} takes strings, and {error.object[:40]!r} of the array of bytes is not UTF-8: "
-            f"{error.reason}; decode the array before it is fed",
+            f"input {name!r} takes strings, but {error.object[:40]!r} of the array of bytes is not UTF-8: "
+            f"{error.reason}; decode the array first",
             name=name,
         ) from error
 
@@ -314,7 +314,7 @@ def _fits(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> bool:
 
 
 def _names(declared: Sequence[int | str | None]) -> str:
-    return "" if all(isinstance(dimension, int) for dimension in declared) else " where a name or None is any size"
+    return "" if all(isinstance(dimension, int) for dimension in declared) else " (a name or None is any size)"
 
 
 def read_shapes(input_shapes: object) -> list[dict[str, tuple[int, ...]]]:
@@ -325,7 +325,7 @@ def read_shapes(input_shapes: object) -> list[dict[str, tuple[int, ...]]]:
     except (TypeError, AttributeError):
         raise InvalidInputError(
             f"input shapes are {input_shapes!r}, expected whole numbers by input, such as {{'x': (1, 3, 224, 224)}}, "
-            "or a list of such"
+            "or a list of such dictionaries"
         ) from None
 
 
@@ -340,11 +340,11 @@ def filled(value: Value, number: Number, shape: tuple[int, ...] | None) -> Array
     """
     if value.dtype is None or value.dtype == "string" or "(" in value.dtype:
         raise InvalidInputError(
-            f"input {value.name!r} is {value.dtype or 'of no type'}, and takes no number", name=value.name
+            f"input {value.name!r} is {value.dtype or 'of no type'}, which a number cannot fill", name=value.name
         )
     if shape is None:
         raise InvalidInputError(
-            f"input {value.name!r} has open sizes, and takes no number; give an array", name=value.name
+            f"input {value.name!r} has dynamic sizes, so a number cannot fill it; give an array", name=value.name
         )
     dtype = np.dtype(value.dtype)
     try:

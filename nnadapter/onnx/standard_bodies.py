@@ -113,7 +113,7 @@ def conv_integer_body(body: BodyBuilder) -> Sequence[str]:
         weights = _unknown(body, body.inputs.width(1, 1), None if None in window else prod(filter(None, window)))
     sizes = _parts(body, weights)
     if len(sizes) > 1 and body.node.integer("group", 1) > 1:
-        raise body.unsupported("group", "is above 1 where sums of products may be above 2^24")
+        raise body.unsupported("group", "is above 1, but sums of products may exceed 2^24")
     pairs = zip(_cut(body, x, 1, sizes), _cut(body, filters, 1, sizes), strict=True)
     return [_sum(body, [body.add("Conv", *pair, **body.node.attributes) for pair in pairs])]
 
@@ -142,7 +142,7 @@ def _magnitudes(body: BodyBuilder, along: tuple[int, ...]) -> Array:
 
 def _unknown(body: BodyBuilder, summed: int | None, window: int | None) -> Array:
     if summed is None or window is None:
-        problem = f"how many products {body.node.op_type} sums is not known, nor what it multiplies by"
+        problem = f"the number of products that {body.node.op_type} sums is unknown, and so are its weights"
         raise Refusal(Reason.NOT_CONSTANT, problem)
     return np.full((summed, 1), _LARGEST * window)
 
@@ -153,7 +153,7 @@ def _parts(body: BodyBuilder, weights: Array) -> list[int]:
         parts = np.array_split(weights, count)
         if all(part.sum(axis=0, dtype=np.int64).max(initial=0) * _LARGEST <= _EXACT for part in parts):
             return [len(part) for part in parts]
-    raise body.unsupported("kernel_shape", "has so many pixels that sums over one channel may be above 2^24")
+    raise body.unsupported("kernel_shape", "has so many pixels that sums over one channel may exceed 2^24")
 
 
 def _cut(body: BodyBuilder, name: str, axis: int, sizes: list[int]) -> Sequence[str]:
@@ -256,7 +256,7 @@ def attention_body(body: BodyBuilder) -> Sequence[str]:
     Refused: score output, windows, unknown head count or size, one-column masks.
     """
     if body.wants(_SCORES):
-        raise body.unsupported("qk_matmul_output_mode", "is of an output that is not written out")
+        raise body.unsupported("qk_matmul_output_mode", "is for an output that is not supported")
     for name in ("left_window_size", "right_window_size"):
         if body.node.integer(name, -1) >= 0:
             raise body.unsupported(name, "is stated; expected -1")

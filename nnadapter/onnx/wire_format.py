@@ -65,7 +65,7 @@ def rewritten(
     copy_start = start
     for field_tag, at, begin, stop in fields(contents, start, end):
         if stop > end:
-            raise IndexError("a field ends behind its message")
+            raise IndexError("a field ends after its message")
         inner = rewrite(begin, stop) if field_tag == tag else None
         if inner is not None:
             pieces += [contents[copy_start:at], varint_bytes(tag), varint_bytes(len(inner)), inner]
@@ -255,7 +255,7 @@ class _Walk:
         )
         for tag, _, begin, stop in field_spans:
             if stop > end:
-                raise IndexError("a field ends behind its message")
+                raise IndexError("a field ends after its message")
             counts[tag] = count = counts.get(tag, 0) + 1
             if not count & _STRIDE:
                 self._count(kind, tag >> 3, count)

@@ -68,7 +68,7 @@ def faulty(folder):
         ("mojibake", "a name in it is not UTF-8"),
         ("short", "has an attribute that cannot be read"),
         ("circle", "before it is produced"),
-        ("dangling", "reads 'nowhere', which nothing makes"),
+        ("dangling", "reads 'nowhere', which has no producer"),
     ],
 )
 def test_bad_models(call, faulty, capfd, command, device, model, text):
@@ -119,7 +119,7 @@ def test_an_input_without_a_shape_is_asked_for_in_one_way(call, command):
     onnx.save(model, "shapeless.onnx")
     said = call(f"{command} shapeless.onnx -d fake_npu", 2).stderr
     assert (
-        "the model does not give the shape of input 'x', not even its rank; give it with --shape x=1,3,224,224" in said
+        "the model does not state the shape of input 'x', not even its rank; give it with --shape x=1,3,224,224" in said
     )
     call(f"{command} shapeless.onnx -d fake_npu --shape x=2,3", 0)
 

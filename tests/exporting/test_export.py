@@ -103,7 +103,9 @@ def test_what_onnx_cannot_say_is_a_hole_or_an_error():
     exported = export_model(model)
     assert [value.name for value in exported.model.graph.input] == ["x", "y"]
     assert [list(nodes) for nodes in exported.nodes] == [[], [0]]
-    with pytest.raises(InvalidModelError, match=r"operation 0 RELU \('y'\) cannot be written as ONNX: .* no uint16"):
+    with pytest.raises(
+        InvalidModelError, match=r"operation 0 RELU \('y'\) cannot be written as ONNX: .* does not accept uint16"
+    ):
         to_onnx(model)
 
 
@@ -144,7 +146,7 @@ def test_open_sizes_are_named_dimensions_and_no_attributes():
     session = onnxruntime.InferenceSession(relu.SerializeToString(), providers=["CPUExecutionProvider"])
     assert session.run(None, {"x": -np.ones((7, 3), np.float32)})[0].shape == (7, 3)
     spread = builder.finish(builder.add_operation("RESHAPE", (y,), {"shape": (3, size)}))
-    with pytest.raises(InvalidModelError, match="sizes that the model leaves open"):
+    with pytest.raises(InvalidModelError, match="dynamic sizes"):
         to_onnx(spread)
 
 

@@ -108,8 +108,8 @@ def test_sparse_initializers_are_constants():
     [
         ("{ y = Relu(a)  a = Relu(x) }", "reads 'a' before it is produced"),
         ("{ y = Relu(x)  y = Neg(x) }", "'y' is produced twice"),
-        ("{ y = Relu(nowhere) }", "reads 'nowhere', which nothing makes"),
-        ("{ a = Relu(x) }", "output 'y' is made by no node"),
+        ("{ y = Relu(nowhere) }", "reads 'nowhere', which has no producer"),
+        ("{ a = Relu(x) }", "output 'y' has no producer"),
         ("{ x = Relu(x) y = Relu(x) }", "'x' is produced twice"),
     ],
 )

@@ -73,7 +73,11 @@ def test_an_attribute_that_no_schema_has(schema):
 @pytest.mark.parametrize(
     ("node", "since", "words"),
     [
-        (helper.make_node("Clip", ["x"], ["y"], min=3.0), 13, "'min' is none of Clip of schema version 13, which has"),
+        (
+            helper.make_node("Clip", ["x"], ["y"], min=3.0),
+            13,
+            "'min' is not defined by Clip of schema version 13, which has",
+        ),
         (helper.make_node("Elu", ["x"], ["y"], alpha=3), 6, "'alpha' of Elu of schema version 6 is of type INT; exp"),
         (helper.make_node("Cast", ["x"], ["y"]), 13, "'to' of Cast of schema version 13 is missing"),
         (helper.make_node("Softplus", ["x", "x"], ["y"]), 1, "has 2 inputs; expected 1$"),

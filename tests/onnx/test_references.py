@@ -159,17 +159,17 @@ def referring_to(location: str, **more: object) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("location", "more", "words"),
     [
-        ("../outside.bin", {}, "not inside"),
-        ("link.bin", {}, "not inside"),
-        ("folder/link/outside.bin", {}, "not inside"),
-        ("", {}, "not inside"),
-        ("folder", {}, "no regular file"),
-        ("pipe", {}, "no regular file"),
+        ("../outside.bin", {}, "outside of the model"),
+        ("link.bin", {}, "outside of the model"),
+        ("folder/link/outside.bin", {}, "outside of the model"),
+        ("", {}, "outside of the model"),
+        ("folder", {}, "not a regular file"),
+        ("pipe", {}, "not a regular file"),
         ("inside.bin", {"offset": -4}, "expected a number"),
         ("inside.bin", {"length": "1_6"}, "expected a number"),
-        ("inside.bin", {"offset": 4}, "wanted"),
-        ("inside.bin", {"length": 8}, "take"),
-        ("inside.bin", {"length": 1 << 62}, "wanted"),
+        ("inside.bin", {"offset": 4}, "needed"),
+        ("inside.bin", {"length": 8}, "need"),
+        ("inside.bin", {"length": 1 << 62}, "needed"),
         ("inside.bin", {"offset": "four"}, "four"),
     ],
 )
@@ -183,7 +183,7 @@ def test_places_that_are_refused(tmp_path, location, more, words):
     os.mkfifo(folder / "pipe")
     for stated in (location, str(tmp_path / "outside.bin")):
         onnx.save_model(referring_to(stated, **more), folder / "model.onnx")
-        with pytest.raises(ModelFileError, match=words if stated == location else "not inside"):
+        with pytest.raises(ModelFileError, match=words if stated == location else "outside of the model"):
             load_model(folder / "model.onnx")
 
 

@@ -72,11 +72,11 @@ def test_a_model_without_any_is_the_same_object():
         ({"indices": [0, 3, 6]}, "indices beyond its shape"),
         ({"indices": [0, -1, 5]}, "indices beyond its shape"),
         ({"indices": [[0, 0], [2, 0], [1, 2]]}, "indices beyond its shape"),
-        ({"indices": [0, 3]}, r"3 values, and indices of the shape \(2,\)"),
-        ({"indices": [[0], [3], [5]]}, r"3 values, and indices of the shape \(3, 1\)"),
+        ({"indices": [0, 3]}, r"3 values, but indices of shape \(2,\)"),
+        ({"indices": [[0], [3], [5]]}, r"3 values, but indices of shape \(3, 1\)"),
         ({"indices": LINEAR, "dimensions": (2**40, 3)}, "takes 13194139533312 bytes"),
         ({"indices": LINEAR, "dimensions": (-2, 3)}, "int64 indices for"),
-        ({"indices": LINEAR, "values": [[1], [2], [3]]}, "values of the shape"),
+        ({"indices": LINEAR, "values": [[1], [2], [3]]}, "values of shape"),
     ],
 )
 def test_what_contradicts_itself_is_refused(changes, said):

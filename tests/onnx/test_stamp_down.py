@@ -75,4 +75,4 @@ def test_both_spellings_of_the_default_domain():
 def test_unknown_operator():
     refusal = stamp_down(parse("g (float[2] x) => (float[2] y) {y = Mystery(x)}"), LIMITS, IR)
     assert refusal.reason is Reason.UNSUPPORTED_OPERATION
-    assert "a node of type Mystery is not known" in refusal.detail
+    assert "a node of type Mystery is unknown" in refusal.detail

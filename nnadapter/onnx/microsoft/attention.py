@@ -191,7 +191,7 @@ def _between(body: BodyBuilder, position: int, places: str, rows: int | None) ->
         return body.add("Less", places, body.reshape(sliced(body, numbers, 0, 0, rows), -1, 1, 1, 1))
     else:
         raise body.invalid(
-            f"has a mask (input {position}) of {count} numbers for {rows} texts; expected {rows}, {2 * rows} or "
+            f"has a mask (input {position}) of {count} numbers for {rows} sequences; expected {rows}, {2 * rows} or "
             f"{3 * rows + 2}"
         )
     ends, starts = (body.reshape(bound, -1, 1, 1, 1) for bound in (ends, starts))
@@ -268,7 +268,7 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     positions = body.input(1)
     if body.inputs.rank(1) == 1:
         if body.inputs.width(1, 0) not in (1, None):
-            raise body.invalid(f"has {body.inputs.width(1, 0)} positions in a vector; expected the first alone")
+            raise body.invalid(f"has {body.inputs.width(1, 0)} positions in a vector; expected only the first")
         axis = 1 if packed else 2
         steps = steps_along(body, body.input(0), axis, body.inputs.size(0, axis))
         positions = body.unsqueeze(body.add("Add", steps, positions), 0)
@@ -332,7 +332,7 @@ def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
     packed, part = body.inputs.rank(0) == 3, body.node.integer("rotary_embedding_dim", 0)
     heads = body.node.integer("num_heads", 0)
     if part and heads < 1:
-        raise body.unsupported("num_heads", f"is {heads} beside 'rotary_embedding_dim' {part}; expected 1 or more")
+        raise body.unsupported("num_heads", f"is {heads} with 'rotary_embedding_dim' {part}; expected 1 or more")
     heads = heads or (width // max(2 * pairs, 1) if packed else 1)
     if packed and (heads < 1 or width % heads):
         raise body.invalid(f"has {width} features for {heads} heads")
@@ -450,7 +450,7 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     causal = body.node.integer("unidirectional", 0) == 1
     last_sees_all = causal and bool(body.input(1)) and not _enough_queries(body, keys[1])
     if last_sees_all and body.opset >= ATTENTION_SINCE:
-        raise body.unsupported("unidirectional", "is 1 with more keys than queries, whose last sees all keys")
+        raise body.unsupported("unidirectional", "is 1 with more keys than queries, so the last query sees all keys")
     heads = body.node.integer("num_heads")
     head_size = width if body.inputs.rank(0) == 5 else None if width is None else width // heads
     scores = Scores(

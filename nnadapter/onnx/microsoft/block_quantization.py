@@ -39,7 +39,7 @@ def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
     units, depth = node.integer("N"), node.integer("K")
     bits, block_size = node.integer("bits", 4), _block_size(body)
     if body.input(4) or node.integer("weight_prepacked", 0):
-        raise body.unsupported("weight_prepacked", "or g_idx gives the weight another order; expected neither")
+        raise body.unsupported("weight_prepacked", "or g_idx reorders the weight; expected neither")
     _refuse_bits(body, bits)
     blocks = -(-depth // block_size)
     reals = body.cast(body.reshape(_integers(body, body.input(1), bits), units, blocks, block_size), dtype)
@@ -164,9 +164,7 @@ class _Table:
         node, rank, dtype = body.node, body.inputs.rank(0), body.inputs.dtype(0)
         axes = [node.integer(name, default) for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
         if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
-            raise body.unsupported(
-                "quantize_axis", f"is {axes[1]} beside gather_axis {axes[0]}; expected the last axis"
-            )
+            raise body.unsupported("quantize_axis", f"is {axes[1]} with gather_axis {axes[0]}; expected the last axis")
         if dtype not in (*_IN_BYTES, "uint8"):
             raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has a table of {dtype}; expected integers")
         bits = node.integer("bits", 4) if dtype == "uint8" else 8

@@ -116,7 +116,7 @@ def crop_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of ONNX Runtime's Crop-1; `scale` is the result's size."""
     border, scale = body.node.integers("border") or (), body.node.integers("scale")
     if len(border) != 4 or (scale is not None and len(scale) != 2):
-        raise body.invalid("needs four numbers in attribute 'border', and two in 'scale' if it is there")
+        raise body.invalid("needs four numbers in attribute 'border', and two in 'scale' if present")
     left, top, right, bottom = border
     ends = (-bottom or None, -right or None) if scale is None else (top + scale[0], left + scale[1])
     x = body.input(0)

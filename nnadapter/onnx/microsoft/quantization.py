@@ -126,7 +126,7 @@ def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
     """
     node = body.node
     if node.integer("ceil_mode", 0) and node.integer("count_include_pad", 0):
-        raise body.unsupported("count_include_pad", "is 1 beside ceil_mode; expected one of both")
+        raise body.unsupported("count_include_pad", "is 1 together with ceil_mode; expected only one of them")
     attributes = {name: value for name, value in node.attributes.items() if name != "channels_last"}
     if not node.integer("channels_last", 0):
         return [quantized(body, body.add("AveragePool", dequantized(body, 0), **attributes), 3)]

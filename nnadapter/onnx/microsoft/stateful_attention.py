@@ -108,9 +108,9 @@ def _refuse(body: BodyBuilder) -> None:
         if body.node.attributes.get(name, expected) != expected:
             raise body.unsupported(name, f"is {body.node.attributes[name]!r}; expected {expected!r}")
     if body.node.integer("local_window_size", -1) == 0:
-        raise body.unsupported("local_window_size", "is 0, in which no query sees a key; expected 1 or more, or -1")
+        raise body.unsupported("local_window_size", "is 0, so that no query sees a key; expected 1 or more, or -1")
     if not body.node.integer("causal", 1) and body.node.integer("local_window_size", -1) > 0:
-        raise body.unsupported("local_window_size", "is stated beside causal 0; expected one of both")
+        raise body.unsupported("local_window_size", "is stated with causal 0; expected only one of them")
     for position, name in _REFUSED_INPUTS.items():
         if body.input(position):
             raise body.unsupported(name, "is an input that is not converted")
@@ -151,7 +151,7 @@ def _total_length(body: BodyBuilder, steps: int, size: int) -> int:
     if total != size + steps and (total > size or total < steps):
         raise body.invalid(
             f"has a total length of {total} for {steps} new keys and a cache of {size}; expected their sum, "
-            "or that the cache has room for it"
+            "or a cache that is large enough"
         )
     return total
 

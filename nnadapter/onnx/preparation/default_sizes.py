@@ -357,7 +357,7 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
     if untyped is not None:
         raise InvalidModelError(f"input {untyped!r} has no data type that ONNX knows; export the model again")
     raise InvalidInputError(
-        f"the model does not say its input sizes and none of the usual ones fits: {_listed(inputs)}; "
+        f"the model does not state its input sizes, and none of the usual ones fits: {_listed(inputs)}; "
         "give them with --shape NAME=1,3,224,224 or input_shapes={name: (…)}"
     )
 
@@ -393,7 +393,7 @@ def check_known_rank(value: Value, shape: tuple[int, ...] | None) -> None:
     """Raise InvalidInputError if neither model nor caller states a tensor input's rank."""
     if shape is None and value.shape is None and value.dtype is not None and "(" not in value.dtype:
         raise InvalidInputError(
-            f"the model does not give the shape of input {value.name!r}, not even its rank; give it with "
+            f"the model does not state the shape of input {value.name!r}, not even its rank; give it with "
             f"--shape {value.name}=1,3,224,224 or input_shapes={{{value.name!r}: (1, 3, 224, 224)}}",
             name=value.name,
         )

@@ -442,8 +442,8 @@ def _check_elements(graph: Graph, positions: Sequence[int], values: Mapping[str,
             if shape is not None and prod(shape) > limits.ELEMENTS:
                 node = graph.nodes[index]
                 raise InvalidModelError(
-                    f"node {node.name!r} ({node.op_type}) makes {name!r} of shape {list(shape)}: {prod(shape):,} "
-                    f"elements, expected at most {limits.ELEMENTS:,}; look at the sizes that the model is given"
+                    f"node {node.name!r} ({node.op_type}) produces {name!r} of shape {list(shape)}: {prod(shape):,} "
+                    f"elements, expected at most {limits.ELEMENTS:,}; check the sizes of its inputs"
                 )
 
 

@@ -71,7 +71,7 @@ def test_a_mask_of_packed_texts_says_how_many_keys_each_has(op_type, texts):
 def test_a_mask_of_another_number_of_lengths_is_refused():
     inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), np.array([1, 2, 3], np.int32)]
     why = refusal("Attention", inputs, {"num_heads": 2}, constant=[1, 2])
-    assert why.reason is Reason.INVALID_NODE and "3 numbers for 2 texts; expected 2, 4 or 8" in why.detail
+    assert why.reason is Reason.INVALID_NODE and "3 numbers for 2 sequences; expected 2, 4 or 8" in why.detail
 
 
 def test_attention_with_widths_of_its_own_and_a_bias_of_scores():

@@ -121,7 +121,7 @@ def test_what_is_not_known_or_not_converted_is_said():
     attributes = {**HEADS, "k_quant_type": "PER_TENSOR"}
     assert "'PER_TENSOR'" in refusal("GroupQueryAttention", inputs, attributes, outputs=3, constant=[6]).detail
     attributes = {**HEADS, "causal": 0, "local_window_size": 2}
-    assert "beside causal 0" in refusal("GroupQueryAttention", inputs, attributes, outputs=3, constant=[6]).detail
+    assert "with causal 0" in refusal("GroupQueryAttention", inputs, attributes, outputs=3, constant=[6]).detail
 
 
 @pytest.mark.parametrize("positions", [np.array([2]), np.array([[0, 3, 1], [5, 6, 7]])])

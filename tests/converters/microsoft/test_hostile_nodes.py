@@ -34,8 +34,8 @@ def test_integers_of_no_bits(bits):
     [
         (0, [[0, 1]], {}, "tables of 0 columns"),
         (4, [[0, 1]], {"rotary_embedding_dim": 3, "num_heads": 1}, "'rotary_embedding_dim' 3"),
-        (4, [[0, 1]], {"rotary_embedding_dim": 8}, "beside 'rotary_embedding_dim' 8; expected 1 or more"),
-        (4, [1, 2], {}, "expected the first alone"),
+        (4, [[0, 1]], {"rotary_embedding_dim": 8}, "with 'rotary_embedding_dim' 8; expected 1 or more"),
+        (4, [1, 2], {}, "expected only the first"),
     ],
 )
 def test_rotary_embeddings(pairs, positions, attributes, words):
@@ -70,4 +70,4 @@ def test_masks_that_are_not_one_length_for_each_text(mask):
     inputs = [floats(2, 3, 8), floats(8, 24), floats(24), np.array(mask, np.int32)]
     why = refusal("Attention", inputs, {"num_heads": 2}, constant=(1, 2))
     assert why.reason is Reason.INVALID_NODE, "other reasons have its body tried, which is written with open sizes"
-    assert f"{len(mask)} numbers for 2 texts" in why.detail
+    assert f"{len(mask)} numbers for 2 sequences" in why.detail

@@ -48,4 +48,6 @@ def test_an_activation_that_nobody_knows_is_named():
 def test_attributes_are_held_to_the_schema():
     why = refusal("FusedMatMul", [floats(2, 4), floats(4, 3)], {"transC": 1})
     assert why.reason is Reason.INVALID_NODE
-    assert why.detail.startswith("attribute 'transC' is none of FusedMatMul of schema version 1, which has alpha,")
+    assert why.detail.startswith(
+        "attribute 'transC' is not defined by FusedMatMul of schema version 1, which has alpha,"
+    )
