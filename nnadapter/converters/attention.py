@@ -27,8 +27,8 @@ def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: in
             Reason.INVALID_NODE, f"value {name!r} of {node.op_type} has shape {list(dimensions)} for {heads} heads"
         )
     shape = (*dimensions[:2], heads, dimensions[2] // heads)
-    (apart,) = context.add("RESHAPE", (context.operand(name),), {"shape": shape})
-    return context.add("TRANSPOSE", (apart,), {"perm": _EXCHANGED})[0]
+    (split,) = context.add("RESHAPE", (context.operand(name),), {"shape": shape})
+    return context.add("TRANSPOSE", (split,), {"perm": _EXCHANGED})[0]
 
 
 def join_heads(context: ConversionContext, operand: int, outputs: Sequence[str]) -> None:
@@ -61,8 +61,8 @@ def convert_attention(context: ConversionContext, node: OnnxNode) -> None:
     if not packed:
         context.add("ATTENTION", inputs, attributes, (node.outputs[0], node.output(3)))
         return
-    made = context.add("ATTENTION", inputs, attributes, ("", node.output(3)))
-    join_heads(context, made[0], node.outputs[:1])
+    results = context.add("ATTENTION", inputs, attributes, ("", node.output(3)))
+    join_heads(context, results[0], node.outputs[:1])
 
 
 def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list[int]:
@@ -86,10 +86,12 @@ def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) ->
             if name:
                 context.add("ASSIGN", (operand,), outputs=(name,))
         return key, value, 0
-    before = parts_with_elements(context, past[:1], 2) and past
+    past_parts = parts_with_elements(context, past[:1], 2) and past
     joined = [
-        context.add("CONCAT", (*map(context.operand, before[at : at + 1]), new), {"axis": 2}, (node.output(1 + at),))[0]
-        for at, new in enumerate((key, value))
+        context.add(
+            "CONCAT", (*map(context.operand, past_parts[at : at + 1]), new_part), {"axis": 2}, (node.output(1 + at),)
+        )[0]
+        for at, new_part in enumerate((key, value))
     ]
     return joined[0], joined[1], context.dimensions(past[0])[2]
 
@@ -213,7 +215,7 @@ def export_attention(write: NodeWriter) -> Sequence[str]:
     if of.scale < 0:  # ONNX Runtime takes the root of the scale
         query = write.node("Neg", query)
     scores = of.scores != "none"
-    made = write.nodes(
+    results = write.nodes(
         "Attention",
         (query, key, value, mask, "", "", write.cast(lengths, DataType.INT64) if lengths else ""),
         4 if scores else 1,
@@ -225,7 +227,7 @@ def export_attention(write: NodeWriter) -> Sequence[str]:
         qk_matmul_output_mode=_STAGES.index(of.scores) if scores else None,
         **stated,
     )
-    return (made[0], made[3]) if scores else made
+    return (results[0], results[3]) if scores else results
 
 
 def _sizes(write: NodeWriter) -> tuple[int, int]:
@@ -237,16 +239,16 @@ def _spread(write: NodeWriter, mask: str) -> str:
     """Expand the mask, since ONNX hides keys beyond a short one."""
     if not mask:
         return mask
-    wanted, dimensions = _sizes(write), write.operation.mask.type.dimensions
-    if dimensions[-2:] == wanted:
+    full_sizes, dimensions = _sizes(write), write.operation.mask.type.dimensions
+    if dimensions[-2:] == full_sizes:
         return mask
-    return write.node("Expand", mask, write.integers(*dimensions[:-2], *wanted))
+    return write.node("Expand", mask, write.integers(*dimensions[:-2], *full_sizes))
 
 
 def _with_band(write: NodeWriter, mask: str) -> str:
     """Combine the mask with causality and windows; computed, since a constant would be as large as all scores."""
     of = write.operation
-    queries, keys = write.known(_sizes(write))
+    queries, keys = write.static_sizes(_sizes(write))
     places = write.node("Unsqueeze", _places(write, of.offset, queries), write.integers(1))
     distance = write.node("Sub", _places(write, 0, keys), places)
     right = min((limit for limit in (0 if of.is_causal else -1, of.right_window) if limit >= 0), default=None)
@@ -281,14 +283,14 @@ def export_rotary_embedding(write: NodeWriter) -> str:
     """Export ROTARY_EMBEDDING as RotaryEmbedding (23)."""
     of = write.operation
     part = 2 * of.cosine.type.dimensions[2]
-    whole = part == write.type.dimensions[3]
+    rotates_all = part == write.type.dimensions[3]
     tables = [_rows(write, position) for position in (1, 2)]
     return write.node(
         "RotaryEmbedding",
         write.inputs[0],
         *tables,
         interleaved=of.interleaved,
-        rotary_embedding_dim=None if whole else part,
+        rotary_embedding_dim=None if rotates_all else part,
     )
 
 
@@ -297,7 +299,7 @@ def _rows(write: NodeWriter, position: int) -> str:
     type_ = write.types[position]
     assert type_ is not None, "both are required"
     batch, _, steps, _ = write.type.dimensions
-    wanted = (batch, steps, type_.dimensions[2])
-    if type_.dimensions == wanted:
+    full_shape = (batch, steps, type_.dimensions[2])
+    if type_.dimensions == full_shape:
         return write.inputs[position]
-    return write.node("Expand", write.inputs[position], write.integers(*wanted))
+    return write.node("Expand", write.inputs[position], write.integers(*full_shape))

@@ -48,16 +48,16 @@ class KnownContents:
     """Integers they were dequantized from, in the same shape."""
 
 
-def passed_on(type_: str, attributes: Attributes, known: KnownContents) -> KnownContents | None:
+def passed_on(type_: str, attributes: Attributes, input_contents: KnownContents) -> KnownContents | None:
     """Return the known contents of an operation's result; None if it computes or depends on symbolic sizes."""
     if type_ not in _KEEPING or any(map(is_symbolic, attributes.values())):
         return None
     exact = tuple(sorted(attributes.items()))
-    source = known.source
+    source = input_contents.source
     if source is not None:
         is_free = type_ == "ASSIGN" or source.quantization.axis is None
         source = Dequantized(_moved(source.integers, type_, exact), source.quantization) if is_free else None
-    return KnownContents(partial(_moved_later, known.contents, type_, exact), source)
+    return KnownContents(partial(_moved_later, input_contents.contents, type_, exact), source)
 
 
 def _moved_later(contents: Callable[[], Array], type_: str, attributes: tuple[tuple[str, Any], ...]) -> Array:
@@ -358,25 +358,25 @@ class ConversionContext(GraphValues):
             quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}
             self._quantized = replace(self._quantized, attributes={})  # apply an activation only once
         try:
-            made = self.builder.add_operation(
+            results = self.builder.add_operation(
                 type_, inputs, attributes, outputs=outputs, origins=(self._node.name,), quantized=quantized
             )
         except InvalidModelError as error:
             raise self._refusal(type_, inputs, error) from error
         except DriverError as error:  # an external operation is at fault, not the model
             raise Refusal(Reason.DRIVER_ERROR, str(error)) from error
-        for name, operand in zip(outputs, made, strict=False):
+        for name, operand in zip(outputs, results, strict=False):
             if name:
                 self._operands[name] = operand
         if outputs and not quantized:
             self._pass_on(type_, inputs, attributes or {}, outputs[0])
-        return made
+        return results
 
     def _pass_on(self, type_: str, inputs: Sequence[int], attributes: Mapping[str, AttributeValue], name: str) -> None:
         source = self._computed_names.get(inputs[0]) if len(inputs) == 1 else None
-        known = None if source is None else passed_on(type_, attributes, self._computed[source])
-        if known is not None:
-            self._computed[name] = known
+        result_contents = None if source is None else passed_on(type_, attributes, self._computed[source])
+        if result_contents is not None:
+            self._computed[name] = result_contents
 
     def add_constant(self, array: Array, quantization: Quantization | None = None) -> int:
         self._made += 1

@@ -49,16 +49,16 @@ class Conversion:
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
         if self.source is None:
             return submodel(self.model, operations, inputs, outputs)
-        traced, known = self.source
+        traced, numbers = self.source
         part = traced.part(operations, inputs, outputs)
-        return self.model if part is traced else part.specialize(known)
+        return self.model if part is traced else part.specialize(numbers)
 
     @cached_property
     def flops(self) -> tuple[int | None, ...]:
         """Floating-point operations per node; 0 if counted at another node of its atom, None if refused."""
         return tuple(
-            _flops(self.model, made) if verdict else None
-            for made, verdict in zip(self.operations, self.verdicts, strict=True)
+            _flops(self.model, positions) if verdict else None
+            for positions, verdict in zip(self.operations, self.verdicts, strict=True)
         )
 
     @cached_property
@@ -99,35 +99,35 @@ def convert_graph(
     4. Unused outputs after the first count as absent.
     5. Model outputs are `outputs`, inputs of refused nodes, and `captured` values, which subgraphs read.
     """
-    wanted = dict.fromkeys((*outputs, *captured))
-    growing = GrowingConversion(ConversionContext(values, constants), nodes, wanted, groups, calls)
+    external_values = dict.fromkeys((*outputs, *captured))
+    growing = GrowingConversion(ConversionContext(values, constants), nodes, external_values, groups, calls)
     for position in range(len(nodes)):
         growing.add(position)
     return growing.finish()
 
 
 class GrowingConversion:
-    """Conversion that grows node by node, see `convert_graph`; `wanted` values are read outside."""
+    """Conversion that grows node by node, see `convert_graph`; `external_values` are read outside."""
 
     def __init__(
         self,
         context: ConversionContext,
         nodes: Sequence[OnnxNode],
-        wanted: Iterable[str],
+        external_values: Iterable[str],
         groups: Sequence[Group] = (),
         calls: KernelCalls | None = None,
     ) -> None:
         self.context = context
         self._calls = calls
-        self._wanted = dict.fromkeys(wanted)
-        read = {*self._wanted, *(name for node in nodes for name in node.inputs)}
+        self._external_values = dict.fromkeys(external_values)
+        read = {*self._external_values, *(name for node in nodes for name in node.inputs)}
         self._nodes = [trimmed(node, read) for node in nodes]
         self._group_at = {group.target: group for group in groups}
         self._waiting = {member for group in groups for member in group.members if member != group.target}
         self._groups: list[tuple[int, ...]] = []
         self._verdicts: list[Verdict] = [SUPPORTED] * len(nodes)
         self._operations: list[tuple[int, ...]] = [()] * len(nodes)
-        self._left: dict[str, None] = {}
+        self._refused_inputs: dict[str, None] = {}
         self._tables: set[int] = set()
 
     def add(self, position: int) -> None:
@@ -143,20 +143,20 @@ class GrowingConversion:
 
     def add_table(self, node: OnnxNode) -> bool:
         """Convert a node for a shape-derived value. Return whether it succeeded."""
-        before = self.context.builder.mark()[1]
+        first = self.context.builder.mark()[1]
         verdict = _convert(self.context, node, None)
-        self._tables.update(range(before, self.context.builder.mark()[1]))
+        self._tables.update(range(first, self.context.builder.mark()[1]))
         return bool(verdict)
 
     def _add_node(self, position: int) -> None:
-        node, before = self._nodes[position], self.context.builder.mark()[1]
+        node, first = self._nodes[position], self.context.builder.mark()[1]
         verdict = self._verdicts[position] = _convert(self.context, node, self._calls)
-        self._operations[position] = tuple(range(before, self.context.builder.mark()[1]))
+        self._operations[position] = tuple(range(first, self.context.builder.mark()[1]))
         if not verdict:
-            self._left.update(dict.fromkeys(node.inputs))
+            self._refused_inputs.update(dict.fromkeys(node.inputs))
 
     def _add_group(self, group: Group) -> bool:
-        nodes, before = self._nodes, self.context.builder.mark()[1]
+        nodes, first = self._nodes, self.context.builder.mark()[1]
         target = nodes[group.target]
         if any(nodes[member].contradiction for member in group.members):
             return False
@@ -173,13 +173,13 @@ class GrowingConversion:
         except Refusal:
             self.context.undo(mark)
             return False
-        self._operations[group.node] = tuple(range(before, self.context.builder.mark()[1]))
+        self._operations[group.node] = tuple(range(first, self.context.builder.mark()[1]))
         self._groups.append(group.members)
         return True
 
     def finish(self) -> Conversion:
         operand_of = dict(self.context.operand_of)
-        outputs = [operand_of[name] for name in {**self._wanted, **self._left} if name in operand_of]
+        outputs = [operand_of[name] for name in {**self._external_values, **self._refused_inputs} if name in operand_of]
         return Conversion(
             model=self.context.builder.finish(outputs),
             verdicts=tuple(self._verdicts),
@@ -204,8 +204,8 @@ def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
     """Drop unused optional outputs, which older exporters name."""
     if len(node.outputs) == 1 or all(name in read for name in node.outputs[1:]):
         return node
-    kept = tuple(name if name in read else "" for name in node.outputs[1:])
-    return replace(node, outputs=(node.outputs[0], *kept))
+    used_outputs = tuple(name if name in read else "" for name in node.outputs[1:])
+    return replace(node, outputs=(node.outputs[0], *used_outputs))
 
 
 def _convert(context: ConversionContext, node: OnnxNode, calls: KernelCalls | None) -> Verdict:
@@ -281,18 +281,18 @@ def _unknown(node: OnnxNode) -> Refusal:
         problem = EXTERNAL_CONVERTERS.problem_of(external_name(node.domain, node.op_type, node.since_version))
         return Refusal(Reason.UNSUPPORTED_OPERATION, f"converter {problem}")
     if not brought and all(domain != node.domain for domain, _ in converted()):
-        known = ", ".join(sorted({domain or "ai.onnx" for domain, _ in converted()}))
+        domains = ", ".join(sorted({domain or "ai.onnx" for domain, _ in converted()}))
         return Refusal(
             Reason.UNSUPPORTED_DOMAIN,
             f"domain {node.domain!r} of {node.op_type} has no converters, here or in an installed "
-            f"package; these have: {known}",
+            f"package; these have: {domains}",
         )
     versions = converted().get((node.domain, node.op_type)) or brought or None
     if versions is None:
-        others = ANOTHER_GRAPH if node.bodies else NO_CONVERTER
-        reason, why = others if node.domain else UNCONVERTED.get(node.op_type, others)
+        default_reason = ANOTHER_GRAPH if node.bodies else NO_CONVERTER
+        reason, predicate = default_reason if node.domain else UNCONVERTED.get(node.op_type, default_reason)
         bodies = "; ".join(f"{name}: {_listed(types)}" for name, types in node.bodies)
-        return Refusal(reason, f"{node.op_type} {why}{f' ({bodies})' if bodies else ''}")
+        return Refusal(reason, f"{node.op_type} {predicate}{f' ({bodies})' if bodies else ''}")
     return Refusal(
         Reason.UNSUPPORTED_VERSION,
         f"{node.op_type} of schema version {node.since_version} has no converter; versions {list(versions)} do",
@@ -308,10 +308,10 @@ def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
         operand = context.operand_of.get(name)
         if operand is None:
             raise Refusal(Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is not an output of the op")
-        made, declared = context.type_of(operand), context.declared(name)
-        if made.dtype != declared.dtype or size_hint(made.dimensions) != declared.dimensions:
+        actual, declared = context.type_of(operand), context.declared(name)
+        if actual.dtype != declared.dtype or size_hint(actual.dimensions) != declared.dimensions:
             raise Refusal(
-                Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is {made}; the graph declares {declared}"
+                Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is {actual}; the graph declares {declared}"
             )
 
 
@@ -346,8 +346,8 @@ def output_types(
         convert(context, node)
     except Refusal:
         return None
-    made = context.operand_of
-    return {name: context.type_of(made[name]) for name in node.outputs if name in made}
+    operands = context.operand_of
+    return {name: context.type_of(operands[name]) for name in node.outputs if name in operands}
 
 
 _TELLING = 64
@@ -367,10 +367,10 @@ def convert_per_node(
     for member in members:
         kind = tuple(_kind(nodes[member], values, constants, read))
         like.append(first.setdefault(kind, len(first)))
-    taken = dict(reversed(list(zip(like, members, strict=True))))
-    chosen = [nodes[taken[position]] for position in range(len(first))]
-    made = [name for node in chosen for name in node.outputs if name in read]
-    conversion = convert_graph(chosen, values, constants, made)
+    representatives = dict(reversed(list(zip(like, members, strict=True))))
+    chosen = [nodes[representatives[position]] for position in range(len(first))]
+    result_names = [name for node in chosen for name in node.outputs if name in read]
+    conversion = convert_graph(chosen, values, constants, result_names)
     return PerNodeConversions(nodes=tuple(members), conversion=conversion, like=tuple(like))
 
 

@@ -162,10 +162,10 @@ def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
     sizes = spatial_sizes(context, node)
     windows = read_windows(node, kernel_of(context, node, len(sizes)))
     extra = _output_padding(node, len(sizes))
-    wanted = _wanted_sizes(node, windows, sizes)
+    target_sizes = _stated_sizes(node, windows, sizes)
     pads = windows.pads
-    if wanted is not None:
-        pads, extra = _fit(windows, sizes, extra, wanted)
+    if target_sizes is not None:
+        pads, extra = _fit(windows, sizes, extra, target_sizes)
     attributes = windows.attributes(pads)
     attributes["output_padding"] = as_picture(extra, 0)
     attributes["group"] = node.integer("group", 1)
@@ -218,7 +218,7 @@ def _filter(context: ConversionContext, name: str) -> int:
     return reshaped
 
 
-def _wanted_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
+def _stated_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
     named = node.integers("output_shape")
     if named:
         if len(named) not in (len(sizes), len(sizes) + 2):
@@ -233,12 +233,12 @@ def _wanted_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> t
 
 
 def _fit(
-    windows: Windows, sizes: tuple[int, ...], extra: tuple[int, ...], wanted: tuple[int, ...]
+    windows: Windows, sizes: tuple[int, ...], extra: tuple[int, ...], target_sizes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     totals = [
         stride * (size - 1) + more + extent - target
         for size, stride, more, extent, target in zip(
-            sizes, windows.strides, extra, windows.extents, wanted, strict=True
+            sizes, windows.strides, extra, windows.extents, target_sizes, strict=True
         )
     ]
     pads = split_pads([symbolic_max(0, total) for total in totals], more_at_end=windows.auto_pad == "SAME_UPPER")

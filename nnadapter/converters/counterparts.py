@@ -234,11 +234,11 @@ def _exporter(op_type: str, type_: str, attributes: Sequence[_Mapped]) -> Callab
 
 for _line in _TABLE.splitlines():
     _words, _, _names = _line.partition("; ")
-    _op, *_rest = _words.split()
-    _at = next(position for position, word in enumerate(_rest) if not word.isdigit())
-    for _type in _rest[_at + 1 :]:
+    _op, *_remaining_words = _words.split()
+    _at = next(position for position, word in enumerate(_remaining_words) if not word.isdigit())
+    for _type in _remaining_words[_at + 1 :]:
         _attributes = [_mapped(_type, text) for text in _names.split()]
-        if _rest[_at] != "<-":
-            converter(_op, *map(int, _rest[:_at]))(_converter(_type, _attributes))
-        if _rest[_at] != "->":
+        if _remaining_words[_at] != "<-":
+            converter(_op, *map(int, _remaining_words[:_at]))(_converter(_type, _attributes))
+        if _remaining_words[_at] != "->":
             exporter(_type)(_exporter(_op, _type, _attributes))

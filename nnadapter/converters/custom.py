@@ -82,7 +82,7 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
         written = call.to_attributes()
     except InvalidModelError as error:
         raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"{node.op_type}: {error}") from error
-    context.add(CUSTOM, [each for each in operands if each is not None], written, outputs=node.outputs)
+    context.add(CUSTOM, [index for index in operands if index is not None], written, outputs=node.outputs)
 
 
 def _with_static_sizes(type_: OperandType) -> OperandType:

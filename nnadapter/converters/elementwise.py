@@ -121,9 +121,9 @@ def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y
     zero = context.add_constant(np.zeros((), np.dtype(context.type_of(x).dtype)))
     signs = (context.add("LESS", (operand, zero))[0] for operand in (remainder, y))
     (differs,) = context.add("XOR", tuple(signs))
-    (there,) = context.add("NOT", context.add("EQUAL", (remainder, zero)))
+    (is_nonzero,) = context.add("NOT", context.add("EQUAL", (remainder, zero)))
     (moved,) = context.add("ADD", (remainder, y))
-    context.add("WHERE", (*context.add("AND", (differs, there)), moved, remainder), outputs=node.outputs)
+    context.add("WHERE", (*context.add("AND", (differs, is_nonzero)), moved, remainder), outputs=node.outputs)
 
 
 def _extreme(type_: str, context: ConversionContext, node: OnnxNode) -> None:
@@ -306,8 +306,8 @@ def export_celu(write: NodeWriter) -> str:
     alpha = write.number(write.operation.alpha, dtype)
     if write.operation.alpha > 0:
         return write.node("Mul", write.node("Elu", write.node("Div", x, alpha)), alpha)
-    zero, one = (write.number(number, dtype) for number in (0, 1))
-    raised = write.node("Sub", write.node("Exp", write.node("Div", x, alpha)), one)
+    zero, unit = (write.number(number, dtype) for number in (0, 1))
+    raised = write.node("Sub", write.node("Exp", write.node("Div", x, alpha)), unit)
     below = write.node("Min", write.node("Mul", raised, alpha), zero)
     return write.node("Add", write.node("Max", x, zero), below)
 
@@ -324,8 +324,8 @@ def export_sum(write: NodeWriter) -> str:
     """Export SUM as Sum (13), for integers as Add."""
     if write.type.dtype.is_floating:
         return write.node("Sum", *write.inputs)
-    total, *rest = write.inputs
-    for name in rest:
+    total, *addends = write.inputs
+    for name in addends:
         total = write.node("Add", total, name)
     return total
 

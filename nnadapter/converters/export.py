@@ -55,11 +55,11 @@ def to_onnx(model: Model) -> onnx.ModelProto:
     if exported.refusals:
         position, refusal = next(iter(exported.refusals.items()))
         operation = model.operations[position]
-        made = ", ".join(repr(model.operands[index].name) for index in operation.outputs)
+        result_names = ", ".join(repr(model.operands[index].name) for index in operation.outputs)
         more = f", and {len(exported.refusals) - 1} more" if len(exported.refusals) > 1 else ""
         raise InvalidModelError(
-            f"operation {position} {operation.type} ({made}) cannot be written as ONNX: {refusal.detail}{more}; keep "
-            "the model in its own format, or build it from other operations"
+            f"operation {position} {operation.type} ({result_names}) cannot be written as ONNX: "
+            f"{refusal.detail}{more}; keep the model in its own format, or build it from other operations"
         )
     return exported.model
 
@@ -96,7 +96,7 @@ class _ModelExport:
         read = {name for node in self._graph.nodes for name in node.inputs}
         inputs = [*model.inputs, *self._holes]
         between = set(range(len(model.operands))) - {*inputs, *model.outputs}
-        made = written_model(
+        exported_model = written_model(
             self._graph.nodes,
             map(self._value, inputs),
             outputs,
@@ -105,7 +105,7 @@ class _ModelExport:
             {name: value for name, value in self._graph.constants.items() if name in read},
             self._graph.opsets,
         )
-        return Export(model=made, nodes=tuple(nodes), refusals=refusals)
+        return Export(model=exported_model, nodes=tuple(nodes), refusals=refusals)
 
     def _weights(self, read: set[str]) -> dict[str, Array]:
         pairs = zip(self._names, self._model.operands, strict=True)
@@ -119,17 +119,17 @@ class _ModelExport:
         return Value(name, operand.type.dtype.value, sizes, int(operand.type.dtype.array_type.itemsize))
 
     def _outputs(self) -> list[Value]:
-        outputs, given = [], set()
-        made = {index for operation in self._model.operations for index in operation.outputs} - set(self._holes)
+        outputs, listed = [], set()
+        produced = {index for operation in self._model.operations for index in operation.outputs} - set(self._holes)
         for index in self._model.outputs:
             name = self._names[index]
-            if index not in made or index in given:
+            if index not in produced or index in listed:
                 copy = self._graph.unique(name)
                 self._graph.nodes.append(
                     WrittenNode(op_type="Identity", inputs=(name,), outputs=(copy,), name=self._graph.unique_node(copy))
                 )
                 name = copy
-            given.add(index)
+            listed.add(index)
             outputs.append(self._value_called(name, self._model.operands[index]))
         return outputs
 
@@ -139,8 +139,8 @@ class _ModelExport:
         types = [None if operand is None else operand.type for operand in named.inputs]
         write = NodeWriter(self._graph, named, inputs, types)
         results = self._written(write, _channels_last(operation, write))
-        wanted = [self._names[index] for index in operation.outputs]
-        self._name(first, [*results], wanted, operation)
+        result_names = [self._names[index] for index in operation.outputs]
+        self._name(first, [*results], result_names, operation)
 
     def _written(self, write: NodeWriter, channels_last: bool) -> list[str]:
         if channels_last:
@@ -149,8 +149,8 @@ class _ModelExport:
         if real:
             write = _with_reals(write)
         integer = sums(write)
-        made = export_sums(write) if integer else _exporter(write.operation.type)(write)
-        results = [made] if isinstance(made, str) else list(made)
+        written = export_sums(write) if integer else _exporter(write.operation.type)(write)
+        results = [written] if isinstance(written, str) else list(written)
         fuse_code = str(write.operation.attributes.get("fuse_code", "none"))
         if fuse_code != "none" and not integer:
             results = [FUSED[fuse_code](write, result, *write.operation.fuse_parameters) for result in results]
@@ -160,16 +160,16 @@ class _ModelExport:
             results = [write.node("Transpose", result, perm=_TO_CHANNELS_LAST) for result in results]
         return results
 
-    def _name(self, first: int, results: list[str], wanted: Sequence[str], operation: Operation) -> None:
+    def _name(self, first: int, results: list[str], target_names: Sequence[str], operation: Operation) -> None:
         nodes = self._graph.nodes
-        own = {name for node in nodes[first:] for name in node.outputs}
+        produced_names = {name for node in nodes[first:] for name in node.outputs}
         renamed: dict[str, str] = {}
-        for result, name in zip(results, wanted, strict=True):
-            if result in own and result not in renamed:
+        for result, name in zip(results, target_names, strict=True):
+            if result in produced_names and result not in renamed:
                 renamed[result] = name
             else:
                 nodes.append(WrittenNode(op_type="Identity", inputs=(result,), outputs=(name,)))
-        origin = operation.origins[0] if operation.origins else wanted[0]
+        origin = operation.origins[0] if operation.origins else target_names[0]
         for position in range(first, len(nodes)):
             node = nodes[position]
             nodes[position] = replace(

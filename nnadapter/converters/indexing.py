@@ -159,13 +159,14 @@ def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
     dimensions = context.dimensions(node.input(0))
     rank, axes_attribute = len(dimensions), node.integers("axes")
     axes = normalize_axes(node, range(rank) if axes_attribute is None else axes_attribute, rank)
-    wanted = required_integers(context, node, 1)
-    if len(wanted) != len(axes):
+    target_shape = required_integers(context, node, 1)
+    if len(target_shape) != len(axes):
         raise Refusal(
-            Reason.INVALID_NODE, f"CenterCropPad has shape {list(wanted)} for axes {list(axes)}; expected one per axis"
+            Reason.INVALID_NODE,
+            f"CenterCropPad has shape {list(target_shape)} for axes {list(axes)}; expected one per axis",
         )
     pads = [0] * (2 * rank)
-    for axis, size in zip(axes, wanted, strict=True):
+    for axis, size in zip(axes, target_shape, strict=True):
         more, less = symbolic_max(size - dimensions[axis], 0), symbolic_min(size - dimensions[axis], 0)
         begin = more // 2 - (-less) // 2
         pads[axis], pads[rank + axis] = begin, more + less - begin

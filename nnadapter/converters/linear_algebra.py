@@ -117,9 +117,9 @@ def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) ->
     if type_.rank < 2 or number.size != 1 or number.rank > 1:
         raise Refusal(Reason.INVALID_NODE, f"inputs of Trilu are {type_} and {number}; expected matrices and a scalar")
     rows, columns = (np.arange(size, dtype=np.dtype(number.dtype)) for size in type_.dimensions[-2:])
-    gone = context.add(beyond, (context.add_constant(columns - rows[:, None]), diagonal))
+    is_zeroed = context.add(beyond, (context.add_constant(columns - rows[:, None]), diagonal))
     zero = context.add_constant(np.zeros((), np.dtype(type_.dtype)))
-    context.add("WHERE", (*gone, zero, source), outputs=node.outputs)
+    context.add("WHERE", (*is_zeroed, zero, source), outputs=node.outputs)
 
 
 @converter("Einsum", 12, 28)

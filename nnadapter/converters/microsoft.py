@@ -67,8 +67,8 @@ def _as_matrix(context: ConversionContext, node: OnnxNode, position: int, shape:
 def convert_body(context: ConversionContext, node: OnnxNode) -> None:
     """Convert a node by its body; operations have the node as origin."""
     inputs = [_value(context, name) if name else None for name in node.inputs]
-    known = _Contents(context, node)
-    body = body_of(node, inputs, known, integers=known.integers)
+    contents_by_position = _Contents(context, node)
+    body = body_of(node, inputs, contents_by_position, integers=contents_by_position.integers)
     if body is None:
         raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no body")
     names = _names(body, node)
@@ -86,8 +86,8 @@ def convert_body(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _called(inner: OnnxNode, names: Mapping[str, str]) -> OnnxNode:
-    read, made = (tuple(names[name] if name else "" for name in part) for part in (inner.inputs, inner.outputs))
-    return replace(inner, inputs=read, outputs=made)
+    read, outputs = (tuple(names[name] if name else "" for name in part) for part in (inner.inputs, inner.outputs))
+    return replace(inner, inputs=read, outputs=outputs)
 
 
 def _convert_group(context: ConversionContext, nodes: Sequence[OnnxNode], group: Group) -> bool:

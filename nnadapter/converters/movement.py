@@ -36,10 +36,10 @@ def resolve_shape(dimensions: Sequence[int], shape: Sequence[int], *, allowzero:
         dimensions[axis] if size == 0 and not allowzero and axis < len(dimensions) else size
         for axis, size in enumerate(shape)
     ]
-    known = prod(size for size in resolved if size != -1)
+    stated_elements = prod(size for size in resolved if size != -1)
     size = prod(dimensions)
-    if resolved.count(-1) == 1 and known and size % known == 0:
-        resolved[resolved.index(-1)] = size // known
+    if resolved.count(-1) == 1 and stated_elements and size % stated_elements == 0:
+        resolved[resolved.index(-1)] = size // stated_elements
     copies_nothing = not allowzero and any(extra_size == 0 for extra_size in shape[len(dimensions) :])
     if copies_nothing or any(value < 0 for value in resolved) or prod(resolved) != size:
         raise Refusal(
@@ -76,15 +76,15 @@ def convert_squeeze(context: ConversionContext, node: OnnxNode) -> None:
 def _squeeze(context: ConversionContext, node: OnnxNode, axes: Iterable[int] | None) -> None:
     dimensions = context.dimensions(node.input(0))
     if axes is None:
-        gone = tuple(axis for axis, size in enumerate(dimensions) if size == 1)
+        removed_axes = tuple(axis for axis, size in enumerate(dimensions) if size == 1)
     else:
-        gone = normalize_axes(node, axes, len(dimensions))
-    wide = [axis for axis in gone if dimensions[axis] != 1]
+        removed_axes = normalize_axes(node, axes, len(dimensions))
+    wide = [axis for axis in removed_axes if dimensions[axis] != 1]
     if wide:
         raise Refusal(
             Reason.INVALID_NODE, f"axes {wide} of Squeeze on shape {list(dimensions)} do not have one element"
         )
-    _reshape(context, node, tuple(size for axis, size in enumerate(dimensions) if axis not in gone))
+    _reshape(context, node, tuple(size for axis, size in enumerate(dimensions) if axis not in removed_axes))
 
 
 @converter("Unsqueeze", 1, 11)
@@ -105,9 +105,9 @@ def convert_unsqueeze(context: ConversionContext, node: OnnxNode) -> None:
 def _unsqueeze(context: ConversionContext, node: OnnxNode, axes: tuple[int, ...]) -> None:
     dimensions = context.dimensions(node.input(0))
     rank = len(dimensions) + len(axes)
-    new = normalize_axes(node, axes, rank)
-    old = iter(dimensions)
-    _reshape(context, node, tuple(1 if axis in new else next(old) for axis in range(rank)))
+    added_axes = normalize_axes(node, axes, rank)
+    input_sizes = iter(dimensions)
+    _reshape(context, node, tuple(1 if axis in added_axes else next(input_sizes) for axis in range(rank)))
 
 
 @converter("Transpose", 1, 13, 21, 23, 24, 25)
@@ -245,8 +245,8 @@ def convert_shape(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Shape (1 to 25) to a constant."""
     dimensions = context.dimensions(node.input(0))
     ends = node.integer("end", len(dimensions))
-    taken = dimensions[node.integer("start", 0) : ends]
-    add_result(context, node, np.array([int(size) for size in taken], np.int64))
+    sizes = dimensions[node.integer("start", 0) : ends]
+    add_result(context, node, np.array([int(size) for size in sizes], np.int64))
 
 
 @converter("Size", 1, 13, 19, 21, 23, 24, 25)

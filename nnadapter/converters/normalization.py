@@ -40,12 +40,12 @@ def _refuse_unless(node: OnnxNode, name: str, expected: int) -> None:
         )
 
 
-def _refuse_outputs(node: OnnxNode, why: str) -> None:
+def _refuse_outputs(node: OnnxNode, reason: str) -> None:
     if any(node.outputs[1:]):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
             f"outputs {[name for name in node.outputs[1:] if name]} of {node.op_type} are used; "
-            f"expected only the first: {why}",
+            f"expected only the first: {reason}",
         )
 
 

@@ -71,9 +71,9 @@ def _attributes(context: ConversionContext, node: OnnxNode) -> dict[str, Attribu
 def _refuse_disputed_pads(node: OnnxNode, windows: Windows) -> None:
     """Refuse windows on which ONNX and ONNX Runtime disagree."""
     pairs = zip(windows.strides, windows.extents, strict=True)
-    apart = windows.auto_pad == "SAME_UPPER" and any(stride > extent for stride, extent in pairs)
+    has_gaps = windows.auto_pad == "SAME_UPPER" and any(stride > extent for stride, extent in pairs)
     dilated = any(dilation != 1 for dilation in windows.dilations)
-    if windows.auto_pad.startswith("SAME") and (dilated or (apart and node.op_type == "AveragePool")):
+    if windows.auto_pad.startswith("SAME") and (dilated or (has_gaps and node.op_type == "AveragePool")):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
             f"attribute 'auto_pad' of {node.op_type} is {windows.auto_pad!r} with strides {windows.strides}, dilations "
@@ -136,12 +136,12 @@ def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
         (size - 1) * windows.strides[axis] + kernel[axis] - windows.pads[axis] - windows.pads[axis + rank]
         for axis, size in enumerate(sizes)
     )
-    wanted = constant_integers(context, node, 2)
-    if wanted is not None and wanted[2:] != shape:
+    stated_shape = constant_integers(context, node, 2)
+    if stated_shape is not None and stated_shape[2:] != shape:
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
-            f"input 'output_shape' of MaxUnpool is {list(wanted)}; expected spatial sizes {list(shape)}, those of the "
-            "pool: ONNX and ONNX Runtime disagree on the meaning of indices in others",
+            f"input 'output_shape' of MaxUnpool is {list(stated_shape)}; expected spatial sizes {list(shape)}, "
+            "those of the pool: ONNX and ONNX Runtime disagree on the meaning of indices in others",
         )
     batch, channels = context.dimensions(node.input(0))[:2]
     inputs = [_as_picture(context, node.input(position), sizes) for position in (0, 1)]
@@ -199,8 +199,8 @@ def export_max_pool_with_indices(write: NodeWriter) -> Sequence[str]:
 @exporter("MAX_UNPOOL_2D")
 def export_max_unpool(write: NodeWriter) -> str:
     """Export MAX_UNPOOL_2D as MaxUnpool (22), with windows that yield output_shape."""
-    sizes, wanted = write.type.dimensions[2:], write.operation.output_shape
-    grown = [wide - size for size, wide in zip(sizes, wanted, strict=True)]
+    sizes, target_sizes = write.type.dimensions[2:], write.operation.output_shape
+    grown = [wide - size for size, wide in zip(sizes, target_sizes, strict=True)]
     kernel = [max(0, more) + 1 for more in grown]
     pads = [*(max(0, -more) for more in grown), 0, 0]
     return write.node("MaxUnpool", *write.inputs, kernel_shape=kernel, strides=[1, 1], pads=pads)

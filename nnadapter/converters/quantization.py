@@ -160,9 +160,9 @@ def add_quantized_convolution(
     picture = _reshaped(context, x, (*dimensions[:2], 1, *dimensions[2:]))
     size = context.type_of(filter_).dimensions
     tall = _reshaped(context, filter_, (*size[:2], 1, *size[2:]))
-    made = add_quantized_product(context, "CONV_2D", (picture, tall, *bias), attributes, result)
-    batch, channels, _, length = context.type_of(made).dimensions
-    return context.add("RESHAPE", (made,), {"shape": (batch, channels, length)}, outputs)[0]
+    result_operand = add_quantized_product(context, "CONV_2D", (picture, tall, *bias), attributes, result)
+    batch, channels, _, length = context.type_of(result_operand).dimensions
+    return context.add("RESHAPE", (result_operand,), {"shape": (batch, channels, length)}, outputs)[0]
 
 
 def _reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
@@ -170,8 +170,8 @@ def _reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) 
     type_, value = context.type_of(operand), context.value_of(operand)
     if value is not None:
         return context.add_constant(value.reshape(shape), type_.quantization)
-    (made,) = context.add("RESHAPE", (operand,), {"shape": shape})
-    return made if type_.quantization is None else add_storage_cast(context, made, type_.quantization)
+    (result,) = context.add("RESHAPE", (operand,), {"shape": shape})
+    return result if type_.quantization is None else add_storage_cast(context, result, type_.quantization)
 
 
 _REAL = DataType.FLOAT32
@@ -245,22 +245,22 @@ class _Linear:
 
     def _in_blocks(self, operand: int) -> int:
         context, axis, block = self.context, self.axis, self.block
-        wanted = context.dimensions(self.node.input(0))
+        target = context.dimensions(self.node.input(0))
         size = context.type_of(operand).dimensions
-        if len(size) != len(wanted) or size[axis] != -(-wanted[axis] // block):
+        if len(size) != len(target) or size[axis] != -(-target[axis] // block):
             raise Refusal(
                 Reason.INVALID_NODE,
                 f"scales of {self.node.op_type} have dimensions {list(size)}; "
-                f"expected one for each block of {block} of {list(wanted)} along axis {axis}",
+                f"expected one for each block of {block} of {list(target)} along axis {axis}",
             )
-        apart = reshaped(context, operand, (*size[: axis + 1], 1, *size[axis + 1 :]))
+        expandable = reshaped(context, operand, (*size[: axis + 1], 1, *size[axis + 1 :]))
         repeated = (*size[: axis + 1], block, *size[axis + 1 :])
-        (many,) = context.add("EXPAND", (apart,), {"shape": repeated})
-        whole = reshaped(context, many, (*size[:axis], size[axis] * block, *size[axis + 1 :]))
-        if size[axis] * block == wanted[axis]:
-            return whole
-        cut = {"axes": (axis,), "starts": (0,), "ends": (wanted[axis],), "steps": (1,)}
-        return context.add("SLICE", (whole,), cut)[0]
+        (many,) = context.add("EXPAND", (expandable,), {"shape": repeated})
+        repeated_elements = reshaped(context, many, (*size[:axis], size[axis] * block, *size[axis + 1 :]))
+        if size[axis] * block == target[axis]:
+            return repeated_elements
+        cut = {"axes": (axis,), "starts": (0,), "ends": (target[axis],), "steps": (1,)}
+        return context.add("SLICE", (repeated_elements,), cut)[0]
 
 
 def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType | None:
@@ -352,15 +352,15 @@ def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> Non
     """Convert DequantizeLinear (10 to 28), of integers only, to DEQUANTIZE or arithmetic."""
     dtype = _integer_type(node, context.type_of(node.input(0)).dtype.value)
     code = node.integer("output_dtype", 0)
-    wanted = DataType(data_type_name(code)) if code else context.type_of(node.input(1)).dtype
+    result_dtype = DataType(data_type_name(code)) if code else context.type_of(node.input(1)).dtype
     linear = _Linear(context=context, node=node, dtype=dtype)
     if linear.is_constant:
         quantization = linear.result().quantization
         x = as_quantized(context, node.input(0), quantization)
-        context.add("DEQUANTIZE", (x,), {"to": wanted.value}, node.outputs)
+        context.add("DEQUANTIZE", (x,), {"to": result_dtype.value}, node.outputs)
         value = context.value_of(x)
         if value is not None:
-            reals = partial(derived, _dequantized, value, quantization=quantization, dtype=wanted.value)
+            reals = partial(derived, _dequantized, value, quantization=quantization, dtype=result_dtype.value)
             context.know(node.output(0), reals, Dequantized(value, quantization))
         return
     difference = cast(context, context.operand(node.input(0)), DataType.INT32)
@@ -368,11 +368,11 @@ def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> Non
         zero_point = linear.spread(node.input(2), DataType.INT32)
         (difference,) = context.add("SUB", (difference, zero_point))
     inputs = (cast(context, difference, _REAL), linear.spread(node.input(1), _REAL))
-    if wanted is _REAL:
+    if result_dtype is _REAL:
         context.add("MUL", inputs, outputs=node.outputs)
         return
     (product,) = context.add("MUL", inputs)
-    context.add("CAST", (product,), {"to": wanted.value}, node.outputs)
+    context.add("CAST", (product,), {"to": result_dtype.value}, node.outputs)
 
 
 def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
@@ -390,13 +390,13 @@ def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
 def convert_dynamic_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
     """Convert DynamicQuantizeLinear (11) to arithmetic; the scale of zeros is 1, as in ONNX Runtime."""
     x = context.operand(node.input(0))
-    zero, one, steps = (_number(context, value) for value in (0, 1, 255))
+    zero, unit, steps = (_number(context, value) for value in (0, 1, 255))
     (low,) = context.add("MIN", (_extreme(context, "REDUCE_MIN", x), zero))
     (high,) = context.add("MAX", (_extreme(context, "REDUCE_MAX", x), zero))
     (width,) = context.add("SUB", (high, low))
     (step,) = context.add("DIV", (width, steps))
     (is_empty,) = context.add("EQUAL", (width, zero))
-    (scale,) = context.add("WHERE", (is_empty, one, step), outputs=(node.output(1),))
+    (scale,) = context.add("WHERE", (is_empty, unit, step), outputs=(node.output(1),))
     (below,) = context.add("DIV", (low, scale))
     (point,) = context.add("SUB", (zero, below))
     (clipped,) = context.add("CLIP", (point,), {"min": 0.0, "max": 255.0})

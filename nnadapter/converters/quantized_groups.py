@@ -52,7 +52,7 @@ def convert_quantized_group(
     convert = lookup(node.domain, node.op_type, node.since_version)
     if convert is None or node.op_type not in GROUPED:
         raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no quantized form")
-    result = _known(context, target)
+    result = _constant_type(context, target)
     operands = {name: _operand(context, sources[name]) for name in node.inputs if name in sources}
     operands |= _moved_operands(context, node, operands)
     if node.op_type in _BIASED and node.input(2):
@@ -99,7 +99,7 @@ def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, i
     return replace(node, attributes={**node.attributes, "transB": 1})
 
 
-def _known(context: ConversionContext, node: OnnxNode) -> QuantizedType:
+def _constant_type(context: ConversionContext, node: OnnxNode) -> QuantizedType:
     known_type = quantized_type(context, node)
     if known_type is None:
         raise Refusal(
@@ -111,13 +111,15 @@ def _known(context: ConversionContext, node: OnnxNode) -> QuantizedType:
 
 
 def _operand(context: ConversionContext, source: OnnxNode) -> int:
-    return as_quantized(context, source.input(0), _known(context, source).quantization)
+    return as_quantized(context, source.input(0), _constant_type(context, source).quantization)
 
 
 def _moved_operands(context: ConversionContext, node: OnnxNode, operands: Collection[str]) -> dict[str, int]:
-    others = [name for name in dict.fromkeys(node.inputs) if name not in operands]
-    known = [(name, context.dequantized(name)) for name in others]
-    return {name: context.add_constant(it.integers, it.quantization) for name, it in known if it is not None}
+    other_names = [name for name in dict.fromkeys(node.inputs) if name not in operands]
+    dequantized_values = [(name, context.dequantized(name)) for name in other_names]
+    return {
+        name: context.add_constant(it.integers, it.quantization) for name, it in dequantized_values if it is not None
+    }
 
 
 def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int]) -> int:
@@ -126,12 +128,12 @@ def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int
     first, second, own_quantization = quantizations
     if bias is None or own_quantization is None or first is None or second is None or bias.dtype is not DataType.INT32:
         raise Refusal(Reason.UNSUPPORTED_DTYPE, f"bias of {node.op_type} is not quantized as int32")
-    wanted = bias_quantization(first, second)
-    many = own_quantization.scale * len(wanted.scale) if len(own_quantization.scale) == 1 else own_quantization.scale
+    expected = bias_quantization(first, second)
+    many = own_quantization.scale * len(expected.scale) if len(own_quantization.scale) == 1 else own_quantization.scale
     if (
-        len(many) != len(wanted.scale)
+        len(many) != len(expected.scale)
         or any(own_quantization.zero_point)
-        or not all(map(_is_close, many, wanted.scale))
+        or not all(map(_is_close, many, expected.scale))
     ):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
@@ -139,11 +141,11 @@ def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int
         )
     operand = operands[node.input(2)]
     value = context.value_of(operand)
-    return add_storage_cast(context, operand, wanted) if value is None else context.add_constant(value, wanted)
+    return add_storage_cast(context, operand, expected) if value is None else context.add_constant(value, expected)
 
 
-def _is_close(scale: float, wanted: float) -> bool:
-    return isclose(scale, wanted, rel_tol=_BIAS_TOLERANCE)
+def _is_close(scale: float, expected: float) -> bool:
+    return isclose(scale, expected, rel_tol=_BIAS_TOLERANCE)
 
 
 _SOURCE, _TARGET = "DequantizeLinear", "QuantizeLinear"
@@ -169,21 +171,25 @@ class Group:
         return tuple(sorted({self.node, self.target, *self.sources.values(), *between}))
 
 
-def find_groups(nodes: Sequence[OnnxNode], wanted: Collection[str], apart: Collection[str] = ()) -> tuple[Group, ...]:
+def find_groups(
+    nodes: Sequence[OnnxNode], external_values: Collection[str], excluded: Collection[str] = ()
+) -> tuple[Group, ...]:
     """Return the fusible groups of a graph, by last node.
 
     A group ends in a QuantizeLinear, the only consumer of a fusible op or of an activation after it. At least one input
-    of the op is dequantized. `wanted` values have other consumers, `apart` values are excluded.
+    of the op is dequantized. `external_values` have other consumers, `excluded` values are skipped.
     """
     targets = [position for position, node in enumerate(nodes) if _is(node, _TARGET)]
     if not targets:
         return ()
-    index = _Index(nodes, frozenset(wanted) | frozenset(apart))
+    index = _Index(nodes, frozenset(external_values) | frozenset(excluded))
     candidates = map(index.group, targets)
     return tuple(group for group in candidates if group is not None)
 
 
-def shared_sources(groups: Sequence[Group], nodes: Sequence[OnnxNode], wanted: Collection[str]) -> dict[int, list[int]]:
+def shared_sources(
+    groups: Sequence[Group], nodes: Sequence[OnnxNode], external_values: Collection[str]
+) -> dict[int, list[int]]:
     """Return shared DequantizeLinear -> groups that need a copy."""
     readers: dict[str, set[int]] = {}
     for position, node in enumerate(nodes):
@@ -197,10 +203,10 @@ def shared_sources(groups: Sequence[Group], nodes: Sequence[OnnxNode], wanted: C
     for source, numbers in owners.items():
         name = nodes[source].outputs[0]
         inside = {groups[number].node for number in numbers}
-        free = name in wanted or readers[name] > inside
-        others = numbers if free else numbers[1:]
-        if others:
-            shared[source] = others
+        free = name in external_values or readers[name] > inside
+        copying_groups = numbers if free else numbers[1:]
+        if copying_groups:
+            shared[source] = copying_groups
     return shared
 
 
@@ -220,9 +226,9 @@ class _Index:
     def group(self, target: int) -> Group | None:
         node, activation = self._maker(self.nodes[target].input(0)), None
         if node is not None and self.nodes[node].op_type in ACTIVATIONS:
-            before = self._maker(self.nodes[node].input(0))
-            if before is not None and self.nodes[before].op_type in ACTIVATED:
-                node, activation = before, node
+            producer = self._maker(self.nodes[node].input(0))
+            if producer is not None and self.nodes[producer].op_type in ACTIVATED:
+                node, activation = producer, node
         if node is None or self.nodes[node].domain or self.nodes[node].op_type not in GROUPED:
             return None
         sources = {name: self.producers[name] for name in self.nodes[node].inputs if self._is_source(name)}

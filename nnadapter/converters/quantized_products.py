@@ -23,7 +23,7 @@ from nnadapter.converters.quantization import (
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter
 from nnadapter.ir import Array, AttributeValue, DataType, Quantization, QuantizedType
 
-_ONE: Array = np.array(1, np.float32)
+_UNIT_SCALE: Array = np.array(1, np.float32)
 
 
 def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataType:
@@ -42,7 +42,7 @@ def _quantization(
     _integers_of(context, node, value)
     return parameters(
         node,
-        context.constant(scale) if scale else _ONE,
+        context.constant(scale) if scale else _UNIT_SCALE,
         context.constant(zero_point) if zero_point else None,
         axis,
     )
@@ -203,8 +203,8 @@ def convert_qlinear_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
         _integers_of(context, node, name)
     scales = (a_scale, a_zero, b_scale, b_zero, y_scale, y_zero)
     single = (a_scale, a_zero, y_scale, y_zero)
-    known = all(_is_known(context, name) for name in scales) and all(_is_one(context, name) for name in single)
-    if known and all(_runs_along_columns(context, b_name, name) for name in (b_scale, b_zero)):
+    is_constant = all(_is_known(context, name) for name in scales) and all(_is_one(context, name) for name in single)
+    if is_constant and all(_runs_along_columns(context, b_name, name) for name in (b_scale, b_zero)):
         _add_known(context, node, (a_name, a_scale, a_zero), (b_name, b_scale, b_zero), _result(context, node, 6))
         return
     sums = cast(context, _add_int32_product(context, a_name, a_zero, b_name, b_zero), DataType.FLOAT32)

@@ -75,9 +75,9 @@ def _add(context: ConversionContext, node: OnnxNode, extra_attributes: Mapping[s
     if layout == 0:
         context.add(node.op_type, inputs, attributes, node.outputs)
         return
-    made = context.add(node.op_type, inputs, attributes)
+    results = context.add(node.op_type, inputs, attributes)
     orders = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
-    for name, operand, perm in zip(node.outputs, made, orders, strict=False):
+    for name, operand, perm in zip(node.outputs, results, orders, strict=False):
         if name:
             context.add("TRANSPOSE", (operand,), {"perm": perm}, (name,))
 
@@ -125,20 +125,20 @@ def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...
 
     Attributes only list values for functions with that parameter.
     """
-    wanted = FUNCTIONS_PER_DIRECTION[node.op_type] * directions
+    count = FUNCTIONS_PER_DIRECTION[node.op_type] * directions
     activations = node.attributes.get("activations", _DEFAULTS[node.op_type] * directions)
     if not isinstance(activations, tuple) or not all(isinstance(name, str) for name in activations):
         raise Refusal(
             Reason.INVALID_NODE, f"attribute 'activations' of {node.op_type} is {activations!r}; expected names"
         )
     # The schema's default for RNN has two names, for any direction.
-    keys = [name.lower() for name in (activations[:wanted] if node.op_type == "RNN" else activations)]
+    keys = [name.lower() for name in (activations[:count] if node.op_type == "RNN" else activations)]
     unknown = [name for name in keys if name not in _FUNCTIONS]
-    if len(keys) != wanted or unknown:
+    if len(keys) != count or unknown:
         raise Refusal(
             Reason.INVALID_NODE,
             f"attribute 'activations' of {node.op_type} is {list(activations)}; "
-            f"expected {wanted} of {sorted(_FUNCTIONS)}",
+            f"expected {count} of {sorted(_FUNCTIONS)}",
         )
     alphas, betas = iter(node.numbers("activation_alpha") or ()), iter(node.numbers("activation_beta") or ())
     names = " ".join(_FUNCTIONS[key][0] for key in keys)
@@ -196,5 +196,5 @@ def export_recurrent(write: NodeWriter) -> Sequence[str]:
 
 
 def _written_values(names: Sequence[str], parameter: str, values: Sequence[float]) -> list[float] | None:
-    wanted = [value for name, value in zip(names, values, strict=False) if parameter in PARAMETERS[name]]
-    return wanted or None
+    listed_values = [value for name, value in zip(names, values, strict=False) if parameter in PARAMETERS[name]]
+    return listed_values or None

@@ -33,7 +33,7 @@ class _Reduction:
             return self.context.add(type_, (operand,), attributes, outputs)[0]
         return self.context.add("ASSIGN", (operand,), outputs=outputs)[0] if outputs else operand
 
-    def kept(self, type_: str, operand: int) -> int:
+    def reduce_keeping_axes(self, type_: str, operand: int) -> int:
         return self.context.add(type_, (operand,), {"axes": self.axes, "keepdims": True})[0]
 
     def step(self, type_: str, *operands: int, outputs: tuple[str, ...] = ()) -> int:
@@ -74,11 +74,11 @@ def _log_sum_exp(reduction: _Reduction) -> None:
         reduction.step("ASSIGN", reduction.input, outputs=reduction.outputs)
         return
     context = reduction.context
-    largest = reduction.kept("REDUCE_MAX", reduction.input)
+    largest = reduction.reduce_keeping_axes("REDUCE_MAX", reduction.input)
     limit = _largest_finite(context.type_of(reduction.input).dtype)
     (largest,) = context.add("CLIP", (largest,), {"min": -limit, "max": limit})
     raised = reduction.step("EXP", reduction.step("SUB", reduction.input, largest))
-    logarithm = reduction.step("LOG", reduction.kept("REDUCE_SUM", raised))
+    logarithm = reduction.step("LOG", reduction.reduce_keeping_axes("REDUCE_SUM", raised))
     if reduction.keepdims:
         reduction.step("ADD", logarithm, largest, outputs=reduction.outputs)
         return
@@ -169,7 +169,7 @@ def convert_top_k_attribute(context: ConversionContext, node: OnnxNode) -> None:
 @converter("TopK", 10, 11, 24)
 def convert_top_k(context: ConversionContext, node: OnnxNode) -> None:
     """Convert TopK (10, 11, 24), with constant k, to TOP_K."""
-    (k,) = _one(context, node, 1)
+    (k,) = _single_integer(context, node, 1)
     _add_top_k(context, node, k)
 
 
@@ -186,7 +186,7 @@ def _add_top_k(context: ConversionContext, node: OnnxNode, k: int) -> None:
 @converter("CumSum", 11, 14)
 def convert_cum_sum(context: ConversionContext, node: OnnxNode) -> None:
     """Convert CumSum (11, 14), with a constant axis, to CUM_SUM."""
-    (axis,) = _one(context, node, 1)
+    (axis,) = _single_integer(context, node, 1)
     attributes: dict[str, AttributeValue] = {
         "axis": normalize_axis(node, axis, len(context.dimensions(node.input(0)))),
         "exclusive": bool(node.integer("exclusive", 0)),
@@ -195,7 +195,7 @@ def convert_cum_sum(context: ConversionContext, node: OnnxNode) -> None:
     context.add("CUM_SUM", (context.operand(node.input(0)),), attributes, node.outputs)
 
 
-def _one(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int]:
+def _single_integer(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int]:
     values = required_integers(context, node, position)
     if len(values) != 1:
         raise Refusal(

@@ -44,8 +44,8 @@ NO_CONVERTER = Reason.UNSUPPORTED_OPERATION, "has no converter"
 
 UNCONVERTED: Mapping[str, tuple[Reason, str]] = MappingProxyType(
     {
-        op_type: why
-        for why, names in {
+        op_type: reason
+        for reason, names in {
             ANOTHER_GRAPH: "If Loop Scan SequenceMap",
             _CONTAINER: "ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt "
             "SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence",
@@ -87,8 +87,8 @@ def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[
     def register(function: Converter) -> Converter:
         for version in since_versions:
             key = (domain, op_type, version)
-            known = _PLACES.get(key, place)
-            if key in _CONVERTERS and (known is place or known["__name__"] != place["__name__"]):
+            registered_place = _PLACES.get(key, place)
+            if key in _CONVERTERS and (registered_place is place or registered_place["__name__"] != place["__name__"]):
                 raise ValueError(f"{domain or ONNX_DOMAIN}::{op_type} version {version} has a converter already")
             _PLACES[key] = place
             _CONVERTERS[key] = function
@@ -141,12 +141,12 @@ def problems_of_packages() -> list[str]:
 
 
 def _hidden() -> list[str]:
-    own = {(*op, version) for op, versions in converted().items() for version in versions}
+    builtin_versions = {(*op, version) for op, versions in converted().items() for version in versions}
     return [
         f"{name!r} of {plug_in.distribution} ({GROUP}) is not used: nnadapter converts this op itself; its vendor must "
         "use another domain"
         for name, plug_in in EXTERNAL_CONVERTERS.all.items()
-        if not plug_in.problem and key_of(name) in own
+        if not plug_in.problem and key_of(name) in builtin_versions
     ]
 
 
@@ -165,9 +165,9 @@ def exporter(*types: str) -> Callable[[Exporter], Exporter]:
 
     def register(function: Exporter) -> Exporter:
         for type_ in types:
-            known = _EXPORTERS.get(type_, function)
-            if known.__module__ != function.__module__:
-                raise ValueError(f"operation {type_} has an exporter already, in {known.__module__}")
+            registered = _EXPORTERS.get(type_, function)
+            if registered.__module__ != function.__module__:
+                raise ValueError(f"operation {type_} has an exporter already, in {registered.__module__}")
             _EXPORTERS[type_] = function
         return function
 

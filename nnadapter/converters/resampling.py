@@ -307,9 +307,9 @@ def export_resize_linear(write: NodeWriter) -> str:
 
 def _resize(write: NodeWriter, **attributes: object) -> str:
     """Write scales, which define positions, if they yield the sizes; otherwise sizes. Refused: sizes that need both."""
-    of, dimensions = write.operation, write.known(write.type.dimensions)
-    scales = np.asarray(write.known(of.scales), np.float32)
-    shape = write.known(of.shape)
+    of, dimensions = write.operation, write.static_sizes(write.type.dimensions)
+    scales = np.asarray(write.static_sizes(of.scales), np.float32)
+    shape = write.static_sizes(of.shape)
     products = (np.asarray(dimensions, dtype) * scales.astype(dtype) for dtype in _PRECISIONS)
     mode = of.coordinate_transformation_mode
     if all(tuple(map(int, np.floor(product))) == tuple(map(int, shape)) for product in products):

@@ -48,8 +48,8 @@ def shape_of(node: OnnxNode, dimensions: Sequence[int]) -> SymbolicArray:
     if node.op_type == "Size":
         return SymbolicArray(_objects([math.prod(dimensions)]).reshape(()), np.dtype(np.int64))
     start, end = node.attributes.get("start", 0), node.attributes.get("end")
-    taken = dimensions[cast("int", start) : cast("int | None", end)]
-    return SymbolicArray(_objects(taken), np.dtype(np.int64))
+    selected = dimensions[cast("int", start) : cast("int | None", end)]
+    return SymbolicArray(_objects(selected), np.dtype(np.int64))
 
 
 def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray | None:
@@ -143,7 +143,7 @@ def _cast(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     if source.dtype.kind in "iu" and expected.dtype.name in _INTEGERS:
         return source.items  # guards on the result apply to the size itself
     function = _CASTS.get((source.dtype.kind, expected.dtype.name))
-    return None if function is None else _each(function, source.items, source.items)
+    return None if function is None else _elementwise(function, source.items, source.items)
 
 
 def _by_element(count: int, functions: Mapping[str, Callable[[Any, Any], Any]]) -> Rule:
@@ -151,7 +151,7 @@ def _by_element(count: int, functions: Mapping[str, Callable[[Any, Any], Any]]) 
         function = functions.get(_present(inputs, 0).dtype.name)
         if function is None or len(inputs) != count:
             return None
-        return _each(function, _present(inputs, 0).items, _present(inputs, count - 1).items)
+        return _elementwise(function, _present(inputs, 0).items, _present(inputs, count - 1).items)
 
     return rule
 
@@ -164,29 +164,29 @@ def _pairwise(function: Callable[[Any, Any], bool]) -> Rule:
     """Return a rule that compares; guards arise when its result is read."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
-        return _each(function, _present(inputs, 0).items, _present(inputs, 1).items)
+        return _elementwise(function, _present(inputs, 0).items, _present(inputs, 1).items)
 
     return rule
 
 
 def _contrary(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
-    return _each(operator.eq, _present(inputs, 0).items, _FALSE)
+    return _elementwise(operator.eq, _present(inputs, 0).items, _FALSE)
 
 
 def _negated(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    return _each(operator.sub, _ZERO, _present(inputs, 0).items) if expected.dtype.name in _INTEGERS else None
+    return _elementwise(operator.sub, _ZERO, _present(inputs, 0).items) if expected.dtype.name in _INTEGERS else None
 
 
 def _magnitude(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     negated = _negated(node, inputs, expected)
-    return None if negated is None else _each(max, _present(inputs, 0).items, negated)
+    return None if negated is None else _elementwise(max, _present(inputs, 0).items, negated)
 
 
 def _remainder(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     """Return the remainder with the divisor's sign. Source: ONNX Mod-13."""
     if expected.dtype.name not in _INTEGERS or node.integer("fmod", 0):
         return None
-    return _each(operator.mod, _present(inputs, 0).items, _present(inputs, 1).items)
+    return _elementwise(operator.mod, _present(inputs, 0).items, _present(inputs, 1).items)
 
 
 def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
@@ -195,7 +195,7 @@ def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     if base.dtype.kind != "i" or exponents.size != 1 or float(exponents.reshape(-1)[0]) not in _SMALL_POWERS:
         return None
     powers = repeat(base.items, int(exponents.reshape(-1)[0]))
-    return np.broadcast_to(reduce(partial(_each, operator.mul), powers), expected.shape)
+    return np.broadcast_to(reduce(partial(_elementwise, operator.mul), powers), expected.shape)
 
 
 def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
@@ -203,8 +203,8 @@ def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     if len(node.inputs) < 2 or expected.dtype.name not in _INTEGERS:  # attributes before version 11
         return None
     bounds = zip((max, min), inputs[1:], strict=False)
-    given = [(function, bound.items) for function, bound in bounds if bound is not None]
-    return reduce(lambda made, step: _each(step[0], made, step[1]), given, _present(inputs, 0).items)
+    present_bounds = [(function, bound.items) for function, bound in bounds if bound is not None]
+    return reduce(lambda value, step: _elementwise(step[0], value, step[1]), present_bounds, _present(inputs, 0).items)
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
@@ -222,8 +222,8 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
 def _root(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     """Return roots: float64 ones rounded to float32 are correctly rounded."""
     source = _present(inputs, 0).items
-    roots = _each(root_of, source, source)
-    return _each(to_float32, roots, roots) if expected.dtype == np.float32 else roots
+    roots = _elementwise(root_of, source, source)
+    return _elementwise(to_float32, roots, roots) if expected.dtype == np.float32 else roots
 
 
 def _spread(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
@@ -233,16 +233,21 @@ def _spread(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     return np.broadcast_to(_present(inputs, 0).items, expected.shape)
 
 
-def _each(function: Callable[[Any, Any], Any], first: Array, second: Array) -> Array:
+def _elementwise(function: Callable[[Any, Any], Any], first: Array, second: Array) -> Array:
     """Apply a function elementwise; unary ones ignore the second argument."""
     first, second = np.broadcast_arrays(first, second)
-    made = [apply_function(function, one, other) for one, other in zip(first.flat, second.flat, strict=True)]
-    return _objects(made).reshape(first.shape)
+    results = [
+        apply_function(function, first_item, second_item)
+        for first_item, second_item in zip(first.flat, second.flat, strict=True)
+    ]
+    return _objects(results).reshape(first.shape)
 
 
 def _arithmetic(function: Callable[[Any, Any], Any], of_integers: Callable[[Any, Any], Any] | None = None) -> Rule:
-    whole = of_integers or function
-    return _by_element(2, {"int64": whole, "int32": whole, "float32": IN_FLOAT32[function], "float64": function})
+    on_integers = of_integers or function
+    return _by_element(
+        2, {"int64": on_integers, "int32": on_integers, "float32": IN_FLOAT32[function], "float64": function}
+    )
 
 
 def _on_floats(function: Callable[[Any, Any], Any]) -> Rule:
@@ -251,7 +256,7 @@ def _on_floats(function: Callable[[Any, Any], Any]) -> Rule:
 
 _CASTS: Mapping[tuple[str, str], Callable[[Any, Any], Any]] = MappingProxyType(
     {
-        **{(kind, whole): to_integer for kind in "bf" for whole in _INTEGERS},
+        **{(kind, integer_dtype): to_integer for kind in "bf" for integer_dtype in _INTEGERS},
         **{(kind, "float32"): to_float32 for kind in "biuf"},
         **{(kind, "float64"): to_float64 for kind in "biuf"},
     }

@@ -29,37 +29,37 @@ class GraphWriter:
     constants: dict[str, Array] = field(default_factory=dict)
     opsets: dict[str, int] = field(default_factory=lambda: {"": OLDEST_OPSET})
     dtypes: dict[str, DataType] = field(default_factory=dict)
-    _taken: set[str] = field(default_factory=set)
-    _taken_nodes: set[str] = field(default_factory=set)
+    _reserved: set[str] = field(default_factory=set)
+    _reserved_nodes: set[str] = field(default_factory=set)
     _numbers: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
     """Small constants by content."""
     _count: int = 0
 
     def unique(self, name: str) -> str:
         """Return and reserve an unused value name."""
-        return self._unique(name or "value", self._taken)
+        return self._unique(name or "value", self._reserved)
 
     def unique_node(self, name: str) -> str:
         """Return and reserve an unused node name."""
-        return self._unique(name or "node", self._taken_nodes)
+        return self._unique(name or "node", self._reserved_nodes)
 
-    def _unique(self, name: str, taken: set[str]) -> str:
+    def _unique(self, name: str, reserved: set[str]) -> str:
         candidate = name
-        while candidate in taken:
+        while candidate in reserved:
             self._count += 1
             candidate = f"{name}/{self._count}"
-        taken.add(candidate)
+        reserved.add(candidate)
         return candidate
 
     def constant(self, name: str, value: Array) -> str:
         """Return the name of a shared small constant."""
         key = (value.dtype.name, value.shape, value.tobytes())
-        known = self._numbers.get(key)
-        if known is None:
-            known = self._numbers[key] = self.unique(name)
-            self.constants[known] = freeze(value)
-            self.dtypes[known] = DataType(value.dtype.name)
-        return known
+        constant_name = self._numbers.get(key)
+        if constant_name is None:
+            constant_name = self._numbers[key] = self.unique(name)
+            self.constants[constant_name] = freeze(value)
+            self.dtypes[constant_name] = DataType(value.dtype.name)
+        return constant_name
 
 
 class NodeWriter:
@@ -145,21 +145,23 @@ class NodeWriter:
         read = list(inputs)
         while read and not read[-1]:
             read.pop()
-        made = tuple(self._graph.unique(f"{self.result.name}/{op_type}") for _ in range(count))
-        return WrittenNode(op_type=op_type, inputs=tuple(read), outputs=made, attributes=attributes, domain=domain)
+        output_names = tuple(self._graph.unique(f"{self.result.name}/{op_type}") for _ in range(count))
+        return WrittenNode(
+            op_type=op_type, inputs=tuple(read), outputs=output_names, attributes=attributes, domain=domain
+        )
 
     def _declare(self, node: WrittenNode, opset: int) -> None:
         """Check data types against the schema, and record types and opset."""
         types = types_of(node.op_type, opset)
-        known = [self._graph.dtypes.get(name) for name in node.inputs]
-        places = [*types.inputs, *[types.inputs[-1]] * (len(known) - len(types.inputs) if types.variadic else 0)]
-        for dtype, (_, allowed) in zip(known, places, strict=False):
+        input_dtypes = [self._graph.dtypes.get(name) for name in node.inputs]
+        places = [*types.inputs, *[types.inputs[-1]] * (len(input_dtypes) - len(types.inputs) if types.variadic else 0)]
+        for dtype, (_, allowed) in zip(input_dtypes, places, strict=False):
             if dtype is not None and type_text(dtype) not in allowed:
                 raise Refusal(
                     Reason.UNSUPPORTED_DTYPE, f"ONNX's {node.op_type} of opset {opset} does not accept {dtype.value}"
                 )
         self._graph.opsets[""] = max(self._graph.opsets[""], opset)
-        for name, dtype, allowed in result_types(node, types, known):
+        for name, dtype, allowed in result_types(node, types, input_dtypes):
             if dtype is not None and type_text(dtype) not in allowed:
                 raise Refusal(
                     Reason.UNSUPPORTED_DTYPE, f"ONNX's {node.op_type} of opset {opset} does not produce {dtype.value}"
@@ -183,9 +185,9 @@ class NodeWriter:
 
     def integers(self, *values: int) -> str:
         """Return a constant int64 vector, or raise Refusal for symbolic sizes."""
-        return self.constant(np.array(self.known(values), np.int64))
+        return self.constant(np.array(self.static_sizes(values), np.int64))
 
-    def known(self, sizes: tuple[_Number, ...]) -> tuple[_Number, ...]:
+    def static_sizes(self, sizes: tuple[_Number, ...]) -> tuple[_Number, ...]:
         """Return static sizes, or raise Refusal."""
         return _plain("sizes", sizes)
 

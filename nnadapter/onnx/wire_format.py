@@ -262,7 +262,7 @@ class _Walk:
             if stop - begin > limits.UNLOOKED_BYTES:
                 self._count_pairs(since, begin)
                 since = stop
-                self._open(kind, tag >> 3, begin, stop)
+                self._enqueue_large(kind, tag >> 3, begin, stop)
         self._count_pairs(since, end)
         for tag, count in counts.items():
             self._count(kind, tag >> 3, count)
@@ -292,7 +292,7 @@ class _Walk:
                 if self.pairs > limits.MESSAGES:
                     raise self._beyond(f"more than {limits.MESSAGES:,} parts of a few bytes", limits.MESSAGES)
 
-    def _open(self, kind: str, number: int, begin: int, stop: int) -> None:
+    def _enqueue_large(self, kind: str, number: int, begin: int, stop: int) -> None:
         """Queue a large submessage, or check a large name or dimension list."""
         message = _INNER.get(kind, {}).get(number)
         if message is not None:

@@ -65,7 +65,7 @@ def attention(
     """
     if body.opset >= ATTENTION_SINCE and not scores.sink:
         inputs = (query, key, value, scores.mask, *(past or ()))
-        made = body.add_several(
+        results = body.add_several(
             "Attention",
             inputs,
             1 if past is None else 3,
@@ -73,12 +73,15 @@ def attention(
             scale=scores.scale,
             softcap=scores.softcap,
         )
-        return joined(body, made[0]), *(made[1:] or (key, value))  # type: ignore[return-value]
+        return joined(body, results[0]), *(results[1:] or (key, value))  # type: ignore[return-value]
     if past is not None:
-        key, value = (body.add("Concat", old, new, axis=2) for old, new in zip(past, (key, value), strict=True))
+        key, value = (
+            body.add("Concat", past_part, new_part, axis=2)
+            for past_part, new_part in zip(past, (key, value), strict=True)
+        )
     if scores.causal:
-        own = _causal_mask(body, query, key, scores, "" if past is None else past[0])
-        scores = replace(scores, mask=body.add("Add", scores.mask, own) if scores.mask else own)
+        causal_mask = _causal_mask(body, query, key, scores, "" if past is None else past[0])
+        scores = replace(scores, mask=body.add("Add", scores.mask, causal_mask) if scores.mask else causal_mask)
     return _composed(body, query, key, value, scores, groups), key, value
 
 
@@ -111,14 +114,14 @@ def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int
 
 def _causal_mask(body: BodyBuilder, query: str, key: str, scores: Scores, past: str) -> str:
     """Return an additive mask `[S, T]` that hides later keys."""
-    count, total, before = scores.sizes
+    count, total, past_length = scores.sizes
     queries, keys = (
         body.unsqueeze(steps_along(body, query, 2, count), 1),
         body.unsqueeze(steps_along(body, key, 2, total), 0),
     )
     places = queries
     if past:
-        first = length_of(body, past, 2) if before is None else body.constant((before,))
+        first = length_of(body, past, 2) if past_length is None else body.constant((past_length,))
         places = body.add("Add", queries, first)
     allowed = body.add("LessOrEqual", keys, places)
     if scores.last_sees_all:
@@ -227,17 +230,17 @@ def turned_plainly(
     body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool
 ) -> str:
     """Rotate without ONNX's RotaryEmbedding."""
-    part, rest = 2 * pairs, ""
+    part, unrotated = 2 * pairs, ""
     if part != head_size:
-        x, rest = parts_along(body, x, -1, (part, head_size - part))
+        x, unrotated = parts_along(body, x, -1, (part, head_size - part))
     cosine, sine = (body.unsqueeze(table, 1) for table in tables)
     result = (_alternating if interleaved else _in_halves)(body, x, cosine, sine, pairs)
-    return body.add("Concat", result, rest, axis=-1) if rest else result
+    return body.add("Concat", result, unrotated, axis=-1) if unrotated else result
 
 
 def _alternating(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
-    apart = body.reshape(x, 0, 0, 0, pairs, 2)
-    first, second = (body.add("Gather", apart, body.constant(index), axis=4) for index in (0, 1))
+    paired = body.reshape(x, 0, 0, 0, pairs, 2)
+    first, second = (body.add("Gather", paired, body.constant(index), axis=4) for index in (0, 1))
     real = body.add("Sub", body.add("Mul", first, cosine), body.add("Mul", second, sine))
     imaginary = body.add("Add", body.add("Mul", first, sine), body.add("Mul", second, cosine))
     both = body.add("Concat", body.unsqueeze(real, 4), body.unsqueeze(imaginary, 4), axis=4)
@@ -293,8 +296,8 @@ def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     tables = []
     for position in (2, 3):
         three = body.add("Gather", body.input(position), body.input(1))  # `[3, B, S, pairs]`
-        table, *others = (body.add("Gather", three, body.constant(stream), axis=0) for stream in range(3))
-        for stream, other in enumerate(others, 1):
+        table, *other_tables = (body.add("Gather", three, body.constant(stream), axis=0) for stream in range(3))
+        for stream, other in enumerate(other_tables, 1):
             table = body.add("Where", body.constant(streams == stream, "bool"), other, table)
         tables.append(table)
     return (_turned_heads(body, (tables[0], tables[1]), pairs, width),)
@@ -324,8 +327,8 @@ def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
 def _turned_heads(body: BodyBuilder, tables: tuple[str, str], pairs: int, width: int) -> str:
     packed, (heads, head_size) = body.inputs.rank(0) == 3, _heads(body, width, pairs)
     x = separated(body, body.input(0), heads, head_size=head_size) if packed else body.input(0)
-    made = turned(body, x, tables, pairs, head_size, interleaved=body.node.integer("interleaved", 0) != 0)
-    return joined(body, made, width) if packed else made
+    rotated = turned(body, x, tables, pairs, head_size, interleaved=body.node.integer("interleaved", 0) != 0)
+    return joined(body, rotated, width) if packed else rotated
 
 
 def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
@@ -391,25 +394,25 @@ def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int
             raise body.unsupported(name, "is 1; expected 0")
     heads, widths = body.node.integer("num_heads"), _widths(body)
     parts = [separated(body, part, heads) for part in parts_along(body, product, -1, widths)]
-    before: tuple[str, str] | None = None
+    past_pair: tuple[str, str] | None = None
     if body.input(past) and body.inputs.size(past, 3) != 0:  # an empty cache has no elements
         old_key, old_value = (body.add("Gather", body.input(past), body.constant(index), axis=0) for index in (0, 1))
-        before = old_key, old_value
-    steps, old = body.inputs.size(0, 1), body.inputs.size(past, 3) if before else 0
-    total = None if steps is None or old is None else steps + old
+        past_pair = old_key, old_value
+    steps, past_length = body.inputs.size(0, 1), body.inputs.size(past, 3) if past_pair else 0
+    total = None if steps is None or past_length is None else steps + past_length
     keys = body.input(0), 1, steps
     scores = Scores(
         scale=_scale(body),
         head_size=widths[0] // heads,
         causal=body.node.integer("unidirectional", 0) == 1,
-        mask=score_mask(body, mask, bias, lambda: _places(body, keys, before, total), body.inputs.size(0, 0)),
-        sizes=(steps, total, old),
+        mask=score_mask(body, mask, bias, lambda: _places(body, keys, past_pair, total), body.inputs.size(0, 0)),
+        sizes=(steps, total, past_length),
     )
-    made, key, value = attention(body, parts[0], parts[1], parts[2], scores, before)
+    output, key, value = attention(body, parts[0], parts[1], parts[2], scores, past_pair)
     present = ""
     if body.wants(1):
         present = body.add("Concat", body.unsqueeze(key, 0), body.unsqueeze(value, 0), axis=0)
-    return made, present
+    return output, present
 
 
 def _widths(body: BodyBuilder) -> Sequence[int]:
@@ -444,8 +447,8 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
         raise body.unsupported("qk", "is an output that has no meaning here")
     query, key, value, keys = _packed(body)
     past = (body.input(6), body.input(7)) if body.input(6) else None
-    before = body.inputs.size(6, 2) if past else 0
-    total = None if keys[2] is None or before is None else keys[2] + before
+    past_length = body.inputs.size(6, 2) if past else 0
+    total = None if keys[2] is None or past_length is None else keys[2] + past_length
     steps, width = body.inputs.size(0, 1), body.inputs.width(0)
     causal = body.node.integer("unidirectional", 0) == 1
     last_sees_all = causal and bool(body.input(1)) and not _enough_queries(body, keys[1])
@@ -459,7 +462,7 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
         causal=causal,
         mask=score_mask(body, 4, 5, lambda: _places(body, keys, past, total), body.inputs.size(0, 0)),
         last_sees_all=last_sees_all,
-        sizes=(steps, total, before),
+        sizes=(steps, total, past_length),
     )
     return attention(body, query, key, value, scores, past)
 
@@ -478,8 +481,8 @@ def _enough_queries(body: BodyBuilder, axis: int) -> bool:
     queries, keys = (body.inputs.value(0).shape or ())[1], (body.inputs.value(1).shape or ())[axis]
     if queries is not None and queries == keys:
         return True
-    steps, new = body.inputs.size(0, 1), body.inputs.size(1, axis)
-    return steps is not None and new is not None and steps >= new
+    steps, new_keys = body.inputs.size(0, 1), body.inputs.size(1, axis)
+    return steps is not None and new_keys is not None and steps >= new_keys
 
 
 def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | None]]:
@@ -520,5 +523,5 @@ def _biases(body: BodyBuilder) -> tuple[str, ...]:
     total, width = body.inputs.width(3, 0), body.inputs.width(0)
     if total is None:
         raise body.invalid("has a bias of unknown width")
-    own = total // 3 if body.inputs.rank(0) == 5 or width is None else width
-    return parts_along(body, body.input(3), 0, (own, own, total - 2 * own))
+    query_width = total // 3 if body.inputs.rank(0) == 5 or width is None else width
+    return parts_along(body, body.input(3), 0, (query_width, query_width, total - 2 * query_width))

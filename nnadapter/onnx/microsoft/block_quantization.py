@@ -71,8 +71,8 @@ def _integers(body: BodyBuilder, packed: str, bits: int) -> str:
     parts = []
     for shift in range(0, 8, bits):
         above = 8 - bits - shift  # shifts higher bits out of the byte
-        left = body.add("BitShift", packed, body.constant(above, "uint8"), direction="LEFT") if above else packed
-        part = body.add("BitShift", left, body.constant(8 - bits, "uint8"), direction="RIGHT")
+        shifted = body.add("BitShift", packed, body.constant(above, "uint8"), direction="LEFT") if above else packed
+        part = body.add("BitShift", shifted, body.constant(8 - bits, "uint8"), direction="RIGHT")
         parts.append(body.unsqueeze(part, -1))
     return body.add("Concat", *parts, axis=-1)
 
@@ -190,20 +190,20 @@ class _Table:
         """Look up rows, as one real per integer."""
         body, dtype = self.body, self.body.inputs.dtype(position)
         if dtype in _IN_BYTES:  # Gather supports bytes at any opset
-            known = derived(_as_bytes, body.inputs.contents(position), dtype=_IN_BYTES[dtype])
-            return body.cast(self.rows(body.constant(known, _IN_BYTES[dtype])), self.dtype)
+            byte_table = derived(_as_bytes, body.inputs.contents(position), dtype=_IN_BYTES[dtype])
+            return body.cast(self.rows(body.constant(byte_table, _IN_BYTES[dtype])), self.dtype)
         packed = body.cast(self.rows(body.input(position)), self.dtype)
         return packed if self.bits == 8 else self._joined(self._parts(packed))
 
     def _parts(self, packed: str) -> str:
         """Unpack bytes by division, since few devices shift bits."""
-        body, parts, rest = self.body, list[str](), packed
+        body, parts, remaining = self.body, list[str](), packed
         for _ in range(8 // self.bits - 1):
-            above = body.add("Floor", body.add("Mul", rest, body.constant(0.5**self.bits, self.dtype)))
+            above = body.add("Floor", body.add("Mul", remaining, body.constant(0.5**self.bits, self.dtype)))
             scaled = body.add("Mul", above, body.constant(float(1 << self.bits), self.dtype))
-            parts.append(body.unsqueeze(body.add("Sub", rest, scaled), -1))
-            rest = above
-        return body.add("Concat", *parts, body.unsqueeze(rest, -1), axis=-1)
+            parts.append(body.unsqueeze(body.add("Sub", remaining, scaled), -1))
+            remaining = above
+        return body.add("Concat", *parts, body.unsqueeze(remaining, -1), axis=-1)
 
     def spread(self, parameters: str) -> str:
         body, block = self.body, _block_size(self.body, 128)

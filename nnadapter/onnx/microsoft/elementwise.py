@@ -14,14 +14,14 @@ def gelu(body: BodyBuilder, x: str, dtype: str, approximate: str = "none") -> st
     """Add a Gelu by the error function, or by tanh."""
     if body.opset >= _GELU_SINCE:
         return body.add("Gelu", x, approximate=approximate)
-    half, one = body.constant(0.5, dtype), body.constant(1.0, dtype)
+    half, unit = body.constant(0.5, dtype), body.constant(1.0, dtype)
     if approximate == "none":
         inner = body.add("Erf", body.add("Div", x, body.constant(sqrt(2), dtype)))
     else:
         square = body.add("Mul", body.add("Mul", x, x), body.constant(0.044715 * sqrt(2 / pi), dtype))
         factor = body.add("Add", square, body.constant(sqrt(2 / pi), dtype))
         inner = body.add("Tanh", body.add("Mul", x, factor))
-    return body.add("Mul", body.add("Mul", x, body.add("Add", inner, one)), half)
+    return body.add("Mul", body.add("Mul", x, body.add("Add", inner, unit)), half)
 
 
 def silu(body: BodyBuilder, x: str) -> str:
@@ -63,8 +63,8 @@ def bias_split_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     width = body.inputs.width(1, 0) if body.inputs.rank(1) == 1 else None
     if width is None or width % 2:
         raise body.invalid("takes a bias of an even, known number of channels")
-    left, right = body.add_several("Split", (total, body.constant([width // 2, width // 2])), 2, axis=-1)
-    return (body.add("Mul", left, gelu(body, right, body.inputs.dtype())),)
+    factor, right = body.add_several("Split", (total, body.constant([width // 2, width // 2])), 2, axis=-1)
+    return (body.add("Mul", factor, gelu(body, right, body.inputs.dtype())),)
 
 
 @function_op("BiasAdd", "X bias skip", "Y")
@@ -97,6 +97,6 @@ def apply(body: BodyBuilder, x: str, activation: str, parameters: Sequence[float
         return body.add("Clip", x, *(body.constant(bound, body.inputs.dtype()) for bound in parameters))
     names = _PARAMETERS.get(activation)
     if names is None:
-        known = ", ".join(sorted({*_PARAMETERS, _BOUNDS} - {""}))
-        raise body.unsupported("activation", f"is {activation!r}; expected one of {known}")
+        activation_names = ", ".join(sorted({*_PARAMETERS, _BOUNDS} - {""}))
+        raise body.unsupported("activation", f"is {activation!r}; expected one of {activation_names}")
     return body.add(activation, x, **dict(zip(names, parameters, strict=False))) if activation else x

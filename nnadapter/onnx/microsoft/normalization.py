@@ -60,12 +60,12 @@ def _narrowed(body: BodyBuilder, x: str, dtype: str) -> str:
     return body.cast(x, dtype) if dtype == "float16" else x
 
 
-_ALONE = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+_NORMALIZATION = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 _SKIP = {"epsilon": 1e-12}
 _GROUPS = {"epsilon": 1e-5, "groups": int, "activation": int, "channels_last": 1}
 
 
-@function_op("LayerNormalization", "X Scale B?", "Y Mean? InvStdDev?", _ALONE, domain="")
+@function_op("LayerNormalization", "X Scale B?", "Y Mean? InvStdDev?", _NORMALIZATION, domain="")
 def layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of ONNX Runtime's LayerNormalization-1, for opsets below 17."""
     x, scale, bias = (body.input(position) for position in range(3))
@@ -73,7 +73,7 @@ def layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     return layer_normalization(body, x, scale, bias, _axes(body), body.inputs.dtype(), outputs)
 
 
-@function_op("SimplifiedLayerNormalization", "X scale", "Y inv_std_var?", _ALONE, domain="")
+@function_op("SimplifiedLayerNormalization", "X scale", "Y inv_std_var?", _NORMALIZATION, domain="")
 def simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of ONNX Runtime's SimplifiedLayerNormalization-1 (RMSNormalization)."""
     outputs = 2 if body.wants(1) else 1
@@ -97,8 +97,8 @@ def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft SkipLayerNormalization-1."""
     total = _total(body, body.input(4))
     outputs = 3 if body.wants(1) or body.wants(2) else 1
-    made = layer_normalization(body, total, body.input(2), body.input(3), [-1], body.inputs.dtype(), outputs)
-    return (*made, *[""] * (3 - outputs), total)
+    results = layer_normalization(body, total, body.input(2), body.input(3), [-1], body.inputs.dtype(), outputs)
+    return (*results, *[""] * (3 - outputs), total)
 
 
 @function_op(
@@ -110,8 +110,8 @@ def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 def skip_simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft SkipSimplifiedLayerNormalization-1."""
     total = _total(body, body.input(3))
-    made = rms_normalization(body, total, body.input(2), [-1], body.inputs.dtype(), 2 if body.wants(2) else 1)
-    return (made[0], "", made[1] if body.wants(2) else "", total)
+    results = rms_normalization(body, total, body.input(2), [-1], body.inputs.dtype(), 2 if body.wants(2) else 1)
+    return (results[0], "", results[1] if body.wants(2) else "", total)
 
 
 def _total(body: BodyBuilder, bias: str) -> str:
@@ -129,8 +129,8 @@ def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     if activation not in ("silu", "swish", "sigmoid"):
         raise body.invalid(f"has attribute 'activation' {activation!r}; expected silu, swish or sigmoid")
     x, scale, gate = (body.cast(body.input(position), "float32") for position in range(3))
-    apart = x if width == size else body.reshape(x, *[0] * (rank - 1), width // size, size)
-    (normal,) = rms_normalization(body, apart, scale, [-1], "float32")
+    grouped = x if width == size else body.reshape(x, *[0] * (rank - 1), width // size, size)
+    (normal,) = rms_normalization(body, grouped, scale, [-1], "float32")
     normal = normal if width == size else body.reshape(normal, *[0] * (rank - 1), width)
     opened = body.add("Sigmoid", gate) if activation == "sigmoid" else silu(body, gate)
     return (body.cast(body.add("Mul", normal, opened), dtype),)
@@ -150,8 +150,8 @@ def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     total = body.add("Add", words, positions)
     if segments:
         total = body.add("Add", total, body.add("Gather", body.input(4), segments))
-    (made,) = layer_normalization(body, total, body.input(5), body.input(6), [-1], body.inputs.dtype(2))
-    return made, lengths(body, body.input(7), ids) if body.wants(1) else "", total
+    (normalized,) = layer_normalization(body, total, body.input(5), body.input(6), [-1], body.inputs.dtype(2))
+    return normalized, lengths(body, body.input(7), ids) if body.wants(1) else "", total
 
 
 def first_rows(body: BodyBuilder, table: str) -> str:
@@ -198,6 +198,6 @@ def _group_norm(body: BodyBuilder, x: str) -> str:
     normal = body.add("Div", centered, body.add("Sqrt", body.add("Add", variance, epsilon)))
     shaped = body.add("Reshape", normal, body.add("Shape", picture))
     scale, bias = (body.cast(body.reshape(body.input(position), 1, -1, 1, 1), dtype) for position in (1, 2))
-    made = body.add("Add", body.add("Mul", shaped, scale), bias)
-    made = body.add("Transpose", made, perm=[0, 2, 3, 1]) if last else made
-    return silu(body, made) if body.node.integer("activation", 0) else made
+    result = body.add("Add", body.add("Mul", shaped, scale), bias)
+    result = body.add("Transpose", result, perm=[0, 2, 3, 1]) if last else result
+    return silu(body, result) if body.node.integer("activation", 0) else result

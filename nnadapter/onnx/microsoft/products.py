@@ -78,9 +78,9 @@ _FUSED = {**_WINDOWS, "activation": str, "activation_params": list[float]}
 @function_op("FusedConv", "X W B? Z?", "Y", _FUSED)
 def fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft FusedConv-1: Conv, addition of Z, activation."""
-    made = _convolved(body, body.input(0), body.input(1))
-    made = body.add("Add", made, body.input(3)) if body.input(3) else made
-    return (_activated(body, made),)
+    result = _convolved(body, body.input(0), body.input(1))
+    result = body.add("Add", result, body.input(3)) if body.input(3) else result
+    return (_activated(body, result),)
 
 
 @function_op("NhwcConv", "X W B?", "Y", _WINDOWS)
@@ -92,9 +92,9 @@ def nhwc_conv_body(body: BodyBuilder) -> tuple[str, ...]:
 @function_op("NhwcFusedConv", "X W B? Z?", "Y", _FUSED)
 def nhwc_fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
     """Write the body of com.microsoft NhwcFusedConv-1."""
-    made = _convolved_channels_last(body)
-    made = body.add("Add", made, body.input(3)) if body.input(3) else made
-    return (_activated(body, made),)
+    result = _convolved_channels_last(body)
+    result = body.add("Add", result, body.input(3)) if body.input(3) else result
+    return (_activated(body, result),)
 
 
 def _convolved(body: BodyBuilder, x: str, weight: str) -> str:

@@ -83,10 +83,10 @@ def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
     if along_axis or axis in (-1, rank - 1):
         return [quantized(body, body.add("Softmax", dequantized(body, 0), axis=axis), 3)]
     matrix = body.add("Flatten", body.input(0), axis=axis)
-    made = quantized(body, body.add("Softmax", dequantized(body, 0, matrix), axis=-1), 3)
+    result = quantized(body, body.add("Softmax", dequantized(body, 0, matrix), axis=-1), 3)
     sizes = [-1 if size is None else size for size in body.inputs.shape(0)]
-    whole = body.add("Shape", body.input(0)) if sizes.count(-1) > 1 else body.constant(sizes)
-    return [body.add("Reshape", made, whole)]
+    full_shape = body.add("Shape", body.input(0)) if sizes.count(-1) > 1 else body.constant(sizes)
+    return [body.add("Reshape", result, full_shape)]
 
 
 @function_op("QLinearConcat", "Y_scale Y_zero_point inputs...", "Y", {"axis": int}, required=["axis"])
@@ -131,8 +131,8 @@ def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
     if not node.integer("channels_last", 0):
         return [quantized(body, body.add("AveragePool", dequantized(body, 0), **attributes), 3)]
     first = dequantized(body, 0, channels_first(body, body.input(0), body.inputs.rank(0)))
-    made = quantized(body, body.add("AveragePool", first, **attributes), 3)
-    return [channels_last(body, made, body.inputs.rank(0))]
+    pooled = quantized(body, body.add("AveragePool", first, **attributes), 3)
+    return [channels_last(body, pooled, body.inputs.rank(0))]
 
 
 @function_op("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", "Y", {"channels_last": 0})
@@ -161,11 +161,13 @@ _WINDOW = {
 def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
     """Write the body of com.microsoft QLinearConv-1; filters are always channels-first."""
     attributes = {name: value for name, value in body.node.attributes.items() if name != "channels_last"}
-    x, *others = (body.input(position) for position in range(9))
+    x, *other_inputs = (body.input(position) for position in range(9))
     if not body.node.integer("channels_last", 0):
-        return [body.add("QLinearConv", x, *others, **attributes)]
+        return [body.add("QLinearConv", x, *other_inputs, **attributes)]
     rank = body.inputs.rank(0)
-    return [channels_last(body, body.add("QLinearConv", channels_first(body, x, rank), *others, **attributes), rank)]
+    return [
+        channels_last(body, body.add("QLinearConv", channels_first(body, x, rank), *other_inputs, **attributes), rank)
+    ]
 
 
 @function_op("NhwcMaxPool", "x", "y", {**_WINDOW, "ceil_mode": 0}, required=["kernel_shape"])
@@ -241,10 +243,10 @@ def _real_gemm(body: BodyBuilder) -> str:
 
 def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
     """Multiply a scale; constant if possible, as fusion of quantized nodes requires."""
-    known = body.constant_of(factor)
-    if known is None or not body.inputs.knows(position):
+    known_factor = body.constant_of(factor)
+    if known_factor is None or not body.inputs.knows(position):
         return body.add("Mul", factor, body.input(position))
-    scale = known.reshape(-1) * body.inputs.contents(position).reshape(-1)
+    scale = known_factor.reshape(-1) * body.inputs.contents(position).reshape(-1)
     return body.constant(scale.reshape(()) if scale.size == 1 else scale, "float32")
 
 
@@ -311,8 +313,8 @@ def qembed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     if body.input(1):
         total = body.add("Add", total, _dequantized_table(body, 2, body.add("Gather", body.input(4), body.input(1))))
     scale, bias = (_dequantized_table(body, table, body.input(2 + table)) for table in (3, 4))
-    (made,) = layer_normalization(body, total, scale, bias, [-1], body.inputs.dtype())
-    return made, lengths(body, body.input(7), ids) if body.wants(1) else ""
+    (normalized,) = layer_normalization(body, total, scale, bias, [-1], body.inputs.dtype())
+    return normalized, lengths(body, body.input(7), ids) if body.wants(1) else ""
 
 
 def _dequantized_table(body: BodyBuilder, table: int, integers: str) -> str:
@@ -338,8 +340,8 @@ def dynamic_quantize_lstm(body: BodyBuilder) -> Sequence[str]:
     ONNX Runtime also rounds inputs and states to 8 bits, so this is closer to the original model.
     """
     w, r = (body.constant(_weight(body, *positions), "float32") for positions in ((1, 8), (2, 10)))
-    others = (body.input(position) for position in range(3, 8))
-    return body.add_several("LSTM", [body.input(0), w, r, *others], 3, **body.node.attributes)
+    other_inputs = (body.input(position) for position in range(3, 8))
+    return body.add_several("LSTM", [body.input(0), w, r, *other_inputs], 3, **body.node.attributes)
 
 
 def _weight(body: BodyBuilder, position: int, scale_position: int) -> Array:

@@ -91,16 +91,16 @@ def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
         if past is not None:
             both = [_scattered(body, *pair, first, cache) for pair in zip(past, both, strict=True)]
         scores = _scores(body, cache, (query, both[0], first), head_size)
-        made, _, _ = attention(body, query, both[0], both[1], scores, None, (heads, groups))
-        return made, *both
+        output, _, _ = attention(body, query, both[0], both[1], scores, None, (heads, groups))
+        return output, *both
     scores = _scores(body, cache, (query, key, ""), head_size)
-    made, *both = attention(body, query, key, value, scores, None, (heads, groups))
+    output, *both = attention(body, query, key, value, scores, None, (heads, groups))
     if past is not None and cache.size > cache.total:
         both = [
-            body.add("Concat", new, sliced(body, old, 2, cache.total, 2**31 - 1), axis=2)
-            for new, old in zip(both, past, strict=True)
+            body.add("Concat", new_part, sliced(body, past_part, 2, cache.total, 2**31 - 1), axis=2)
+            for new_part, past_part in zip(both, past, strict=True)
         ]
-    return made, *both
+    return output, *both
 
 
 def _refuse(body: BodyBuilder) -> None:
@@ -160,12 +160,12 @@ def _first_positions(body: BodyBuilder, query: str, cache: _Cache) -> str:
     """Return cached key counts `[B]`."""
     if cache.steps is not None:
         lengths = body.reshape(body.cast(body.input(5), "int64"), -1)
-        before = body.add("Add", lengths, body.constant((1 - cache.steps,)))
-        return _within(body, before, body.constant((max(cache.total, cache.size) - cache.steps,)), "int64")
+        cached_counts = body.add("Add", lengths, body.constant((1 - cache.steps,)))
+        return _within(body, cached_counts, body.constant((max(cache.total, cache.size) - cache.steps,)), "int64")
     steps, lengths = _counted(body, query), body.reshape(body.cast(body.input(5), _COUNTS), -1)
-    before = body.add("Sub", body.add("Add", lengths, body.constant((1,), _COUNTS)), steps)
+    cached_counts = body.add("Sub", body.add("Add", lengths, body.constant((1,), _COUNTS)), steps)
     zero = body.constant((0,), _COUNTS)
-    return body.add("Max", body.add("Where", body.add("Equal", steps, _total(body)), zero, before), zero)
+    return body.add("Max", body.add("Where", body.add("Equal", steps, _total(body)), zero, cached_counts), zero)
 
 
 def _total(body: BodyBuilder) -> str:
@@ -176,34 +176,34 @@ def _counted(body: BodyBuilder, x: str) -> str:
     return body.cast(length_of(body, x, 2), _COUNTS)
 
 
-def _scattered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
+def _scattered(body: BodyBuilder, cached: str, added: str, first: str, cache: _Cache) -> str:
     """Return all keys, new ones after each sequence's own."""
     if body.opset < _SCATTER_SINCE or cache.steps is None:
-        return _gathered(body, old, new, first, cache)
+        return _gathered(body, cached, added, first, cache)
     missing = cache.total - cache.size
     if missing > 0:
-        old = body.add("Pad", old, body.constant((0, 0, 0, 0, 0, 0, missing, 0)))
-    return body.add("TensorScatter", old, new, first, axis=2)
+        cached = body.add("Pad", cached, body.constant((0, 0, 0, 0, 0, 0, missing, 0)))
+    return body.add("TensorScatter", cached, added, first, axis=2)
 
 
-def _gathered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
+def _gathered(body: BodyBuilder, cached: str, fresh: str, first: str, cache: _Cache) -> str:
     """Return all keys by gathering each slot from old or new ones."""
     begin = body.unsqueeze(first if cache.steps is None else body.cast(first, _COUNTS), 1)
-    room, added, one = _counted(body, old), _counted(body, new), body.constant((1,), _COUNTS)
+    room, added, unit = _counted(body, cached), _counted(body, fresh), body.constant((1,), _COUNTS)
     most = body.add("Add", room, added)
     count = body.add("Squeeze", body.add("Min", body.add("Max", _total(body), room), most))
     steps = body.add("Range", body.constant(0.0, _COUNTS), count, body.constant(1.0, _COUNTS))
     places = body.unsqueeze(steps, 0)
     shifted = body.add("Sub", body.add("Add", places, room), begin)
     is_new = body.add("Less", places, body.add("Add", begin, added))
-    last = body.add("Sub", most, one)
-    behind = body.add("Where", is_new, shifted, body.add("Min", places, last))
-    chosen = body.add("Where", body.add("Less", places, begin), places, behind)
-    texts = body.cast(body.add("Squeeze", length_of(body, old, 0)), _COUNTS)
+    last = body.add("Sub", most, unit)
+    after_cached = body.add("Where", is_new, shifted, body.add("Min", places, last))
+    chosen = body.add("Where", body.add("Less", places, begin), places, after_cached)
+    texts = body.cast(body.add("Squeeze", length_of(body, cached, 0)), _COUNTS)
     numbers = body.add("Range", body.constant(0.0, _COUNTS), texts, body.constant(1.0, _COUNTS))
     offsets = body.unsqueeze(body.add("Mul", numbers, most), 1)
     source = body.cast(body.add("Add", chosen, offsets), "int32")
-    rows = body.add("Transpose", body.add("Concat", old, new, axis=2), perm=[0, 2, 1, 3])
+    rows = body.add("Transpose", body.add("Concat", cached, fresh, axis=2), perm=[0, 2, 1, 3])
     flat = body.reshape(rows, -1, body.node.integer("kv_num_heads"), body.inputs.width(3) or 0)
     source = _within_rows(body, source, flat)
     return body.add("Transpose", body.add("Gather", flat, source, axis=0), perm=[0, 2, 1, 3])
@@ -282,8 +282,8 @@ def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_
     window = body.node.integer("local_window_size", -1)
     mask = body.input(10)
     if first or window >= 0 or not causal:
-        own = _mask(body, cache, names, window, causal=causal)
-        mask = body.add("Add", _as_wide(body, mask, names[1], cache), own) if mask else own
+        hidden_keys = _mask(body, cache, names, window, causal=causal)
+        mask = body.add("Add", _as_wide(body, mask, names[1], cache), hidden_keys) if mask else hidden_keys
     sink = ""
     if body.input(11):
         sink = body.cast(body.reshape(body.input(11), 1, -1, 1, 1), dtype)
@@ -326,8 +326,8 @@ def _columns(cache: _Cache, first: str) -> int:
 
 def _as_wide(body: BodyBuilder, bias: str, key: str, cache: _Cache) -> str:
     if cache.steps is None:
-        behind = body.add("Sub", length_of(body, key, 2), length_of(body, bias, 3))
-        return body.add("Pad", bias, body.add("Concat", body.constant((0,) * 7), behind, axis=0))
+        padding = body.add("Sub", length_of(body, key, 2), length_of(body, bias, 3))
+        return body.add("Pad", bias, body.add("Concat", body.constant((0,) * 7), padding, axis=0))
     room = cache.size - cache.total
     if cache.is_first or room <= 0:
         return bias
@@ -394,8 +394,8 @@ def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
     depth = queries // heads
     if width == groups * depth:
         return name
-    apart = body.reshape(name, 0, 0, heads, 1, depth)
-    tiled = body.add("Tile", apart, body.constant((1, 1, 1, groups // heads, 1)))
+    grouped = body.reshape(name, 0, 0, heads, 1, depth)
+    tiled = body.add("Tile", grouped, body.constant((1, 1, 1, groups // heads, 1)))
     return body.reshape(tiled, 0, 0, groups * depth)
 
 
@@ -429,14 +429,14 @@ def causal_conv_with_state_body(body: BodyBuilder) -> tuple[str, ...]:
         raise body.invalid("has a filter of unknown size")
     x, past = (_channels_first(body, position) if last else body.input(position) for position in (0, 3))
     length = (taps - 1) * dilation
-    seen = body.add("Concat", past, x, axis=2) if past else _padded(body, x, length)
-    made = body.add("Conv", seen, body.input(1), body.input(2), group=channels, dilations=[dilation])
-    present = sliced(body, seen, 2, -length, _END) if length else sliced(body, seen, 2, 0, 0)
+    extended = body.add("Concat", past, x, axis=2) if past else _padded(body, x, length)
+    output = body.add("Conv", extended, body.input(1), body.input(2), group=channels, dilations=[dilation])
+    present = sliced(body, extended, 2, -length, _END) if length else sliced(body, extended, 2, 0, 0)
     if activation != "none":
-        made = silu(body, made)
+        output = silu(body, output)
     if last:
-        return _as_given(body, made), _as_given(body, present)
-    return made, present
+        return _as_given(body, output), _as_given(body, present)
+    return output, present
 
 
 def _refuse_forms(body: BodyBuilder) -> None:
@@ -466,9 +466,9 @@ def _as_given(body: BodyBuilder, x: str) -> str:
     if rank == 3:
         return turned
     sizes = [body.inputs.width(0, axis) for axis in range(2, rank)]
-    known = [size for size in sizes if size is not None]
-    if len(known) == len(sizes):
-        return body.reshape(turned, 0, 0, *known)
+    static_sizes = [size for size in sizes if size is not None]
+    if len(static_sizes) == len(sizes):
+        return body.reshape(turned, 0, 0, *static_sizes)
     channels = sliced(body, body.add("Shape", body.input(0)), 0, 2, rank)
     return body.add("Reshape", turned, body.add("Concat", body.constant((0, 0)), channels, axis=0))
 

@@ -465,7 +465,7 @@ def _listed(inputs: Mapping[str, Value]) -> str:
 
 Sizes = Mapping[Dimension, int]
 
-_ROWS, _CACHES, _NEW = (1, 2), (0, 1, DEFAULT_PAST_LENGTH), (1, 7)
+_ROWS, _CACHES, _NEW_LENGTHS = (1, 2), (0, 1, DEFAULT_PAST_LENGTH), (1, 7)
 _IN_ROOM = (
     (DEFAULT_PAST_LENGTH // 2, 1),
     (DEFAULT_PAST_LENGTH // 3, 1),
@@ -522,7 +522,7 @@ def _further_sizes(prepared: Prepared, inputs: Sequence[Value], usual: Sizes) ->
 
 
 def _of_cache(roles: CacheDimensions) -> Iterator[Sizes]:
-    for rows, cached, appended in product(_ROWS, _CACHES, _NEW):
+    for rows, cached, appended in product(_ROWS, _CACHES, _NEW_LENGTHS):
         yield sizes_of(roles, rows, cached, appended)
     yield from (sizes_of(roles, rows, 0, _PROMPT) for rows in _ROWS)
     if roles.encoded:

@@ -25,7 +25,7 @@ from nnadapter.onnx.normal_form import stamp_down
 from nnadapter.onnx.onnxruntime_limits import QUIET, onnxruntime_limits
 from partition.graph import DTYPE_OF_ELEMENT_TYPE, ITEMSIZE_OF_DTYPE, Graph, Unsupported, Value
 
-_Made = Callable[[OnnxNode, Sequence[Array]], Any]
+_Compute = Callable[[OnnxNode, Sequence[Array]], Any]
 
 
 def plain_result(node: OnnxNode, constants: Mapping[str, Array]) -> Array | None:
@@ -135,7 +135,7 @@ def _where(_: OnnxNode, arrays: Sequence[Array]) -> Array:
     return np.where(chosen, *alternatives)
 
 
-def _of_integers(compute: Callable[..., Any]) -> _Made:
+def _of_integers(compute: Callable[..., Any]) -> _Compute:
     def make(node: OnnxNode, arrays: Sequence[Array]) -> Any:
         _check_integers(arrays)
         if node.since_version < _BROADCASTING:
@@ -161,7 +161,7 @@ _BROADCASTING = 7
 """Version since which numpy's broadcasting applies."""
 _STATED = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 _OF_INTEGERS = frozenset(map(np.dtype, ("bool", "int32", "int64", "float32", "float64")))
-_MAKES: Mapping[str, _Made] = {
+_MAKES: Mapping[str, _Compute] = {
     "Add": _of_integers(np.add),
     "Cast": _cast,
     "Concat": _concat,
