@@ -316,7 +316,7 @@ def _aligned(nbytes: int) -> Array:
     try:
         block = np.empty(nbytes + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError) as error:  # ValueError: larger than the address space
-        text = f"{nbytes} bytes of working memory were asked for, and the machine has no such room; use smaller inputs"
+        text = f"cannot allocate {nbytes} bytes of working memory; use smaller inputs"
         raise OutOfMemoryError(text) from error
     start = -block.ctypes.data % ALIGNMENT
     return block[start : start + nbytes]

@@ -44,13 +44,13 @@ def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Con
         if trace.is_recording and isinstance(context, Context):
             context = named_call(selected.name, "with_trace")(context.with_trace, trace, selected.name)
         if not isinstance(context, Context):
-            raise TypeError(f"it gave {type(context).__name__}, expected a nnadapter.drivers.Context")
+            raise TypeError(f"it returned {type(context).__name__}, expected a nnadapter.drivers.Context")
     except errors.NNAdapterError as error:
         errors.located(error, selected.name, "context")
         raise
     except errors.FAILURES as error:
         raise errors.DeviceOpeningError(
-            f"device {selected.name!r} did not give a context: {errors.describe(error)}; ask its vendor",
+            f"device {selected.name!r} did not create a context: {errors.describe(error)}; ask its vendor",
             device=selected.name,
             phase="context",
         ) from error
@@ -73,7 +73,7 @@ def has_of(name: str, device: Device, attribute: str) -> bool:
         raise
     except errors.FAILURES as error:
         raise errors.DeviceUnavailableError(
-            f"device {name!r} did not say whether it {attribute.replace('_', ' ')}: "
+            f"device {name!r} failed to report whether it {attribute.replace('_', ' ')}: "
             f"{errors.describe(error)}; ask its vendor"
         ) from error
 
@@ -84,11 +84,13 @@ def ask_supported(context: Context, model: SegmentModel, expected: int) -> Seque
         verdicts = list(context.supported(model))
         if len(verdicts) == expected and all(map(_is_verdict, verdicts)):
             return verdicts
-        detail = f"the driver gave {len(verdicts)} verdicts for {expected} operations, or one that is none; {_VERDICT}"
+        detail = (
+            f"the driver returned {len(verdicts)} verdicts for {expected} operations, or an invalid one; {_VERDICT}"
+        )
     except errors.NNAdapterError as error:
         detail = errors.describe(error)
     except errors.FAILURES as error:
-        detail = f"the driver failed when asked: {errors.describe(error)}"
+        detail = f"the driver failed to judge the model: {errors.describe(error)}"
     return [Unsupported(Reason.DRIVER_ERROR, detail)] * expected
 
 
@@ -98,13 +100,11 @@ def ask_admission(context: Context, model: SegmentModel) -> Admission:
         admission = context.admit(model)
         if isinstance(admission, Admission) and _is_verdict(admission.verdict):
             return admission
-        detail = (
-            f"the driver gave {type(admission).__name__} when asked for the segment, expected an Admission; {_VERDICT}"
-        )
+        detail = f"the driver returned {type(admission).__name__} for the segment, expected an Admission; {_VERDICT}"
     except errors.NNAdapterError as error:
         detail = errors.describe(error)
     except errors.FAILURES as error:
-        detail = f"the driver failed when asked for the segment: {errors.describe(error)}"
+        detail = f"the driver failed to judge the segment: {errors.describe(error)}"
     return Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail))
 
 
@@ -113,10 +113,10 @@ def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Uns
     try:
         compatibility = context.check_blob(blob)
     except errors.FAILURES as error:
-        return Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked about it: {errors.describe(error)}")
+        return Unsupported(Reason.DRIVER_ERROR, f"the driver failed to check it: {errors.describe(error)}")
     if compatibility is None or isinstance(compatibility, Compatibility):
         return compatibility
-    detail = f"the driver gave {type(compatibility).__name__} when asked about it, expected a Compatibility or None"
+    detail = f"the driver returned {type(compatibility).__name__} when checking it, expected a Compatibility or None"
     return Unsupported(Reason.DRIVER_ERROR, detail)
 
 
@@ -125,13 +125,11 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
     try:
         context_profile = context.profile()
     except errors.FAILURES as error:
-        return Unsupported(
-            Reason.DRIVER_ERROR, f"the driver failed when asked for its profile: {errors.describe(error)}"
-        )
+        return Unsupported(Reason.DRIVER_ERROR, f"the driver failed to report its profile: {errors.describe(error)}")
     profile = capability.profile if context_profile is None else context_profile
     wrong = "" if profile is None else flaw(profile)
     return (
-        Unsupported(Reason.DRIVER_ERROR, f"the device's profile is wrong: {wrong}; ask its vendor")
+        Unsupported(Reason.DRIVER_ERROR, f"the device's profile is invalid: {wrong}; ask its vendor")
         if wrong
         else profile
     )
@@ -140,7 +138,7 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
 def checked_program(program: object) -> Program:
     """Return a compiled or loaded program after checking its type and sizes."""
     if not isinstance(program, Program):
-        raise errors.CompilationError(f"the driver gave {type(program).__name__}, expected a Program")
+        raise errors.CompilationError(f"the driver returned {type(program).__name__}, expected a Program")
     # otherwise it would fail outside the handling of driver errors
     for nbytes in (program.memory_bytes, program.execution_bytes, *program.shared_bytes.values()):
         operator.index(nbytes)
@@ -151,7 +149,7 @@ def checked_bytes(blob: object) -> bytes | None:
     """Return the result of `Program.serialize` after checking its type."""
     if blob is None or isinstance(blob, bytes):
         return blob
-    raise errors.DriverError(f"it gave {type(blob).__name__} for a program, expected bytes or None")
+    raise errors.DriverError(f"it returned {type(blob).__name__} for a program, expected bytes or None")
 
 
 def clone_with_constants(context: Context, program: Program, model: SegmentModel) -> Program | None:
@@ -159,7 +157,7 @@ def clone_with_constants(context: Context, program: Program, model: SegmentModel
     bound = context.clone_with_constants(program, model)
     if bound is program:
         raise errors.CompilationError(
-            "the driver gave back the program that it should bind, expected another one, or None"
+            "clone_with_constants returned the program that it should clone, expected a new program or None"
         )
     return None if bound is None else checked_program(bound)
 
@@ -175,7 +173,7 @@ def create_execution(program: Program) -> Execution:
         raise errors.ExecutionError(errors.describe(error), phase="create") from error
     if not isinstance(execution, Execution):
         raise errors.ExecutionError(
-            f"the driver gave {type(execution).__name__}, expected an Execution", phase="create"
+            f"the driver returned {type(execution).__name__}, expected an Execution", phase="create"
         )
     return execution
 
@@ -213,10 +211,12 @@ def copied(array: Array) -> Array:
 def check_results(results: Sequence[Any], names: Sequence[str], expected: OutputCheck) -> Sequence[Array]:
     """Check the results of `Execution.compute`."""
     if len(results) != len(expected):
-        raise errors.ExecutionError(f"the driver gave {len(results)} outputs, expected {len(expected)}")
+        raise errors.ExecutionError(f"the driver returned {len(results)} outputs, expected {len(expected)}")
     for name, result, check in zip(names, results, expected, strict=True):
         if type(result) is not np.ndarray:
-            raise errors.ExecutionError(f"the driver gave {type(result).__name__} for {name!r}, expected a numpy array")
+            raise errors.ExecutionError(
+                f"the driver returned {type(result).__name__} for {name!r}, expected a numpy array"
+            )
         if check is None or (result.shape == check[0] and result.dtype == check[1]):
             continue
         if result.dtype != check[1] or not _fits(result.shape, check[0]):
@@ -230,17 +230,17 @@ def check_tensors(
     """Check results in device memory."""
     memory_ids = {id(tensor.memory) for tensor in input_tensors}
     if len(computed) != len(expected):
-        raise errors.ExecutionError(f"the driver gave {len(computed)} outputs, expected {len(expected)}")
+        raise errors.ExecutionError(f"the driver returned {len(computed)} outputs, expected {len(expected)}")
     for name, tensor, check in zip(names, computed, expected, strict=True):
         if not isinstance(tensor, DeviceTensor):
             raise errors.ExecutionError(
-                f"the driver gave {type(tensor).__name__} for {name!r}, expected a DeviceTensor"
+                f"the driver returned {type(tensor).__name__} for {name!r}, expected a DeviceTensor"
             )
         if check is not None and not (tensor.dtype == check[1] and _fits(tensor.shape, check[0])):
             raise errors.ExecutionError(_mismatch(name, tensor.dtype, tensor.shape, *check))
         if id(tensor.memory) in memory_ids:
             raise errors.ExecutionError(
-                f"the driver gave the memory of an input, or of another output, for {name!r}, expected new memory"
+                f"the driver returned the memory of an input or of another output for {name!r}, expected new memory"
             )
         memory_ids.add(id(tensor.memory))
     return computed
@@ -250,7 +250,7 @@ def _mismatch(
     name: str, dtype: np.dtype[Any], shape: Sequence[int], expected: Sequence[int | None], wanted_dtype: np.dtype[Any]
 ) -> str:
     expected_shape = ["any" if size is None else size for size in expected]
-    return f"the driver gave {dtype}{list(shape)} for {name!r}, expected {wanted_dtype}{expected_shape}"
+    return f"the driver returned {dtype}{list(shape)} for {name!r}, expected {wanted_dtype}{expected_shape}"
 
 
 def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
@@ -275,7 +275,7 @@ def blamed_nodes(error: BaseException, count: int) -> dict[int, Unsupported]:
     }
 
 
-_VERDICT = "a verdict is SUPPORTED, or Unsupported of a Reason and a text"
+_VERDICT = "a verdict is SUPPORTED or Unsupported(reason, detail)"
 
 
 def _is_verdict(verdict: object) -> bool:

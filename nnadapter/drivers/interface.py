@@ -91,7 +91,7 @@ class Memory(ABC):
             shape: dimensions.
             asked: `stream` and `dl_device` of `__dlpack__`.
         """
-        raise NotImplementedError(f"{type(self).__name__} gives nothing over by DLPack")
+        raise NotImplementedError(f"{type(self).__name__} does not support DLPack")
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -239,7 +239,7 @@ class Execution(ABC):
         Returns:
             An execution for use until the next call, or longer if executions are shared. The host does not close it.
         """
-        raise DriverError(f"{type(self).__name__} runs at fixed sizes")
+        raise DriverError(f"{type(self).__name__} does not support dynamic shapes")
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
         """Run the program once, writing into host memory that is reused between runs.

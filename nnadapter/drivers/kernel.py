@@ -62,7 +62,7 @@ class KernelType:
                 f"{error}; expected one of {', '.join(Target)}, data types such as 'float32', and NCHW, NHWC or None"
             ) from None
         if not self.precision:
-            raise InvalidOptionError("a kernel's argument has no data type; leave precision out for all of them")
+            raise InvalidOptionError("a kernel's argument has no data type; omit precision to allow all")
 
 
 KernelFunction = Callable[..., Any]
@@ -111,12 +111,12 @@ class Kernel:
             InvalidOptionError: a field is invalid.
         """
         if not callable(self.function):
-            raise InvalidOptionError(f"a kernel's function is {self.function!r}, expected something to call")
+            raise InvalidOptionError(f"a kernel's function is {self.function!r}, expected a callable")
         if self.infer is not None and not callable(self.infer):
-            raise InvalidOptionError(f"a kernel's infer is {self.infer!r}, expected something to call, or None")
+            raise InvalidOptionError(f"a kernel's infer is {self.infer!r}, expected a callable or None")
         for attribute in ("op_type", "device", "domain", "name"):
             if not isinstance(getattr(self, attribute), str):
-                raise InvalidOptionError(f"a kernel's {attribute} is {getattr(self, attribute)!r}, expected a text")
+                raise InvalidOptionError(f"a kernel's {attribute} is {getattr(self, attribute)!r}, expected a str")
         if not self.op_type:
             raise InvalidOptionError("a kernel's op_type is empty, expected the name of an ONNX op")
         kernel_name = self.name or getattr(self.function, "__name__", type(self.function).__name__)

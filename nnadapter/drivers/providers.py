@@ -21,10 +21,10 @@ _BUILD = "a build of ONNX Runtime that has it"
 SUPPLIERS: Mapping[str, str] = MappingProxyType(
     {
         "ACLExecutionProvider": f"{_BUILD}, for Arm",
-        "CANNExecutionProvider": "`pip install onnxruntime-cann` beside Huawei's CANN toolkit, instead of onnxruntime",
+        "CANNExecutionProvider": "`pip install onnxruntime-cann` instead of onnxruntime, with Huawei's CANN toolkit",
         "CoreMLExecutionProvider": "onnxruntime on macOS",
         "CUDAExecutionProvider": (
-            "`pip uninstall onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'`, where there is an NVIDIA GPU"
+            "`pip uninstall onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'`, with an NVIDIA GPU"
         ),
         "DmlExecutionProvider": "`pip install onnxruntime-directml` instead of onnxruntime, on Windows",
         "JsExecutionProvider": "ONNX Runtime in a browser",
@@ -33,7 +33,7 @@ SUPPLIERS: Mapping[str, str] = MappingProxyType(
         "NvTensorRTRTXExecutionProvider": "`pip install onnxruntime-ep-nv-tensorrt-rtx`",
         "OpenVINOExecutionProvider": "`pip install onnxruntime-ep-openvino`, or the device openvino",
         "QNNExecutionProvider": "`pip install 'nnadapter[qnn]'`",
-        "TensorrtExecutionProvider": "`pip install onnxruntime-gpu` instead of onnxruntime, beside NVIDIA's TensorRT",
+        "TensorrtExecutionProvider": "`pip install onnxruntime-gpu` instead of onnxruntime, with NVIDIA's TensorRT",
         "VitisAIExecutionProvider": "AMD's Ryzen AI software",
         "WebGpuExecutionProvider": "`pip install onnxruntime-ep-webgpu`",
         "WebNNExecutionProvider": "ONNX Runtime in a browser",
@@ -79,7 +79,7 @@ OWN_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Default options: float32 is multiplied in float32, as on every device."""
 
-NO_HARDWARE = "ONNX Runtime has it, and this machine none of the hardware that it is for"
+NO_HARDWARE = "ONNX Runtime supports it, but this machine lacks the hardware"
 
 
 def device_name(provider: str) -> str:
@@ -159,8 +159,8 @@ def devices_of_providers(
             requests.append((device_name(name), {"provider_options": option_entries}))
         else:
             warnings.warn(
-                f"provider {name!r} is not a device of this installation and is left out; "
-                "`nnadapter devices` lists those that are",
+                f"provider {name!r} is not available in this installation and is ignored; "
+                "`nnadapter devices` lists the available devices",
                 FallbackWarning,
                 stacklevel=3,
             )
@@ -182,7 +182,7 @@ def warn_of_unread_entries(entries: Mapping[str, str], devices: Sequence[str]) -
         if key in _READERS and providers.isdisjoint(_READERS[key]):
             warnings.warn(
                 f"the run options ask for {key!r} = {value!r}, which none of the session's devices "
-                f"({', '.join(devices)}) reads; leave the entry out, or name a device that reads it",
+                f"({', '.join(devices)}) reads; remove the entry, or add a device that reads it",
                 DriverWarning,
                 stacklevel=2,
             )
@@ -200,7 +200,7 @@ def _pairs(
         )
     if provider_options is not None and len(provider_options) != len(providers):
         raise InvalidOptionError(
-            f"providers and provider_options go together one by one, got {len(providers)} and {len(provider_options)}"
+            f"providers and provider_options must have equal lengths, got {len(providers)} and {len(provider_options)}"
         )
     pairs: list[tuple[str, Mapping[str, Any]]] = []
     for position, provider in enumerate(providers):

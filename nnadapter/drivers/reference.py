@@ -109,7 +109,7 @@ class ReferenceContext(Context):
         normalized_model = _with_types(_normalized(model))
         verdict = _verdict(normalized_model)
         if isinstance(verdict, Unsupported):
-            raise CompilationError(f"onnx's reference evaluator does not take the segment: {verdict.detail}")
+            raise CompilationError(f"onnx's reference evaluator does not support the segment: {verdict.detail}")
         return ReferenceProgram(normalized_model)
 
 

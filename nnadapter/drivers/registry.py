@@ -288,7 +288,7 @@ def _shadowed() -> Iterator[DeviceInfo]:
             yield DeviceInfo(
                 name=f"{name} of {source.distribution}",
                 available=False,
-                reason=f"{source.target} is named {name!r}, which is built in; its vendor must take another name",
+                reason=f"{source.target} is named {name!r}, which is built in; its vendor must choose another name",
                 distribution=source.distribution,
             )
 
@@ -449,7 +449,7 @@ def _check(factory: object, source: DriverSource) -> str:
         return f"{where} is {type(factory).__name__} {factory!r}, expected {expected}"
     missing = sorted(getattr(factory, "__abstractmethods__", ()))
     if missing:
-        return f"{where} lacks the required methods {', '.join(missing)}; write them"
+        return f"{where} lacks the required methods {', '.join(missing)}; implement them"
     major, minor = factory.interface_version
     if major != INTERFACE_VERSION[0] or minor > INTERFACE_VERSION[1]:
         ours = ".".join(map(str, INTERFACE_VERSION))

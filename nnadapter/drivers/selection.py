@@ -72,7 +72,7 @@ def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) 
 def canonical(name: str) -> str:
     """Return the canonical name: `fake_npu:0` is `fake_npu`."""
     if not isinstance(name, str):
-        raise InvalidOptionError(f"a device is chosen by its name, got {name!r}")
+        raise InvalidOptionError(f"a device is selected by its name, got {name!r}")
     return name.removesuffix(":0")
 
 
@@ -130,7 +130,7 @@ def _limits(device: str, setting: object, isolate: Isolate) -> Limits | None:
     limits = read_limits(setting, device)
     if limits is not None and device in HOSTS:
         raise InvalidOptionError(
-            f"device {device!r} takes what others fail to do, and runs in this process; isolate those"
+            f"device {device!r} runs work that other devices failed to do, and cannot be isolated; isolate the others"
         )
     return limits
 

@@ -48,7 +48,7 @@ class Block(mmap.mmap):
         except (OSError, OverflowError, ValueError) as error:
             if descriptor >= 0:
                 os.close(descriptor)
-            raise OutOfMemoryError(f"{nbytes} bytes of shared memory were asked for, and there is no room") from error
+            raise OutOfMemoryError(f"cannot allocate {nbytes} bytes of shared memory") from error
         finalize(self, os.close, descriptor)
         self.descriptor, self.nbytes, self.number = descriptor, rounded, next(_numbers)
         self.address = int(np.frombuffer(self, np.uint8).__array_interface__["data"][0])

@@ -80,7 +80,7 @@ class TableDriver(Driver):
 
     def open(self, device_id: str) -> Device:
         if device_id not in ("", "0"):
-            raise DeviceNotFoundError(f"{type(self).__name__} has one device, 0, got {device_id!r}")
+            raise DeviceNotFoundError(f"{type(self).__name__} has only device 0, got {device_id!r}")
         return TableDevice(type(self))
 
     @cached_property
@@ -173,7 +173,7 @@ class TableContext(Context):
         refused = {position: answer for position, answer in enumerate(answers) if isinstance(answer, Unsupported)}
         if refused:
             first = next(iter(refused.values()))
-            raise CompilationError(f"{len(refused)} operations are not lowered: {first.detail}", refused=refused)
+            raise CompilationError(f"{len(refused)} operations cannot be lowered: {first.detail}", refused=refused)
         return [answer for answer in answers if not isinstance(answer, Unsupported)]
 
     def _lower_all(self, model: Model) -> list[Computes | Unsupported]:

@@ -82,7 +82,7 @@ def lowers(
         operand_types = None if types is None else data_types(types)
         result_types, orders = data_types(results), frozenset(map(Layout, _several(layouts)))
     except ValueError as error:
-        raise DriverError(f"the lowering of {', '.join(operations)} names what is not known: {error}") from None
+        raise DriverError(f"the lowering of {', '.join(operations)} has an unknown name: {error}") from None
     if ranks is not None and not _is_span(ranks):
         raise DriverError(f"the lowering of {', '.join(operations)} has ranks {ranks!r}, expected two, such as (2, 4)")
     codes = frozenset(_several(fuse_codes))
@@ -106,7 +106,7 @@ def _check_function(function: object, operations: tuple[str, ...]) -> None:
     if isinstance(function, (staticmethod, classmethod)) or not hasattr(function, "__dict__"):
         raise DriverError(
             f"the lowering of {', '.join(operations)} is of type {type(function).__name__}, "
-            "expected a function: @lowers stands below @staticmethod"
+            "expected a function: place @lowers below @staticmethod"
         )
 
 

@@ -68,7 +68,9 @@ class LoweringTable:
             )
         if callable(lowered) or isinstance(lowered, Unsupported):
             return lowered
-        detail = f"the lowering of {operation.type} gave {type(lowered).__name__}, expected a function or Unsupported"
+        detail = (
+            f"the lowering of {operation.type} returned {type(lowered).__name__}, expected a function or Unsupported"
+        )
         return Unsupported(Reason.DRIVER_ERROR, detail)
 
 
@@ -83,7 +85,7 @@ def _check(lowering: Lowering, other: TableRow | None) -> None:
     unknown = lowering.fuse_codes - FUSE_CODES.keys()
     if unknown:
         raise errors.DriverError(
-            f"{name} names the activation {min(unknown)!r}; {errors.close_names(min(unknown), FUSE_CODES)}"
+            f"{name} has the unknown activation {min(unknown)!r}; {errors.close_names(min(unknown), FUSE_CODES)}"
         )
     accepted_dtypes = frozenset[DataType]().union(*(role.dtypes for role in schema.inputs))
     if lowering.types is not None and not lowering.types & accepted_dtypes:
@@ -138,7 +140,7 @@ def _refused_operand(
     type_, layouts = operand.type, row.lowering.layouts
     accepted_dtypes = dtypes if type_.quantization is None else row.quantized
     if not accepted_dtypes:
-        yield _wrong(operation, operand, "what is not quantized")
+        yield _wrong(operation, operand, "operands that are not quantized")
     elif type_.dtype not in accepted_dtypes:
         yield _wrong(operation, operand, ", ".join(sorted(accepted_dtypes)))
     elif type_.layout not in layouts:
@@ -309,7 +311,7 @@ def _run(steps: Iterable[Step], values: list[Any]) -> None:
             if result is not None:
                 values[result] = compute(*read(values))
                 if values[result] is None:
-                    raise TypeError("its function gave None, expected a value")
+                    raise TypeError("its function returned None, expected a value")
             else:
                 for index, value in zip(results, _several(compute(*read(values)), len(results)), strict=True):
                     values[index] = value
@@ -323,9 +325,9 @@ def _run(steps: Iterable[Step], values: list[Any]) -> None:
 
 def _several(results: Any, count: int) -> Sequence[Any]:
     if not isinstance(results, Sequence):  # an array would count as a sequence of rows
-        raise TypeError(f"its function gave {type(results).__name__}, expected a list or tuple of {count} values")
+        raise TypeError(f"its function returned {type(results).__name__}, expected a list or tuple of {count} values")
     if len(results) != count:
-        raise ValueError(f"its function gave {len(results)} values, expected {count}")
+        raise ValueError(f"its function returned {len(results)} values, expected {count}")
     return results
 
 
@@ -398,7 +400,7 @@ class OpenTableExecution(Execution):
         self._last: tuple[Sequence[Any], Execution] | None = None
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        raise errors.DriverError("the program leaves sizes open: say by `specialize` what they are")
+        raise errors.DriverError("the program has dynamic shapes; call `specialize` first")
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
         """Return the execution for `sizes`, cached by identity."""

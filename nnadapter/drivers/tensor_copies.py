@@ -183,7 +183,7 @@ class Copies(FedTensor):
             return tensor
         if not can_lie_on_devices(self):
             kind = f"{self.dtype}{list(self.shape)}"
-            raise InvalidInputError(f"{kind} cannot lie in memory of {device!r}; keep it on the host")
+            raise InvalidInputError(f"device {device!r} cannot store {kind}; keep it on the host")
         array = np.ascontiguousarray(self.host(name, transfers))
         TENSORS.free_orphans()
         started = time.perf_counter()

@@ -103,7 +103,7 @@ class KernelCall:
         try:
             return self._checked(kernel_result, inputs)
         except Exception as error:
-            text = describe(error).replace("the driver gave", "gave")
+            text = describe(error).replace("the driver returned", "returned")
             raise self._failed(text, "correct it, or its infer") from error
 
     def _checked(self, kernel_result: object, inputs: Sequence[Array]) -> list[Array]:

@@ -76,7 +76,7 @@ def test_a_device_that_does_not_exist():
 
 @pytest.mark.parametrize("device", [3, None, ["cpu"]])
 def test_a_device_is_a_text(device):
-    with pytest.raises(InvalidOptionError, match="chosen by its name, got"):
+    with pytest.raises(InvalidOptionError, match="selected by its name, got"):
         nna.backend.prepare(parse(CHAIN), device)
 
 

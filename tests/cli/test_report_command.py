@@ -193,7 +193,7 @@ def test_a_report_with_differences_can_be_compared_again(call):
         ("-d fake_npu --option fake_npu.memory_bytes=lots", "takes int"),
         ("-d fake_npu --option trial.only=Relu", "not among fake_npu"),
         ("-d fake_npu --option precision=float16", "write DEVICE.NAME=VALUE"),
-        ("-d trial --option trial.fault=context --fallback forbid", "did not give a context"),
+        ("-d trial --option trial.fault=context --fallback forbid", "did not create a context"),
         ("--shape x=2", "cannot have shape [2]"),
         ("--shape q=2,3", "no input 'q'"),
         ("--shape x=2,three", "write NAME=1,3,224,224"),

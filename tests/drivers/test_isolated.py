@@ -113,7 +113,7 @@ def test_nothing_of_the_current_folder_is_imported(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("opened", ["lying"], indirect=True)
 def test_a_crash_is_an_error(opened):
-    with pytest.raises(DeviceLostError, match="ended at 'compute', with exit code 3"):
+    with pytest.raises(DeviceLostError, match="ended during 'compute', with exit code 3"):
         compute(opened, {"lie": "crashes"}, "TANH")
     assert opened.loss_reason
     np.testing.assert_array_equal(compute(opened, {"lie": "none"})[0], [[0.5, 1.5]])
@@ -123,7 +123,7 @@ def test_a_crash_is_an_error(opened):
 def test_a_hang_is_an_error():
     device = IsolatedDevice("lying", time_limit_s=1.0)
     process = device.process_id
-    with pytest.raises(DeviceTimeoutError, match="no answer to 'compute' within 1 s"):
+    with pytest.raises(DeviceTimeoutError, match="did not answer 'compute' within 1 s"):
         compute(device, {"lie": "hangs"}, "TANH")
     assert not alive(process)
     device.close()

@@ -86,7 +86,7 @@ def test_a_kernel_that_fails_is_named_and_the_cpu_does_it():
     nna.register_kernel("openvino", "Erf", lambda x: x[:1], name="faulty", overrides=True)
     with (
         nna.InferenceSession(ROUNDED, devices=["openvino", "cpu"]) as session,
-        pytest.warns(FallbackWarning, match=r"kernel 'faulty' of Erf gave float32\[1, 3\] for"),
+        pytest.warns(FallbackWarning, match=r"kernel 'faulty' of Erf returned float32\[1, 3\] for"),
     ):
         (got,) = session.run(None, {"x": X})
     expected = onnxruntime.InferenceSession(ROUNDED.SerializeToString()).run(None, {"x": X})

@@ -149,10 +149,10 @@ BAD = {
     "raises": (lambda x, **_: {}[1], "raised KeyError: 1"),
     "ends the process": (lambda x, **_: sys.exit(3), "raised SystemExit: 3"),
     "writes": (mutate, "may not write to its inputs"),
-    "shape": (lambda x, **_: x[:1], r"gave float32\[1, 3\] for"),
-    "dtype": (lambda x, **_: x.astype(np.float64), r"gave float64\[2, 3\] for"),
-    "count": (lambda x, **_: (x, x), "gave 2 outputs, expected 1"),
-    "kind": (lambda x, **_: [x.tolist()], "gave list for"),
+    "shape": (lambda x, **_: x[:1], r"returned float32\[1, 3\] for"),
+    "dtype": (lambda x, **_: x.astype(np.float64), r"returned float64\[2, 3\] for"),
+    "count": (lambda x, **_: (x, x), "returned 2 outputs, expected 1"),
+    "kind": (lambda x, **_: [x.tolist()], "returned list for"),
 }
 
 
@@ -237,7 +237,7 @@ def test_a_model_that_says_something_else_than_the_kernel_makes():
     text = '<ir_version: 8, opset_import: ["acme" : 1]> g (float[2, 3] x) => (float[3, 2] y) { y = acme.Twice(x) }'
     nna.register_kernel("fake_npu", "Twice", lambda x: x * 2, domain="acme")
     session = nna.InferenceSession(parser.parse_model(text), devices="fake_npu")
-    with pytest.raises(ExecutionError, match=r"gave float32\[2, 3\]"):
+    with pytest.raises(ExecutionError, match=r"returned float32\[2, 3\]"):
         session.run(None, {"x": X})
 
 

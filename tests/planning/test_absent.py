@@ -20,7 +20,7 @@ FAILS = ("trial", {"fault": "context"})
 
 @pytest.mark.slow
 def test_the_session_goes_on_without_it_and_says_so():
-    with pytest.warns(FallbackWarning, match="'trial' did not give a context: .*; the session goes on without it"):
+    with pytest.warns(FallbackWarning, match="'trial' did not create a context: .*; the session goes on without it"):
         session = nna.InferenceSession(MODEL, devices=[FAILS, "fake_npu"])
     with session:
         assert session.devices == ("fake_npu", "cpu")

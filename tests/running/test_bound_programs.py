@@ -108,7 +108,7 @@ def test_a_driver_that_cannot_bind_compiles_each(compiled):
 
 @pytest.mark.parametrize(
     ("lie", "words"),
-    [("fails_to_bind", "no room for weights"), ("binds_the_same", "gave back the program that it should bind")],
+    [("fails_to_bind", "no room for weights"), ("binds_the_same", "returned the program that it should clone")],
 )
 def test_a_driver_that_does_not_bind_loses_the_segment(lie, words):
     with pytest.warns(nna.errors.FallbackWarning, match=words):

@@ -142,7 +142,7 @@ def test_devices_and_options_are_checked():
         nna.Device.acquire("fake_npu:3")
     with pytest.raises(DeviceUnavailableError, match="slot 9 is empty"):
         nna.Device.acquire("trial:9")
-    with pytest.raises(InvalidOptionError, match="chosen by its name, got 7"):
+    with pytest.raises(InvalidOptionError, match="selected by its name, got 7"):
         nna.Device.acquire(7)
     device = nna.Device.acquire("fake_npu")
     with pytest.raises(InvalidOptionError, match="no option 'thread'; did you mean 'threads'"):

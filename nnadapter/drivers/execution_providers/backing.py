@@ -129,7 +129,7 @@ def library_path(source: LibrarySource) -> str:
         return str(importlib.import_module(source.module).get_library_path())
     except Exception as error:
         raise DeviceUnavailableError(
-            f"{source.distribution} does not say where its provider's library is: {type(error).__name__}: {error}; "
+            f"{source.distribution} does not report its provider's library: {type(error).__name__}: {error}; "
             "install it again"
         ) from error
 
@@ -152,7 +152,7 @@ def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
                 return devices
             _unregister(path)
     raise DeviceUnavailableError(
-        f"provider {provider!r} of library {path!r} found no hardware on this machine that it drives; "
+        f"provider {provider!r} of library {path!r} supports no hardware of this machine; "
         "see its vendor for supported hardware and drivers"
     )
 
@@ -175,7 +175,7 @@ def _register(name: str, path: str) -> None:
         del _registered[path]
         raise DeviceUnavailableError(
             f"library {path!r} of provider {name!r} cannot be registered with ONNX Runtime "
-            f"{onnxruntime.__version__}: {brief(error)}; install one that fits it"
+            f"{onnxruntime.__version__}: {brief(error)}; install a compatible version"
         ) from error
 
 
@@ -218,7 +218,7 @@ class Assignment:
             suffix = (
                 ""
                 if self.provider_nodes
-                else ", with all of the graph: it knows none of this, or its options do not fit"
+                else ", like the entire graph: it supports none of it, or its options are wrong"
             )
             return Unsupported(reason, f"{provider} leaves it to ONNX Runtime's CPU{suffix}")
         if position in self.provider_nodes or not self.cpu_op_types_in_functions:
@@ -270,12 +270,12 @@ _LEVELS = {
 _HARDWARE = ("npu", "gpu", "cpu")
 
 OPTIONS = (
-    Option(name="library", default="", help="Path of the provider's plug-in library, where no package brings it."),
+    Option(name="library", default="", help="Path of the provider's plug-in library, if no package contains it."),
     Option(
         name="hardware",
         default="any",
         choices=("any", *_HARDWARE),
-        help="The kind of hardware that the provider must use; any takes an NPU before a GPU before a CPU.",
+        help="Kind of hardware to use; any prefers an NPU to a GPU to a CPU.",
     ),
     Option(
         name="provider_options", default=(), help="The provider's own options, as NAME=VALUE; see its documentation."
@@ -284,7 +284,7 @@ OPTIONS = (
         name="optimization",
         default="basic",
         choices=tuple(_LEVELS),
-        help="What ONNX Runtime changes in a segment before the provider sees it.",
+        help="ONNX Runtime's optimization level for a segment before the provider gets it.",
     ),
 )
 """Options of every `ort:NAME`."""
@@ -359,7 +359,7 @@ class Backing:
         if self.provider not in session.get_providers():
             raise DeviceUnavailableError(
                 f"ONNX Runtime made a session without {self.provider}, got {', '.join(session.get_providers())}; "
-                "its libraries do not load here, see the provider's requirements"
+                "its libraries do not load; see the provider's requirements"
             )
         return session
 
@@ -373,8 +373,8 @@ def find_backing(name: str, options: OptionValues) -> Backing:
     """
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         raise DeviceUnavailableError(
-            f"device 'ort:{name}' needs onnxruntime 1.24 or later, which tells who runs which node, and "
-            f"{onnxruntime.__version__} is here; run: pip install -U onnxruntime"
+            f"device 'ort:{name}' needs onnxruntime 1.24 or later, which reports the assignment of nodes, but "
+            f"{onnxruntime.__version__} is installed; run: pip install -U onnxruntime"
         )
     packages = installed()
     provider = full_name(name, (*installed_providers(), *onnxruntime.get_all_providers()))
@@ -403,7 +403,7 @@ def read_provider_options(texts: object) -> Mapping[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals) or name in provider_options:
-            raise InvalidOptionError(f"provider_options are NAME=VALUE, each name once, got {text!r}; write it so")
+            raise InvalidOptionError(f"provider_options must be NAME=VALUE, each name once, got {text!r}")
         provider_options[name] = value
     return provider_options
 
@@ -419,7 +419,7 @@ def _chosen(
     hardware_kind = next((kind for kind in _HARDWARE if kind in kinds), "") if hardware == "any" else hardware
     if devices and hardware_kind not in kinds:
         raise DeviceUnavailableError(
-            f"{provider} was asked for {hardware} hardware and has {', '.join(sorted(kinds))} on this machine; "
+            f"{provider} has no {hardware} hardware on this machine, only {', '.join(sorted(kinds))}; "
             "choose another kind, or 'any'"
         )
     return tuple(device for device in devices if device.device.type.name.lower() == hardware_kind)
@@ -433,8 +433,8 @@ def _warn_of_unknown(provider: str, provider_options: Mapping[str, str], path: s
     for name in provider_options:
         if name.encode() not in contents:
             warnings.warn(
-                f"{provider} was given the option {name!r}, which its library does not name, and providers ignore what "
-                "they do not know; see its documentation for the spelling",
+                f"{provider} has no option {name!r} in its library, and providers ignore unknown "
+                "options; see its documentation for the spelling",
                 DriverWarning,
                 stacklevel=2,
             )
@@ -460,8 +460,8 @@ def takes_addition(backing: Backing) -> bool:
         missing = missing_library(backing.provider)
         if missing:
             raise DeviceUnavailableError(
-                f"{backing.provider} does not start: {missing} is not found; install what has it where the system's "
-                "loader looks (LD_LIBRARY_PATH)"
+                f"{backing.provider} does not start: {missing} is not found; install it where the system's "
+                "loader searches (LD_LIBRARY_PATH)"
             ) from error
         options_text = ", ".join(f"{name}={value}" for name, value in backing.options.items()) or "none"
         raise InvalidOptionError(

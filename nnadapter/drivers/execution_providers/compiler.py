@@ -56,7 +56,7 @@ def _crashing(graph: onnx.GraphProto, types: _Types) -> Iterator[tuple[int, str]
         names = (*node.input, *captured_names(node), *node.output)
         empty_name = next((name for name in names if name in empty), None)
         if empty_name is not None:
-            yield position, f"{empty_name!r}, a tensor without elements"
+            yield position, f"{empty_name!r}, an empty tensor"
         elif _is_crashing_cast(node, types):
             yield position, f"a Cast from int32 to int64 of rank {_RANK_OF_CAST}"
 
@@ -275,10 +275,10 @@ _BEHIND_REPEATED = frozenset(
 )
 """Consumers of a broadcast that QNN computes correctly."""
 _ATTRIBUTE, _TYPE, _RANK = Reason.UNSUPPORTED_ATTRIBUTE, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_RANK
-_INFINITIES = "has no maximum and minimum of infinities, nor of nothing"
-_NOTHING = "takes no tensors without elements"
-_INDICES = "takes computed indices below 0 for others"
-_REPEATED = "repeats a matrix over the dimension before it wrongly, or crashes, where some ops read the result"
+_INFINITIES = "computes no maximum or minimum of infinities or empty tensors"
+_NOTHING = "does not support empty tensors"
+_INDICES = "misinterprets computed negative indices"
+_REPEATED = "broadcasts a matrix wrongly, or crashes, for some consumers of the result"
 _QNN: _Forms = {
     "Add": (_repeated_for_each, Reason.DEVICE_REFUSED, _REPEATED),
     "AveragePool": (
@@ -286,7 +286,7 @@ _QNN: _Forms = {
         _ATTRIBUTE,
         "does not count padding",
     ),
-    "Cast": (_cast_of_other_numbers, _TYPE, "saturates such a Cast, or makes 0 or 1 of it"),
+    "Cast": (_cast_of_other_numbers, _TYPE, "saturates this Cast, or returns 0 or 1"),
     "DequantizeLinear": (
         _small_integers,
         _TYPE,
@@ -294,12 +294,12 @@ _QNN: _Forms = {
     ),
     "Gather": (_computed_indices, _ATTRIBUTE, _INDICES),
     "GatherElements": (_computed_indices, _ATTRIBUTE, _INDICES),
-    "GatherND": (_always, _ATTRIBUTE, "takes indices below 0 for others"),
+    "GatherND": (_always, _ATTRIBUTE, "misinterprets negative indices"),
     "Mish": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
     "OneHot": (
         lambda node, known: node.input[0] not in known.constants,
         _ATTRIBUTE,
-        "takes computed indices below 0, and beyond 32 bits, for others",
+        "misinterprets computed indices that are negative or exceed 32 bits",
     ),
     "ScatterElements": (_computed_indices, _ATTRIBUTE, _INDICES),
     "ScatterND": (_computed_indices, _ATTRIBUTE, _INDICES),
@@ -307,45 +307,49 @@ _QNN: _Forms = {
     "Pad": (
         lambda node, _: _stated(node, "mode") == "edge",
         _ATTRIBUTE,
-        "pads with other numbers than those at the edge",
+        "pads with wrong values",
     ),
     # It truncates the elements after the last 128 of a matrix.
     "QuantizeLinear": (
         _quantized_otherwise,
         Reason.UNSUPPORTED_TYPE,
-        "truncates what a Cast makes, does not round to 2 or 4 bits, and drops what is dequantized at once",
+        "truncates results of Cast, does not round to 2 or 4 bits, and drops immediate dequantization",
     ),
     "Softplus": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
 }
 """Observed with 2.7.0 in the emulator."""
 _CUDA: _Forms = {
-    "Attention": (_scores_that_are_changed, _ATTRIBUTE, "gives scores as they are multiplied, and no others"),
-    "Cast": (_cast_without_kernel, _TYPE, "takes this Cast and has no kernel for it, or a wrong one"),
-    "CastLike": (_cast_without_kernel, _TYPE, "takes this cast and has no kernel for it, or a wrong one"),
-    "GatherBlockQuantized": (_zero_points, _ATTRIBUTE, "is off by much with zero points"),
-    "Gelu": (lambda node, known: known.shape(node.input[0]) == (), _RANK, "takes no scalars"),
-    "GroupQueryAttention": (_bias_and_sinks, _ATTRIBUTE, "has no attention_bias beside smooth_softmax or head_sink"),
+    "Attention": (_scores_that_are_changed, _ATTRIBUTE, "returns only unprocessed attention scores"),
+    "Cast": (_cast_without_kernel, _TYPE, "accepts this Cast without a kernel, or with a wrong one"),
+    "CastLike": (_cast_without_kernel, _TYPE, "accepts this cast without a kernel, or with a wrong one"),
+    "GatherBlockQuantized": (_zero_points, _ATTRIBUTE, "is inaccurate with zero points"),
+    "Gelu": (lambda node, known: known.shape(node.input[0]) == (), _RANK, "does not support scalars"),
+    "GroupQueryAttention": (
+        _bias_and_sinks,
+        _ATTRIBUTE,
+        "does not support attention_bias together with smooth_softmax or head_sink",
+    ),
     "HardSigmoid": (_of_double, _TYPE, "computes float64 in float32"),
     "LayerNormalization": (
         _normalized_otherwise,
         _TYPE,
-        "computes float64 in float32, and takes a scale for each number that is normalized",
+        "computes float64 in float32, and requires a scale per normalized element",
     ),
     "LogSoftmax": (_of_double, _TYPE, "computes float64 in float32"),
-    "LRN": (_no_picture, _RANK, "takes pictures of 2 or 3 dimensions"),
-    "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"takes blocks of {_LEAST_BLOCK} or more"),
-    "RMSNormalization": (_spread_scale, _RANK, "takes a scale for each number that is normalized"),
+    "LRN": (_no_picture, _RANK, "supports only images of 2 or 3 spatial dimensions"),
+    "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"requires blocks of {_LEAST_BLOCK} or more"),
+    "RMSNormalization": (_spread_scale, _RANK, "requires a scale per normalized element"),
     "ReduceMax": (_extreme_of_reals, _TYPE, _INFINITIES),
     "ReduceMin": (_extreme_of_reals, _TYPE, _INFINITIES),
-    "Shrink": (_unsigned, _TYPE, "makes 0 of what is below 0 and has no sign"),
+    "Shrink": (_unsigned, _TYPE, "returns 0 for unsigned differences below 0"),
 }
 """Observed with ONNX Runtime 1.31 on H100 and H200."""
 _WEB_GPU: _Forms = {
     "BatchNormalization": (lambda node, _: bool(_stated(node, "training_mode")), _ATTRIBUTE, "does not train"),
-    "LayerNormalization": (_spread_scale, _RANK, "takes a scale for each number that is normalized"),
+    "LayerNormalization": (_spread_scale, _RANK, "requires a scale per normalized element"),
     "LogSoftmax": (_of_nothing, _RANK, _NOTHING),
     "MatMul": (_of_a_vector, _RANK, "multiplies vectors by matrices wrongly"),
-    "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"takes blocks of {_LEAST_BLOCK} or more"),
+    "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"requires blocks of {_LEAST_BLOCK} or more"),
     "ReduceMax": (_of_nothing, _RANK, _NOTHING),
     "ReduceMin": (_of_nothing, _RANK, _NOTHING),
     "ReduceSum": (_of_nothing, _RANK, _NOTHING),
@@ -369,7 +373,7 @@ def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
     """Return refusals of float16 nodes."""
     if provider not in _MAY_LACK_HALF:
         return {}
-    facts, reason = _ModelValueIndex(model), f"{provider} takes float16, which the hardware has not"
+    facts, reason = _ModelValueIndex(model), f"{provider} accepts float16, but the hardware does not support it"
     return {
         position: Unsupported(Reason.UNSUPPORTED_DTYPE, reason)
         for position, node in enumerate(model.graph.node)
@@ -564,7 +568,7 @@ class Asker:
     def _failed(self, reason: str, refused: Mapping[int, Unsupported]) -> CompilationError:
         return CompilationError(
             f"{self._backing.provider} does not compile the segment: {reason}; "
-            "check the provider's options, or keep these nodes from it by a rule",
+            "check the provider's options, or exclude these nodes by a rule",
             device=self._backing.provider,
             refused=refused,
         )
@@ -586,7 +590,7 @@ def _untyped_consumers(model: onnx.ModelProto, refused: Container[int]) -> dict[
             origin = node.op_type if read is None else unknown[read]
             unknown.update((name, origin) for name in node.output if name and name not in types)
         if read is not None and position not in refused:
-            detail = f"{read!r} is of no known type: it hangs on a {unknown[read]}, which is refused"
+            detail = f"{read!r} has no known type, because it depends on a refused {unknown[read]}"
             refusals[position] = Unsupported(Reason.UNSUPPORTED_TYPE, detail)
     return refusals
 

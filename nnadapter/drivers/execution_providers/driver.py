@@ -106,7 +106,7 @@ _FIXED_SIZES = Capability(
     # ONNX Runtime serializes runs where necessary.
     threading=Threading.REENTRANT,
     options=OPTIONS,
-    limits="what ONNX Runtime assigns to the provider; asking compiles",
+    limits="nodes that ONNX Runtime assigns to the provider; a verdict requires compilation",
 )
 _BY_KERNELS = replace(
     _FIXED_SIZES,
@@ -123,7 +123,7 @@ class EpDriver(Driver):
     def open(self, device_id: str) -> Device:
         """Return the device; availability is checked with its options."""
         if device_id in ("", "0"):
-            raise DeviceNotFoundError("ort is many devices: name a provider, as in 'ort:CUDA'; see `nnadapter devices`")
+            raise DeviceNotFoundError("ort needs the name of a provider, as in 'ort:CUDA'; see `nnadapter devices`")
         provider = full_name(device_id, onnxruntime.get_all_providers())
         if is_cpu(provider):
             raise DeviceNotFoundError(f"there is no device 'ort:{device_id}': ONNX Runtime's CPU is the device 'cpu'")
@@ -186,9 +186,11 @@ def _tried(provider: str, path: tuple[str, ...]) -> str:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRY_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"a process that tries its library did not end: {error}"
+        return f"the process that tests its library did not end: {error}"
     if process.returncode and process.returncode != _UNUSABLE:
-        return f"its library ended the process that tried it, with {process.returncode}; install another version of it"
+        return (
+            f"its library crashed the test process with exit code {process.returncode}; install another version of it"
+        )
     return process.stdout.decode(errors="replace").strip() if process.returncode else ""
 
 

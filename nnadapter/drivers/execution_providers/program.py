@@ -125,14 +125,18 @@ def tensor_of(value: Any, provider: str) -> DeviceTensor:
 def _placed(array: Array, place: str) -> Any:
     # On the CPU the value would alias `array`.
     source_array = array if place != "cpu" and array.flags.c_contiguous else array.copy()
-    with translated_as(f"ONNX Runtime has no room on {place}", "free some, or see its words", OutOfMemoryError, brief):
+    with translated_as(
+        f"ONNX Runtime cannot allocate memory on {place}", "free some, or see its message", OutOfMemoryError, brief
+    ):
         return onnxruntime.OrtValue.ortvalue_from_numpy(source_array, place, 0)
 
 
 def _copied(value: Any, provider: str) -> Any:
     """Copy a value on its device; done on return."""
     binding = _identity(provider, value.element_type()).io_binding()
-    with translated_as(f"ONNX Runtime has no room on {PLACES[provider]}", "free some", OutOfMemoryError, brief):
+    with translated_as(
+        f"ONNX Runtime cannot allocate memory on {PLACES[provider]}", "free some", OutOfMemoryError, brief
+    ):
         binding.bind_ortvalue_input("a", value)
         binding.bind_output("c", PLACES[provider], 0)
         binding._session.run_with_iobinding(binding._iobinding, None)
@@ -209,7 +213,7 @@ def external_data_text(contents: bytes) -> str:
         Exception: invalid model.
     """
     if contents[4:8] == b"ORTM":
-        raise ValueError("ONNX Runtime takes it for its own form")
+        raise ValueError("ONNX Runtime would read it as ORT format")
     return "" if is_plain(contents) else _external_content(contents)
 
 
@@ -305,9 +309,9 @@ def _external_content(contents: bytes) -> str:
                 return "weights"
         elif isinstance(message, onnx.NodeProto):
             if message.op_type == COMPILED and not all(map(_is_known, message.attribute)):
-                return "what was compiled"
+                return "compiled data"
         elif isinstance(message, onnx.StringStringEntryProto) and message.key == _DEPENDENCIES and message.value:
-            return "what it needs"
+            return "its dependencies"
     return ""
 
 
@@ -402,7 +406,7 @@ def deserialize_program(blob: bytes | memoryview, backing: Backing, *, is_checke
         or assignment.cpu_op_types_in_functions
         or names != [fields.get("inputs"), fields.get("outputs")]
     ):
-        raise IncompatibleProgramError(f"{backing.provider} does not take all of the program as it was; {ADVICE}")
+        raise IncompatibleProgramError(f"{backing.provider} does not support all of the program any more; {ADVICE}")
     return DeserializedProgram(session, backing, Loadable(model))
 
 
@@ -421,7 +425,7 @@ def _read(header: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(header)
     except ValueError as error:
-        raise IncompatibleProgramError(f"the program's header is no JSON: {error}; {ADVICE}") from error
+        raise IncompatibleProgramError(f"the program's header is not JSON: {error}; {ADVICE}") from error
     if not isinstance(fields, dict):
         raise IncompatibleProgramError(f"the program's header is {type(fields).__name__}, expected an object; {ADVICE}")
     return fields
@@ -449,6 +453,6 @@ def _check_self_contained(contents: bytes) -> None:
     try:
         elsewhere = external_data_text(contents)
     except Exception as error:
-        raise IncompatibleProgramError(f"the program holds no ONNX model: {error}; {ADVICE}") from error
+        raise IncompatibleProgramError(f"the program contains no ONNX model: {error}; {ADVICE}") from error
     if elsewhere:
-        raise IncompatibleProgramError(f"the program keeps {elsewhere} in another file; {ADVICE}")
+        raise IncompatibleProgramError(f"the program stores {elsewhere} in another file; {ADVICE}")

@@ -41,24 +41,24 @@ _ARCHITECTURE_OF_SOC = MappingProxyType({30: "68", 36: "69", 43: "73", 57: "75",
 """NPU generation by published chip number."""
 
 OPTIONS = (
-    Option(name="backend", default="htp", choices=("htp", "gpu"), help="Which of the chip's processors computes."),
+    Option(name="backend", default="htp", choices=("htp", "gpu"), help="Processor of the chip."),
     Option(
         name="soc_model",
         default=0,
         minimum=0,
-        help=f"The QNN SDK's number of the chip to compile for; 0 for this machine's, {EMULATED_SOC} in the emulator.",
+        help=f"Chip to compile for, as number of the QNN SDK; 0 for this machine's, {EMULATED_SOC} in the emulator.",
     ),
     Option(
         name="htp_arch",
         default="auto",
         choices=("auto", "68", "69", "73", "75", "79", "81"),
-        help="The NPU's generation, where the chip's number is not known; auto leaves it to the chip.",
+        help="Generation of the NPU if the chip's number is unknown; auto derives it from the chip.",
     ),
-    Option(name="float16", default=True, help="Whether float32 is computed in half precision, as the NPU does it."),
+    Option(name="float16", default=True, help="Compute float32 in half precision, as the NPU does."),
     Option(
         name="quantizes",
         default=True,
-        help="Whether the NPU quantizes a segment's inputs and dequantizes its outputs; else ONNX Runtime's CPU would.",
+        help="Quantize inputs and dequantize outputs of a segment on the NPU instead of the CPU.",
     ),
     Option(
         name="performance_mode",
@@ -75,15 +75,15 @@ OPTIONS = (
             "extreme_power_saver",
             "sustained_high_performance",
         ),
-        help="The NPU's clocks.",
+        help="Clocks of the NPU.",
     ),
     Option(
         name="finalization",
         default="0",
         choices=("0", "1", "2", "3"),
-        help="How much the compiler works: more takes longer to compile and runs faster.",
+        help="Optimization effort of the compiler: higher compiles longer and runs faster.",
     ),
-    Option(name="vtcm_mb", default=0, minimum=0, help="MiB of the NPU's fast memory for a graph; 0 leaves it to QNN."),
+    Option(name="vtcm_mb", default=0, minimum=0, help="MiB of fast NPU memory per graph; 0 for QNN's default."),
     *(option for option in SHARED if option.name != "library"),
 )
 
@@ -123,9 +123,9 @@ def _check_architecture(soc: int, architecture: str) -> None:
     soc_architecture = _ARCHITECTURE_OF_SOC.get(soc, architecture)
     if architecture != "auto" and soc_architecture != architecture:
         raise InvalidOptionError(
-            f"htp_arch {architecture} is not that of soc_model {soc}, which is {soc_architecture}, and QNN would "
+            f"htp_arch {architecture} contradicts soc_model {soc}, which has {soc_architecture}; QNN would "
             "ignore it; "
-            "give one of the two"
+            "give only one of the two options"
         )
 
 
@@ -134,7 +134,7 @@ _CAPABILITY = Capability(
     form=ModelForm.ONNX,
     threading=Threading.SERIAL,
     options=OPTIONS,
-    limits="what QNN's graph assignment says; shapes must be known; asking compiles",
+    limits="nodes that QNN's graph assignment accepts, with static shapes; a verdict requires compilation",
 )
 
 
@@ -204,14 +204,14 @@ def _dropped(backing: Backing) -> str:
     guilty = [name for name in backing.options if name != "backend_path" and _works_without(backing, name)]
     if not guilty:
         return (
-            "QNN takes nothing at all on this machine, not even an addition, and ONNX Runtime would compute "
-            f"everything on the CPU; the hardware or driver behind {Path(backing.options['backend_path']).name} is "
-            "missing, so choose another backend"
+            "QNN supports nothing on this machine, not even an addition, and ONNX Runtime would compute "
+            f"everything on the CPU; the hardware or driver for {Path(backing.options['backend_path']).name} is "
+            "missing; choose another backend"
         )
     named = ", ".join(f"{name}={backing.options[name]}" for name in guilty)
     return (
-        f"QNN takes nothing at all with {named}, not even an addition, and ONNX Runtime would compute everything on "
-        "the CPU; leave that out, or give what the QNN SDK lists for your chip (soc_model 43 is Snapdragon 8 Gen 2)"
+        f"QNN supports nothing with {named}, not even an addition, and ONNX Runtime would compute everything on "
+        "the CPU; remove these options, or use the QNN SDK's values for your chip (soc_model 43 is Snapdragon 8 Gen 2)"
     )
 
 

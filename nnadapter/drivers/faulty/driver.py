@@ -282,14 +282,14 @@ OPTIONS = (
     Option(
         name="script",
         default="",
-        help=f"Which faults come when: a TOML file, or its text (docs/failures.md); else what {VARIABLE} names.",
+        help=f"Script of faults: a TOML file, or its text (docs/failures.md); by default, {VARIABLE}.",
         affects_speed=False,
     ),
     Option(
         name="seed",
         default=-1,
         minimum=-1,
-        help="Decides what the script leaves to chance; -1 for the seed that the script has.",
+        help="Seed of random choices; -1 for the script's seed.",
         affects_speed=False,
     ),
 )
@@ -313,7 +313,7 @@ class FaultyDriver(Driver):
             DeviceInfo(
                 name=f"faulty:{_EXAMPLE}",
                 vendor="nnadapter",
-                sub_type="with faults on demand; faulty:NAME is so around any device (docs/failures.md)",
+                sub_type="injects faults; faulty:NAME wraps any device (docs/failures.md)",
                 version="1.0",
             ),
         )
@@ -328,7 +328,7 @@ class FaultyDevice(Device):
         conflicts = {option.name for option in inner.capability.options} & {option.name for option in OPTIONS}
         if conflicts:
             raise DeviceUnavailableError(
-                f"device 'faulty:{name}' cannot be used: {name!r} has options of its own that are called "
+                f"device 'faulty:{name}' cannot be used: {name!r} already has options named "
                 f"{', '.join(map(repr, sorted(conflicts)))}"
             )
 
@@ -389,7 +389,7 @@ def _script_of(option: str) -> Script:
     for number, fault in script:
         if fault.phase is Phase.OPEN:
             raise FaultScriptError(
-                f"script of faults, fault {number}, key 'phase': a device is opened before it is told its options; "
+                f"script of faults, fault {number}, key 'phase': a device is opened before its options are known; "
                 f"name the script in {VARIABLE} for faults of phase 'open'",
                 entry=f"fault {number}",
                 key="phase",

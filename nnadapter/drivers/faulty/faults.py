@@ -165,7 +165,7 @@ class TriggeredFault:
 
     @property
     def text(self) -> str:
-        message = self.fault.message or f"made by faulty, as fault {self.number} of its script says"
+        message = self.fault.message or f"injected by faulty, fault {self.number} of its script"
         return f"{message} ({self.fault.phase.value}, call {self.call})"
 
 
@@ -237,7 +237,7 @@ class Faults:
         if lost is None:
             return
         if time.monotonic() < self._back:
-            raise DeviceLostError(f"the device is gone: {lost.text}")
+            raise DeviceLostError(f"the device is lost: {lost.text}")
         self._lost = None
 
 
@@ -304,12 +304,12 @@ def _needed(kind: type[BaseException]) -> dict[str, str]:
 
 
 def _no_room(moment: CallPoint, due: TriggeredFault) -> None:
-    raise OutOfMemoryError(f"no room: {due.text}")
+    raise OutOfMemoryError(f"out of memory: {due.text}")
 
 
 def _lose(moment: CallPoint, due: TriggeredFault) -> None:
     moment.faults.lose(due)
-    raise DeviceLostError(f"the device is gone: {due.text}")
+    raise DeviceLostError(f"the device is lost: {due.text}")
 
 
 def _crash(moment: CallPoint, due: TriggeredFault) -> None:
@@ -528,4 +528,4 @@ def unwrapped(blob: memoryview) -> tuple[memoryview, Subject]:
     try:
         return contents, subject_in(header)
     except ValueError as error:
-        raise IncompatibleProgramError("it does not say which operations it has: damaged; compile it again") from error
+        raise IncompatibleProgramError("its list of operations is damaged; compile it again") from error

@@ -85,26 +85,26 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.RAISE: KindRow("raises an exception of Python's own, `error`", _ANY, ("error", "message")),
     Kind.OUT_OF_MEMORY: KindRow("raises OutOfMemoryError", _ANY, ("message",)),
     Kind.DEVICE_LOST: KindRow(
-        "raises DeviceLostError, now and at each later call of the context but `close`, for `seconds` or for ever",
+        "raises DeviceLostError, now and at each later call of the context except `close`, for `seconds` or forever",
         _ANY,
         ("seconds", "message"),
     ),
     Kind.CRASH: KindRow("kills the process by a signal, `signal`", _ANY, ("signal",)),
     Kind.EXIT: KindRow("ends the process with an exit code, `code`", _ANY, ("code",)),
-    Kind.HANG: KindRow("does not come back, for `seconds` or for ever", _ANY, ("seconds",)),
+    Kind.HANG: KindRow("does not return, for `seconds` or forever", _ANY, ("seconds",)),
     Kind.SLOW: KindRow("takes `seconds` longer", _ANY, ("seconds",)),
-    Kind.SAYS_YES: KindRow("says yes to what the device refuses", _VERDICT_PHASES),
-    Kind.SAYS_NO: KindRow("says no to what the device takes", _VERDICT_PHASES),
-    Kind.WRONG_COUNT: KindRow("gives one verdict, or one output, too few", frozenset((Phase.JUDGE, Phase.RUN))),
-    Kind.WRONG_SHAPE: KindRow("gives outputs of another rank", _RUN, ("output",)),
-    Kind.WRONG_DTYPE: KindRow("gives outputs of another data type", _RUN, ("output",)),
-    Kind.NAN: KindRow("gives NaN in every element of floating-point outputs", _RUN, ("output",)),
+    Kind.SAYS_YES: KindRow("accepts operations that the device refuses", _VERDICT_PHASES),
+    Kind.SAYS_NO: KindRow("refuses operations that the device supports", _VERDICT_PHASES),
+    Kind.WRONG_COUNT: KindRow("returns one verdict or output too few", frozenset((Phase.JUDGE, Phase.RUN))),
+    Kind.WRONG_SHAPE: KindRow("returns outputs of another rank", _RUN, ("output",)),
+    Kind.WRONG_DTYPE: KindRow("returns outputs of another data type", _RUN, ("output",)),
+    Kind.NAN: KindRow("returns NaN in every element of floating-point outputs", _RUN, ("output",)),
     Kind.FLIPPED_BITS: KindRow("flips `bits` bits of outputs", _RUN, ("output", "bits")),
-    Kind.WRITES_INPUTS: KindRow("writes to its inputs, before it fails or computes what is right", _RUN),
-    Kind.KEEPS_OUTPUTS: KindRow("keeps the outputs it gave, and writes to them at the next run", _RUN),
-    Kind.DAMAGED_BLOB: KindRow("`serialize` gives bytes some of which are others", _BLOB),
-    Kind.FOREIGN_BLOB: KindRow("`serialize` gives the program before this one, or bytes of nobody", _BLOB),
-    Kind.LIES_ABOUT_BLOB: KindRow("`check_blob` says the opposite", _BLOB),
+    Kind.WRITES_INPUTS: KindRow("writes to its inputs before it computes correctly, or fails", _RUN),
+    Kind.KEEPS_OUTPUTS: KindRow("retains its outputs and writes to them at the next run", _RUN),
+    Kind.DAMAGED_BLOB: KindRow("`serialize` returns damaged bytes", _BLOB),
+    Kind.FOREIGN_BLOB: KindRow("`serialize` returns the previous program, or foreign bytes", _BLOB),
+    Kind.LIES_ABOUT_BLOB: KindRow("`check_blob` returns the opposite", _BLOB),
 }
 WRITING = frozenset((Kind.DAMAGED_BLOB, Kind.FOREIGN_BLOB))
 """For `serialize`."""
@@ -170,13 +170,18 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
         row = KINDS[self.kind]
         if self.phase not in row.phases:
             allowed = " or ".join(repr(phase.value) for phase in Phase if phase in row.phases)
-            raise FaultScriptError(f"{self.kind.value!r} comes in {allowed}, not in {self.phase.value!r}", key="phase")
+            raise FaultScriptError(f"{self.kind.value!r} occurs in {allowed}, not in {self.phase.value!r}", key="phase")
         for key in _OF_KINDS:
             if getattr(self, key) is not None and key not in row.keys:
                 takes = ", ".join(map(repr, row.keys)) or "nothing"
-                raise FaultScriptError(f"{self.kind.value!r} takes no {key!r}; beside when it comes: {takes}", key=key)
+                raise FaultScriptError(
+                    f"{self.kind.value!r} has no key {key!r}; its keys, apart from those that select calls: {takes}",
+                    key=key,
+                )
         if self.nth is not None and not (self.from_ is self.every is self.times is None):
-            raise FaultScriptError("'nth' is one call, and goes with none of 'from', 'every' and 'times'", key="nth")
+            raise FaultScriptError(
+                "'nth' selects one call and cannot be combined with 'from', 'every' or 'times'", key="nth"
+            )
         _check_details(self)
 
     def to_toml(self) -> str:
@@ -219,7 +224,8 @@ def error_class(fault: Fault) -> type[BaseException]:
     if fault.error not in classes:
         where = "nnadapter.errors" if fault.kind is Kind.FAIL else "Python's own exceptions"
         raise FaultScriptError(
-            f"{fault.error!r} is none of {where} that a fault can be; {close_names(fault.error, classes)}", key="error"
+            f"{fault.error!r} is not one of {where} that a fault can raise; {close_names(fault.error, classes)}",
+            key="error",
         )
     return classes[fault.error]
 
@@ -229,7 +235,7 @@ def signal_number(fault: Fault) -> signals.Signals:
     name = "SIGSEGV" if fault.signal is None else fault.signal
     if name not in signals.Signals.__members__:
         raise FaultScriptError(
-            f"{name!r} is no signal of this system; {close_names(name, signals.Signals.__members__)}", key="signal"
+            f"{name!r} is not a signal of this system; {close_names(name, signals.Signals.__members__)}", key="signal"
         )
     return signals.Signals[name]
 
@@ -282,7 +288,7 @@ def _check_details(fault: Fault) -> None:
 def _enum_member(kind: Any, value: object, key: str) -> Any:
     names = [member.value for member in kind]
     if value not in names:
-        raise FaultScriptError(f"{value!r} is no {key}; {close_names(value, names)}", key=key)
+        raise FaultScriptError(f"{value!r} is not a {key}; {close_names(value, names)}", key=key)
     return kind(value)
 
 

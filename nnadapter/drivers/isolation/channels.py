@@ -222,7 +222,7 @@ def read_answer(contents: bytes, device: str) -> Any:
         return _Unpickler(io.BytesIO(contents)).load()
     except Exception as error:
         raise DriverError(
-            f"the process of device {device!r} gave no answer that can be read: {type(error).__name__}: {error}; "
+            f"the process of device {device!r} returned an unreadable answer: {type(error).__name__}: {error}; "
             "report it to the vendor",
             device=device,
         ) from error
@@ -234,9 +234,9 @@ def type_named(name: str) -> np.dtype[Any]:
     try:
         dtype = array_type_of(name)
     except TypeError as error:
-        raise ValueError(f"{name!r} is no data type") from error
+        raise ValueError(f"{name!r} is not a data type") from error
     if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None or dtype.name != name:
-        raise ValueError(f"{name!r} is no data type of tensors")
+        raise ValueError(f"{name!r} is not a data type of tensors")
     return dtype
 
 
@@ -483,15 +483,15 @@ def _result(block: Block, spec: Any, device: str) -> Array:
         sizes = [size for size in shape if type(size) is int and size >= 0]
         fits = len(sizes) == len(shape) <= _MOST_RANK and type(offset) is int and offset >= HEADER_BYTES
         if not fits or offset + prod(sizes) * dtype.itemsize > block.nbytes:
-            raise ValueError("it lies outside of the memory that there is")
+            raise ValueError("it is outside of the shared memory")
         return block.array(offset, tuple(sizes), dtype).copy()
     except (TypeError, ValueError) as error:
-        raise DriverError(f"the process of device {device!r} gave a result that is none: {error}") from error
+        raise DriverError(f"the process of device {device!r} returned an invalid result: {error}") from error
 
 
 def _checked_byte_count(nbytes: Any, device: str) -> int:
     if type(nbytes) is not int or nbytes < 0:
-        raise DriverError(f"the process of device {device!r} asked for {nbytes!r} bytes of memory")
+        raise DriverError(f"the process of device {device!r} requested {nbytes!r} bytes of memory")
     return nbytes
 
 
@@ -519,7 +519,7 @@ def compute_on_streams(
         outputs += _enqueued(device, stack, second_tasks, second)
         second.synchronize()
         if not event.is_done:
-            broken.append("an event has not happened when what waited for it is done")
+            broken.append("an event has not happened although work that waited for it is done")
         event.synchronize()
         first.synchronize()
         if len(outputs) < len(first_tasks) + len(second_tasks):
@@ -544,7 +544,7 @@ def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | 
                     later.callback(memory.free)
                 results.append(list(outputs))
                 if len({id(tensor.memory) for tensor in (*inputs, *outputs)}) < len(inputs) + len(outputs):
-                    broken.append("a result of compute_on_device lies in memory of an input, or of another result")
+                    broken.append("a result of compute_on_device shares memory with an input or another result")
                 pairs = zip(inputs, arrays, strict=True)
                 if any(_on_host(tensor).tobytes() != array.tobytes() for tensor, array in pairs):
                     broken.append("compute_on_device wrote to an input that is not donated")

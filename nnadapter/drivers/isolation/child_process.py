@@ -250,7 +250,7 @@ class Child:
             lane.is_alone = len(self._lanes) == 1
             answer, value = talk(lane, time.monotonic() + limit_s)
         except AbandonedComputationError:
-            raise self._stopped(command, "once nobody wanted it any more") from None
+            raise self._stopped(command, "after the cancellation") from None
         except TimeoutError:
             raise self._stopped(command, f"within {limit_s:g} s") from None
         except (OSError, EOFError):
@@ -260,7 +260,7 @@ class Child:
                 self._idle.append(lane)
             elif lane is not None and not self.lost:
                 # Interrupted: the state of the conversation is unknown.
-                self.end(f"device {self.device!r} was interrupted at {command!r} and was stopped", on_purpose=True)
+                self.end(f"device {self.device!r} was interrupted during {command!r} and was stopped", on_purpose=True)
         return self._read(command, answer) if answer else value
 
     def end(self, reason: str, *, on_purpose: bool = False) -> None:
@@ -281,7 +281,7 @@ class Child:
                 self._started.process.wait()
 
     def after_fork(self) -> None:
-        self.lost, self.is_ended = "its process belongs to the one that this was forked from", True
+        self.lost, self.is_ended = "its process belongs to the parent of this forked process", True
         self._ending = RLock()
         self.closing, self._opening, self.model_lock = queue.SimpleQueue(), Lock(), RLock()
         if self._started is not None:
@@ -350,16 +350,16 @@ class Child:
                 if reply[0] is True:
                     return reply[1]
                 raise _error(self.device, reply[1])
-            raise DriverError(f"the process of device {self.device!r} gave no answer", device=self.device)
+            raise DriverError(f"the process of device {self.device!r} returned no answer", device=self.device)
         except NNAdapterError as error:
             raise located(error, self.device, PHASE_OF[command]) from error.__cause__
 
     def _lost_error(self, kind: type[DeviceLostError], command: str) -> DeviceLostError:
-        text = f"{self.lost}; it is started again when it is next used"
+        text = f"{self.lost}; the next use starts it again"
         return kind(text, device=self.device, phase=PHASE_OF[command])
 
     def _stopped(self, command: str, limit: str) -> DeviceLostError:
-        self.end(f"device {self.device!r} gave no answer to {command!r} {limit} and was stopped")
+        self.end(f"device {self.device!r} did not answer {command!r} {limit} and was stopped")
         return self._lost_error(DeviceTimeoutError, command)
 
     def _died(self, command: str) -> DeviceLostError:
@@ -368,7 +368,7 @@ class Child:
                 self._started.process.wait(5)
             code = self._started.process.poll()
             how = f"killed by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-            self.end(f"the process of device {self.device!r} ended at {command!r}, {how}{self._last_output()}")
+            self.end(f"the process of device {self.device!r} ended during {command!r}, {how}{self._last_output()}")
         return self._lost_error(DeviceLostError, command)
 
     def _last_output(self) -> str:
@@ -376,7 +376,7 @@ class Child:
             begin = max(0, os.fstat(self._said.fileno()).st_size - _OUTPUT_TAIL_BYTES)
             output = os.pread(self._said.fileno(), _OUTPUT_TAIL_BYTES, begin).decode(errors="replace")
             summary = " ".join(_crash(output) or " ".join(output.split("\n")[-_LAST_LINES:]).split())
-            return f", saying: {summary[:_OUTPUT_CHARACTERS]}" if summary else ""
+            return f", with output: {summary[:_OUTPUT_CHARACTERS]}" if summary else ""
         return ""
 
     def _give_back(self, lanes: list[Lane] | None = None) -> None:
@@ -395,7 +395,7 @@ def _new_pair(device: str) -> tuple[Channel, End]:
         return pair()
     except OSError as error:  # the process is fine and must not be restarted
         raise OutOfMemoryError(
-            f"there is no channel to the process of device {device!r}: {error}; close files, or allow more of them",
+            f"cannot create a channel to the process of device {device!r}: {error}; close files, or raise their limit",
             device=device,
         ) from error
 
@@ -411,7 +411,7 @@ def _crash(output: str) -> list[str]:
 def _error(device: str, payload: Any) -> NNAdapterError:
     """Rebuild our errors; turn others into DriverError."""
     if not (isinstance(payload, tuple) and len(payload) == 3 and isinstance(payload[2], Mapping)):
-        return DriverError(f"the process of device {device!r} gave an error that is none", device=device)
+        return DriverError(f"the process of device {device!r} returned an invalid error", device=device)
     kind, message, fields = payload
     error_class = getattr(errors, str(kind), None)
     if isinstance(error_class, type) and issubclass(error_class, NNAdapterError):

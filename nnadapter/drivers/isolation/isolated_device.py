@@ -82,7 +82,7 @@ class RemoteObject:
     def _create(self) -> RemoteHandle:
         make = self._make()
         if make is None:  # dropped during background creation
-            raise ClosedError("what was made in the device's process is in use by nobody any more")
+            raise ClosedError("the object in the device's process is no longer in use")
         return make()
 
     def after_fork(self) -> None:
@@ -263,7 +263,7 @@ class IsolatedProgram(Program):
             location = self.made.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
             if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
-                raise DriverError(f"device {location.child.device!r} did not tell what a program holds")
+                raise DriverError(f"device {location.child.device!r} did not report the memory of a program")
             self._memory = answer
         return self._memory
 
@@ -295,7 +295,7 @@ class IsolatedProgram(Program):
                     raise
                 recipe.blob = None
         if recipe.model is None:
-            raise IncompatibleProgramError("there is neither a model nor bytes of the program")
+            raise IncompatibleProgramError("the program has neither a model nor bytes")
         return context.compiled(recipe.request, recipe.model)
 
 
@@ -460,7 +460,7 @@ class IsolatedDevice(Device):
     ) -> None:
         if not can_share():
             raise DeviceUnavailableError(
-                f"device {name!r} cannot be isolated: this system passes no descriptors between processes; "
+                f"device {name!r} cannot be isolated: this system cannot pass descriptors between processes; "
                 "use it without isolation"
             )
         self.name = name
@@ -478,7 +478,7 @@ class IsolatedDevice(Device):
         answer = self.child(opening_s).told
         capability, row = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, None)
         if not isinstance(capability, Capability) or not isinstance(row, DeviceInfo):
-            raise DriverError(f"device {name!r} did not say what it is", device=name, phase="open")
+            raise DriverError(f"device {name!r} did not report its capability", device=name, phase="open")
         ir_sizes = capability.dynamic_shapes if capability.form.value == "onnx" else DynamicShapes.NONE
         self.told = capability
         """Unrestricted capability."""
@@ -579,8 +579,8 @@ class IsolatedDevice(Device):
             remaining = self._rests_until - time.monotonic()
             if remaining > 0:
                 raise DeviceLostError(
-                    f"device {self.name!r} was lost {self._losses} times without computing anything between, and rests "
-                    f"for {remaining:.1f} s more; the last time, {child.lost if child is not None else ''}",
+                    f"device {self.name!r} was lost {self._losses} times without computing anything, and is paused "
+                    f"for {remaining:.1f} s; the last time, {child.lost if child is not None else ''}",
                     device=self.name,
                     phase="open",
                 )

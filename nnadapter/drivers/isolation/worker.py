@@ -125,7 +125,7 @@ class DeviceServer:
         device = self._device
         context = self._calls["create_context"](device.create_context, check_options(self._name, options))
         if not isinstance(context, Context):
-            raise DriverError(f"the driver gave {type(context).__name__}, expected a Context", device=self._name)
+            raise DriverError(f"the driver returned {type(context).__name__}, expected a Context", device=self._name)
         return self._made.keep(context)
 
     def _profile(self, context: int) -> Any:
@@ -234,7 +234,9 @@ class DeviceServer:
 
     def _program(self, program: Any, context: int) -> int:
         if not isinstance(program, Program):
-            raise CompilationError(f"the driver gave {type(program).__name__}, expected a Program", device=self._name)
+            raise CompilationError(
+                f"the driver returned {type(program).__name__}, expected a Program", device=self._name
+            )
         return self._made.keep(program, context)
 
 
@@ -263,7 +265,7 @@ def _computed(task: tuple[Any, Sequence[Array]]) -> list[Array]:
     for position, result in enumerate(results):
         if type(result) is not np.ndarray:
             type_name = type(result).__name__
-            raise ExecutionError(f"the driver gave {type_name} for output {position}, expected a numpy array")
+            raise ExecutionError(f"the driver returned {type_name} for output {position}, expected a numpy array")
     return list(results)
 
 
@@ -336,7 +338,7 @@ class LaneServer:
         for position, result in enumerate(results):
             if type(result) is not np.ndarray:
                 type_name = type(result).__name__
-                raise ExecutionError(f"the driver gave {type_name} for output {position}, expected a numpy array")
+                raise ExecutionError(f"the driver returned {type_name} for output {position}, expected a numpy array")
         return results  # type: ignore[no-any-return]
 
     def _place_results(self, results: Sequence[Array]) -> Any:

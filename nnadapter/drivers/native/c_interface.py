@@ -369,7 +369,7 @@ class Functions:
         """Call a function that outputs a new handle; null is an error."""
         handle = self.create_handle_or_none(name, *arguments, **errors)
         if handle is None:
-            raise DriverError(f"{self.driver}: {name} gave OK and a null handle; report it to the vendor")
+            raise DriverError(f"{self.driver}: {name} returned OK with a null handle; report it to the vendor")
         return handle
 
     def create_handle_or_none(
@@ -392,14 +392,12 @@ class Functions:
         return kinds.get(status, failure)(self._sentence(name, status, read_text(_ROOM.message.value)))
 
     def _sentence(self, name: str, status: int, message: str) -> str:
-        status_text = (
-            Status(status).name if status in Status._value2member_map_ else f"status {status}, which is none of ours"
-        )
+        status_text = Status(status).name if status in Status._value2member_map_ else f"unknown status {status}"
         sentence = " ".join(message.split())
         return (
             f"{self.driver}: {sentence}"
             if sentence
-            else f"{self.driver}: {name} gave {status_text} and no message; ask its vendor"
+            else f"{self.driver}: {name} returned {status_text} without a message; ask its vendor"
         )
 
 
@@ -447,7 +445,7 @@ def load(driver: str, path: Path) -> Functions:
     missing = [name for name in REQUIRED if name not in functions]
     if missing:
         raise DeviceUnavailableError(
-            f"{path} lacks the required functions {', '.join(missing)}; its vendor must write them"
+            f"{path} lacks the required functions {', '.join(missing)}; its vendor must implement them"
         )
     for member, structure in GROUPS.items():
         functions.update(_group(path, member, structure, getattr(driver_table, member)))
@@ -456,7 +454,7 @@ def load(driver: str, path: Path) -> Functions:
 
 def _table(path: Path) -> int:
     if not path.is_file():
-        raise DeviceUnavailableError(f"the driver's library {path} is not there; install the driver again")
+        raise DeviceUnavailableError(f"the driver's library {path} does not exist; install the driver again")
     try:
         missing = missing_bytes(path)
         if missing:
@@ -465,18 +463,18 @@ def _table(path: Path) -> int:
     except OSError as error:
         raise DeviceUnavailableError(
             f"the driver's library did not load: {' '.join(str(error).split())}; "
-            "install what it needs, or a build of it for this machine"
+            "install its dependencies, or a build for this machine"
         ) from error
     try:
         give = SIGNATURES[SYMBOL]((SYMBOL, library))
     except AttributeError:
         raise DeviceUnavailableError(
-            f"{path} exports no {SYMBOL}; it is no driver, or was built with its symbols hidden"
+            f"{path} exports no {SYMBOL}; it is not a driver, or was built with hidden symbols"
         ) from None
     address = give(CODED_VERSION)
     if not address:
         raise DeviceUnavailableError(
-            f"{path} does not serve driver interface {_dotted(VERSION)}; install a driver for {VERSION[0]}.x"
+            f"{path} does not support driver interface {_dotted(VERSION)}; install a driver for {VERSION[0]}.x"
         )
     return int(address)
 
@@ -491,7 +489,7 @@ def _check_version(path: Path, table: int) -> None:
         )
     if size < _PREAMBLE:
         raise DeviceUnavailableError(
-            f"the table of {path} says it has {size} bytes, expected its sizeof; its vendor must set `size`"
+            f"the table of {path} has a size of {size} bytes, expected its sizeof; its vendor must set `size`"
         )
 
 
@@ -509,7 +507,7 @@ def _group(path: Path, member: str, structure: str, address: int | None) -> dict
     missing = [name for name, _ in STRUCTURES[structure] if name in FUNCTIONS.keys() - LATER and name not in functions]
     if missing:
         raise DeviceUnavailableError(
-            f"{path} has the group {member!r} without {', '.join(missing)}; its vendor must write all of it or none"
+            f"{path} has the group {member!r} without {', '.join(missing)}; its vendor must implement all of it or none"
         )
     return functions
 

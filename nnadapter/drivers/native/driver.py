@@ -112,10 +112,10 @@ class VerdictSink:
         room = self._start + index * DETAIL_BYTES  # the driver may have changed its pointer
         detail = read_text(ctypes.string_at(room, DETAIL_BYTES).partition(b"\0")[0])
         if verdict.supported == 0 and verdict.reason in REASONS:
-            return Unsupported(REASONS[verdict.reason], detail or "the driver gave no sentence; ask its vendor")
+            return Unsupported(REASONS[verdict.reason], detail or "the driver gave no reason; ask its vendor")
         answer = f"supported {verdict.supported} with reason {verdict.reason}"
         return Unsupported(
-            Reason.DRIVER_ERROR, f"the driver answered {answer}, which means nothing: {detail}".rstrip(": ")
+            Reason.DRIVER_ERROR, f"the driver returned an invalid verdict, {answer}: {detail}".rstrip(": ")
         )
 
 
@@ -291,7 +291,7 @@ def _new_slot(functions: Functions, device: int) -> ExecutionSlot:
 def _checked_attributes(operation: Operation, verdict: Verdict) -> Verdict:
     """Refuse symbolic real attributes, which the C interface cannot express."""
     name = untold(operation) if verdict else ""
-    detail = f"{name} of {operation.type} is a real number that hangs on sizes, which drivers in C are not told"
+    detail = f"{name} of {operation.type} is a symbolic real number, which C drivers do not support"
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
 
 
@@ -382,7 +382,7 @@ def _info(functions: Functions, address: int) -> DeviceInfo:
         sub_type=read_text(device_info.sub_type),
         version=" / ".join(version for version in versions if version),
         available=available,
-        reason="" if available else read_text(device_info.reason) or "the driver says no reason; ask its vendor",
+        reason="" if available else read_text(device_info.reason) or "the driver gives no reason; ask its vendor",
     )
 
 
@@ -434,9 +434,7 @@ def _addresses(kind: str, array: int | None, count: int) -> tuple[int, ...]:
     addresses = read_pointers(array, count)
     valid_addresses = tuple(address for address in addresses if address)
     if len(valid_addresses) < count:
-        raise DriverError(
-            f"{count} {kind} were announced and {count - len(valid_addresses)} are null; report it to the vendor"
-        )
+        raise DriverError(f"of {count} {kind}, {count - len(valid_addresses)} are null; report it to the vendor")
     return valid_addresses
 
 

@@ -231,7 +231,7 @@ def _told_bytes(operand: Operand) -> int:
     nbytes = operand.type.nbytes
     if nbytes >> 63:
         raise InvalidModelError(
-            f"sizes are too large for a driver in C: {operand.name!r} has {nbytes:.3g} bytes; give smaller inputs"
+            f"sizes are too large for a C driver: {operand.name!r} has {nbytes:.3g} bytes; give smaller inputs"
         )
     return nbytes
 
@@ -444,7 +444,7 @@ class ModelTemplates:
         try:
             return joined.write_sizes(replay.replay_values)
         except OverflowError as error:
-            raise InvalidModelError(f"sizes are too large for a driver in C: {error}; give smaller inputs") from error
+            raise InvalidModelError(f"sizes are too large for a C driver: {error}; give smaller inputs") from error
 
 
 class _SpecializedStructs(NamedTuple):

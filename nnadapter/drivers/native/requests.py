@@ -102,7 +102,7 @@ class DeviceMemory(Memory):
     def copy_out(self, array: Array, offset: int = 0, stream: NativeStream | None = None) -> None:
         """Copy into a contiguous, writable array. With a stream, it is valid after `synchronize`."""
         if not array.flags.writeable:
-            raise InvalidInputError("the array to copy to is read-only; give one that can be written to")
+            raise InvalidInputError("the array to copy to is read-only; pass a writable one")
         self._check("copied out", array, offset)
         self._copy("copy_out", array, offset, stream)
 
@@ -110,7 +110,7 @@ class DeviceMemory(Memory):
         """Copy the first `nbytes`, by default all, from memory of this driver."""
         count = source.nbytes if nbytes is None else nbytes
         if not 0 <= count <= min(self.nbytes, source.nbytes):
-            raise InvalidInputError(f"{count} bytes are to be copied from {source.nbytes} to {self.nbytes} bytes")
+            raise InvalidInputError(f"cannot copy {count} bytes from {source.nbytes} to {self.nbytes} bytes")
         self._functions.call(
             "copy_between", self._open(), 0, source._open(), 0, count, None if stream is None else stream.handle
         )
@@ -133,9 +133,11 @@ class DeviceMemory(Memory):
 
     def _check(self, action: str, array: Array, offset: int) -> None:
         if not array.flags.c_contiguous:
-            raise InvalidInputError(f"the array that is {action} is not contiguous; pass numpy.ascontiguousarray of it")
+            raise InvalidInputError(f"the array to be {action} is not contiguous; use numpy.ascontiguousarray")
         if offset < 0 or offset + array.nbytes > self.nbytes:
-            raise InvalidInputError(f"{array.nbytes} bytes at {offset} are {action}, there are {self.nbytes} bytes")
+            raise InvalidInputError(
+                f"{array.nbytes} bytes at {offset} cannot be {action}, the memory has {self.nbytes} bytes"
+            )
 
     def _copy(self, name: str, array: Array, offset: int, stream: NativeStream | None) -> None:
         address = array.__array_interface__["data"][0] if array.nbytes else None
@@ -209,7 +211,7 @@ def _plain(type_: OperandType) -> list[object]:
 def _type(plain: list[object]) -> OperandType:
     dtype, dimensions, layout = plain
     if not isinstance(dimensions, list) or not all(isinstance(size, int) and size >= 0 for size in dimensions):
-        raise ValueError(f"{dimensions!r} are no dimensions")
+        raise ValueError(f"{dimensions!r} are not dimensions")
     return OperandType(DataType(str(dtype)), tuple(dimensions), Layout(str(layout)))
 
 
@@ -295,7 +297,7 @@ class NativeCall:
         """Return the error for inputs that the driver would overrun, as in forged files."""
         input_sizes = [buffer.nbytes for buffer in inputs]
         return ExecutionError(
-            f"inputs have {input_sizes} bytes, and the program was compiled for {self._request.sizes}"
+            f"inputs have {input_sizes} bytes, but the program was compiled for {self._request.sizes}"
         )
 
     def results(self) -> Sequence[Array]:
@@ -666,7 +668,7 @@ class NativeProgram(Program):
             )
         if handle == self._handle:
             raise DriverError(
-                f"{self._functions.driver}: clone_with_constants gave the program that it was given, expected a new "
+                f"{self._functions.driver}: clone_with_constants returned the original program, expected a new "
                 "one; report it to the vendor"
             )
         return handle

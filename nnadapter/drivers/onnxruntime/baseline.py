@@ -37,7 +37,7 @@ def _run(run: Any, names: Sequence[str], feed: Mapping[str, Any]) -> Sequence[An
 
 
 def _translated(action: str, kind: type[DriverError]) -> AbstractContextManager[None]:
-    advice = "leave it out of what is compared"
+    advice = "exclude it from the comparison"
     return translated_as(f"ONNX Runtime did not {action} the model", advice, kind, _brief)
 
 

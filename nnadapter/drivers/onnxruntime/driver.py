@@ -249,7 +249,7 @@ class CpuContext(Context):
         listed = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         return CompilationError(
             f"ONNX Runtime does not load the CPU segment of nodes {listed}: {brief(error)}; "
-            "run the model with onnxruntime alone to see whether it takes it, or update onnxruntime",
+            "test the model with onnxruntime alone, or update onnxruntime",
             device="cpu",
             refused=refused_nodes(model, self._session_options),
         )
@@ -418,12 +418,12 @@ def _by_name(domain: str, op_type: str, opsets: Mapping[str, int], functions: Co
     if (domain, op_type) in functions or domain in _DOMAINS:
         return SUPPORTED
     if plain_domain(domain):
-        return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {domain!r} is not ONNX's and not ONNX Runtime's")
+        return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {domain!r} belongs neither to ONNX nor to ONNX Runtime")
     opset = opsets.get(plain_domain(domain), 1)
     since = since_version(domain, op_type, opset)
     if since is None and opset >= _OLDEST_JUDGED_OPSET and not _has_operator(op_type, opset):
         return Unsupported(
-            Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {op_type!r}, nor has ONNX Runtime"
+            Reason.UNSUPPORTED_OPERATION, f"neither opset {opset} nor ONNX Runtime has an operator {op_type!r}"
         )
     if since is None or since <= _KNOWN_OPSET or since <= onnxruntime_limits()[0][""]:
         return SUPPORTED

@@ -86,7 +86,7 @@ def translation(error: Exception, problem: str, advice: str, default: type[NNAda
     if isinstance(error, NNAdapterError):
         return error
     if "terminate flag" in str(error):
-        return CancelledError(f"{problem}: it was stopped by its run options, {TERMINATED}")
+        return CancelledError(f"{problem}: stopped by its run options, {TERMINATED}")
     if type(error).__name__ == "ModelLoadCanceled":  # missing in older versions
         return CancelledError(f"{problem}: the load cancellation flag of its session options is set; clear it")
     kind = default or next((ours for theirs, ours in _translations() if isinstance(error, theirs)), None)

@@ -543,7 +543,7 @@ def check_session_options(options: onnxruntime.SessionOptions) -> None:
 
     summary, advice = (
         "ONNX Runtime opens no session with the session options",
-        "correct them, or leave out what it names",
+        "correct them, or remove the named one",
     )
     with options_lock, profiling(options, None), _options_as_given(), _without_ignored(options):
         saved_settings = options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads

@@ -47,7 +47,7 @@ def test_what_another_provider_runs_is_refused_with_the_parts_of_functions():
         and not found.provider_nodes
         and set(found.cpu_op_types_in_functions) == {"HardSigmoid", "Mul"}
     )
-    assert "leaves it to ONNX Runtime's CPU, with all of the graph" in found.verdict(0, "Acme").detail
+    assert "leaves it to ONNX Runtime's CPU, like the entire graph" in found.verdict(0, "Acme").detail
     assert "leaves parts of it to ONNX Runtime's CPU: HardSigmoid, Mul" in found.verdict(3, "Acme").detail
 
 

@@ -139,8 +139,11 @@ def test_what_onnxruntime_does_not_know_is_refused_and_the_rest_is_not():
     model.graph.node[2].op_type = "Frobnicate"
     verdicts = EpContext(Backing(provider=PROVIDER)).supported(model)
     assert [bool(verdict) for verdict in verdicts] == [True, True, False, False, False]
-    assert verdicts[2].reason is Reason.UNSUPPORTED_OPERATION and "has no operator 'Frobnicate'" in verdicts[2].detail
-    assert all("it hangs on a Frobnicate" in verdict.detail for verdict in verdicts[3:])
+    assert (
+        verdicts[2].reason is Reason.UNSUPPORTED_OPERATION
+        and "nor ONNX Runtime has an operator 'Frobnicate'" in verdicts[2].detail
+    )
+    assert all("it depends on a refused Frobnicate" in verdict.detail for verdict in verdicts[3:])
 
 
 OPEN = f"""{HEAD} g (float[n, 2] x) => (float[m] y) <int64[1] all = {{-1}}> {{

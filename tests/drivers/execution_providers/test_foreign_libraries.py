@@ -31,5 +31,5 @@ def test_a_library_that_a_provider_needs_is_named_where_it_is_missing(tmp_path):
 
 def test_a_provider_that_does_not_start_for_want_of_a_library_says_which(monkeypatch):
     monkeypatch.setattr(backing, "missing_library", lambda provider: "libacme_engine.so.3")
-    with pytest.raises(DeviceUnavailableError, match="does not start: libacme_engine.so.3 is not found; install what"):
+    with pytest.raises(DeviceUnavailableError, match="does not start: libacme_engine.so.3 is not found; install it"):
         takes_addition(Backing(provider="RknpuExecutionProvider"))

@@ -14,7 +14,7 @@ from nnadapter.drivers.onnxruntime import FLOAT
 from nnadapter.onnx import BYTES, NUMBER, varint_bytes
 from tests.models import parse
 
-WEIGHTS, COMPILED, NEEDED = "weights", "what was compiled", "what it needs"
+WEIGHTS, COMPILED, NEEDED = "weights", "compiled data", "its dependencies"
 OUTSIDE = TensorProto(
     name="w",
     data_type=1,
@@ -106,7 +106,7 @@ def test_what_is_kept_elsewhere(made, kept):
 def test_onnxruntimes_own_form_is_no_program_of_a_provider():
     contents = written(onnx.ModelProto(producer_name="  ORTM" + " " * 20)) + PLAIN
     assert contents[4:8] == b"ORTM"
-    with pytest.raises(ValueError, match="its own form"):
+    with pytest.raises(ValueError, match="as ORT format"):
         external_data_text(contents)
 
 

@@ -81,7 +81,7 @@ def test_a_lost_device_stays_lost_or_comes_back():
             assert not create.due() and not run.due()
         else:
             for moment in (create, run):
-                with pytest.raises(DeviceLostError, match="is gone"):
+                with pytest.raises(DeviceLostError, match="is lost"):
                     moment.due()
 
 

@@ -71,11 +71,11 @@ def test_results_belong_to_the_caller(device):
     ("fault", "error", "message"),
     [
         ("fails", CompilationError, "trial_c: a sentence"),
-        ("no_message", CompilationError, "compile gave FAILED and no message"),
-        ("odd_status", CompilationError, "compile gave status 77, which is none of ours"),
+        ("no_message", CompilationError, "compile returned FAILED without a message"),
+        ("odd_status", CompilationError, "compile returned unknown status 77"),
         ("bad_text", CompilationError, "caf\ufffd"),
         ("endless", CompilationError, "x{1000}"),
-        ("null_program", DriverError, "compile gave OK and a null handle"),
+        ("null_program", DriverError, "compile returned OK with a null handle"),
         ("status1", CompilationError, "a sentence"),
         ("status2", CompilationError, "a sentence"),
         ("status3", OutOfMemoryError, "a sentence"),
@@ -95,14 +95,14 @@ def test_failures_become_errors_of_the_tree(device, fault, error, message):
 
 def test_a_null_execution_is_the_drivers_fault(device):
     program = context_of(device, "null_execution").compile(assigning())
-    with pytest.raises(DriverError, match="create_execution gave OK and a null handle"):
+    with pytest.raises(DriverError, match="create_execution returned OK with a null handle"):
         program.create_execution()
 
 
 @pytest.mark.parametrize(
     ("fault", "reason", "detail"),
     [
-        ("silent", Reason.DRIVER_ERROR, "answered supported 0 with reason 0, which means nothing"),
+        ("silent", Reason.DRIVER_ERROR, "returned an invalid verdict, supported 0 with reason 0"),
         ("odd_answer", Reason.DRIVER_ERROR, "supported 7"),
         ("odd_reason", Reason.DRIVER_ERROR, "reason 99"),
         ("refuses", Reason.DEVICE_REFUSED, "r" * 512),

@@ -14,16 +14,16 @@ from tests.c_compiler import compile_library, needs_compiler
 
 TRIAL = Path(__file__).with_name("trial.c")
 BAD = {
-    "nosymbol": (["-DNO_SYMBOL", "-Wno-unused"], r"exports no nnadapter_driver; it is no driver"),
+    "nosymbol": (["-DNO_SYMBOL", "-Wno-unused"], r"exports no nnadapter_driver; it is not a driver"),
     "major": (["-DTABLE_VERSION=(2u<<16)"], r"was written for driver interface 2\.0, this nnadapter has 1\.0; install"),
     "minor": (["-DTABLE_VERSION=NNADAPTER_VERSION+9"], r"was written for driver interface 1\.9, .*another nnadapter"),
-    "refuses": (["-DREFUSES"], r"does not serve driver interface 1\.0; install a driver for 1\.x"),
+    "refuses": (["-DREFUSES"], r"does not support driver interface 1\.0; install a driver for 1\.x"),
     "lacking": (["-DLACKING"], r"lacks the required functions supported, destroy_program; its vendor"),
     "small": (["-DTABLE_SIZE=offsetof(NNAdapterDriver, compute)"], r"lacks the required functions compute"),
-    "nosize": (["-DTABLE_SIZE=0"], r"says it has 0 bytes, expected its sizeof"),
+    "nosize": (["-DTABLE_SIZE=0"], r"has a size of 0 bytes, expected its sizeof"),
     "half": (["-DHALF_GROUP"], r"has the group 'serialization' without deserialize"),
     "threading": (["-DODD_THREADING"], r"threading is 12, expected one of 1, 2, 3"),
-    "nulloption": (["-DNULL_OPTION"], r"2 options were announced and 1 are null"),
+    "nulloption": (["-DNULL_OPTION"], r"of 2 options, 1 are null"),
 }
 
 
@@ -63,7 +63,7 @@ def test_a_missing_dependency_is_named(folder, tmp_path):
     flags = ("-Wl,--no-as-needed", f"-L{tmp_path}", "-lneeded")
     compile_library(folder / "nnadapter_bad_needy.so", TRIAL, *flags)
     (tmp_path / "libneeded.so").unlink()
-    assert "libneeded.so" in row("bad_needy").reason and "install what it needs" in row("bad_needy").reason
+    assert "libneeded.so" in row("bad_needy").reason and "install its dependencies" in row("bad_needy").reason
 
 
 def test_a_file_that_is_no_library(folder):
@@ -73,7 +73,7 @@ def test_a_file_that_is_no_library(folder):
 
 def test_a_library_that_is_not_there(folder):
     (folder / "nnadapter_bad_link.so").symlink_to(folder / "nowhere.so")
-    assert "is not there; install the driver again" in row("bad_link").reason
+    assert "does not exist; install the driver again" in row("bad_link").reason
 
 
 def test_only_names_of_libraries_count(folder):

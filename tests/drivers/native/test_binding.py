@@ -102,9 +102,9 @@ def test_deadline_and_cancelling(device):
     ("fault", "error", "message"),
     [
         ("bind_fails", CompilationError, "trial_c: a sentence"),
-        ("bind_invalid", CompilationError, "clone_with_constants gave INVALID_ARGUMENT and no message"),
-        ("bind_lost", DeviceLostError, "clone_with_constants gave DEVICE_LOST"),
-        ("bind_same", DriverError, "clone_with_constants gave the program that it was given, expected a new one"),
+        ("bind_invalid", CompilationError, "clone_with_constants returned INVALID_ARGUMENT without a message"),
+        ("bind_lost", DeviceLostError, "clone_with_constants returned DEVICE_LOST"),
+        ("bind_same", DriverError, "clone_with_constants returned the original program, expected a new one"),
     ],
 )
 @needs_compiler

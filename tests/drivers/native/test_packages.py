@@ -70,4 +70,4 @@ def test_a_module_without_its_library_is_a_row(tmp_path):
     (tmp_path / "acme_c-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-c\nVersion: 1.0\n")
     Path(tmp_path / "acme_c-1.0.dist-info" / "entry_points.txt").write_text("[nnadapter.drivers]\nacme_c = acme_c\n")
     found = run(sys.executable, "-c", SHOW, PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path))))
-    assert "is not there; install the driver again" in found
+    assert "does not exist; install the driver again" in found

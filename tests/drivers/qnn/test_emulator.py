@@ -248,9 +248,9 @@ def test_a_quantized_convolution_is_whole_on_the_npu():
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        ({"soc_model": 9999}, InvalidOptionError, "takes nothing at all with soc_model=9999.*leave that out"),
-        ({"backend": "gpu"}, InvalidOptionError, "hardware or driver behind libQnnGpu.so is missing"),
-        ({"hardware": "npu"}, DeviceUnavailableError, "asked for npu hardware and has cpu"),
+        ({"soc_model": 9999}, InvalidOptionError, "supports nothing with soc_model=9999.*remove these options"),
+        ({"backend": "gpu"}, InvalidOptionError, "hardware or driver for libQnnGpu.so is missing"),
+        ({"hardware": "npu"}, DeviceUnavailableError, "has no npu hardware on this machine, only cpu"),
         ({"htp_arch": "99"}, InvalidOptionError, "'htp_arch' of device 'qnn' is one of auto, 68"),
         ({"soc_modle": 43}, InvalidOptionError, "did you mean 'soc_model'"),
     ],

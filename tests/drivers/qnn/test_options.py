@@ -43,7 +43,7 @@ def test_options_become_the_provider_s(given, emulated, expected):
 
 def test_an_architecture_that_is_not_the_chip_s_is_refused():
     assert own(soc_model=43, htp_arch="73")["htp_arch"] == "73"
-    with pytest.raises(InvalidOptionError, match="htp_arch 68 is not that of soc_model 43, which is 73"):
+    with pytest.raises(InvalidOptionError, match="htp_arch 68 contradicts soc_model 43, which has 73"):
         own(soc_model=43, htp_arch="68")
 
 

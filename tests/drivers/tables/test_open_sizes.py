@@ -43,7 +43,7 @@ def test_nothing_runs_before_sizes_are_known():
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(3), 4)))
     program = Open().open("").create_context({}).compile(builder.finish(builder.add_operation("NEG", (x,))))
     execution = program.create_execution()
-    with pytest.raises(DriverError, match="say by `specialize` what they are"):
+    with pytest.raises(DriverError, match="call `specialize` first"):
         execution.compute([np.ones((3, 4), np.float32)])
     (result,) = execution.specialize([5]).compute([np.ones((5, 4), np.float32)])
     assert result.shape == (5, 4) and result[0, 0] == -1

@@ -164,9 +164,9 @@ def test_results_may_be_written_to():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda x: x, "gave ndarray, expected a list or tuple of 2 values"),  # not its rows
-        (lambda x: [x], "gave 1 values, expected 2"),
-        (lambda x: None, "gave NoneType, expected a list or tuple of 2 values"),
+        (lambda x: x, "returned ndarray, expected a list or tuple of 2 values"),  # not its rows
+        (lambda x: [x], "returned 1 values, expected 2"),
+        (lambda x: None, "returned NoneType, expected a list or tuple of 2 values"),
     ],
 )
 def test_several_outputs_are_a_sequence(given, words):
@@ -189,7 +189,7 @@ def test_a_function_that_gives_nothing_is_blamed_itself():
     builder = ModelBuilder()
     (made,) = builder.add_operation("NEG", (builder.add_input("x", FLOATS),))
     model = builder.finish(builder.add_operation("RELU", (made,)))
-    with pytest.raises(ExecutionError, match=r"NEG of nodes \[\] failed: TypeError: its function gave None"):
+    with pytest.raises(ExecutionError, match=r"NEG of nodes \[\] failed: TypeError: its function returned None"):
         compute(model, np.ones((2, 3), np.float32), driver=Forgetful)
 
 
