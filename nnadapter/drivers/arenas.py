@@ -272,7 +272,7 @@ class Arenas:
     @contextmanager
     def acquire(self, nbytes: int, holder: object = None) -> Iterator[Arena]:
         """Yield an arena of at least `nbytes` for exclusive use, preferably one with state of `holder`."""
-        arena = self._take(nbytes, holder)
+        arena = self._acquire(nbytes, holder)
         try:
             yield arena
         finally:
@@ -286,7 +286,7 @@ class Arenas:
     def close(self) -> None:
         self._idle.clear()
 
-    def _take(self, nbytes: int, holder: object) -> Arena:
+    def _acquire(self, nbytes: int, holder: object) -> Arena:
         arena = self._idle_for(holder)
         if arena is None or arena.bytes.size < nbytes:
             # Powers of two: seldom grows, and unwritten pages cost nothing.

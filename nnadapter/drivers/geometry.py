@@ -158,7 +158,7 @@ def _half_pixel_symmetric(x: Array, size: np.float32, output_size: np.float32, s
 
 
 _COORDINATES: Mapping[str, Coordinates] = {
-    "asymmetric": lambda x, size, made, scale: x / scale,
+    "asymmetric": lambda x, size, output_size, scale: x / scale,
     "align_corners": _align_corners,
     "half_pixel": _half_pixel,
     "pytorch_half_pixel": lambda x, *more: _half_pixel(x, *more) if len(x) > 1 else np.zeros_like(x),

@@ -244,7 +244,7 @@ def sources() -> Mapping[str, DriverSource]:
         if registered_source is None:
             sources_by_name[name] = source
         elif name not in _BUILT_IN and registered_source.target != source.target:
-            _loaded[name] = _Failure(_clash(name, registered_source, source))
+            _loaded[name] = _Failure(_conflict_text(name, registered_source, source))
     return MappingProxyType(dict(sorted(sources_by_name.items())))
 
 
@@ -322,7 +322,7 @@ def require_driver(name: str) -> None:
     """Check that the driver of a device exists, without loading it."""
     driver_name = name.partition(":")[0]
     if driver_name not in _BUILT_IN and driver_name not in sources():
-        raise DeviceNotFoundError(_unknown(driver_name))
+        raise DeviceNotFoundError(_unknown_text(driver_name))
 
 
 def library_path(name: str) -> Path | None:
@@ -487,7 +487,7 @@ def _complete(row: DeviceInfo, source: DriverSource) -> DeviceInfo:
         return replace(row, available=False, reason=str(error))
 
 
-def _unknown(name: str) -> str:
+def _unknown_text(name: str) -> str:
     meant = [text for device in devices_called(name) for text in _state(device)]
     hint = f"it may be {' or '.join(meant)}" if meant else close_names(name, sources())
     ended = hint if hint.endswith("?") else f"{hint}."
@@ -501,7 +501,7 @@ def _state(device: str) -> Iterator[str]:
             yield f"{row.name!r} ({'which is here' if row.available else row.reason})"
 
 
-def _clash(name: str, registered_source: DriverSource, other: DriverSource) -> str:
+def _conflict_text(name: str, registered_source: DriverSource, other: DriverSource) -> str:
     return (
         f"two drivers are named {name!r}: {registered_source.target} of {registered_source.distribution} "
         f"and {other.target} of "

@@ -127,7 +127,7 @@ def _forget(address: int) -> None:
     _starts[0] = sorted(_block_number_by_address)
 
 
-def _part() -> None:
+def _make_private() -> None:
     """Replace shared pages in a forked child."""
     _block_number_by_address.clear()
     _starts[0] = []
@@ -147,7 +147,7 @@ _MAP_FIXED = 0x10
 class _Blocks:
     """Fork hook for all blocks."""
 
-    after_fork = staticmethod(_part)
+    after_fork = staticmethod(_make_private)
 
 
 _BLOCKS = _Blocks()

@@ -161,11 +161,11 @@ class TableContext(Context):
         Raises:
             CompilationError: a lowering refused an operation that it had accepted.
         """
-        from nnadapter.drivers.table_program import OpenTableProgram, TableProgram
+        from nnadapter.drivers.table_program import DynamicTableProgram, TableProgram
 
         closures = self._lowered(model)
         if model.has_dynamic_shapes:
-            return OpenTableProgram(model, self._lowered, self._driver)
+            return DynamicTableProgram(model, self._lowered, self._driver)
         return TableProgram(model, closures, self._lowered, self._driver)
 
     def _lowered(self, model: Model) -> list[Computes]:

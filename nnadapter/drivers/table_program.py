@@ -217,10 +217,12 @@ class Constants(NamedTuple):
 class TableExecution(Execution):
     """Stateless run of compute functions; threads may share it."""
 
-    def __init__(self, model: Model, closures: Sequence[Computes], border: HostTransfers, constants: Constants) -> None:
+    def __init__(
+        self, model: Model, closures: Sequence[Computes], transfers: HostTransfers, constants: Constants
+    ) -> None:
         self._steps = tuple(_steps(model, closures))
         self._inputs, self._outputs = model.inputs, model.outputs
-        self._border = border
+        self._transfers = transfers
         self._constants = constants
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -231,21 +233,21 @@ class TableExecution(Execution):
         """Run all operations, checking for cancellation before each."""
         if control.cancelled is None:
             return self._computed(inputs, self._steps)
-        return self._computed(inputs, _while_wanted(self._steps, control.cancelled))
+        return self._computed(inputs, _until_cancelled(self._steps, control.cancelled))
 
     def _computed(self, inputs: Sequence[Array], steps: Iterable[Step]) -> list[Array]:
         values = list(self._constants.values)
         for index, array in zip(self._inputs, inputs, strict=True):
-            values[index] = self._border.to_device(array)
+            values[index] = self._transfers.to_device(array)
         with np.errstate(all="ignore"):  # like ONNX Runtime, which overflows silently
             _run(steps, values)
-        return self._given_away([values[index] for index in self._outputs], inputs)
+        return self._independent_arrays([values[index] for index in self._outputs], inputs)
 
-    def _given_away(self, results: Sequence[Any], inputs: Sequence[Array]) -> list[Array]:
+    def _independent_arrays(self, results: Sequence[Any], inputs: Sequence[Array]) -> list[Array]:
         """Return writable arrays without shared memory."""
         live_arrays, arrays = list(inputs), []
         for value in results:
-            array = np.asarray(self._border.to_host(value))
+            array = np.asarray(self._transfers.to_host(value))
             is_protected = not array.flags.writeable or self._constants.memory.may_hold(array)
             if is_protected or any(np.may_share_memory(array, other) for other in live_arrays):
                 array = array.copy()
@@ -265,18 +267,18 @@ class TableProgram(Program):
         model: Model,
         closures: Sequence[Computes],
         lower: Callable[[Model], Sequence[Computes]],
-        border: HostTransfers,
+        transfers: HostTransfers,
     ) -> None:
-        self._model, self._lower, self._border = model, lower, border
+        self._model, self._lower, self._transfers = model, lower, transfers
         self._unused = [closures]
-        self._constants = copy_constants(model, border)
+        self._constants = copy_constants(model, transfers)
 
     def create_execution(self) -> Execution:
         try:
             closures = self._unused.pop()
         except IndexError:
             closures = self._lower(self._model)
-        return TableExecution(self._model, closures, self._border, self._constants)
+        return TableExecution(self._model, closures, self._transfers, self._constants)
 
     @property
     def memory_bytes(self) -> int:
@@ -287,20 +289,20 @@ class TableProgram(Program):
         return 0
 
 
-def copy_constants(model: Model, border: HostTransfers) -> Constants:
+def copy_constants(model: Model, transfers: HostTransfers) -> Constants:
     """Convert the constants of a model to device values."""
     arrays = [operand.value for operand in model.operands]
-    values = (*(None if array is None else border.to_device(array) for array in arrays), None)
-    return Constants(values, ConstantMemory(_on_the_host(arrays, values, border)))
+    values = (*(None if array is None else transfers.to_device(array) for array in arrays), None)
+    return Constants(values, ConstantMemory(_host_forms(arrays, values, transfers)))
 
 
-def _on_the_host(arrays: Iterable[Array | None], values: Iterable[Any], border: HostTransfers) -> Iterator[Array]:
+def _host_forms(arrays: Iterable[Array | None], values: Iterable[Any], transfers: HostTransfers) -> Iterator[Array]:
     """Yield each constant and its device value as array: results may be either."""
     for array, value in zip(arrays, values, strict=False):
         if array is not None:
             yield array
             with suppress(*errors.FAILURES):
-                array = np.asarray(border.to_host(value))
+                array = np.asarray(transfers.to_host(value))
             yield array
 
 
@@ -313,7 +315,7 @@ def _run(steps: Iterable[Step], values: list[Any]) -> None:
                 if values[result] is None:
                     raise TypeError("its function returned None, expected a value")
             else:
-                for index, value in zip(results, _several(compute(*read(values)), len(results)), strict=True):
+                for index, value in zip(results, _output_sequence(compute(*read(values)), len(results)), strict=True):
                     values[index] = value
         except errors.NNAdapterError:
             raise
@@ -323,7 +325,7 @@ def _run(steps: Iterable[Step], values: list[Any]) -> None:
             values[index] = None
 
 
-def _several(results: Any, count: int) -> Sequence[Any]:
+def _output_sequence(results: Any, count: int) -> Sequence[Any]:
     if not isinstance(results, Sequence):  # an array would count as a sequence of rows
         raise TypeError(f"its function returned {type(results).__name__}, expected a list or tuple of {count} values")
     if len(results) != count:
@@ -331,7 +333,7 @@ def _several(results: Any, count: int) -> Sequence[Any]:
     return results
 
 
-def _while_wanted(steps: Sequence[Step], cancelled: Callable[[], bool]) -> Iterator[Step]:
+def _until_cancelled(steps: Sequence[Step], cancelled: Callable[[], bool]) -> Iterator[Step]:
     for position, step in enumerate(steps):
         if cancelled():
             raise errors.CancelledError(f"stopped before operation {position} of {len(steps)}")
@@ -369,20 +371,20 @@ def _last_uses(model: Model) -> list[tuple[int, ...]]:
     return ends[::-1]
 
 
-class OpenTableProgram(Program):
+class DynamicTableProgram(Program):
     """Segment with dynamic shapes, lowered again for each new set of sizes."""
 
-    def __init__(self, model: Model, lower: Callable[[Model], Sequence[Computes]], border: HostTransfers) -> None:
-        self._traced = SymbolicModel(model)
-        self._lower, self._border = lower, border
-        self._constants = copy_constants(model, border)
+    def __init__(self, model: Model, lower: Callable[[Model], Sequence[Computes]], transfers: HostTransfers) -> None:
+        self._symbolic_model = SymbolicModel(model)
+        self._lower, self._transfers = lower, transfers
+        self._constants = copy_constants(model, transfers)
 
     def create_execution(self) -> Execution:
-        return OpenTableExecution(self)
+        return DynamicTableExecution(self)
 
     def execution_at(self, sizes: Sequence[Any]) -> TableExecution:
-        model = self._traced.specialize(sizes)
-        return TableExecution(model, self._lower(model), self._border, self._constants)
+        model = self._symbolic_model.specialize(sizes)
+        return TableExecution(model, self._lower(model), self._transfers, self._constants)
 
 
 class SpecializableProgram(Protocol):
@@ -392,7 +394,7 @@ class SpecializableProgram(Protocol):
         pass
 
 
-class OpenTableExecution(Execution):
+class DynamicTableExecution(Execution):
     """Execution that must be specialized before it can compute."""
 
     def __init__(self, program: SpecializableProgram) -> None:

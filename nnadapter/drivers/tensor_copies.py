@@ -37,11 +37,11 @@ class OwnerBoundMemory:
 
     def __init__(self) -> None:
         self._owners: dict[Hashable, _Owner] = {}
-        self._gone: deque[_Owner] = deque()
+        self._dead_owners: deque[_Owner] = deque()
         self._lock = new_lock()
 
     def __len__(self) -> int:
-        return len(self._owners) - len(self._gone)
+        return len(self._owners) - len(self._dead_owners)
 
     def find(self, key: Hashable, owner: object) -> Memory | None:
         """Return the memory of an owner."""
@@ -50,9 +50,9 @@ class OwnerBoundMemory:
 
     def add(self, key: Hashable, owner: object, memory: Memory) -> Memory:
         """Store memory for its owner; return an earlier thread's memory instead, if any."""
-        owner_ref = _Owner(owner, self._gone.append)  # C callback: no lock, no interrupt
+        owner_ref = _Owner(owner, self._dead_owners.append)  # C callback: no lock, no interrupt
         owner_ref.memory, owner_ref.key = memory, key
-        if self._gone:
+        if self._dead_owners:
             self.free_orphans()
         first = self._owners.setdefault(key, owner_ref)
         if first.memory is not memory:
@@ -62,13 +62,13 @@ class OwnerBoundMemory:
     def free_orphans(self) -> None:
         """Free the memory of dead owners. Failures become warnings, since the caller is seldom to blame."""
         failures: list[str] = []
-        while self._gone:
+        while self._dead_owners:
             with self._lock:
-                if self._gone:
-                    owner_ref = self._gone[0]
+                if self._dead_owners:
+                    owner_ref = self._dead_owners[0]
                     failures += _freed(owner_ref.memory)
                     del self._owners[owner_ref.key]
-                    self._gone.popleft()
+                    self._dead_owners.popleft()
         warn_of_failures(failures)
 
 

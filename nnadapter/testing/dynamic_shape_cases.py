@@ -176,7 +176,7 @@ _DECIDED = "its program is for one size only, because the driver guards on it"
 
 def ir_sizes(bench: Bench) -> Iterator[Case]:
     """Yield cases of each operation with a dynamic size, and random graphs."""
-    if bench.device.told.dynamic_shapes is DynamicShapes.NONE:
+    if bench.device.full_capability.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return
     for type_ in operation_types(bench):
@@ -188,7 +188,7 @@ def ir_sizes(bench: Bench) -> Iterator[Case]:
 
 def onnx_sizes(bench: Bench) -> Iterator[Case]:
     """Yield the same for ONNX."""
-    if bench.device.told.dynamic_shapes is DynamicShapes.NONE:
+    if bench.device.full_capability.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return
     for op_type in NODES:
@@ -220,7 +220,7 @@ def _with_each_size(bench: Bench, random: Random, random_case: RandomCase | None
 
 
 def _examined(bench: Bench, case: DynamicCase) -> Outcome:
-    beyond = beyond_bounds(case.model, bench.device.told)
+    beyond = beyond_bounds(case.model, bench.device.full_capability)
     if beyond:
         return SkippedOutcome(beyond)
     other_sizes = [size for size in _SIZES if size != case.size and _is_defined(case.at(size))][:_WANTED]

@@ -101,8 +101,8 @@ def installed() -> Mapping[str, LibrarySource]:
     """Return packages by provider."""
     libraries = {provider: LibrarySource(module, distribution) for provider, module, distribution in _present()}
     for point in metadata.entry_points(group=GROUP):
-        known = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
-        libraries[point.name] = LibrarySource(point.module, known)
+        distribution = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
+        libraries[point.name] = LibrarySource(point.module, distribution)
     return MappingProxyType(libraries)
 
 

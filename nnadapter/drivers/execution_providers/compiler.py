@@ -95,7 +95,7 @@ class _ModelValueIndex:
         return frozenset(node.output[0] for node in nodes if node.op_type == "Cast" and not node.domain)
 
     @cached_property
-    def makers(self) -> Mapping[str, onnx.NodeProto]:
+    def producers(self) -> Mapping[str, onnx.NodeProto]:
         return {name: node for node in self.model.graph.node for name in node.output if name}
 
     @cached_property
@@ -103,12 +103,12 @@ class _ModelValueIndex:
         return frozenset(value.name for value in self.model.graph.output)
 
     @cached_property
-    def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
-        readers: dict[str, list[onnx.NodeProto]] = {}
+    def consumers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
+        consumers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.model.graph.node:
             for name in node.input:
-                readers.setdefault(name, []).append(node)
-        return readers
+                consumers.setdefault(name, []).append(node)
+        return consumers
 
     @cached_property
     def types(self) -> Mapping[str, tuple[str | None, _Shape]]:
@@ -127,12 +127,12 @@ class _ModelValueIndex:
         return self.types.get(name, (None, None))[1]
 
 
-_Tells = Callable[[onnx.NodeProto, _ModelValueIndex], bool]
-_Forms = Mapping[str, tuple[_Tells, Reason, str]]
+_NodeCheck = Callable[[onnx.NodeProto, _ModelValueIndex], bool]
+_Forms = Mapping[str, tuple[_NodeCheck, Reason, str]]
 """ONNX op type -> (check, reason, defect)."""
 
 
-def _stated(node: onnx.NodeProto, name: str) -> object:
+def _attribute_value(node: onnx.NodeProto, name: str) -> object:
     return next((value_of_attribute(attribute) for attribute in node.attribute if attribute.name == name), None)
 
 
@@ -140,28 +140,28 @@ def _computed_indices(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return node.input[1] not in facts.constants
 
 
-def _always(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _any_node(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return True
 
 
-def _of_double(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _is_float64(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return facts.dtype(node.input[0]) == "float64"
 
 
-def _of_nothing(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _is_empty(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return 0 in (facts.shape(node.input[0]) or ())
 
 
-def _of_a_vector(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _has_vector(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return any(shape is not None and len(shape) == 1 for shape in map(facts.shape, node.input))
 
 
 def _extreme_of_reals(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    return facts.dtype(node.input[0]) in ("", *_REALS) or _of_nothing(node, facts)
+    return facts.dtype(node.input[0]) in ("", *_REALS) or _is_empty(node, facts)
 
 
 def _scores_that_are_changed(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    return len(node.output) > 3 and bool(node.output[3]) and bool(_stated(node, "qk_matmul_output_mode"))
+    return len(node.output) > 3 and bool(node.output[3]) and bool(_attribute_value(node, "qk_matmul_output_mode"))
 
 
 def _cast_without_kernel(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
@@ -171,17 +171,17 @@ def _cast_without_kernel(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 def _spread_scale(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Return whether the scale is broadcast; the provider reads one per element."""
-    x, scale, axis = facts.shape(node.input[0]), facts.shape(node.input[1]), _stated(node, "axis")
+    x, scale, axis = facts.shape(node.input[0]), facts.shape(node.input[1]), _attribute_value(node, "axis")
     first = axis if isinstance(axis, int) else -1
     return x is not None and scale is not None and tuple(scale) != tuple(x[first:])
 
 
 def _normalized_otherwise(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    return _of_double(node, facts) or _spread_scale(node, facts)
+    return _is_float64(node, facts) or _spread_scale(node, facts)
 
 
 def _small_blocks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    size = _stated(node, "block_size")
+    size = _attribute_value(node, "block_size")
     return isinstance(size, int) and size < _LEAST_BLOCK
 
 
@@ -195,7 +195,9 @@ def _unsigned(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 def _bias_and_sinks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Return whether GroupQueryAttention has a bias together with `smooth_softmax` or `head_sink`."""
-    return _has_input(node, _ATTENTION_BIAS) and (_has_input(node, _HEAD_SINK) or bool(_stated(node, "smooth_softmax")))
+    return _has_input(node, _ATTENTION_BIAS) and (
+        _has_input(node, _HEAD_SINK) or bool(_attribute_value(node, "smooth_softmax"))
+    )
 
 
 def _zero_points(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
@@ -213,7 +215,7 @@ def _repeated_for_each(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     depths, heights = ([1 if len(shape or ()) < back else (shape or ())[-back] for shape in shapes] for back in (3, 2))
     is_repeated = depths[0] != depths[1] and heights[0] == heights[1] != 1
     return is_repeated and any(
-        reader.op_type not in _BEHIND_REPEATED for reader in facts.readers.get(node.output[0], ())
+        consumer.op_type not in _CORRECT_CONSUMERS for consumer in facts.consumers.get(node.output[0], ())
     )
 
 
@@ -244,33 +246,35 @@ def _quantized_otherwise(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 def _is_dropped(quantize: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Return whether a QDQ pair is between float operators."""
-    readers = facts.readers.get(quantize.output[0], ())
-    reals = [reader.output[0] for reader in readers if reader.op_type == "DequantizeLinear"]
-    maker = facts.makers.get(quantize.input[0])
-    if not reals or (maker is not None and _is_quantized(maker, facts)):
+    consumers = facts.consumers.get(quantize.output[0], ())
+    reals = [consumer.output[0] for consumer in consumers if consumer.op_type == "DequantizeLinear"]
+    producer = facts.producers.get(quantize.input[0])
+    if not reals or (producer is not None and _is_quantized(producer, facts)):
         return False
     return not all(_are_readers_quantized(name, facts) for name in reals)
 
 
 def _are_readers_quantized(name: str, facts: _ModelValueIndex) -> bool:
-    readers = facts.readers.get(name, ())
-    return name not in facts.outputs and bool(readers) and all(_is_quantized(reader, facts) for reader in readers)
+    consumers = facts.consumers.get(name, ())
+    return (
+        name not in facts.outputs and bool(consumers) and all(_is_quantized(consumer, facts) for consumer in consumers)
+    )
 
 
 def _is_quantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Return whether a node is surrounded by QDQ."""
-    makers = [facts.makers.get(name) for name in node.input if name and name not in facts.constants]
+    producers = [facts.producers.get(name) for name in node.input if name and name not in facts.constants]
     results = [name for name in node.output if name]
-    readers = [reader for name in results for reader in facts.readers.get(name, ())]
+    consumers = [consumer for name in results for consumer in facts.consumers.get(name, ())]
     return (
-        all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
-        and bool(readers)
-        and all(reader.op_type == "QuantizeLinear" for reader in readers)
+        all(producer is not None and producer.op_type == "DequantizeLinear" for producer in producers)
+        and bool(consumers)
+        and all(consumer.op_type == "QuantizeLinear" for consumer in consumers)
         and facts.outputs.isdisjoint(results)
     )
 
 
-_BEHIND_REPEATED = frozenset(
+_CORRECT_CONSUMERS = frozenset(
     ("Add", "Elu", "HardSigmoid", "MatMul", "Mul", "Neg", "ReduceMean", "Relu", "Softmax", "Tanh", "Transpose")
 )
 """Consumers of a broadcast that QNN computes correctly."""
@@ -282,7 +286,7 @@ _REPEATED = "broadcasts a matrix wrongly, or crashes, for some consumers of the 
 _QNN: _Forms = {
     "Add": (_repeated_for_each, Reason.DEVICE_REFUSED, _REPEATED),
     "AveragePool": (
-        lambda node, _: bool(_stated(node, "count_include_pad")),
+        lambda node, _: bool(_attribute_value(node, "count_include_pad")),
         _ATTRIBUTE,
         "does not count padding",
     ),
@@ -294,10 +298,10 @@ _QNN: _Forms = {
     ),
     "Gather": (_computed_indices, _ATTRIBUTE, _INDICES),
     "GatherElements": (_computed_indices, _ATTRIBUTE, _INDICES),
-    "GatherND": (_always, _ATTRIBUTE, "misinterprets negative indices"),
-    "Mish": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
+    "GatherND": (_any_node, _ATTRIBUTE, "misinterprets negative indices"),
+    "Mish": (_any_node, _ATTRIBUTE, "is off by more than a hundredth"),
     "OneHot": (
-        lambda node, known: node.input[0] not in known.constants,
+        lambda node, facts: node.input[0] not in facts.constants,
         _ATTRIBUTE,
         "misinterprets computed indices that are negative or exceed 32 bits",
     ),
@@ -305,7 +309,7 @@ _QNN: _Forms = {
     "ScatterND": (_computed_indices, _ATTRIBUTE, _INDICES),
     "Mul": (_repeated_for_each, Reason.DEVICE_REFUSED, _REPEATED),
     "Pad": (
-        lambda node, _: _stated(node, "mode") == "edge",
+        lambda node, _: _attribute_value(node, "mode") == "edge",
         _ATTRIBUTE,
         "pads with wrong values",
     ),
@@ -315,7 +319,7 @@ _QNN: _Forms = {
         Reason.UNSUPPORTED_TYPE,
         "truncates results of Cast, does not round to 2 or 4 bits, and drops immediate dequantization",
     ),
-    "Softplus": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
+    "Softplus": (_any_node, _ATTRIBUTE, "is off by more than a hundredth"),
 }
 """Observed with 2.7.0 in the emulator."""
 _CUDA: _Forms = {
@@ -323,19 +327,19 @@ _CUDA: _Forms = {
     "Cast": (_cast_without_kernel, _TYPE, "accepts this Cast without a kernel, or with a wrong one"),
     "CastLike": (_cast_without_kernel, _TYPE, "accepts this cast without a kernel, or with a wrong one"),
     "GatherBlockQuantized": (_zero_points, _ATTRIBUTE, "is inaccurate with zero points"),
-    "Gelu": (lambda node, known: known.shape(node.input[0]) == (), _RANK, "does not support scalars"),
+    "Gelu": (lambda node, facts: facts.shape(node.input[0]) == (), _RANK, "does not support scalars"),
     "GroupQueryAttention": (
         _bias_and_sinks,
         _ATTRIBUTE,
         "does not support attention_bias together with smooth_softmax or head_sink",
     ),
-    "HardSigmoid": (_of_double, _TYPE, "computes float64 in float32"),
+    "HardSigmoid": (_is_float64, _TYPE, "computes float64 in float32"),
     "LayerNormalization": (
         _normalized_otherwise,
         _TYPE,
         "computes float64 in float32, and requires a scale per normalized element",
     ),
-    "LogSoftmax": (_of_double, _TYPE, "computes float64 in float32"),
+    "LogSoftmax": (_is_float64, _TYPE, "computes float64 in float32"),
     "LRN": (_no_picture, _RANK, "supports only images of 2 or 3 spatial dimensions"),
     "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"requires blocks of {_LEAST_BLOCK} or more"),
     "RMSNormalization": (_spread_scale, _RANK, "requires a scale per normalized element"),
@@ -345,16 +349,16 @@ _CUDA: _Forms = {
 }
 """Observed with ONNX Runtime 1.31 on H100 and H200."""
 _WEB_GPU: _Forms = {
-    "BatchNormalization": (lambda node, _: bool(_stated(node, "training_mode")), _ATTRIBUTE, "does not train"),
+    "BatchNormalization": (lambda node, _: bool(_attribute_value(node, "training_mode")), _ATTRIBUTE, "does not train"),
     "LayerNormalization": (_spread_scale, _RANK, "requires a scale per normalized element"),
-    "LogSoftmax": (_of_nothing, _RANK, _NOTHING),
-    "MatMul": (_of_a_vector, _RANK, "multiplies vectors by matrices wrongly"),
+    "LogSoftmax": (_is_empty, _RANK, _NOTHING),
+    "MatMul": (_has_vector, _RANK, "multiplies vectors by matrices wrongly"),
     "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"requires blocks of {_LEAST_BLOCK} or more"),
-    "ReduceMax": (_of_nothing, _RANK, _NOTHING),
-    "ReduceMin": (_of_nothing, _RANK, _NOTHING),
-    "ReduceSum": (_of_nothing, _RANK, _NOTHING),
-    "Resize": (lambda node, _: bool(_stated(node, "antialias")), _ATTRIBUTE, "has no antialiasing"),
-    "Softmax": (_of_nothing, _RANK, _NOTHING),
+    "ReduceMax": (_is_empty, _RANK, _NOTHING),
+    "ReduceMin": (_is_empty, _RANK, _NOTHING),
+    "ReduceSum": (_is_empty, _RANK, _NOTHING),
+    "Resize": (lambda node, _: bool(_attribute_value(node, "antialias")), _ATTRIBUTE, "has no antialiasing"),
+    "Softmax": (_is_empty, _RANK, _NOTHING),
 }
 """Observed with ONNX Runtime 1.27 on a software GPU."""
 _FORMS: Mapping[str, _Forms] = {
@@ -391,8 +395,8 @@ def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsup
         ):
             refused[position] = Unsupported(_TYPE, f"{provider} computes int64 in 32 bits")
             continue
-        tells, reason, problem = forms.get(node.op_type, (None, Reason.DEVICE_REFUSED, ""))
-        if tells is not None and node.domain in _DOMAINS and tells(node, facts):
+        matches, reason, problem = forms.get(node.op_type, (None, Reason.DEVICE_REFUSED, ""))
+        if matches is not None and node.domain in _DOMAINS and matches(node, facts):
             refused[position] = Unsupported(reason, f"{provider} {problem}")
     return refused
 
@@ -453,7 +457,7 @@ class Asker:
             cached_answer = self._answers.get(key)
         if cached_answer is not None:
             return cached_answer
-        answer = self._judged(model)
+        answer = self._judge(model)
         with self._lock:
             if len(self._answers) >= _REMEMBERED:
                 self._answers.pop(next(iter(self._answers)))
@@ -497,26 +501,26 @@ class Asker:
         with self._lock:
             self._answers.clear()
 
-    def _judged(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+    def _judge(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         count = len(model.graph.node)
         provider = self._backing.provider
         half = in_half(model, provider)
-        kept_from_it = {} if not half or self._computes_half else half
-        kept_from_it |= {**computed_otherwise(model, provider), **crashing(model, provider), **_not_known(model)}
-        if len(kept_from_it) == count:
-            return [kept_from_it[position] for position in range(count)]
-        if kept_from_it:
-            return self._judged_without(model, kept_from_it)
+        refused = {} if not half or self._computes_half else half
+        refused |= {**computed_otherwise(model, provider), **crashing(model, provider), **_unknown_nodes(model)}
+        if len(refused) == count:
+            return [refused[position] for position in range(count)]
+        if refused:
+            return self._judge_without(model, refused)
         try:
             assignment = self._assigned(marked(model))
         except Exception as error:  # noqa: BLE001  every error is a refusal
             refused = self._culprits(model)
             if not refused:
                 return [self._refusal(error)] * count
-            return self._judged_without(model, refused)
+            return self._judge_without(model, refused)
         return [self._verdict(assignment, position) for position in range(count)]
 
-    def _judged_without(self, model: onnx.ModelProto, refused: Mapping[int, Unsupported]) -> Sequence[Verdict]:
+    def _judge_without(self, model: onnx.ModelProto, refused: Mapping[int, Unsupported]) -> Sequence[Verdict]:
         count = len(model.graph.node)
         refused = {**_untyped_consumers(model, refused), **refused}
         if len(refused) == count:
@@ -547,7 +551,7 @@ class Asker:
     def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
         """Return the assignment; with dynamic shapes, sizes may stay on the CPU."""
         assignment = read_assignment(session, self._backing.provider)
-        return assignment.without(of_sizes(model)) if has_open_inputs(model) else assignment
+        return assignment.without(size_computations(model)) if has_open_inputs(model) else assignment
 
     def _verdict(self, assignment: Assignment, position: int) -> Verdict:
         return assignment.verdict(position, self._backing.provider)
@@ -574,7 +578,7 @@ class Asker:
         )
 
 
-def _not_known(model: onnx.ModelProto) -> dict[int, Unsupported]:
+def _unknown_nodes(model: onnx.ModelProto) -> dict[int, Unsupported]:
     """Return refusals of nodes that ONNX Runtime does not know."""
     verdicts = enumerate(CpuContext().supported(model))
     return {position: verdict for position, verdict in verdicts if isinstance(verdict, Unsupported)}
@@ -595,7 +599,7 @@ def _untyped_consumers(model: onnx.ModelProto, refused: Container[int]) -> dict[
     return refusals
 
 
-def of_sizes(model: onnx.ModelProto) -> frozenset[int]:
+def size_computations(model: onnx.ModelProto) -> frozenset[int]:
     """Return positions of nodes that compute sizes, always on the CPU."""
     names = size_names(model)
     return frozenset(at for at, node in enumerate(model.graph.node) if names.issuperset(filter(None, node.output)))

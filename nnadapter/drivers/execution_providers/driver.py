@@ -101,7 +101,7 @@ sys.path[:] = sys.argv[2:]
 from nnadapter.drivers.execution_providers.driver import try_provider
 sys.exit(try_provider(sys.argv[1]))
 """
-_FIXED_SIZES = Capability(
+_STATIC_SHAPES = Capability(
     form=ModelForm.ONNX,
     # ONNX Runtime serializes runs where necessary.
     threading=Threading.REENTRANT,
@@ -109,11 +109,11 @@ _FIXED_SIZES = Capability(
     limits="nodes that ONNX Runtime assigns to the provider; a verdict requires compilation",
 )
 _BY_KERNELS = replace(
-    _FIXED_SIZES,
+    _STATIC_SHAPES,
     dynamic_shapes=DynamicShapes.ANY,
     supports_external_initializers=True,
     # Compilers fuse by themselves; kernels only through ONNX Runtime.
-    options=tuple(replace(each, default="all") if each.name == "optimization" else each for each in OPTIONS),
+    options=tuple(replace(option, default="all") if option.name == "optimization" else option for option in OPTIONS),
 )
 
 
@@ -144,7 +144,7 @@ class EpDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        return _BY_KERNELS if self._provider in BY_KERNELS else _FIXED_SIZES
+        return _BY_KERNELS if self._provider in BY_KERNELS else _STATIC_SHAPES
 
     @cached_property
     def has_memory(self) -> bool:
@@ -174,12 +174,12 @@ class EpDevice(Device):
 def why_unusable(provider: str) -> str:
     """Return why an installed provider is unusable. Plug-in libraries are tried."""
     if provider in installed():
-        return _tried(provider, tuple(path_entry for path_entry in sys.path if isinstance(path_entry, str)))
+        return _try_in_process(provider, tuple(path_entry for path_entry in sys.path if isinstance(path_entry, str)))
     return "" if has_hardware(provider) else NO_HARDWARE
 
 
 @memoize(32)
-def _tried(provider: str, path: tuple[str, ...]) -> str:
+def _try_in_process(provider: str, path: tuple[str, ...]) -> str:
     command = [sys.executable or "python", "-c", _TRY, provider, *path]
     try:
         process = subprocess.run(

@@ -308,9 +308,9 @@ class FakeNpuOpenProgram(Program):
         return {**self._packed, **arena_bytes(self._resources.arenas)}
 
     def create_execution(self) -> Execution:
-        from nnadapter.drivers.table_program import OpenTableExecution  # lazy: deserialized programs are static
+        from nnadapter.drivers.table_program import DynamicTableExecution  # lazy: deserialized programs are static
 
-        return OpenTableExecution(self)
+        return DynamicTableExecution(self)
 
     def execution_at(self, sizes: Sequence[Any]) -> Execution:
         binding = self._binding(sizes)

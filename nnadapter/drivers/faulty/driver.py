@@ -41,18 +41,18 @@ from nnadapter.drivers.faulty.faults import (
     Subject,
     TriggeredFault,
     act,
-    changed,
-    changed_on_device,
-    lie,
-    lie_of_blob,
-    lie_of_segment,
+    alter_admission,
+    alter_blob,
+    alter_compatibility,
+    alter_device_results,
+    alter_results,
+    alter_verdicts,
     make,
-    other_bytes,
+    overwrite_device_tensors,
+    overwrite_inputs,
     subject_of,
     unwrapped,
     wrapped,
-    written_to,
-    written_to_on_device,
 )
 from nnadapter.drivers.faulty.script import CHECKING, VARIABLE, WRITING, Kind, Phase, Script, read_script, script_in
 from nnadapter.drivers.interface import UNLIMITED
@@ -72,8 +72,8 @@ class FaultyExecution(Execution):
         retained_outputs: RetainedOutputs | None = None,
     ) -> None:
         self._inner, self._run, self._close = inner, run, close
-        self._kept = RetainedOutputs() if retained_outputs is None else retained_outputs
-        self._undone: deque[list[TriggeredFault]] = deque()
+        self._retained_outputs = RetainedOutputs() if retained_outputs is None else retained_outputs
+        self._carried_over: deque[list[TriggeredFault]] = deque()
         """Faults of runs that `inner` declined; the host's next attempt takes them."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -83,7 +83,7 @@ class FaultyExecution(Execution):
         return self._computed(inputs, partial(self._inner.compute_within, control=control))
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        return FaultyExecution(self._inner.specialize(sizes), self._run, None, self._kept)
+        return FaultyExecution(self._inner.specialize(sizes), self._run, None, self._retained_outputs)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
         return self._computed(inputs, partial(self._inner.compute_into, outputs=outputs))
@@ -112,11 +112,11 @@ class FaultyExecution(Execution):
         if not due:
             return compute(inputs)
         if _has(due, Kind.WRITES_INPUTS):
-            inputs = written_to(inputs)
+            inputs = overwrite_inputs(inputs)
         due = due if is_begun else self._make(due)
-        results = changed(compute(inputs), due)
+        results = alter_results(compute(inputs), due)
         if _has(due, Kind.KEEPS_OUTPUTS):
-            self._kept.keep(results)
+            self._retained_outputs.keep(results)
         return results
 
     def _on_device(
@@ -129,24 +129,24 @@ class FaultyExecution(Execution):
         remaining_faults = due if is_begun else self._make(due)
         results = compute(inputs)
         if results is None:
-            self._undone.append(remaining_faults)
+            self._carried_over.append(remaining_faults)
             return None
         if not due:
             return results
         if stream is not None:
             stream.synchronize()
         if _has(due, Kind.WRITES_INPUTS):
-            written_to_on_device(inputs)
-        results = changed_on_device(results, remaining_faults)
+            overwrite_device_tensors(inputs)
+        results = alter_device_results(results, remaining_faults)
         if _has(due, Kind.KEEPS_OUTPUTS):
-            self._kept.keep(results)
+            self._retained_outputs.keep(results)
         return results
 
     def _due(self) -> tuple[list[TriggeredFault], bool]:
         """Return due faults, and whether those before the computation have happened."""
-        self._kept.write()
-        if self._undone:
-            return self._undone.popleft(), True
+        self._retained_outputs.write()
+        if self._carried_over:
+            return self._carried_over.popleft(), True
         return [] if self._run is None else self._run.due(), False
 
     def _make(self, due: Sequence[TriggeredFault]) -> list[TriggeredFault]:
@@ -192,7 +192,7 @@ class FaultyProgram(Program):
         previous_blob, self._faults.last_blob = self._faults.last_blob, wrapped(blob, self._subject)
         altered_blob = wrapped(blob, self._subject)
         for triggered_fault in due:
-            altered_blob = other_bytes(blob, previous_blob, triggered_fault)
+            altered_blob = alter_blob(blob, previous_blob, triggered_fault)
         return altered_blob
 
     def close(self) -> None:
@@ -217,11 +217,11 @@ class FaultyContext(Context):
         subject = subject_of(model)
         due = act(self._faults.moment(Phase.JUDGE, subject))
         verdicts = self._inner.supported(model)
-        return lie(verdicts, due, subject) if due else verdicts
+        return alter_verdicts(verdicts, due, subject) if due else verdicts
 
     def admit(self, model: SegmentModel) -> Admission:
         due = act(self._faults.moment(Phase.ADMIT, subject_of(model)))
-        return lie_of_segment(self._inner.admit(model), due)
+        return alter_admission(self._inner.admit(model), due)
 
     def profile(self) -> Profile | None:
         return self._inner.profile()
@@ -251,7 +251,7 @@ class FaultyContext(Context):
         contents, subject = unwrapped(blob)
         due = act(self._faults.moment(Phase.DESERIALIZE, subject, CHECKING))
         compatibility = self._inner.check_blob(contents)
-        return lie_of_blob(compatibility) if due else compatibility
+        return alter_compatibility(compatibility) if due else compatibility
 
     def with_session_options(self, options: Any) -> Context:
         return FaultyContext(self._inner.with_session_options(options), self._faults)

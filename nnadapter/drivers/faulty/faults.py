@@ -178,10 +178,10 @@ class Faults:
         self._log = Log(script.log) if script.log else None
         self._earlier = self._log.earlier if self._log is not None else EarlierCounts()
         self._counts = dict(self._earlier.counts)
-        self._made = dict(self._earlier.fault_counts)
+        self._fault_counts = dict(self._earlier.fault_counts)
         self._lock = new_lock()
         self._lost: TriggeredFault | None = None
-        self._back = 0.0
+        self._lost_until = 0.0
         self._loses = any(fault.kind is Kind.DEVICE_LOST for fault in script.faults)
         self.last_blob = b""
 
@@ -205,7 +205,7 @@ class Faults:
 
     def lose(self, due: TriggeredFault) -> None:
         seconds = due.fault.seconds
-        self._back = float("inf") if seconds is None else time.monotonic() + seconds
+        self._lost_until = float("inf") if seconds is None else time.monotonic() + seconds
         self._lost = due
 
     def end(self) -> None:
@@ -228,15 +228,15 @@ class Faults:
 
     def _has_left(self, number: int, fault: Fault) -> bool:
         with self._lock:
-            count = self._made.get(number, 0)
-            self._made[number] = count + 1
+            count = self._fault_counts.get(number, 0)
+            self._fault_counts[number] = count + 1
         return fault.times is None or count < fault.times
 
     def _refuse_lost(self) -> None:
         lost = self._lost
         if lost is None:
             return
-        if time.monotonic() < self._back:
+        if time.monotonic() < self._lost_until:
             raise DeviceLostError(f"the device is lost: {lost.text}")
         self._lost = None
 
@@ -344,7 +344,7 @@ _ACTS: Mapping[Kind, Callable[[CallPoint, TriggeredFault], None]] = {
 _FOREIGN = b"a program of somebody else"
 
 
-def lie(verdicts: Sequence[Verdict], due: Sequence[TriggeredFault], subject: Subject) -> Sequence[Verdict]:
+def alter_verdicts(verdicts: Sequence[Verdict], due: Sequence[TriggeredFault], subject: Subject) -> Sequence[Verdict]:
     """Apply faults to verdicts."""
     altered_verdicts = list(verdicts)
     for triggered_fault in due:
@@ -356,18 +356,18 @@ def lie(verdicts: Sequence[Verdict], due: Sequence[TriggeredFault], subject: Sub
     return altered_verdicts
 
 
-def lie_of_segment(admission: Admission, due: Sequence[TriggeredFault]) -> Admission:
+def alter_admission(admission: Admission, due: Sequence[TriggeredFault]) -> Admission:
     """Apply faults to an admission."""
     return replace(admission, verdict=_verdict(due[-1])) if due else admission
 
 
-def lie_of_blob(compatibility: Compatibility | None) -> Compatibility:
+def alter_compatibility(compatibility: Compatibility | None) -> Compatibility:
     """Return a wrong answer."""
     wrong = (Compatibility.RECOMPILE, Compatibility.INCOMPATIBLE)
     return Compatibility.IDENTICAL if compatibility in wrong else Compatibility.INCOMPATIBLE
 
 
-def other_bytes(blob: bytes, previous_blob: bytes, due: TriggeredFault) -> bytes:
+def alter_blob(blob: bytes, previous_blob: bytes, due: TriggeredFault) -> bytes:
     """Return damaged bytes, or the previous program's."""
     if due.fault.kind is Kind.FOREIGN_BLOB:
         return previous_blob or _FOREIGN
@@ -383,10 +383,10 @@ def _verdict(due: TriggeredFault) -> Verdict:
 
 _OTHER_KINDS = {"f": "i", "V": "u", "i": "u", "u": "i", "b": "u"}
 """Another kind of the same item size."""
-_FLOATING = frozenset(each.value for each in FLOATING)
+_FLOATING = frozenset(dtype.value for dtype in FLOATING)
 
 
-def changed(results: Sequence[Array], due: Sequence[TriggeredFault]) -> list[Array]:
+def alter_results(results: Sequence[Array], due: Sequence[TriggeredFault]) -> list[Array]:
     """Apply faults to results."""
     altered_results = list(results)
     for triggered_fault in due:
@@ -399,9 +399,9 @@ def changed(results: Sequence[Array], due: Sequence[TriggeredFault]) -> list[Arr
     return altered_results
 
 
-def changed_on_device(results: Sequence[DeviceTensor], due: Sequence[TriggeredFault]) -> list[DeviceTensor]:
+def alter_device_results(results: Sequence[DeviceTensor], due: Sequence[TriggeredFault]) -> list[DeviceTensor]:
     """Apply faults to results in device memory."""
-    arrays = changed([_copied(tensor) for tensor in results], due)
+    arrays = alter_results([_copied(tensor) for tensor in results], due)
     for tensor in results[len(arrays) :]:
         tensor.memory.free()
     altered_tensors = []
@@ -411,7 +411,7 @@ def changed_on_device(results: Sequence[DeviceTensor], due: Sequence[TriggeredFa
     return altered_tensors
 
 
-def written_to(inputs: Sequence[Array]) -> list[Array]:
+def overwrite_inputs(inputs: Sequence[Array]) -> list[Array]:
     """Overwrite even read-only arrays; return copies of their contents."""
     originals = [array.copy() for array in inputs]
     for array in inputs:
@@ -419,7 +419,7 @@ def written_to(inputs: Sequence[Array]) -> list[Array]:
     return originals
 
 
-def written_to_on_device(inputs: Iterable[DeviceTensor]) -> None:
+def overwrite_device_tensors(inputs: Iterable[DeviceTensor]) -> None:
     """Overwrite tensors in device memory."""
     for tensor in inputs:
         array = _copied(tensor)
@@ -492,20 +492,22 @@ class RetainedOutputs:
     """Returned outputs that a fault overwrites later."""
 
     def __init__(self) -> None:
-        self._kept: list[Any] = []
+        self._writers: list[Any] = []
 
     def write(self) -> None:
         """Overwrite the outputs and release them."""
-        writers, self._kept = self._kept, []
+        writers, self._writers = self._writers, []
         for write in writers:
             write()
 
     def keep(self, results: Sequence[Array] | Sequence[DeviceTensor]) -> None:
         for result in results:
             write = (
-                partial(written_to_on_device, [result]) if isinstance(result, DeviceTensor) else partial(_spoil, result)
+                partial(overwrite_device_tensors, [result])
+                if isinstance(result, DeviceTensor)
+                else partial(_spoil, result)
             )
-            self._kept.append(write)
+            self._writers.append(write)
 
 
 _ENVELOPE = Envelope(magic=b"NNAFAULT", version=1)

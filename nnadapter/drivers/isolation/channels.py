@@ -55,7 +55,7 @@ class Channel:
 
     def __init__(self, end: End) -> None:
         self._socket = end
-        self._to_sleep_for = 0
+        self._skipped_spins = 0
 
     def send(self, contents: bytes, descriptors: Sequence[int] = (), end: float | None = None) -> None:
         """Send a message; `end` is a deadline on `time.monotonic`.
@@ -79,7 +79,7 @@ class Channel:
             TimeoutError: no complete message in time; a partial one is lost.
             EOFError: the peer is gone.
         """
-        first = self._soon() if is_alone else None
+        first = self._spin() if is_alone else None
         if first is None:
             self._socket.settimeout(_seconds_remaining(end))
             first = self._socket.recv(_PIECE)
@@ -107,17 +107,17 @@ class Channel:
         """Close this end. The peer notices, unless a forked process has it, too."""
         self._socket.close()
 
-    def _soon(self) -> bytes | None:
+    def _spin(self) -> bytes | None:
         """Spin for a message; None if there is none."""
-        if self._to_sleep_for:
-            self._to_sleep_for -= 1
+        if self._skipped_spins:
+            self._skipped_spins -= 1
             return None
         self._socket.settimeout(0.0)
         until = time.perf_counter() + _SOON_S
         while time.perf_counter() < until:
             with contextlib.suppress(BlockingIOError):
                 return self._socket.recv(_PIECE)
-        self._to_sleep_for = _PATIENT
+        self._skipped_spins = _PATIENT
         return None
 
     def _read_message(self, first: bytes, end: float | None) -> bytes:
@@ -287,8 +287,8 @@ class Lane:
         """There is no other lane."""
         self.was_used = True
         self._channel, self._device = channel, device
-        self._own: Block | None = None
-        self._known: dict[int, ReferenceType[Block]] = {}
+        self._block: Block | None = None
+        self._known_blocks: dict[int, ReferenceType[Block]] = {}
         """Blocks known to the peer."""
 
     def ask(self, contents: bytes, aside: Sequence[memoryview], end: float) -> tuple[bytes, None]:
@@ -311,7 +311,7 @@ class Lane:
             DriverError: invalid results.
         """
         request = _Request(self, computation)
-        lane_block = self._with_room(request.nbytes)
+        lane_block = self._sized_block(request.nbytes)
         for offset, array in request.copies:
             np.copyto(lane_block.array(offset, array.shape, array.dtype), array)
         control = computation.control
@@ -320,13 +320,13 @@ class Lane:
             if control.deadline_seconds:
                 end = min(end, time.monotonic() + control.deadline_seconds + GRACE_S)
         shared = request.new_blocks
-        is_new = lane_block.number not in self._known
+        is_new = lane_block.number not in self._known_blocks
         blocks = (
-            ((LANE_BLOCK, lane_block), *((each.number, each) for each in shared))
+            ((LANE_BLOCK, lane_block), *((block.number, block) for block in shared))
             if is_new
             else [(b.number, b) for b in shared]
         )
-        freed_blocks = [number for number, block in self._known.items() if block() is None]
+        freed_blocks = [number for number, block in self._known_blocks.items() if block() is None]
         message = (
             computation.execution,
             request.inputs,
@@ -338,23 +338,23 @@ class Lane:
         )
         answer = self._exchange(message, [block.descriptor for _, block in blocks], end, control)
         for _, block in blocks:
-            self._known[block.number] = ref(block)
+            self._known_blocks[block.number] = ref(block)
         for number in freed_blocks:
-            del self._known[number]
+            del self._known_blocks[number]
         return self._read_results(answer, lane_block, request, end, control)
 
     def close(self) -> None:
         self._channel.close()
-        self._own = None
+        self._block = None
 
     def knows(self, block: Block) -> bool:
-        return block.number in self._known
+        return block.number in self._known_blocks
 
-    def _with_room(self, nbytes: int) -> Block:
-        lane_block = self._own
+    def _sized_block(self, nbytes: int) -> Block:
+        lane_block = self._block
         if lane_block is None or lane_block.nbytes < nbytes:
             # Powers of two, so it seldom has to grow; unwritten pages cost nothing.
-            lane_block = self._own = Block(1 << (nbytes - 1).bit_length())
+            lane_block = self._block = Block(1 << (nbytes - 1).bit_length())
         return lane_block
 
     def _exchange(self, message: object, descriptors: Sequence[int], end: float, control: Control = UNLIMITED) -> bytes:
@@ -363,16 +363,16 @@ class Lane:
         if control.cancelled is None:
             answer = self._channel.receive(end, is_alone=self.is_alone)
         else:
-            answer = self._heard(end, control)
+            answer = self._receive_or_cancel(end, control)
         self.is_talking = False
         return answer
 
-    def _heard(self, end: float, control: Control) -> bytes:
+    def _receive_or_cancel(self, end: float, control: Control) -> bytes:
         assert control.cancelled is not None
-        assert self._own is not None, "what can be stopped is told in it"
+        assert self._block is not None, "what can be stopped is told in it"
         while not self._channel.is_readable(min(_LOOK_S, end - time.monotonic())):
             if control.cancelled():
-                self._own[0] = 1
+                self._block[0] = 1
                 if not self._channel.is_readable(GRACE_S):
                     raise AbandonedComputationError
                 break
@@ -388,10 +388,10 @@ class Lane:
         reply = read_answer(answer, self._device)
         if isinstance(reply, tuple) and len(reply) == 2 and reply[0] == "more":
             self.is_talking = True  # the peer waits for more memory
-            lane_block = self._with_room(_checked_byte_count(reply[1], self._device))
+            lane_block = self._sized_block(_checked_byte_count(reply[1], self._device))
             message = [(LANE_BLOCK, lane_block.nbytes)]
             answer = self._exchange(message, (lane_block.descriptor,), end, control)
-            self._known[lane_block.number] = ref(lane_block)
+            self._known_blocks[lane_block.number] = ref(lane_block)
             reply = read_answer(answer, self._device)
         if isinstance(reply, tuple) and len(reply) == 2 and reply[0] is True and isinstance(reply[1], list):
             return b"", [_result(lane_block, entry, self._device) for entry in reply[1]]
@@ -442,7 +442,7 @@ class _Request:
         if specs or computation.forms is None:
             return specs or None
         for shape, dtype in computation.forms:
-            offset = self._room(prod(shape) * dtype.itemsize)
+            offset = self._reserve(prod(shape) * dtype.itemsize)
             self._places.append((offset, (shape, dtype)))
             specs.append((dtype_name(dtype), shape, LANE_BLOCK, offset))
         return specs
@@ -457,9 +457,9 @@ class _Request:
             if len(self.new_blocks) < MOST_DESCRIPTORS - 1:
                 self.new_blocks.append(block)
                 return block.number, place.offset
-        return LANE_BLOCK, self._room(array.nbytes)
+        return LANE_BLOCK, self._reserve(array.nbytes)
 
-    def _room(self, nbytes: int) -> int:
+    def _reserve(self, nbytes: int) -> int:
         offset = self.nbytes
         self.nbytes += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return offset

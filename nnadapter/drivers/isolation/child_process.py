@@ -185,7 +185,7 @@ class Child:
         self.is_counted = False
         self.closing: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         """Numbers of objects to close, also from finalizers."""
-        self.told: Any = None
+        self.opening_answer: Any = None
         """Answer to opening the device."""
         self.model: tuple[int, Any] = (0, None)
         self.model_lock = RLock()
@@ -197,7 +197,7 @@ class Child:
         self._ending = RLock()
         """reentrant, because a finalizer may call `end` inside `end`"""
         try:
-            self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
+            self._output: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
         except OSError as error:
             raise DeviceUnavailableError(f"the process of device {device!r} did not start: {error}") from error
         self._opening = Lock()
@@ -270,7 +270,7 @@ class Child:
                 return
             self.is_ended, self.lost = on_purpose, reason
             self._kill()
-        self._give_back()
+        self._release()
 
     def _kill(self) -> None:
         if self._started is not None:
@@ -286,14 +286,14 @@ class Child:
         self.closing, self._opening, self.model_lock = queue.SimpleQueue(), Lock(), RLock()
         if self._started is not None:
             self._started.process.returncode = 0  # not our child
-        self._give_back(list(self._lanes))
+        self._release(list(self._lanes))
 
     def _live(self) -> None:
         """Start, open the device, then serve `closing` and ticks."""
         try:
-            self._begin(start(self._said))
+            self._begin(start(self._output))
             answer = self.ask("open", self._limit, name=self.device)
-            self.told = answer
+            self.opening_answer = answer
         except BaseException as error:  # noqa: BLE001  raised by the waiting thread
             self._error = error
             self.end(f"device {self.device!r} did not open")
@@ -315,7 +315,7 @@ class Child:
             computes_for_this(started.process.pid)
             if self.lost:  # ended while starting
                 self._kill()
-                self._give_back()
+                self._release()
 
     def _tidy(self) -> None:
         for lane in self._idle[:]:
@@ -327,8 +327,8 @@ class Child:
                 else:
                     lane.close()
         with contextlib.suppress(OSError, ValueError):
-            if os.fstat(self._said.fileno()).st_size > _OUTPUT_LIMIT_BYTES:
-                os.ftruncate(self._said.fileno(), 0)
+            if os.fstat(self._output.fileno()).st_size > _OUTPUT_LIMIT_BYTES:
+                os.ftruncate(self._output.fileno(), 0)
         self._on_tick(self)
 
     def _lane(self) -> Lane:
@@ -373,20 +373,20 @@ class Child:
 
     def _last_output(self) -> str:
         with contextlib.suppress(OSError, ValueError):
-            begin = max(0, os.fstat(self._said.fileno()).st_size - _OUTPUT_TAIL_BYTES)
-            output = os.pread(self._said.fileno(), _OUTPUT_TAIL_BYTES, begin).decode(errors="replace")
+            begin = max(0, os.fstat(self._output.fileno()).st_size - _OUTPUT_TAIL_BYTES)
+            output = os.pread(self._output.fileno(), _OUTPUT_TAIL_BYTES, begin).decode(errors="replace")
             summary = " ".join(_crash(output) or " ".join(output.split("\n")[-_LAST_LINES:]).split())
             return f", with output: {summary[:_OUTPUT_CHARACTERS]}" if summary else ""
         return ""
 
-    def _give_back(self, lanes: list[Lane] | None = None) -> None:
+    def _release(self, lanes: list[Lane] | None = None) -> None:
         for lane in (*self._idle, *(lanes or ())):
             lane.close()
         self._idle.clear()
         if self._started is not None:
             self._started.door.close()
             self._started.lifeline.close()
-        self._said.close()
+        self._output.close()
         self.closing.put(None)
 
 

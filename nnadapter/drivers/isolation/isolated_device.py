@@ -55,11 +55,11 @@ class RemoteObject:
 
     def __init__(self, make: Callable[[], RemoteHandle], location: RemoteHandle | None = None) -> None:
         self._make = WeakMethod(make)
-        self.known: RemoteHandle | None = None
+        self.location: RemoteHandle | None = None
         self._lock = RLock()
-        self._again: Thread | None = None
+        self._recreation: Thread | None = None
         if location is not None:
-            self._take(location)
+            self._adopt(location)
         register_after_fork(self)
 
     def locate(self, end: float | None = None) -> RemoteHandle:
@@ -68,15 +68,15 @@ class RemoteObject:
         Raises:
             DeviceTimeoutError: creation is not finished.
         """
-        location = self.known
+        location = self.location
         if location is not None and not location.child.lost:
             return location
         if end is not None:
             self._wait(end)
         with self._lock:
-            location = self.known
+            location = self.location
             if location is None or location.child.lost:
-                location = self._take(self._create())
+                location = self._adopt(self._create())
             return location
 
     def _create(self) -> RemoteHandle:
@@ -86,22 +86,24 @@ class RemoteObject:
         return make()
 
     def after_fork(self) -> None:
-        self._lock, self._again = RLock(), None
+        self._lock, self._recreation = RLock(), None
 
     def close(self, limit_s: float) -> None:
-        location, self.known = self.known, None
+        location, self.location = self.location, None
         if location is not None and not location.child.lost:
             location.child.ask("close", limit_s, number=location.number)
 
-    def _take(self, location: RemoteHandle) -> RemoteHandle:
-        self.known = location
+    def _adopt(self, location: RemoteHandle) -> RemoteHandle:
+        self.location = location
         finalize(self, location.child.closing.put, location.number).atexit = False
         return location
 
     def _wait(self, end: float) -> None:
-        thread = self._again
+        thread = self._recreation
         if thread is None or not thread.is_alive():
-            thread = self._again = Thread(target=self._create_in_background, name="nnadapter made again", daemon=True)
+            thread = self._recreation = Thread(
+                target=self._create_in_background, name="nnadapter made again", daemon=True
+            )
             thread.start()
         thread.join(max(end - time.monotonic(), 0.0))
         if thread.is_alive():
@@ -146,12 +148,12 @@ class IsolatedExecution(Execution):
     def __init__(self, program: RemoteObject, forms: Sequence[Form] | None, limit: Callable[[str], float]) -> None:
         self._program, self._forms, self._limit = program, forms, limit
         self._limit_s = limit("compute")
-        self.made = RemoteObject(self._create)
-        self.made.locate()
+        self.remote = RemoteObject(self._create)
+        self.remote.locate()
 
     @property
     def number(self) -> int:
-        return self.made.locate().number
+        return self.remote.locate().number
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self.computed(inputs)
@@ -164,10 +166,10 @@ class IsolatedExecution(Execution):
         return self.computed(inputs, outputs)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        return _AtSizes(self, sizes)
+        return _SpecializedExecution(self, sizes)
 
     def close(self) -> None:
-        self.made.close(self._limit("close"))
+        self.remote.close(self._limit("close"))
 
     def computed(
         self,
@@ -177,7 +179,7 @@ class IsolatedExecution(Execution):
         sizes: Sequence[Any] | None = None,
     ) -> Sequence[Array]:
         seconds = control.deadline_seconds
-        location = self.made.locate(time.monotonic() + seconds if seconds else None)
+        location = self.remote.locate(time.monotonic() + seconds if seconds else None)
         computation = Computation(location.number, inputs, self._forms, into, sizes, control)
         results: Sequence[Array] = location.child.run(computation, self._limit_s)
         return results
@@ -188,17 +190,17 @@ class IsolatedExecution(Execution):
         return RemoteHandle(location.child, number)
 
 
-class _AtSizes(Execution):
+class _SpecializedExecution(Execution):
     """Specialized view of an execution."""
 
-    def __init__(self, whole: IsolatedExecution, sizes: Sequence[Any]) -> None:
-        self._whole, self._sizes = whole, sizes
+    def __init__(self, execution: IsolatedExecution, sizes: Sequence[Any]) -> None:
+        self._execution, self._sizes = execution, sizes
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        return self._whole.computed(inputs, sizes=self._sizes)
+        return self._execution.computed(inputs, sizes=self._sizes)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        return self._whole.computed(inputs, control=control, sizes=self._sizes)
+        return self._execution.computed(inputs, control=control, sizes=self._sizes)
 
 
 _SLOW_S = 0.5
@@ -208,7 +210,7 @@ _SLOW_S = 0.5
 class Compiling(Protocol):
     """Interface of IsolatedContext for its programs."""
 
-    made: RemoteObject
+    remote: RemoteObject
 
     def limit(self, command: str) -> float:
         pass
@@ -237,12 +239,12 @@ class IsolatedProgram(Program):
         self.forms = None if recipe.model is None else forms_of(recipe.model)
         self._recipe = recipe
         self._memory: tuple[int, int, Mapping[Hashable, int]] | None = None
-        self.made = RemoteObject(self._recreate, location)
+        self.remote = RemoteObject(self._recreate, location)
         if seconds >= _SLOW_S:
             self.serialize()
 
     def create_execution(self) -> Execution:
-        return IsolatedExecution(self.made, self.forms, self.context.limit)
+        return IsolatedExecution(self.remote, self.forms, self.context.limit)
 
     @property
     def memory_bytes(self) -> int:
@@ -260,7 +262,7 @@ class IsolatedProgram(Program):
     def _memory_facts(self) -> tuple[int, int, Mapping[Hashable, int]]:
         """Cached, so that a busy device is not asked again."""
         if self._memory is None:
-            location = self.made.locate()
+            location = self.remote.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
             if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
                 raise DriverError(f"device {location.child.device!r} did not report the memory of a program")
@@ -271,18 +273,18 @@ class IsolatedProgram(Program):
         recipe = self._recipe
         if recipe.blob is not None:
             return bytes(recipe.blob)
-        location = self.made.locate()
+        location = self.remote.locate()
         blob: bytes | None = location.child.ask("serialize", self.context.limit("serialize"), program=location.number)
         recipe.blob = blob
         return blob
 
     def close(self) -> None:
-        self.made.close(self.context.limit("close"))
+        self.remote.close(self.context.limit("close"))
 
     def _recreate(self) -> RemoteHandle:
         recipe, context = self._recipe, self.context
         if recipe.blob is not None:
-            location = context.made.locate()
+            location = context.remote.locate()
             try:
                 limit, blob = context.limit("deserialize"), PickleBuffer(recipe.blob)
                 how = recipe.request if recipe.model is None else "deserialize"
@@ -314,8 +316,8 @@ class IsolatedContext(Context):
     def __init__(self, device: DeviceProcess, options: Mapping[str, Any], limits: Mapping[str, float]) -> None:
         self.device, self.limits = device, limits
         self._options = options
-        self.made = RemoteObject(self._create)
-        self.made.locate()
+        self.remote = RemoteObject(self._create)
+        self.remote.locate()
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
         verdicts: list[Verdict] = self._ask("supported", model)[1]
@@ -326,7 +328,7 @@ class IsolatedContext(Context):
         return admission
 
     def profile(self) -> Profile | None:
-        location = self.made.locate()
+        location = self.remote.locate()
         profile: Profile | None = location.child.ask("profile", self.limit("profile"), context=location.number)
         return profile
 
@@ -339,7 +341,7 @@ class IsolatedContext(Context):
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
         """Clone a program; None if its process is lost."""
         assert isinstance(program, IsolatedProgram), "programs of a context are its own"
-        program_location, location = program.made.locate(), self.made.locate()
+        program_location, location = program.remote.locate(), self.remote.locate()
         if program_location.child is not location.child:
             return None
         location, number = self._ask("clone_with_constants", model, program=program_location.number)
@@ -355,11 +357,11 @@ class IsolatedContext(Context):
 
     def _deserialized(self, command: str, blob: bytes | memoryview) -> Program:
         program = IsolatedProgram(self, Recipe(command, blob=blob))
-        program.made.locate()
+        program.remote.locate()
         return program
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        location, limit = self.made.locate(), self.limit("check_blob")
+        location, limit = self.remote.locate(), self.limit("check_blob")
         compatibility: Compatibility | None = location.child.ask(
             "check_blob", limit, context=location.number, blob=PickleBuffer(blob)
         )
@@ -375,10 +377,10 @@ class IsolatedContext(Context):
         return results, changed, positions
 
     def close(self) -> None:
-        location = self.made.known
+        location = self.remote.location
         if location is not None:
-            location.child.users.discard(self.made)
-        self.made.close(self.limit("close"))
+            location.child.users.discard(self.remote)
+        self.remote.close(self.limit("close"))
 
     def limit(self, command: str) -> float:
         """Return a time limit in seconds."""
@@ -394,12 +396,12 @@ class IsolatedContext(Context):
         return IsolatedProgram(self, Recipe(command, model), location, time.perf_counter() - started)
 
     def _create(self) -> RemoteHandle:
-        child = self.device.child_for(self.made, self.limits["open"])
+        child = self.device.child_for(self.remote, self.limits["open"])
         return RemoteHandle(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
     def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteHandle, Any]:
         """Send a request about a model; send the model only once."""
-        location = self.made.locate()
+        location = self.remote.locate()
         child = location.child
         with child.model_lock:
             number, last = child.model
@@ -471,16 +473,16 @@ class IsolatedDevice(Device):
         self._lock = RLock()
         self._child: Child | None = None
         self._losses = 0
-        self._rests_until = 0.0
+        self._paused_until = 0.0
         self._unused_since = time.monotonic()
         self._is_closed = False
         register_after_fork(self)
-        answer = self.child(opening_s).told
+        answer = self.child(opening_s).opening_answer
         capability, row = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, None)
         if not isinstance(capability, Capability) or not isinstance(row, DeviceInfo):
             raise DriverError(f"device {name!r} did not report its capability", device=name, phase="open")
         ir_sizes = capability.dynamic_shapes if capability.form.value == "onnx" else DynamicShapes.NONE
-        self.told = capability
+        self.full_capability = capability
         """Unrestricted capability."""
         self._capability = replace(capability, supports_external_initializers=False, dynamic_shapes=ir_sizes)
         self.info = replace(row, capability=self._capability)
@@ -517,12 +519,14 @@ class IsolatedDevice(Device):
         return [Computed(*outcome) for outcome in zip(results, changed, strict=True)]
 
     def compute_on_streams(
-        self, before: Sequence[tuple[Execution, Sequence[Array]]], behind: Sequence[tuple[Execution, Sequence[Array]]]
+        self,
+        first_jobs: Sequence[tuple[Execution, Sequence[Array]]],
+        second_jobs: Sequence[tuple[Execution, Sequence[Array]]],
     ) -> StreamResults | None:
         first, second = (
-            [(number_of(execution), list(inputs)) for execution, inputs in jobs] for jobs in (before, behind)
+            [(number_of(execution), list(inputs)) for execution, inputs in jobs] for jobs in (first_jobs, second_jobs)
         )
-        stream_results: StreamResults | None = self.ask("compute_on_streams", before=first, behind=second)
+        stream_results: StreamResults | None = self.ask("compute_on_streams", first_jobs=first, second_jobs=second)
         return stream_results
 
     def compute_on_device(self, jobs: Sequence[tuple[Execution, Sequence[Array]]]) -> StreamResults | None:
@@ -565,7 +569,7 @@ class IsolatedDevice(Device):
                 self._child.end(f"device {self.name!r} was closed", on_purpose=not self.loss_reason)
 
     def after_fork(self) -> None:
-        self._lock, self._child, self._losses, self._rests_until = RLock(), None, 0, 0.0
+        self._lock, self._child, self._losses, self._paused_until = RLock(), None, 0, 0.0
 
     def _started(self, limit_s: float) -> Child:
         with self._lock:
@@ -576,7 +580,7 @@ class IsolatedDevice(Device):
                 return child
             if child is not None and not child.is_ended:
                 self._note_loss(child)
-            remaining = self._rests_until - time.monotonic()
+            remaining = self._paused_until - time.monotonic()
             if remaining > 0:
                 raise DeviceLostError(
                     f"device {self.name!r} was lost {self._losses} times without computing anything, and is paused "
@@ -597,7 +601,7 @@ class IsolatedDevice(Device):
         self._losses = 1 if child.has_delivered else self._losses + 1
         paused = self._losses - _FREE_LOSSES
         pause = _FIRST_PAUSE_S * 2.0 ** min(paused - 1, 20) if paused > 0 else 0.0
-        self._rests_until = time.monotonic() + min(pause, _LONGEST_PAUSE_S)
+        self._paused_until = time.monotonic() + min(pause, _LONGEST_PAUSE_S)
 
     def end_if_unused(self, child: Child) -> None:
         with self._lock:

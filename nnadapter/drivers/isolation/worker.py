@@ -105,7 +105,7 @@ class DeviceServer:
     """Request handlers `_COMMAND`."""
 
     def __init__(self) -> None:
-        self._made = _ObjectTable()
+        self._objects = _ObjectTable()
         self._name = ""
         self._model: tuple[int, Any] = (0, None)
 
@@ -114,7 +114,7 @@ class DeviceServer:
         return answers
 
     def execution(self, number: int) -> tuple[Any, Callable[..., Any]]:
-        return self._made[number], self._calls["compute"]
+        return self._objects[number], self._calls["compute"]
 
     def _open(self, name: str) -> tuple[Capability, DeviceInfo]:
         self._name, self._calls = name, NamedCalls(name)
@@ -126,70 +126,70 @@ class DeviceServer:
         context = self._calls["create_context"](device.create_context, check_options(self._name, options))
         if not isinstance(context, Context):
             raise DriverError(f"the driver returned {type(context).__name__}, expected a Context", device=self._name)
-        return self._made.keep(context)
+        return self._objects.keep(context)
 
     def _profile(self, context: int) -> Any:
-        return self._calls["profile"](self._made[context].profile)
+        return self._calls["profile"](self._objects[context].profile)
 
     def _memory_statistics(self) -> Any:
         return self._calls["memory_statistics"](self._device.memory_statistics)
 
-    def _compute_on_streams(self, before: Sequence[Job], behind: Sequence[Job]) -> StreamResults | None:
-        resources = self._made
-        first, second = ([(resources[number], inputs) for number, inputs in jobs] for jobs in (before, behind))
+    def _compute_on_streams(self, first_jobs: Sequence[Job], second_jobs: Sequence[Job]) -> StreamResults | None:
+        resources = self._objects
+        first, second = ([(resources[number], inputs) for number, inputs in jobs] for jobs in (first_jobs, second_jobs))
         return compute_on_streams(self._device, first, second)
 
     def _compute_on_device(self, jobs: Sequence[Job]) -> StreamResults | None:
-        return compute_on_device(self._device, [(self._made[number], inputs) for number, inputs in jobs])
+        return compute_on_device(self._device, [(self._objects[number], inputs) for number, inputs in jobs])
 
     def _take_model(self, number: int, model: Any) -> None:
         """Store the model: drivers may rely on its identity."""
         self._model = (number, model)
 
     def _supported(self, context: int, model: int) -> list[Any]:
-        return list(self._calls["supported"](self._made[context].supported, self._received_model(model)))
+        return list(self._calls["supported"](self._objects[context].supported, self._received_model(model)))
 
     def _admit(self, context: int, model: int) -> Any:
-        return self._calls["admit"](self._made[context].admit, self._received_model(model))
+        return self._calls["admit"](self._objects[context].admit, self._received_model(model))
 
     def _compile(self, context: int, model: int) -> int:
-        program = self._calls["compile"](self._made[context].compile, self._received_model(model))
+        program = self._calls["compile"](self._objects[context].compile, self._received_model(model))
         return self._program(program, context)
 
     def _compile_whole_graph(self, context: int, model: int) -> int:
         program = self._calls["compile_whole_graph"](
-            self._made[context].compile_whole_graph, self._received_model(model)
+            self._objects[context].compile_whole_graph, self._received_model(model)
         )
         return self._program(program, context)
 
     def _clone_with_constants(self, context: int, program: int, model: int) -> int | None:
         bound = self._calls["clone_with_constants"](
-            self._made[context].clone_with_constants, self._made[program], self._received_model(model)
+            self._objects[context].clone_with_constants, self._objects[program], self._received_model(model)
         )
         return None if bound is None else self._program(bound, context)
 
     def _deserialize(self, context: int, blob: Any) -> int:
         call = self._calls["deserialize"]
-        return self._program(call(self._made[context].deserialize, bytes(memoryview(blob))), context)
+        return self._program(call(self._objects[context].deserialize, bytes(memoryview(blob))), context)
 
     def _deserialize_view(self, context: int, blob: Any) -> int:
         call = self._calls["deserialize"]
-        return self._program(call(self._made[context].deserialize_view, memoryview(blob).toreadonly()), context)
+        return self._program(call(self._objects[context].deserialize_view, memoryview(blob).toreadonly()), context)
 
     def _check_blob(self, context: int, blob: Any) -> Compatibility | None:
         view = memoryview(blob).toreadonly()
         compatibility: Compatibility | Unsupported | None = self._calls["check_blob"](
-            ask_compatibility, self._made[context], view
+            ask_compatibility, self._objects[context], view
         )
         if isinstance(compatibility, Unsupported):
             raise DriverError(compatibility.detail, device=self._name)
         return compatibility
 
     def _serialize(self, program: int) -> bytes | None:
-        return checked_bytes(self._calls["serialize"](self._made[program].serialize))
+        return checked_bytes(self._calls["serialize"](self._objects[program].serialize))
 
     def _memory(self, program: int) -> tuple[int, int, Mapping[Hashable, int]]:
-        compiled_program = self._made[program]
+        compiled_program = self._objects[program]
         return (
             int(compiled_program.memory_bytes),
             int(compiled_program.execution_bytes),
@@ -197,21 +197,21 @@ class DeviceServer:
         )
 
     def _create_execution(self, program: int) -> int:
-        execution = self._calls["create_execution"](create_execution, self._made[program])
-        return self._made.keep(execution, program)
+        execution = self._calls["create_execution"](create_execution, self._objects[program])
+        return self._objects.keep(execution, program)
 
     def _compute(self, jobs: Sequence[Job], at_once: bool) -> Results:
-        return _computed_all([(self._made[execution], inputs) for execution, inputs in jobs], at_once)
+        return _computed_all([(self._objects[execution], inputs) for execution, inputs in jobs], at_once)
 
     def _compute_at(self, context: int, model: int, jobs: Sequence[SizedJob]) -> tuple[Results, list[int]]:
         segment_model = self._received_model(model)
-        tasks = [at_sizes(segment_model, (self._made[execution], *arguments)) for execution, *arguments in jobs]
+        tasks = [at_sizes(segment_model, (self._objects[execution], *arguments)) for execution, *arguments in jobs]
         positions = [position for position, task in enumerate(tasks) if task is not None]
         return _computed_all([task for task in tasks if task is not None], at_once=False), positions
 
     def _close(self, number: int) -> None:
         failures = []
-        for resource in self._made.pop_with_dependents(number):
+        for resource in self._objects.pop_with_dependents(number):
             try:
                 self._calls["close"](resource.close)
             except Exception as error:  # noqa: BLE001  close the others, too
@@ -237,7 +237,7 @@ class DeviceServer:
             raise CompilationError(
                 f"the driver returned {type(program).__name__}, expected a Program", device=self._name
             )
-        return self._made.keep(program, context)
+        return self._objects.keep(program, context)
 
 
 def _computed_all(tasks: Sequence[tuple[Any, Sequence[Array]]], at_once: bool) -> Results:
@@ -403,7 +403,9 @@ def _written(results: Sequence[Array], into: Sequence[Array]) -> bool:
     if [(result.shape, result.dtype) for result in results] != forms:
         return False
     pairs = zip(results, into, strict=True)
-    sources = [each if each is target or not _overlaps_any(each, into) else np.array(each) for each, target in pairs]
+    sources = [
+        result if result is target or not _overlaps_any(result, into) else np.array(result) for result, target in pairs
+    ]
     for result, target in zip(sources, into, strict=True):
         if result is not target:
             np.copyto(target, result)

@@ -227,10 +227,10 @@ class Holder:
     """Owner of allocated C data."""
 
     def __init__(self) -> None:
-        self.kept: list[Any] = []
+        self.objects: list[Any] = []
 
     def keep(self, thing: Any) -> Any:
-        self.kept.append(thing)
+        self.objects.append(thing)
         return thing
 
     def make(self, name: str, /, **members: Any) -> int:
@@ -275,9 +275,13 @@ class AttributeCode(IntEnum):
     KIND_STRINGS = 7
 
 
-DATA_TYPES: Mapping[DataType, int] = MappingProxyType({each: code for code, each in enumerate(DataType, start=1)})
+DATA_TYPES: Mapping[DataType, int] = MappingProxyType(
+    {data_type: code for code, data_type in enumerate(DataType, start=1)}
+)
 LAYOUTS: Mapping[Layout, int] = MappingProxyType({Layout.NCHW: 1, Layout.NHWC: 2})
-LIFETIMES: Mapping[Lifetime, int] = MappingProxyType({each: code for code, each in enumerate(Lifetime, start=1)})
+LIFETIMES: Mapping[Lifetime, int] = MappingProxyType(
+    {lifetime: code for code, lifetime in enumerate(Lifetime, start=1)}
+)
 DEVICE_TYPES: Mapping[int, DeviceType] = MappingProxyType(dict(enumerate(DeviceType, start=1)))
 THREADINGS: Mapping[int, Threading] = MappingProxyType(dict(enumerate(Threading, start=1)))
 COMPATIBILITIES: Mapping[int, Compatibility] = MappingProxyType(dict(enumerate(Compatibility, start=1)))

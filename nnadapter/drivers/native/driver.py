@@ -48,7 +48,7 @@ from nnadapter.drivers.native.models import (
     option,
     read_option,
     read_texts,
-    untold,
+    symbolic_real_attribute,
 )
 from nnadapter.drivers.native.requests import (
     CallSignature,
@@ -145,7 +145,7 @@ class NativeContext(Context):
         self._admission = StructPool("Admission", [{"verdict": self._admitted.addresses[0]}])
         self._unlimited = Holder()
         self._compiling = StructPool("CompileRequest", [{"control": build_control(UNLIMITED, self._unlimited)}])
-        self._borders = DynamicSignatures()
+        self._signatures = DynamicSignatures()
         self._sinks: dict[int, VerdictSink] = {}
 
     def supported(self, model: Model) -> Sequence[Verdict]:
@@ -180,7 +180,7 @@ class NativeContext(Context):
             handle = self._functions.create_handle(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
-        by_run = None if sizes is None else self._borders.of(model, sizes)
+        by_run = None if sizes is None else self._signatures.of(model, sizes)
         return NativeProgram(self._functions, self._device, handle, _sized(model), holder, self._seats, by_run)
 
     def clone_with_constants(self, program: Program, model: Model) -> NativeProgram | None:
@@ -268,8 +268,8 @@ class NativeContext(Context):
         Specialized models cache their own, because all are admitted before the first is compiled.
         """
         if isinstance(model, SpecializedModel):
-            filled: _Built = model.prepared(_build_specialized, _build_specialized)
-            return filled
+            built_model: _Built = model.prepared(_build_specialized, _build_specialized)
+            return built_model
         last, built = self._last
         if last is not model:
             verify(model)
@@ -290,7 +290,7 @@ def _new_slot(functions: Functions, device: int) -> ExecutionSlot:
 
 def _checked_attributes(operation: Operation, verdict: Verdict) -> Verdict:
     """Refuse symbolic real attributes, which the C interface cannot express."""
-    name = untold(operation) if verdict else ""
+    name = symbolic_real_attribute(operation) if verdict else ""
     detail = f"{name} of {operation.type} is a symbolic real number, which C drivers do not support"
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
 

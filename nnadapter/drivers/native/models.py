@@ -88,11 +88,11 @@ def to_c_sizes(values: Sequence[Any]) -> list[Any]:
     return [OPEN if isinstance(value, SymbolicNumber) else value for value in values]
 
 
-def untold(operation: Operation) -> str:
+def symbolic_real_attribute(operation: Operation) -> str:
     """Return the name of a symbolic real attribute, which C drivers do not support; empty if none."""
     for name, value in operation.attributes.items():
-        each = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(number, SymbolicNumber) and not isinstance(size_hint(number), int) for number in each):
+        values = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(number, SymbolicNumber) and not isinstance(size_hint(number), int) for number in values):
             return name
     return ""
 
@@ -222,12 +222,12 @@ def _operand(holder: Holder, operand: Operand, sizes: NumberedSizes | None) -> i
         dimensions=holder.values("i64", map(int, to_c_sizes(type_.dimensions))),
         quantization=None if type_.quantization is None else _quantization(holder, type_.quantization),
         data=None if operand.value is None else _constant(holder, operand, operand.value),
-        bytes=_told_bytes(operand) if places is None else 0,
+        bytes=_checked_bytes(operand) if places is None else 0,
         sizes=places,
     )
 
 
-def _told_bytes(operand: Operand) -> int:
+def _checked_bytes(operand: Operand) -> int:
     nbytes = operand.type.nbytes
     if nbytes >> 63:
         raise InvalidModelError(
@@ -276,7 +276,7 @@ class StructTemplate:
     """Relocatable copy of a holder's structures. Copies refer to the holder's constants and texts, so keep it alive."""
 
     def __init__(self, holder: Holder, root: int) -> None:
-        things = [each for each in holder.kept if isinstance(each, (ctypes.Structure, ctypes.Array))]
+        things = [thing for thing in holder.objects if isinstance(thing, (ctypes.Structure, ctypes.Array))]
         self._starts: dict[int, int] = {}
         count = 0
         for thing in things:
@@ -425,21 +425,21 @@ class ModelTemplates:
         place = model.of.group_index
         if place not in self._templates:
             return None
-        filled: _SpecializedStructs = model.replay.prepared(self, self._specialize)
-        start = filled.starts.pop(place, None)
+        structs: _SpecializedStructs = model.replay.prepared(self, self._specialize)
+        start = structs.starts.pop(place, None)
         if start is None:  # added later, or used twice
-            filled = self._filled_at((place,), model.replay)
-            start = filled.starts.pop(place)
+            structs = self._specialize_at((place,), model.replay)
+            start = structs.starts.pop(place)
         template = self._templates[place]
         for index, value in model.contents.items():
-            filled.words[start + template.data[index]] = contents(holder.keep(aligned(value))) or 0
-        holder.keep((filled.words, template.holder))
-        return filled.address + start * WORD + template.block.root
+            structs.words[start + template.data[index]] = contents(holder.keep(aligned(value))) or 0
+        holder.keep((structs.words, template.holder))
+        return structs.address + start * WORD + template.block.root
 
     def _specialize(self, replay: Replay) -> _SpecializedStructs:
-        return self._filled_at(tuple([place for place in replay.places if place in self._templates]), replay)
+        return self._specialize_at(tuple([place for place in replay.places if place in self._templates]), replay)
 
-    def _filled_at(self, places: tuple[int, ...], replay: Replay) -> _SpecializedStructs:
+    def _specialize_at(self, places: tuple[int, ...], replay: Replay) -> _SpecializedStructs:
         joined = self._joined.get_or_make(places, lambda: _Joined({place: self._templates[place] for place in places}))
         try:
             return joined.write_sizes(replay.replay_values)

@@ -265,21 +265,21 @@ class NativeCall:
         if sizes is not None:
             compute_request.size_count, compute_request.sizes = len(sizes), ctypes.addressof(self._holder.keep(sizes))
         self._input_arrays: Sequence[Array] = ()
-        self._made: Sequence[Array] = ()
+        self._output_arrays: Sequence[Array] = ()
 
     def take(self, inputs: Sequence[Array], outputs: Sequence[Array] = ()) -> None:
         """Bind host arrays; use new outputs unless `outputs` fit."""
         request = self._request
         if request.is_packed:
-            self._input_arrays, self._made = _packed(request.types, inputs)
+            self._input_arrays, self._output_arrays = _packed(request.types, inputs)
         else:
             self._input_arrays = list(map(aligned, inputs))
-            self._made = (
+            self._output_arrays = (
                 outputs if self._fit(outputs) else [np.empty(dimensions, dtype) for dimensions, dtype in request.rooms]
             )
         if [array.nbytes for array in self._input_arrays] != request.sizes:
             raise self._other_sizes(self._input_arrays)
-        self._words[request.data] = [contents(array) or 0 for array in (*self._input_arrays, *self._made)]
+        self._words[request.data] = [contents(array) or 0 for array in (*self._input_arrays, *self._output_arrays)]
         self._words[request.memory] = 0
 
     def _fit(self, outputs: Sequence[Array]) -> bool:
@@ -302,7 +302,7 @@ class NativeCall:
 
     def results(self) -> Sequence[Array]:
         """Return the outputs and release all arrays."""
-        output_arrays, self._input_arrays, self._made = self._made, (), ()
+        output_arrays, self._input_arrays, self._output_arrays = self._output_arrays, (), ()
         if not self._request.is_packed:
             return output_arrays
         return [
@@ -321,7 +321,7 @@ class CallSignature:
     """Types, sizes and cached requests of a run."""
 
     def __init__(self, border: NativeSignature, sizes: Any = None) -> None:
-        self.border, self.told = border, sizes
+        self.border, self.c_sizes = border, sizes
         self.calls: dict[object, NativeCall] = {}
         """Requests by slot; a slot runs one computation at a time."""
 
@@ -431,7 +431,7 @@ class DynamicSignatures:
     """Signatures of a context."""
 
     def __init__(self) -> None:
-        self._kept: Cache[tuple[Any, ...], _DynamicSignature] = Cache("drivers.native.open_borders", 256)
+        self._signatures: Cache[tuple[Any, ...], _DynamicSignature] = Cache("drivers.native.open_borders", 256)
 
     def of(self, model: Model, sizes: NumberedSizes) -> RunSignature:
         inputs, outputs = (
@@ -439,7 +439,7 @@ class DynamicSignatures:
             for operands in (model.inputs, model.outputs)
         )
         return RunSignature(
-            sizes, self._kept.get_or_make((inputs, outputs), lambda: _DynamicSignature(inputs, outputs))
+            sizes, self._signatures.get_or_make((inputs, outputs), lambda: _DynamicSignature(inputs, outputs))
         )
 
 
@@ -473,32 +473,32 @@ class NativeExecution(Execution):
         seats: ObjectPool[ExecutionSlot],
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._held, self._by_run = holder, by_run
-        self._fixed = sized
+        self._holder, self._by_run = holder, by_run
+        self._signature = sized
         self._seats = seats
         self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
         """Last request per stream, which the driver may still read. The signature is None if it is not reusable."""
         self._last: tuple[Sequence[int], CallSignature | None] = (), None
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        return self.computed(self._fixed, inputs)
+        return self.computed(self._signature, inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        return self.computed(self._fixed, inputs, control)
+        return self.computed(self._signature, inputs, control)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        return self.computed(self._fixed, inputs, outputs=outputs)
+        return self.computed(self._signature, inputs, outputs=outputs)
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         """Run on device memory; None for empty or packed tensors."""
-        return self.computed_on_device(self._fixed, inputs, control)
+        return self.computed_on_device(self._signature, inputs, control)
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        return self.enqueued(self._fixed, inputs, stream, control)
+        return self.enqueued(self._signature, inputs, stream, control)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
         if self._by_run is None:
@@ -516,7 +516,7 @@ class NativeExecution(Execution):
         user = object()
         try:
             seat = self._seats.acquire(user)
-            call = _seated(seat, sized, control)
+            call = _request_for_slot(seat, sized, control)
             call.take(inputs, outputs)
             try:
                 self._compute(call)
@@ -532,13 +532,13 @@ class NativeExecution(Execution):
     def computed_on_device(
         self, sized: CallSignature, inputs: Sequence[DeviceTensor], control: Control
     ) -> Sequence[DeviceTensor] | None:
-        input_memories = _placed(sized, inputs)
+        input_memories = _input_memories(sized, inputs)
         if input_memories is None:
             return None
         user = object()
         try:
             seat = self._seats.acquire(user)
-            call = _seated(seat, sized, control)
+            call = _request_for_slot(seat, sized, control)
             return self._placed_by(call, sized, input_memories, seat.stream, is_awaited=True)
         finally:
             self._seats.users.pop(user, None)
@@ -547,7 +547,7 @@ class NativeExecution(Execution):
         self, sized: CallSignature, inputs: Sequence[DeviceTensor], stream: Stream, control: Control
     ) -> Sequence[DeviceTensor] | None:
         assert isinstance(stream, NativeStream), "streams of a device are its own"
-        input_memories = _placed(sized, inputs)
+        input_memories = _input_memories(sized, inputs)
         if input_memories is None:
             return None
         call = self._enqueued(stream, sized, control)
@@ -584,7 +584,7 @@ class NativeExecution(Execution):
     def _enqueued(self, stream: NativeStream, sized: CallSignature, control: Control) -> NativeCall:
         last, call = self._calls.get(stream.handle, (None, None))
         if call is None or last is not sized or control is not UNLIMITED:
-            call = NativeCall(sized.request, stream.handle, control, sized.told)
+            call = NativeCall(sized.request, stream.handle, control, sized.c_sizes)
             self._calls[stream.handle] = sized if control is UNLIMITED else None, call
         return call
 
@@ -595,38 +595,38 @@ class NativeExecution(Execution):
 class _SizedExecution(Execution):
     """Specialized view of an execution."""
 
-    def __init__(self, whole: NativeExecution, sized: CallSignature) -> None:
-        self._whole, self._sized = whole, sized
+    def __init__(self, execution: NativeExecution, sized: CallSignature) -> None:
+        self._execution, self._sized = execution, sized
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        return self._whole.computed(self._sized, inputs)
+        return self._execution.computed(self._sized, inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        return self._whole.computed(self._sized, inputs, control)
+        return self._execution.computed(self._sized, inputs, control)
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        return self._whole.computed_on_device(self._sized, inputs, control)
+        return self._execution.computed_on_device(self._sized, inputs, control)
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        return self._whole.enqueued(self._sized, inputs, stream, control)
+        return self._execution.enqueued(self._sized, inputs, stream, control)
 
 
-def _seated(seat: ExecutionSlot, sized: CallSignature, control: Control) -> NativeCall:
+def _request_for_slot(seat: ExecutionSlot, sized: CallSignature, control: Control) -> NativeCall:
     """Return the slot's cached request, or a new one for a control."""
     stream = None if seat.stream is None else seat.stream.handle
     if control is not UNLIMITED:
-        return NativeCall(sized.request, stream, control, sized.told)
+        return NativeCall(sized.request, stream, control, sized.c_sizes)
     call = sized.calls.get(seat)
     if call is None:
-        call = sized.calls[seat] = NativeCall(sized.request, stream, control, sized.told)
+        call = sized.calls[seat] = NativeCall(sized.request, stream, control, sized.c_sizes)
     return call
 
 
-def _placed(sized: CallSignature, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
+def _input_memories(sized: CallSignature, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
     """Return the inputs' memory; None if unsupported."""
     memories = [tensor.memory for tensor in inputs if isinstance(tensor.memory, DeviceMemory)]
     return memories if len(memories) == len(inputs) and sized.request.may_lie_on_device else None
@@ -651,13 +651,13 @@ class NativeProgram(Program):
         by_run: RunSignature | None = None,
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._sized, self._held, self._by_run, self._seats = sized, holder, by_run, seats
+        self._sized, self._holder, self._by_run, self._seats = sized, holder, by_run, seats
         self._lock = new_lock()
 
     def create_execution(self) -> NativeExecution:
         with self._lock:
             handle = self._functions.create_handle("create_execution", self._handle, failure=ExecutionError)
-        around = self._sized, self._held, self._by_run, self._seats
+        around = self._sized, self._holder, self._by_run, self._seats
         return NativeExecution(self._functions, self._device, handle, *around)
 
     def bound(self, request: int) -> int | None:

@@ -293,7 +293,7 @@ def _layer_norm(graph: WireGraph) -> bool:
         power = _constant(graph, norm.power.inputs[1])
         if power is None or power.number != 2 or _has_another_shape(graph, norm) or numerator is norm.root:
             return True
-        if any(each and each.op_type == "Sub" and _is_reversed(graph, each) for each in (base, numerator)):
+        if any(node and node.op_type == "Sub" and _is_reversed(graph, node) for node in (base, numerator)):
             return True
     return False
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _CLOCKS = (time.time_ns, time.monotonic_ns)
 """Candidates for ONNX Runtime's clock, decades apart."""
 _READINGS = 20
-_LEFT_OUT = frozenset(("thread_scheduling_stats",))
+_OMITTED_FACTS = frozenset(("thread_scheduling_stats",))
 _AROUND_NODES = 2
 _numbers = count()
 
@@ -56,7 +56,7 @@ class SessionProfile:
         self._start = 0
 
     def begin(self, session: onnxruntime.InferenceSession) -> None:
-        self._start = _by_our_clock(int(session.get_profiling_start_time_ns()))
+        self._start = _to_trace_clock(int(session.get_profiling_start_time_ns()))
         self._sessions.append(session)
         self._recorder.add_source(self._read)
 
@@ -79,7 +79,7 @@ class SessionProfile:
 
     def _event(self, entry: Mapping[str, Any]) -> Event:
         start = self._start + int(entry["ts"]) * 1_000
-        facts = {name: fact for name, fact in entry.get("args", {}).items() if name not in _LEFT_OUT}
+        facts = {name: fact for name, fact in entry.get("args", {}).items() if name not in _OMITTED_FACTS}
         end = start + int(entry["dur"]) * 1_000
         return Event(self._lane, int(entry["tid"]), ENGINE, str(entry["name"]), start, end, facts)
 
@@ -91,7 +91,7 @@ def profile_of(trace: Trace, lane: str, nodes: int = 0) -> SessionProfile | None
     return None
 
 
-def _by_our_clock(started: int) -> int:
+def _to_trace_clock(started: int) -> int:
     """Convert a time of ONNX Runtime's clock to the trace's."""
     clock = min(_CLOCKS, key=lambda read_clock: abs(read_clock() - started))
     readings = []
@@ -229,7 +229,7 @@ _RUN_ENTRIES = (
 """ONNX Runtime cannot list them. Source: onnxruntime_run_options_config_keys.h."""
 _FOLDER = "session.model_external_initializers_file_folder_path"
 """Folder of external data for models in memory."""
-_OF_WHOLE_MODELS = {
+_MODEL_ENTRIES = {
     "ep.context_enable": "",
     "ep.context_file_path": "",
     "session.collect_node_memory_stats_to_file": "",
@@ -513,7 +513,7 @@ def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
 
 def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
     """Return the entries for entire models, and hide them from segments."""
-    raw_entries = {key: session_entry(options, key) for key in _OF_WHOLE_MODELS}
+    raw_entries = {key: session_entry(options, key) for key in _MODEL_ENTRIES}
     entries = {key: value for key, value in raw_entries.items() if value is not None and value not in ("", "0")}
     _ignored[options] = entries
     return entries
@@ -524,7 +524,7 @@ def _without_ignored(options: onnxruntime.SessionOptions) -> Iterator[None]:
     """Hide `whole_model_entries` in the block; needs `options_lock`."""
     entries = _ignored.get(options, {})
     for key in entries:
-        options.add_session_config_entry(key, _OF_WHOLE_MODELS[key])
+        options.add_session_config_entry(key, _MODEL_ENTRIES[key])
     try:
         yield
     finally:

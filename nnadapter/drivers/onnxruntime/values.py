@@ -69,7 +69,7 @@ _PLAIN = frozenset(
 )
 """Types that the Python interface supports."""
 _PACKED_BYTES = "tensor(float4e2m1)"
-_GIVEN_AS_BYTES = MappingProxyType({"tensor(float8e4m3fn)": "float8_e4m3fn", _PACKED_BYTES: "float4_e2m1fn"})
+_RETURNED_AS_BYTES = MappingProxyType({"tensor(float8e4m3fn)": "float8_e4m3fn", _PACKED_BYTES: "float4_e2m1fn"})
 """Types that it returns as uint8."""
 
 
@@ -79,7 +79,7 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
         return run_by_memory(session)
     run: Run = inner_run(session)
     types = {value.name: value.type for value in session.get_outputs()}
-    if _GIVEN_AS_BYTES.keys().isdisjoint(types.values()):
+    if _RETURNED_AS_BYTES.keys().isdisjoint(types.values()):
         return run
     return lambda names, feeds, options: [
         declared(result, types[name]) for name, result in zip(names, run(names, feeds, options), strict=True)
@@ -132,7 +132,7 @@ def run_in_place_of(session: onnxruntime.InferenceSession, place: str) -> RunInP
         for name in outputs:
             binding.bind_output(name, device)
         inner.run_with_iobinding(binding, options)
-        return _held_by_themselves(binding.get_outputs())
+        return _independent_values(binding.get_outputs())
 
     return run
 
@@ -142,7 +142,7 @@ def declared(result: Any, type_: str) -> Any:
 
     The interface returns float8e4m3fn as uint8, and float4e2m1 as packed bytes followed by foreign memory.
     """
-    name = _GIVEN_AS_BYTES.get(type_)
+    name = _RETURNED_AS_BYTES.get(type_)
     if name is None or not isinstance(result, np.ndarray) or result.dtype != np.uint8:
         return result
     return _unpacked(result.reshape(-1)[: ceil(result.size * ITEMSIZE_OF_DTYPE[name])], name, result.shape)
@@ -152,7 +152,7 @@ def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
     """Return a run for tensors of any type."""
 
     def run(names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
-        ort_values = {name: _handed_over(array) for name, array in feeds.items()}
+        ort_values = {name: _to_ort_value(array) for name, array in feeds.items()}
         return [array_of(value) for value in session.run_with_ort_values(names, ort_values, options)]
 
     return run
@@ -190,10 +190,10 @@ def _bound_to(bind: Callable[[str, Any], object], device: Any, name: str) -> Non
 
 def results_of(binding: onnxruntime.IOBinding) -> list[onnxruntime.OrtValue]:
     """Return a binding's outputs, independent of later runs (needed up to ONNX Runtime 1.27)."""
-    return _held_by_themselves(binding._iobinding.get_outputs())
+    return _independent_values(binding._iobinding.get_outputs())
 
 
-def _held_by_themselves(values: Any) -> list[onnxruntime.OrtValue]:
+def _independent_values(values: Any) -> list[onnxruntime.OrtValue]:
     """Copy the handles of a vector; indexing is faster than iteration."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
@@ -217,7 +217,7 @@ def ort_value_of(result: Any, type_: str = "") -> Any:
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     if isinstance(result, np.ndarray):
-        return _handed_over(result if result.flags.c_contiguous else np.ascontiguousarray(result))
+        return _to_ort_value(result if result.flags.c_contiguous else np.ascontiguousarray(result))
     if hasattr(result, "dense_shape"):
         sparse = result if isinstance(result, onnxruntime.SparseTensor) else onnxruntime.SparseTensor(result)
         return onnxruntime.OrtValue.ort_value_from_sparse_tensor(sparse)
@@ -235,7 +235,7 @@ def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
     element_types = {f"seq(tensor({_words(dtype)}))": code for dtype, code in ELEMENT_TYPE_OF_DTYPE.items()}
     if not arrays and type_ not in element_types:
         return list(arrays)
-    values = {f"x{place}": _handed_over(np.ascontiguousarray(array)) for place, array in enumerate(arrays)}
+    values = {f"x{place}": _to_ort_value(np.ascontiguousarray(array)) for place, array in enumerate(arrays)}
     element = next(iter(values.values())).element_type() if values else element_types[type_]
     node = helper.make_node("SequenceConstruct", list(values), ["y"])
     if not values:
@@ -249,7 +249,7 @@ def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
     return session.run_with_ort_values(["y"], values)[0]
 
 
-def _handed_over(array: Array) -> onnxruntime.OrtValue:
+def _to_ort_value(array: Array) -> onnxruntime.OrtValue:
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     name = array.dtype.name
@@ -279,23 +279,23 @@ def _words(name: str) -> str:
 
 def _packed(array: Array) -> Array:
     raw_bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    each = _elements_in_a_byte(array.dtype.name)
-    if each == 1:
+    elements_per_byte = _elements_in_a_byte(array.dtype.name)
+    if elements_per_byte == 1:
         return raw_bytes
-    padded = np.zeros(ceil(raw_bytes.size / each) * each, np.uint8)
-    padded[: raw_bytes.size] = raw_bytes & _mask(each)
-    bits: Array = padded.reshape(-1, each) << _shifts(each)
+    padded = np.zeros(ceil(raw_bytes.size / elements_per_byte) * elements_per_byte, np.uint8)
+    padded[: raw_bytes.size] = raw_bytes & _mask(elements_per_byte)
+    bits: Array = padded.reshape(-1, elements_per_byte) << _shifts(elements_per_byte)
     return np.asarray(np.bitwise_or.reduce(bits, axis=1))
 
 
 def _unpacked(contents: Array, name: str, shape: tuple[int, ...]) -> Array:
-    dtype, each = np.dtype(name), _elements_in_a_byte(name)
-    if each == 1:
+    dtype, elements_per_byte = np.dtype(name), _elements_in_a_byte(name)
+    if elements_per_byte == 1:
         return contents.view(dtype).reshape(shape).copy()
-    bits = ((contents[:, None] >> _shifts(each)) & _mask(each)).reshape(-1)[: prod(shape)]
+    bits = ((contents[:, None] >> _shifts(elements_per_byte)) & _mask(elements_per_byte)).reshape(-1)[: prod(shape)]
     if not name.startswith("int"):
         return bits.view(dtype).reshape(shape)
-    sign = (_mask(each) + 1) // 2
+    sign = (_mask(elements_per_byte) + 1) // 2
     return ((bits ^ sign).astype(np.int8) - np.int8(sign)).astype(dtype).reshape(shape)
 
 

@@ -36,7 +36,7 @@ def test_models_that_are_alike_share_what_runs_need_to_know():
 def test_types_are_those_of_the_model_at_the_sizes(sizes):
     model, _ = model_of(2, 5)
     found = sized(DynamicSignatures(), model, sizes)
-    assert list(found.told) == list(sizes)
+    assert list(found.c_sizes) == list(sizes)
     assert found.border.inputs == tuple(model.type_at(each).at(sizes) for each in model.inputs)
     assert found.border.outputs == tuple(model.type_at(each).at(sizes) for each in model.outputs)
     assert found.border.inputs[0].dimensions == (*sizes, 3)
