@@ -317,7 +317,7 @@ class Program(ABC):
         return None
 
     def close(self) -> None:  # noqa: B027
-        """Free what the program holds. Called after all of its executions are closed."""
+        """Free the program's resources. Called after all of its executions are closed."""
 
 
 class ProgramReader:
@@ -327,7 +327,7 @@ class ProgramReader:
         """Load a program from bytes of `Program.serialize`.
 
         Raises:
-            IncompatibleProgramError: damaged, from another version or device, or not for this context.
+            IncompatibleProgramError: the bytes are damaged, from another version or device, or not for this context.
         """
         raise IncompatibleProgramError(f"{type(self).__name__} cannot deserialize programs; compile the model instead")
 
@@ -339,10 +339,10 @@ class ProgramReader:
         return self.deserialize(bytes(blob))
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Return whether the context can load the bytes, judging by their header.
+        """Return the compatibility of the bytes with the context, judging by their header.
 
         Args:
-            blob: read-only view of a mapped file; reading far loads much of it.
+            blob: read-only view of a mapped file; read only the beginning.
 
         Returns:
             None to let the host compare the stored driver version and device name.
@@ -362,7 +362,7 @@ class Context(ProgramReader, ABC):
         """
 
     def admit(self, model: SegmentModel) -> Admission:
-        """Return whether a final segment fits as a whole: memory, size and count limits. An exception refuses it."""
+        """Judge a final segment as a whole: memory, size and count limits. An exception refuses it."""
         return Admission()
 
     def profile(self) -> Profile | None:
@@ -460,11 +460,11 @@ class Device(ABC):
         return False
 
     def create_stream(self) -> Stream:
-        """Return a new stream. Called only if `has_streams`."""
+        """Create a stream. Called only if `has_streams`."""
         raise DriverError(f"{type(self).__name__} has no streams")
 
     def create_event(self) -> Event:
-        """Return a new event. Called only if `has_streams`."""
+        """Create an event. Called only if `has_streams`."""
         raise DriverError(f"{type(self).__name__} has no events")
 
     def memory_statistics(self) -> MemoryStatistics | None:
@@ -476,7 +476,7 @@ class Device(ABC):
 
 
 class Driver(ABC):
-    """Class named by an entry point of the group `nnadapter.drivers`; created without arguments."""
+    """Driver, named by an entry point of the group `nnadapter.drivers` and created without arguments."""
 
     interface_version: tuple[int, int] = INTERFACE_VERSION
     """Interface version that the driver implements."""
