@@ -30,9 +30,9 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 _LENGTH = struct.Struct("<Q")
 _PIECE = 1 << 16
-_SOON_S = 1.5e-4
+_SPIN_S = 1.5e-4
 """About three times a wake-up."""
-_PATIENT = 4
+_SKIPPED_SPINS = 4
 """Messages to sleep for after spinning was in vain."""
 MOST_DESCRIPTORS = 16
 
@@ -113,11 +113,11 @@ class Channel:
             self._skipped_spins -= 1
             return None
         self._socket.settimeout(0.0)
-        until = time.perf_counter() + _SOON_S
+        until = time.perf_counter() + _SPIN_S
         while time.perf_counter() < until:
             with contextlib.suppress(BlockingIOError):
                 return self._socket.recv(_PIECE)
-        self._skipped_spins = _PATIENT
+        self._skipped_spins = _SKIPPED_SPINS
         return None
 
     def _read_message(self, first: bytes, end: float | None) -> bytes:
@@ -252,7 +252,7 @@ LANE_BLOCK = 0
 """Block number of a lane's own memory."""
 GRACE_S = 0.04
 """Time to stop after cancellation."""
-_LOOK_S = 0.005
+_POLL_S = 0.005
 _MOST_RANK = 64
 
 Form = tuple[tuple[int, ...], np.dtype[Any]]
@@ -370,7 +370,7 @@ class Lane:
     def _receive_or_cancel(self, end: float, control: Control) -> bytes:
         assert control.cancelled is not None
         assert self._block is not None, "what can be stopped is told in it"
-        while not self._channel.is_readable(min(_LOOK_S, end - time.monotonic())):
+        while not self._channel.is_readable(min(_POLL_S, end - time.monotonic())):
             if control.cancelled():
                 self._block[0] = 1
                 if not self._channel.is_readable(GRACE_S):
