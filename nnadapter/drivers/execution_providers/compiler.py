@@ -76,7 +76,7 @@ _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
 _ATTENTION_BIAS, _HEAD_SINK = 10, 11
 """Inputs of GroupQueryAttention."""
 _REALS = ("float32", "float64")
-"""16-bit floats are exact for infinities."""
+"""Data types with wrong extremes of infinities; 16-bit floats are right."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,9 +31,9 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 _LENGTH = struct.Struct("<Q")
 _PIECE = 1 << 16
 _SPIN_S = 1.5e-4
-"""About three times a wake-up."""
+"""Time to spin for a message, about three times a wake-up."""
 _SKIPPED_SPINS = 4
-"""Messages to sleep for after spinning was in vain."""
+"""Messages to receive without spinning after spinning was in vain."""
 MOST_DESCRIPTORS = 16
 
 
