@@ -270,8 +270,8 @@ def test_memory_of_ours_between_steps_is_not_copied(session, monkeypatch):
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[1, 32768] x) => (float[1, 32768] y) { a = Sin(x) b = Relu(a) c = Mul(b, b) y = Sin(c) }"""
     copied = []
-    room = channels._Request._room
-    monkeypatch.setattr(channels._Request, "_room", lambda self, nbytes: copied.append(nbytes) or room(self, nbytes))
+    room = channels._Request._reserve
+    monkeypatch.setattr(channels._Request, "_reserve", lambda self, nbytes: copied.append(nbytes) or room(self, nbytes))
     feed = {"x": np.linspace(-3, 3, 32768, dtype=np.float32)[None]}
     contents = onnx.parser.parse_model(text).SerializeToString()
     devices = ("fake_npu", {"switched_off": "Sin"})

@@ -149,7 +149,7 @@ def test_a_model_keeps_the_tables_of_no_other():
     models = [SpecializableModel(made_of(rows, columns)) for _ in range(50)]
     templates, known, held = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
     templates.build(SpecializedModel(models[0], known, {}), held)
-    ((words, _),) = held.kept
+    ((words, _),) = held.objects
     assert words.base is None and words.nbytes < 4096
 
 
@@ -164,7 +164,7 @@ def test_models_that_are_filled_at_once_lie_together_and_one_that_is_there_twice
         for place, table in zip((0, 2, 0), tables, strict=True)
     ]
     addresses = [templates.build(model, held) for model in filled]
-    memory = [each[0] for each in held.kept if isinstance(each, tuple)]
+    memory = [each[0] for each in held.objects if isinstance(each, tuple)]
     assert memory[0] is memory[1] is not memory[2]
     other = Holder()
     assert list(map(said, addresses)) == [said(build(made_of(7, 3, table), other)) for table in tables]
