@@ -197,7 +197,7 @@ def test_memory_that_a_driver_gives_twice_is_refused(whose):
             binding.bind_output(name, "residing")
         GIVES_AGAIN.add(whose)
         try:
-            with pytest.warns(FallbackWarning, match="memory of an input, or of another output, for '[yz]'"):
+            with pytest.warns(FallbackWarning, match="memory of an input or of another output for '[yz]'"):
                 session.run_with_iobinding(binding)
         finally:
             GIVES_AGAIN.clear()
