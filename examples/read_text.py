@@ -174,7 +174,7 @@ def print_model(session: RecordingSession) -> None:
     runs = tuple(session.runs)  # the timed runs below are recorded too
     compared = compare(session, runs)
     away = sum(segment.device != "cpu" for segment in report.segments)
-    fewest = "the fewest possible" if report.exact else "not proved the fewest"
+    fewest = "the fewest possible" if report.exact else "not proved to be the fewest"
     print(f"\n{session.path.stem}: {len(runs)} runs, {report.plans.compiled} plans")
     print(f"  coverage    {report.coverage.nodes:.1%} of nodes, {report.coverage.flops:.1%} of FLOPs")
     print(f"  segments    {len(report.segments)}, {away} of them off the CPU; {fewest}")

@@ -36,7 +36,7 @@ def _run(command: str, name: str) -> None:
         sys.stdout = None  # so that the interpreter does not flush it again at exit
         if sys.stderr is not None:
             reason = error.strerror or error
-            print(f"Error: standard output cannot be written: {reason}; send it elsewhere", file=sys.stderr)
+            print(f"Error: standard output cannot be written: {reason}; redirect it elsewhere", file=sys.stderr)
         sys.exit(_BAD_OUTPUT)
     finally:  # a signal during interpreter shutdown ends the process silently
         reset_signals()

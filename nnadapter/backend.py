@@ -166,7 +166,7 @@ def _feed_of(node: onnx.NodeProto, inputs: Any) -> dict[str, _Value]:
     for name, input_value in pairs:
         value = _value(name, input_value)
         if not _is_same(feed.setdefault(name, value), value):
-            raise InvalidInputError(f"{node.op_type} reads {name!r} twice, got two values that differ", name=name)
+            raise InvalidInputError(f"{node.op_type} reads {name!r} twice, got two different values", name=name)
     return feed
 
 
@@ -185,7 +185,7 @@ def _value(name: str, input_value: Any) -> _Value:
     try:
         return np.asarray(input_value)
     except ValueError as error:
-        raise InvalidInputError(f"input {name!r} is no array: {error}; pass a numpy array", name=name) from error
+        raise InvalidInputError(f"input {name!r} is not an array: {error}; pass a numpy array", name=name) from error
 
 
 def _is_same(value: _Value, other: _Value) -> bool:

@@ -100,29 +100,31 @@ class Options:
             _positive("shadow", self.shadow)
         _check_isolate(self.isolate)
         if not isinstance(self.rules, (str, os.PathLike, type(None))) and not isinstance(self.rules, _rules()):
-            raise InvalidOptionError(f"option 'rules' is a file, its text or nnadapter.Rules, got {self.rules!r}")
+            raise InvalidOptionError(f"option 'rules' must be a path, TOML text or nnadapter.Rules, got {self.rules!r}")
         if not isinstance(self.plan, (str, os.PathLike, type(None))):
-            raise InvalidOptionError(f"option 'plan' is the path of a plan file, got {self.plan!r}")
+            raise InvalidOptionError(f"option 'plan' must be the path of a plan file, got {self.plan!r}")
         if not isinstance(self.trace, (str, os.PathLike, type(None))) or self.trace == "":
-            raise InvalidOptionError(f"option 'trace' is the path of a file to be written, got {self.trace!r}")
+            raise InvalidOptionError(f"option 'trace' must be the path of a file to write, got {self.trace!r}")
         if not isinstance(self.cache_dir, (str, os.PathLike, bool, type(None))) or self.cache_dir == "":
-            raise InvalidOptionError(f"option 'cache_dir' is the path of a folder, or True, got {self.cache_dir!r}")
+            raise InvalidOptionError(
+                f"option 'cache_dir' must be the path of a folder, or True, got {self.cache_dir!r}"
+            )
 
     def _check_background(self) -> None:
         if not isinstance(self.background, bool):
-            raise InvalidOptionError(f"option 'background' is True or False, got {self.background!r}")
+            raise InvalidOptionError(f"option 'background' must be True or False, got {self.background!r}")
         if not self.background:
             return
         if POLICIES[self.policy].times:
             raise InvalidOptionError(
-                f"option 'background' has the CPU run beside what policy {self.policy!r} would time; choose another "
-                "policy, or leave it out"
+                f"option 'background' would run the CPU while policy {self.policy!r} times devices; choose "
+                "another policy, or leave it out"
             )
         for stage in ("compile", "run"):
             if self.fallback_at(stage) == "forbid":
                 raise InvalidOptionError(
-                    f"option 'background' gives runs to the CPU, which option 'fallback' forbids at stage {stage!r}; "
-                    "leave one of them out"
+                    "option 'background' runs the model on the CPU, which option 'fallback' forbids at stage "
+                    f"{stage!r}; leave one of them out"
                 )
 
     @property
@@ -186,7 +188,7 @@ def options_from(options: Options | Mapping[str, Any] | None) -> Options:
         return options
     field_names = [field.name for field in fields(Options)]
     if not isinstance(options, Mapping):
-        raise InvalidOptionError(f"options are an nnadapter.Options, got {type(options).__name__}")
+        raise InvalidOptionError(f"options must be nnadapter.Options or a mapping, got {type(options).__name__}")
     for name in options:
         if name not in field_names:
             raise InvalidOptionError(f"there is no option {name!r}; {close_names(name, field_names)}")
@@ -221,7 +223,7 @@ def default_devices() -> list[str]:
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise InvalidOptionError(
-            f"option {name!r} is one of {', '.join(choices)}, got {value!r}{near_names(value, choices, '; ')}"
+            f"option {name!r} must be one of {', '.join(choices)}, got {value!r}{near_names(value, choices, '; ')}"
         )
 
 
@@ -230,7 +232,7 @@ def _check_fallback(fallback: object) -> None:
         for stage, stage_fallback in fallback.items():
             _one_of("fallback", stage_fallback, FALLBACKS)
             if stage not in STAGES:
-                raise InvalidOptionError(f"option 'fallback' knows no stage {stage!r}; {close_names(stage, STAGES)}")
+                raise InvalidOptionError(f"option 'fallback' has no stage {stage!r}; {close_names(stage, STAGES)}")
     else:
         _one_of("fallback", fallback, FALLBACKS)
 
@@ -240,15 +242,15 @@ def _check_isolate(isolate: object) -> None:
     if not (isolate is None or isinstance(isolate, bool)) and (
         names is None or not all(isinstance(name, str) for name in names)
     ):
-        raise InvalidOptionError(f"option 'isolate' is True, False, or names of devices, got {isolate!r}")
+        raise InvalidOptionError(f"option 'isolate' must be True, False, or names of devices, got {isolate!r}")
 
 
 def _positive(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidOptionError(f"option {name!r} takes a whole number of at least 1, got {value!r}")
+        raise InvalidOptionError(f"option {name!r} must be an integer of at least 1, got {value!r}")
 
 
 def _seconds(name: str, value: object) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) and value > 0
     if value is not None and not number:
-        raise InvalidOptionError(f"option {name!r} takes a number of seconds above 0, or None, got {value!r}")
+        raise InvalidOptionError(f"option {name!r} must be a number of seconds above 0, or None, got {value!r}")

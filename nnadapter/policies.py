@@ -23,17 +23,22 @@ class Policy(NamedTuple):
 POLICIES: Mapping[str, Policy] = {
     policy.name: policy
     for policy in (
-        Policy(name="priority", description="by the order of devices"),
-        Policy(name="latency", description="by what calibrated or simulated costs predict", weighs=True, promises=True),
+        Policy(name="priority", description="the first device in the given order that supports the node"),
+        Policy(
+            name="latency",
+            description="the cheapest placement found, by calibrated or simulated costs",
+            weighs=True,
+            promises=True,
+        ),
         Policy(
             name="throughput",
-            description="for streams: the busiest device has the least to do, by calibrated or simulated costs",
+            description="for streams, the least load on the busiest device, by calibrated or simulated costs",
             weighs=True,
             promises=True,
         ),
         Policy(
             name="measured",
-            description="by timing some placements here (once per model, devices and shapes)",
+            description="the fastest of some placements, timed on this machine once per model, devices and shapes",
             weighs=True,
             times=True,
         ),

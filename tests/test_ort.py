@@ -201,7 +201,7 @@ def test_clients_may_set_providers_that_the_session_has(trial):
     assert session.get_providers() == ["trial", "CPUExecutionProvider"]
     plain = nna.InferenceSession(WHOLE, devices="trial")
     plain.set_providers(["trial", "CPUExecutionProvider"])
-    with pytest.raises(nna.errors.InvalidOptionError, match="open another one with"):
+    with pytest.raises(nna.errors.InvalidOptionError, match="open another session with"):
         plain.set_providers(["CPUExecutionProvider"])
 
 

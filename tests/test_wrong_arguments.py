@@ -41,7 +41,7 @@ def test_outputs_in_several_forms(session, names):
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
 def test_options_of_onnxruntime_of_another_kind(devices):
     model = parse(CHAIN).SerializeToString()
-    with pytest.raises(TypeError, match=r"^session options are an onnxruntime\.SessionOptions, got dict"):
+    with pytest.raises(TypeError, match=r"^session options must be an onnxruntime\.SessionOptions, got dict"):
         nna.InferenceSession(model, {"threads": 1}, devices=devices)
     session = nna.InferenceSession(model, devices=devices)
     with pytest.raises(TypeError, match=r"^run options are an onnxruntime\.RunOptions, got dict"):
@@ -79,7 +79,7 @@ def test_inputs_of_executions(inputs):
     model = builder.finish(builder.add_operation("RELU", (x,)))
     with nna.Device.acquire("fake_npu") as device, nna.Context(device) as context:
         execution = nna.Execution(nna.Compilation(context, model))
-        with pytest.raises(InvalidInputError, match="^inputs are .*, expected arrays by name, or a list of them"):
+        with pytest.raises(InvalidInputError, match="^inputs must be arrays by name, or a list of them, got"):
             execution.set_inputs(inputs)
 
 
@@ -104,5 +104,5 @@ def test_other_arguments_are_ignored_as_in_onnxruntime():
 
 @pytest.mark.parametrize("values", [{"rules": {"pins": []}}, {"rules": 3}, {"plan": 3}, {"plan": {}}])
 def test_options_of_another_kind(values):
-    with pytest.raises(InvalidOptionError, match="^option '(rules|plan)' is .*, got "):
+    with pytest.raises(InvalidOptionError, match="^option '(rules|plan)' must be .*, got "):
         nna.Options(**values)

@@ -262,12 +262,12 @@ class SessionChecks:
         try:
             check = check_step(bound, values, allowed)
             if check.is_beyond and past.is_beyond(check) and is_random(bound, values, allowed):
-                past.why_not = "the CPU makes something else of it each time"
+                past.why_not = "its results on the CPU differ from run to run"
         except FAILURES as error:
-            past.why_not = f"the CPU does not run it: {describe(error)}"
+            past.why_not = f"the CPU cannot run it: {describe(error)}"
         if not past.why_not:
             return check
-        self._note(f"segment {bound.step.segment} on {bound.step.device!r} is not compared: {past.why_not}")
+        self._note(f"segment {bound.step.segment} on {bound.step.device!r} cannot be compared: {past.why_not}")
         return None
 
     def _located(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
@@ -282,8 +282,8 @@ class SessionChecks:
     def _accept(self, plan: RunnablePlan, bound: BoundStep, check: StepCheck) -> None:
         self._past_of(plan, bound).accept(check)
         self._note(
-            f"segment {bound.step.segment} on {bound.step.device!r} differs from the CPU, and each of its nodes alone "
-            f"does not: {_off(check.largest)}"
+            f"segment {bound.step.segment} on {bound.step.device!r} differs from the CPU, but none of its "
+            f"nodes does alone: {_off(check.largest)}"
         )
 
     def _withdraw_wrong_nodes(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> Incident:
@@ -291,8 +291,10 @@ class SessionChecks:
         nodes = located.nodes or tuple(subject.nodes(plan, bound))
         off = "" if located.deviation is None else f": {_off(located.deviation)}"
         problem = f"device {device!r} computes {_WRONGLY[located.blame].format(named(nodes))}{off}"
-        shown = f"; {located.reproducer} shows it" if located.reproducer else ""
-        incident = self._report_incident(bound, nodes, problem, f"they go to the next device{shown}", located.deviation)
+        shown = f"; reproducer: {located.reproducer}" if located.reproducer else ""
+        incident = self._report_incident(
+            bound, nodes, problem, f"they move to the next device{shown}", located.deviation
+        )
         removal = (device, *nodes)
         # otherwise replanning would never end
         subject.withdraw_nodes(plan, bound, () if removal in self._taken else nodes, problem)
@@ -306,7 +308,10 @@ class SessionChecks:
             f"device {step.device!r} drifts: after {checks} checks, segment {step.segment} ({named(nodes)}) is wrong: "
             f"{_off(off)}"
         )
-        instead = f"all goes to the next device; `nnadapter compare MODEL -d {step.device} --layers` looks for the node"
+        instead = (
+            f"all nodes move to the next device; `nnadapter compare MODEL -d {step.device} --layers` "
+            "searches for the wrong one"
+        )
         incident = self._report_incident(bound, nodes, problem, instead, off)
         self._subject.withdraw_nodes(plan, bound, (), problem)
         return incident
@@ -325,14 +330,14 @@ class SessionChecks:
 
 _WRONGLY = {
     ErrorCause.NODES: "{} wrongly",
-    ErrorCause.TOGETHER: "{} wrongly where it runs them together",
-    ErrorCause.PROGRAM: "{} wrongly in the program that it has, and another one rightly",
+    ErrorCause.TOGETHER: "{} wrongly when it fuses them",
+    ErrorCause.PROGRAM: "{} wrongly in its current program, but correctly in a new one",
 }
 
 
 def _off(off: Deviation) -> str:
     times = "infinitely many" if off.tolerances == math.inf else f"{off.tolerances:.3g}"
-    return f"{off.value!r} is off by {off.largest_absolute:.3g}, {times} times what is allowed"
+    return f"{off.value!r} is off by {off.largest_absolute:.3g}, {times} times the tolerance"
 
 
 REPRODUCERS = "reproducers"

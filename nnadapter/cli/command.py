@@ -66,7 +66,7 @@ class ModelCommand(Command):
 def option_row(option: Any) -> tuple[str, str]:
     """Return the name and description of a device option for the help."""
     if isinstance(option.default, tuple):
-        kind, default = "names with commas", ",".join(option.default) or "none"
+        kind, default = "comma-separated names", ",".join(option.default) or "none"
     else:
         kind, default = "|".join(option.choices) or type(option.default).__name__, str(option.default) or "empty"
     least = "" if option.minimum is None else f", at least {option.minimum}"
@@ -86,7 +86,7 @@ def report_errors() -> Iterator[None]:
         if isinstance(error, NNAdapterError):
             raise Failure(str(error), _exit_code(error)) from error
         if isinstance(error, MemoryError):
-            raise Failure(f"not enough memory: {error}; take smaller shapes") from error
+            raise Failure(f"not enough memory: {error}; use smaller shapes") from error
         raise
 
 
@@ -129,20 +129,20 @@ def _silence_onnxruntime() -> None:
 
 
 _COMMANDS = {
-    "devices": "List the devices, available or not; of one, its options.",
-    "ops": "List what a device takes, or say what an operation means.",
-    "report": "Say what of a model would run where, and why.",
-    "run": "Run a model, and say where it ran and how long.",
-    "serve": "Answer requests for a model over HTTP.",
+    "devices": "List all devices, available or not, or one device with its options.",
+    "ops": "List the operations that a device supports, or describe one operation.",
+    "report": "Report which device would run each node of a model, and why.",
+    "run": "Run a model, and print its outputs, times and devices.",
+    "serve": "Serve a model over HTTP.",
     "compile": "Compile a model ahead of time into one file.",
-    "export": "Write a model of the adapter IR as ONNX.",
-    "cache": "List, verify and remove what drivers compiled and a cache keeps.",
-    "bench": "Time a model beside other engines.",
-    "compare": "Compare what devices compute with the CPU alone.",
-    "calibrate": "Measure a device for predictions of time.",
-    "conformance": "Test whether a device does what it says.",
-    "new-driver": "Write a package with a driver for a new device.",
-    "doctor": "Try every device, and say what is missing.",
+    "export": "Convert a model of the adapter IR to ONNX.",
+    "cache": "List, verify, explain and remove cached programs and plans.",
+    "bench": "Compare the speed of a model with other engines.",
+    "compare": "Compare the outputs of devices with those of the CPU.",
+    "calibrate": "Measure the speed of a device, for predictions.",
+    "conformance": "Test whether a driver keeps its promises.",
+    "new-driver": "Create a package with a driver for a new device.",
+    "doctor": "Test every device, and report what is missing.",
 }
 """Commands with their summaries, in the order of the help."""
 _MODULES = {
@@ -197,10 +197,10 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
 )
 def main() -> None:
-    """Run ONNX models on accelerators that understand only part of them, and explain every decision.
+    """Run ONNX models on accelerators that support only part of them, and explain every decision.
 
     Results go to stdout, notes and progress to stderr.
 
-    Exit codes: 0 fine, 1 the answer is no, 2 wrong use or bad input. Stopped by a signal: 130 Ctrl-C, 143 SIGTERM, 129
-    SIGHUP.
+    Exit codes: 0 success, 1 negative result, 2 wrong usage or input. After a signal: 130 Ctrl-C, 143 SIGTERM,
+    129 SIGHUP.
     """

@@ -41,17 +41,20 @@ from nnadapter.store.keys import PLAN
 @click.argument("model", required=False)
 @takes_settings_of_many
 @takes_placing
-@click.option("-o", "--output", metavar="FILE", help="The file to write.")
-@click.option("--keep-model", is_flag=True, help="The model goes in too: the CPU runs it at other shapes.")
+@click.option("-o", "--output", metavar="FILE", help="Compiled file to write.")
+@click.option("--keep-model", is_flag=True, help="Also store the model, so that the CPU can run shapes without a plan.")
 @click.option(
     "--dynamic-shapes/--static-shapes",
     default=None,
-    help="Whether plans serve all shapes that are of one class with those given, or these alone. Default: all, where "
-    "the model leaves sizes open and no --shape is given.",
+    help=(
+        "Compile plans for dynamic shapes, which serve more than the given shapes, or for static "
+        "shapes only. Default: dynamic, if the model has dynamic shapes and no --shape is given."
+    ),
 )
 @click.option(
     "--check", metavar="FILE",
-    help="Compile nothing: exit with 1 where this file, which was compiled, would not run here as it is.",
+    help=("Do not compile. Check a compiled file: exit with 1 if it would not run unchanged on this "
+"machine."),
 )  # fmt: skip
 def compile(  # noqa: A001  the command's name
     model: str | None,
@@ -64,14 +67,17 @@ def compile(  # noqa: A001  the command's name
     dynamic_shapes: bool | None,
     check: str | None,
 ) -> None:
-    """Compile MODEL for devices into one FILE, which `nnadapter run` and InferenceSession take in its place."""
+    """Compile MODEL for devices into one FILE.
+
+    `nnadapter run` and InferenceSession accept the file in place of the model.
+    """
     if check is not None:
         if model is not None or output is not None:
-            raise click.UsageError("--check FILE stands alone: it compiles nothing")
+            raise click.UsageError("--check FILE cannot be combined with MODEL or -o: it compiles nothing")
         _check(check)
         return
     if model is None or output is None:
-        raise click.UsageError("compile takes a MODEL and -o FILE, or --check FILE")
+        raise click.UsageError("compile needs MODEL and -o FILE, or --check FILE")
     # resolved here, because /dev/stdout changes below
     output = os.path.realpath(output) if Path(output).is_symlink() else output
     source = converted(model, settings)
@@ -118,7 +124,7 @@ def _check(path: str) -> None:
     with prints_to_stderr(), progress("checking"):
         reasons = reasons_against(CompiledFile(path))
     if not reasons:
-        click.echo(f"{path}: runs here as it is")
+        click.echo(f"{path}: runs on this machine unchanged")
         return
     for reason in reasons:
         click.echo(reason)
@@ -127,12 +133,12 @@ def _check(path: str) -> None:
 
 @click.command(cls=Command)
 @click.argument("model")
-@click.option("-o", "--output", required=True, metavar="FILE", help="The ONNX file to write.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="ONNX file to write.")
 def export(model: str, output: str) -> None:
-    """Write MODEL, a file of the adapter IR, as ONNX.
+    """Convert MODEL, a file of the adapter IR, to ONNX.
 
-    MODEL is what nnadapter.ir.protobuf.save wrote. Where ONNX has no op for an operation, it becomes several. Models
-    of 2 GiB and more have their weights in FILE.data.
+    MODEL is written by nnadapter.ir.protobuf.save. Operations that ONNX lacks become several ops. Weights of models of
+    2 GiB and more are in FILE.data.
     """
     from nnadapter.exporting import to_onnx  # lazily: the help needs neither
     from nnadapter.ir.protobuf import load
@@ -151,21 +157,24 @@ def export(model: str, output: str) -> None:
 
 _takes_folder = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
-    help="Of the cache; the usual one, NNADAPTER_CACHE_DIR or the platform's, if it is not given.",
+    help="Cache folder. Default: NNADAPTER_CACHE_DIR, or the platform's cache folder.",
 )  # fmt: skip
 _takes_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("cache")
 def cache() -> None:
-    """List, verify and remove what drivers compiled and a cache keeps (Options.cache_dir)."""
+    """List, verify, explain and remove cached programs and plans."""
 
 
 @cache.command("ls", cls=Command)
 @_takes_folder
 @_takes_json
 def list_(folder: Path | None, as_json: bool) -> None:
-    """List the entries, the one used last first, and what devices are not given any more."""
+    """List entries and bans.
+
+    The most recently used entry is first. Bans are operations that a device no longer gets.
+    """
     opened = _opened(folder)
     rows = [_row(entry) for entry in reversed(opened.entries())]
     bans = stored_bans(opened.path)
@@ -187,7 +196,10 @@ def list_(folder: Path | None, as_json: bool) -> None:
 @_takes_folder
 @_takes_json
 def verify(folder: Path | None, as_json: bool) -> None:
-    """Read every byte of every entry; exit with 1 where one is not what was written."""
+    """Check every entry.
+
+    The exit code is 1 if an entry is damaged.
+    """
     opened = _opened(folder)
     wrong = {entry.path.name: problem for entry in opened.entries() if (problem := _problem(entry))}
     if as_json:
@@ -202,10 +214,18 @@ def verify(folder: Path | None, as_json: bool) -> None:
 
 @cache.command(cls=Command)
 @_takes_folder
-@click.option("--max-bytes", type=click.IntRange(min=0), default=0, help="What is used last stays, up to so many.")
-@click.option("--bans", "only_bans", is_flag=True, help="Remove bans alone, so that devices are tried again.")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Keep the most recently used entries up to this size. Default: remove all.",
+)
+@click.option("--bans", "only_bans", is_flag=True, help="Remove only bans, so that devices are tried again.")
 def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
-    """Remove entries, all of them or those used longest ago; and with all of them bans of devices."""
+    """Remove entries and bans.
+
+    With --max-bytes, only the least recently used entries are removed, and no bans.
+    """
     opened = _opened(folder)
     dropped = () if only_bans else opened.shrink(max_bytes)
     cleared = clear_bans(opened.path) if only_bans or not max_bytes else 0
@@ -228,7 +248,10 @@ def explain(
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """Say whether the plan of MODEL and its segments are in the cache, and how the key of the nearest entry differs."""
+    """Show which parts of MODEL are cached.
+
+    For each part that is not, it shows the difference from the nearest cached entry.
+    """
     opened = _opened(folder)
     with prints_to_stderr():
         settings, chosen = Options(fallback=fallback, cache_dir=opened.path), requests(devices, options)
@@ -249,13 +272,13 @@ def explain(
         return
     for_shapes = f", for input shapes {plan.shapes}" if plan.shapes else ""
     click.echo(f"plan: {f'hit{for_shapes}' if plan.hit else f'miss, {plan.miss_reason}'}")
-    by_itself = ", at these sizes by itself; a session runs the plan, which has its own" if plan.hit else ""
+    by_itself = ", for these shapes separately; a session uses the plan, which has its own programs" if plan.hit else ""
     for segment in segments:
         assert segment.cache is not None
         status = "hit" if segment.cache.hit else f"miss, {segment.cache.miss_reason}{by_itself}"
         click.echo(f"segment {segment.index} on {segment.device}: {status}")
     if not segments:
-        click.echo("no segment is on a device that accelerates, so there is nothing to keep")
+        click.echo("no segment is on an accelerator, so there is nothing to cache")
 
 
 def _opened(folder: Path | None) -> Folder:
@@ -279,7 +302,7 @@ def _line(row: Mapping[str, Any]) -> str:
         try:
             description = "; ".join((row["kind"], key["device"]["name"], *_of_model(row["kind"], key)))
         except (KeyError, ValueError):  # written by another program
-            description = "its key tells neither a device nor a model"
+            description = "its key names neither a device nor a model"
     return f"{row['used']}  {row['bytes'] / 1e6:8.1f} MB  {row['name'][:12]}  {description}"
 
 

@@ -28,27 +28,33 @@ _SUFFIXES = {"text": "txt"}
 @click.argument("device")
 @click.option(
     "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
-    help="An option of the device; the devices' options are listed below.",
+    help="An option of the device; see the lists below.",
 )  # fmt: skip
-@click.option("-k", "pattern", default="", metavar="NAME", help="Only cases with this in their name, or a glob.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many cases of each group.")
-@click.option("--short", is_flag=True, help="Fewer cases of each kind, for every change.")
+@click.option(
+    "-k",
+    "pattern",
+    default="",
+    metavar="NAME",
+    help="Run only cases with this text in their name; wildcards are allowed.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of cases per group.")
+@click.option("--short", is_flag=True, help="Run fewer cases of each kind, as a quick check.")
 @click.option(
     "--precision", type=OneOf([member.value for member in Precision]), default=Precision.FLOAT32.value,
     show_default=True,
-    help="In what the device computes float32; results are compared accordingly.",
+    help="Precision in which the device computes float32; results are compared accordingly.",
 )  # fmt: skip
-@click.option("--seed", default=0, show_default=True, help="Of all that is random.")
+@click.option("--seed", default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=TIME_LIMIT_S, show_default=True,
-    help="Seconds that one request to the driver may take.",
+    help="Maximum seconds for one request to the driver.",
 )  # fmt: skip
 @click.option("--format", "form", type=OneOf(list(_FORMATS)), default="text", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @click.option(
     "-o", "folder", metavar="DIR",
-    help="A folder for the score card in all forms, and for each failure: model, inputs, expected and got, versions, "
-    "and the command that repeats it.",
+    help=("Folder for the score card in all formats and, for each failure, the model, inputs, expected "
+"and actual outputs, versions, and the command that repeats it."),
 )  # fmt: skip
 def conformance(
     device: str,
@@ -63,10 +69,11 @@ def conformance(
     as_json: bool,
     folder: str | None,
 ) -> None:
-    """Test whether DEVICE does what it says, each case in a process of its own; exit code 1 without full marks.
+    """Test whether the driver of DEVICE keeps its promises.
 
-    Cases are filtered by what the device says it takes: operations of the adapter IR with usual and unusual shapes,
-    onnx's operator tests, random graphs, invalid models, contexts, threads, stored programs, memory.
+    Each case runs in a process of its own: operations of the adapter IR with usual and unusual shapes, onnx's operator
+    tests, random graphs, invalid models, contexts, threads, stored programs and memory. Cases that the device does not
+    claim to support are left out. The exit code is 1 unless all cases pass.
     """
     requests((device,), options)
     settings = Settings(
@@ -90,7 +97,7 @@ def conformance(
 def _run(bench: Bench, pattern: str, limit: int | None, folder: Path | None) -> ScoreCard:
     cases = cases_of(bench, pattern, limit)
     if not cases:
-        raise Failure(f"no case has {pattern!r} in its name; names begin with operations/, boundary/, onnx/ and so on")
+        raise Failure(f"no case has {pattern!r} in its name; names start with operations/, boundary/, onnx/ and so on")
     if folder is not None:
         _make(folder)
     with progress("conformance", len(cases)) as advance:
@@ -116,7 +123,9 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Failure(f"{str(folder)!r} cannot be a folder: {error.strerror or error}; give another path") from error
+        raise Failure(
+            f"{str(folder)!r} cannot be created as a folder: {error.strerror or error}; give another path"
+        ) from error
 
 
 def _keep(folder: Path, bench: Bench, case: Case, failed: FailedOutcome) -> None:

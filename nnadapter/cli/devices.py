@@ -96,7 +96,7 @@ def check_health(device: DeviceInfo) -> Health:
     if not np.allclose(first, expected, rtol=1e-2):
         limits = _limits_of_sums(device)
         if limits:
-            return Health(state="limited", detail=f"a sum is not computed, as the device says: {limits}")
+            return Health(state="limited", detail=f"an addition gives a wrong result, as the device declares: {limits}")
         return Health(state="wrong", detail=f"got {first.tolist()}, expected {expected.tolist()}; ask its vendor")
     return Health(state="works", first_seconds=between - started, run_seconds=ended - between)
 
@@ -126,9 +126,9 @@ _UNKNOWN: dict[str, Any] = {
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def devices(name: str | None, as_json: bool) -> None:
-    """List the devices, one on a line, available or not; with NAME, that device and its options.
+    """List all devices, available or not, or NAME with its options.
 
-    As JSON all have their options. It also says how full each device is, and whether it works: it computes a sum.
+    With --json, all devices have their options, their use of memory, and the result of a test: an addition.
     """
     with prints_to_stderr():
         known_devices = nnadapter.devices()
@@ -150,7 +150,7 @@ def _called(name: str, known_devices: Sequence[nnadapter.DeviceInfo]) -> tuple[n
     matches = tuple(device for device in known_devices if name in (device.name, device.name.partition(":")[0]))
     if not matches:
         names = ", ".join(device.name for device in known_devices)
-        raise DeviceNotFoundError(f"no device is called {name!r}; the devices are {names}")
+        raise DeviceNotFoundError(f"there is no device {name!r}; the devices are {names}")
     exact = tuple(device for device in matches if device.name == name)
     return exact or matches
 
@@ -185,7 +185,7 @@ _VARIABLES = (
     "NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES", "NNADAPTER_ISOLATE", "NNADAPTER_FAULTS",
     "NNADAPTER_LOG",
 )  # fmt: skip
-_EXTRAS = {"latency": "a policy that weighs costs", "demo": "a picture as input"}
+_EXTRAS = {"latency": "a policy that uses costs", "demo": "a picture as input"}
 """Extras not tied to a device, with the feature that needs them."""
 _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 
@@ -194,10 +194,10 @@ _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def doctor(context: click.Context, as_json: bool) -> None:
-    """Try every device, and say what is missing and how to get it.
+    """Test every device, and report what is missing and how to get it.
 
-    What this machine cannot have, for its hardware or its system, is named in one line. So is each operation or
-    converter of a package that is not used. The exit code is 1 if a device is there and does not work.
+    Devices that this machine cannot have are listed in one line, and so is each unusable operation or converter of an
+    installed package. The exit code is 1 if an available device does not work.
     """
     with prints_to_stderr():
         checked_devices = [(device, check_health(device)) for device in nnadapter.devices()]
@@ -234,7 +234,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
             device.name for device, _ in checked_devices if not (device.available or device.installable)
         ]
         if unsupported_names:
-            click.echo(f"- not for this machine: {', '.join(unsupported_names)}; `nnadapter devices` says why")
+            click.echo(f"- not for this machine: {', '.join(unsupported_names)}; `nnadapter devices` shows the reasons")
     if any(device.available and health.state not in _GOOD for device, health in checked_devices):
         context.exit(NO)
 
@@ -259,20 +259,20 @@ def _version(package: str) -> str:
 
 
 _HOSTS = {
-    CPU: "cpu takes every operation that nobody else takes: ONNX Runtime runs it, as it runs any ONNX model.",
-    REFERENCE: "reference takes what not even cpu takes: onnx's reference evaluator runs it, slowly.",
+    CPU: ("cpu supports every operation that no other device runs: ONNX Runtime runs it, like any ONNX model."),
+    REFERENCE: "reference supports what not even cpu runs: onnx's reference evaluator runs it, slowly.",
 }
 
 
 @click.command(cls=Command)
 @click.argument("device", required=False)
-@click.option("--describe", metavar="OPERATION", help="Say what an operation of the adapter IR means, such as CONV_2D.")
+@click.option("--describe", metavar="OPERATION", help="Describe an operation of the adapter IR, such as CONV_2D.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ops(device: str | None, describe: str | None, as_json: bool) -> None:
-    """List what DEVICE takes, operation by operation, with its limits; or describe one operation.
+    """List the operations that DEVICE supports, with limits, or describe one operation.
 
-    Operations are those of the adapter IR, or domain::op_type for devices that take ONNX. Data types and ranks are
-    those of the first input.
+    Operations are those in the adapter IR, or domain::op_type for devices that run ONNX. Data types and ranks are for
+    the first input.
     """
     if (device is None) is (describe is None):
         raise click.UsageError("Give either DEVICE, such as fake_npu, or --describe OPERATION, such as CONV_2D.")
@@ -312,8 +312,8 @@ def _without_table(device: str) -> str:
     if name in _HOSTS:
         return _HOSTS[name]
     return (
-        f"device {device!r} has no table of operations: it decides operation by operation when it is asked. "
-        f"See what it takes of a model with `nnadapter report MODEL -d {device}`."
+        f"device {device!r} has no table of operations: it decides for each operation of a model. See "
+        f"the result with `nnadapter report MODEL -d {device}`."
     )
 
 
@@ -356,25 +356,27 @@ def _operation_row(operation: OperationSupport) -> dict[str, Any]:
 @click.argument("device")
 @click.option(
     "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
-    help="An option of the device. A calibration counts for the options that it was made with.",
+    help=("An option of the device. A calibration applies only to the options that it was measured "
+"with."),
 )  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="Write a copy of the calibration to FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: what stands in the calibration's file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the contents of the calibration file as JSON.")
 def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str | None, as_json: bool) -> None:
-    """Measure DEVICE: launch, transfers, and operations by class, in some 30 seconds at most.
+    """Measure launches, transfers and operations of DEVICE, in about 30 seconds.
 
-    The CPU, against which devices are weighed, is measured too where it was not yet. Costs are kept in the folder
-    calibrations of NNADAPTER_CACHE_DIR, for this version of the device's driver and the options that change its speed.
-    Leave the machine alone meanwhile.
+    The CPU is measured too if it was not yet, because devices are compared with it. Results are stored in the folder
+    calibrations of NNADAPTER_CACHE_DIR, for this driver version and the options that change the speed. Do not use the
+    machine meanwhile.
     """
     requests((device,), options)  # reports options for other devices
-    check_writable(cache_folder(), "set NNADAPTER_CACHE_DIR to a folder that can be written to", folder=True)
+    check_writable(cache_folder(), "set NNADAPTER_CACHE_DIR to a writable folder", folder=True)
     if output is not None:
         check_writable(Path(output))
     measured, file = _measure_and_store(device, options.get(device))
     if device not in HOSTS and not is_calibrated(CPU):
         click.echo(
-            f"{CPU} was not calibrated yet and was measured too: kept in {_measure_and_store(CPU, None)[1]}", err=True
+            (f"{CPU} was not calibrated yet and was measured too: stored in {_measure_and_store(CPU, None)[1]}"),
+            err=True,
         )
     if output is not None:
         text = json.dumps(contents_of(measured), indent=2, allow_nan=False)
@@ -394,12 +396,17 @@ def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[
 @click.option(
     "--paddle",
     is_flag=True,
-    help="Paddle's plug-in as well, by which the driver is a custom device of Paddle; of a driver in C that is there "
-    "already, the plug-in alone.",
+    help=(
+        "Also create a plug-in that makes the driver a custom device of Paddle. If the device "
+        "already has a driver in C, create only the plug-in."
+    ),
 )
-@click.option("-o", "folder", type=click.Path(path_type=Path), help="The folder to make; NAME if not given.")
+@click.option("-o", "folder", type=click.Path(path_type=Path), help="Folder to create. Default: NAME.")
 def new_driver(name: str, language: str, paddle: bool, folder: Path | None) -> None:
-    """Write a package with a driver for a new device NAME, ready to install, its own tests included."""
+    """Create a package with a driver for a new device NAME.
+
+    It is ready to install, and includes tests.
+    """
     if paddle and name in sources():
         folder = folder or Path(f"paddle_{name}")
         _list_files(write_plug_in(name, folder))

@@ -204,7 +204,7 @@ def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]])
 def _devices(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     names = tuple(name.strip() for value in values for name in value.split(","))
     if not all(names):
-        raise click.BadParameter(f"{','.join(values)!r} holds an empty name; write -d fake_npu,cpu")
+        raise click.BadParameter(f"{','.join(values)!r} contains an empty name; write -d fake_npu,cpu")
     return names
 
 
@@ -234,10 +234,10 @@ def _shape_sets(ctx: click.Context, param: click.Parameter, values: tuple[str, .
 def _shape(value: str) -> tuple[str, tuple[int, ...]]:
     name, separator, sizes = value.rpartition("=")
     if not separator or not name or not all(size.strip().isdecimal() for size in sizes.split(",")):
-        raise click.BadParameter(f"{value!r} is not a name and whole numbers; write NAME=1,3,224,224")
+        raise click.BadParameter(f"{value!r} is not a shape; write NAME=1,3,224,224")
     shape = tuple(int(size) for size in sizes.split(","))
     if prod(shape) >= limits.SHAPE_ELEMENTS:
-        raise click.BadParameter(f"{value!r} has more elements than any memory holds; write smaller sizes")
+        raise click.BadParameter(f"{value!r} is too large for any memory; write smaller sizes")
     return name, shape
 
 
@@ -278,53 +278,56 @@ def _once(values_by_name: Mapping[str, object], name: str) -> None:
 _DECORATORS = (
     click.option(
         "-d", "--device", "devices", multiple=True, metavar="DEVICE", callback=_devices,
-        help="A device, in order of preference: repeat it, or use commas. The CPU is the last one, named or not. "
-        "Default: NNADAPTER_DEVICES, else cpu.",
+        help=("Device to use, in order of preference. Repeat the option, or separate names by commas. The "
+"CPU is always the last device. Default: NNADAPTER_DEVICES, otherwise cpu."),
     ),
     click.option(
         "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
-        help="An option of a device; the devices' options are listed below.",
+        help="Option of a device; see the lists below.",
     ),
     click.option(
         "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
-        help="Shape of an input whose sizes the model leaves open. Without it usual sizes are tried: the model's "
-        "metadata, then batch 1 with 224, 320, 640, 128, 64, 32 for images and 128, 64, 32, 16, 8, 1, 16000 for "
-        "others; the first that fits is taken and printed.",
+        help=("Shape of an input with dynamic dimensions. Default: the first shape that fits, which is "
+"printed: from the model's metadata, then batch 1 with 224, 320, 640, 128, 64 or 32 for "
+"images and 128, 64, 32, 16, 8, 1 or 16000 for other dimensions."),
     ),
     click.option(
         "--fallback", type=OneOf(FALLBACKS), default="warn", show_default=True,
-        help="When something that a device should do is left to the CPU: a note, nothing, or an error (exit code 1).",
+        help=("Reaction when work planned for a device falls back to the CPU: warn with a note, allow it "
+"silently, or forbid it with an error (exit code 1)."),
     ),
 )  # fmt: skip
 
 _CACHE = click.option(
     "--cache-dir", metavar="DIR",
-    help="Keep what is compiled, and where nodes go, in DIR for the next start, and use what is there.",
+    help="Cache compiled programs and plans in DIR, and use those that are already there.",
 )  # fmt: skip
 
 _SHAPE_SETS = click.option(
     "--shape", "shape_sets", multiple=True, metavar="NAME=1,3,224,224", callback=_shape_sets,
-    help="Shape of an input whose sizes the model leaves open. An input that is given once more begins another set of "
-    "shapes, with the others as before. Without it, usual sizes and likely ones are tried.",
+    help=("Shape of an input with dynamic dimensions. Repeating an input starts another set of shapes, "
+"which keeps the shapes of the other inputs. Default: assumed shapes."),
 )  # fmt: skip
 
 _PLACING_DECORATORS = (
     click.option(
         "--policy", type=OneOf(tuple(POLICIES)), default="priority", show_default=True,
-        help=f"How nodes are placed: {'; '.join(f'{each.name}, {each.description}' for each in POLICIES.values())}.",
+        help=("How nodes are placed. "
+f"{'; '.join(f'{each.name}, {each.description}' for each in POLICIES.values())}."),
     ),
     click.option(
-        "--rules", metavar="FILE", help="A TOML file of pins, bans and limits: what must run where, and what must not."
+        "--rules", metavar="FILE", help="TOML file with pins, bans and limits: what must or must not run on a device."
     ),
     click.option(
         "--plan", metavar="FILE",
-        help="Place nodes as this plan says, made by --save-plan; what no longer binds is said, and placed as without.",
+        help=("Place nodes as in this plan file of `nnadapter report --save-plan`. Entries that no longer "
+"apply are reported and ignored."),
     ),
 )  # fmt: skip
 _INPUTS = click.option(
     "--input", "sources", multiple=True, metavar="NAME=FILE|NUMBER|random", callback=inputs,
-    help="Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), a number that all elements are (or "
-    "true, or false), or random, which is the default.",
+    help=("Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), a number or true or "
+"false for all elements, or random, which is the default."),
 )  # fmt: skip
 
 
@@ -340,7 +343,7 @@ def picture_array(path: str, name: str, dtype: str | None, shape: Sequence[int])
     """
     if dtype not in ("float32", "float16", "float64", "uint8"):
         raise InvalidInputError(
-            f"input {name!r} is {dtype}, a picture needs floats or uint8; give a .npy file", name=name
+            f"input {name!r} is {dtype}, but a picture needs floats or uint8; give a .npy file", name=name
         )
     channels, height, width, channels_last = _layout(name, shape)
     pixels = _pixels(path, name, _MODES[channels], (width, height)).reshape(height, width, channels)
@@ -355,8 +358,10 @@ def _layout(name: str, shape: Sequence[int]) -> tuple[int, int, int, bool]:
     if len(shape) == 4 and shape[3] in _MODES:
         return shape[3], shape[1], shape[2], True
     raise InvalidInputError(
-        f"input {name!r} of shape {list(shape)} takes no picture: expected [N, C, H, W] or [N, H, W, C] with 1 or 3 "
-        "channels; give a .npy file, or the shape with --shape",
+        (
+            f"input {name!r} of shape {list(shape)} cannot hold a picture: expected [N, C, H, W] or [N, "
+            "H, W, C] with 1 or 3 channels; give a .npy file, or the shape with --shape"
+        ),
         name=name,
     )
 
@@ -366,7 +371,7 @@ def _pixels(path: str, name: str, mode: str, size: tuple[int, int]) -> Array:
     from PIL import Image, ImageOps
 
     if not all(size):
-        raise InvalidInputError(f"input {name!r} is {size[0]} by {size[1]} pixels: nothing to resize to", name=name)
+        raise InvalidInputError(f"input {name!r} is {size[0]} by {size[1]} pixels, too small for a picture", name=name)
     try:
         with Image.open(path) as picture:
             upright = ImageOps.exif_transpose(picture).convert(mode)
@@ -484,8 +489,10 @@ def _generated_input(value: Value, source: str, shape: tuple[int, ...] | None, g
     if number is not None:
         return filled(value, number, shape)
     raise InvalidInputError(
-        f"input {value.name!r} is given as {source!r}, which is neither a .npy file, a picture "
-        f"({', '.join(PICTURE_SUFFIXES)}), a number, true or false, nor the word random",
+        (
+            f"input {value.name!r} is {source!r}, expected a .npy file, a picture "
+            f"({', '.join(PICTURE_SUFFIXES)}), a number, true, false or random"
+        ),
         name=value.name,
     )
 
@@ -507,8 +514,7 @@ def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
         value = _load(name, source) if Path(source).suffix == ".npy" else number_of(source)
         if value is None and source != RANDOM:
             raise InvalidInputError(
-                f"input {name!r} is given as {source!r}, which is neither a .npy file, a number, true or false, nor "
-                "the word random",
+                f"input {name!r} is {source!r}, expected a .npy file, a number, true, false or random",
                 name=name,
             )
         values |= {} if value is None else {name: value}

@@ -56,7 +56,7 @@ def _share(ctx: click.Context, param: click.Parameter, value: str | None) -> flo
     number = _number(value.strip().removesuffix("%"))
     share = number / 100 if percent else number
     if not 0 <= share <= 1:
-        raise click.BadParameter(f"{value!r} is no share of nodes; write 0.95 or 95%")
+        raise click.BadParameter(f"{value!r} is not a share of nodes; write 0.95 or 95%")
     return share
 
 
@@ -65,7 +65,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
         return None
     milliseconds = _number(value)
     if not milliseconds > 0 or math.isinf(milliseconds):
-        raise click.BadParameter(f"{value!r} is no time; write milliseconds, such as 12.5")
+        raise click.BadParameter(f"{value!r} is not a time; write milliseconds, such as 12.5")
     return milliseconds / 1e3
 
 
@@ -80,16 +80,16 @@ def _number(text: str) -> float:
 _DECORATORS = (
     click.option(
         "--min-coverage", metavar="X", callback=_share,
-        help="Exit with 1 if less than this share of the nodes runs off the CPU: 0.95 or 95%.",
+        help="Exit with 1 if a smaller share of the nodes runs off the CPU, such as 0.95 or 95%.",
     ),
     click.option(
         "--max-segments", type=click.IntRange(min=0), metavar="N",
-        help="Exit with 1 if the plan has more segments, the CPU's counted.",
+        help="Exit with 1 if the plan has more segments, including those on the CPU.",
     ),
     click.option(
         "--max-latency", metavar="MS", callback=_seconds,
-        help="Exit with 1 if the cost, by policy measured a timed one and else a predicted one, is above this many "
-        "milliseconds; an error where no costs are known.",
+        help=("Exit with 1 if a run costs more milliseconds: measured with --policy measured, otherwise "
+"predicted. Unknown costs are an error."),
     ),
 )  # fmt: skip
 
@@ -111,10 +111,10 @@ def refuse_together(parameters: Mapping[str, object], form: str) -> None:
     """Refuse options of a report that --what-if does not support."""
     for name, flag in _OF_ONE_PLAN.items():
         if parameters[name] not in (None, {}):
-            raise click.UsageError(f"{flag} is of one plan, and --what-if tries many; give one of the two")
+            raise click.UsageError(f"{flag} requires a single plan, but --what-if tries many; use one of the two")
     if form not in RENDERERS:
         hint = "'--output'" if parameters["form"] is None else "'--format'"
-        raise click.BadParameter(f"--what-if has no format {form}; take {', '.join(RENDERERS)}", param_hint=hint)
+        raise click.BadParameter(f"--what-if has no format {form}; use {', '.join(RENDERERS)}", param_hint=hint)
 
 
 def what_if_text(
@@ -142,28 +142,31 @@ _ENDINGS = dict.fromkeys(each.endings[0] for each in FORMATS.values())
 @takes_cache
 @click.option(
     "--input", "sources", multiple=True, metavar="NAME=FILE.npy|NUMBER", callback=inputs,
-    help="Contents of an input that chooses branches of the model: FILE.npy, or a number that all elements are (or "
-    "true, or false). Without it, a condition is taken to hold.",
+    help=("Contents of an input that decides branches of the model: FILE.npy, or a number or true or "
+"false for all elements. Default: conditions are true."),
 )  # fmt: skip
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
 @click.option(
     "--save-segments",
     metavar="DIR",
-    help="Write each segment to DIR as an ONNX file that runs alone, called as in the plan.",
+    help="Write each segment to DIR as an ONNX file that runs on its own.",
 )
 @takes_gates
 @click.option(
     "--format", "form", type=OneOf(tuple(FORMATS)),
-    help=f"Of the report: {', '.join(f'{name} is {form.help}' for name, form in FORMATS.items() if form.help)}. "
-    f"Default: what the name of --output says by {', '.join(_ENDINGS)}, else text.",
+    help=("Format of the report: "
+f"{', '.join(f'{name} is {form.help}' for name, form in FORMATS.items() if form.help)}. "
+f"Default: the format for the file name of --output ({', '.join(_ENDINGS)}), otherwise text."),
 )  # fmt: skip
-@click.option("--diff", "old", metavar="OLD.json", help="Say what changed since this report, written as json.")
+@click.option(
+    "--diff", "old", metavar="OLD.json", help="Also report changes since this older report, written with --format json."
+)
 @click.option(
     "--what-if", "what_if", is_flag=True,
-    help="Over several MODELS and folders of them: which features the first device lacks, ranked by the time and the "
-    "segments that each would save.",
+    help=("Rank the features that the first device lacks for one or more MODELS, or folders with "
+"models, by the time and the segments that each would save."),
 )  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", help="Write the report to FILE instead of stdout, which - stands for.")
+@click.option("-o", "--output", metavar="FILE", help="File for the report. Default: - for standard output.")
 def report(
     models: tuple[str, ...],
     devices: tuple[str, ...],
@@ -181,11 +184,11 @@ def report(
     what_if: bool,
     output: str | None,
 ) -> None:
-    """Say which part of a model would run on which device, and why not elsewhere. Nothing is compiled or run.
+    """Report which device would run each node of a model, and why. Nothing is compiled or run.
 
-    With --cache-dir, also what of it is kept there.
+    With --cache-dir, it also shows which parts are cached.
 
-    The exit code is 1 if a limit is broken, or if --fallback forbid finds something left for a CPU that is not named.
+    The exit code is 1 if a limit is exceeded, or if --fallback forbid is set and nodes would fall back to the CPU.
     """
     parameters, form = click.get_current_context().params, _form(form, output)
     on = requests(devices, options)
@@ -197,7 +200,7 @@ def report(
     source = converted(model, settings)
     if old is not None and not FORMATS[form].shows_difference:
         able = ", ".join(name for name, report_format in FORMATS.items() if report_format.shows_difference)
-        raise click.BadParameter(f"format {form} shows no differences; take one of {able}", param_hint="--diff")
+        raise click.BadParameter(f"format {form} cannot show differences; use one of {able}", param_hint="--diff")
     baseline = read_report(old) if old is not None else None
     with prints_to_stderr(), progress("placing"):
         current_report = nnadapter.partition_report(
@@ -225,16 +228,19 @@ def _form(form: str | None, output: str | None) -> str:
     """Return the explicit format, or that of the file's suffix."""
     by_name = formats_of(output) if output is not None else ()
     if form is not None and by_name and form not in by_name:
-        click.echo(f"note: {output!r} is written as {form}, as --format says, whatever its name stands for", err=True)
+        click.echo(f"note: {output!r} is written as {form}, as --format requires, regardless of its name", err=True)
     return form or (by_name or ("text",))[0]
 
 
 def _only(models: Sequence[str]) -> str:
     if len(models) != 1:
-        raise click.UsageError(f"a report is of one model, got {len(models)}; several, and folders, go with --what-if")
+        raise click.UsageError(
+            f"a report needs one model, got {len(models)}; use --what-if for several models or folders"
+        )
     if Path(models[0]).is_dir() and not optional_part("paddle_structures")(Path(models[0])):
         raise Failure(
-            f"model file {models[0]!r} cannot be read: Is a directory; give a file, or --what-if for all below it"
+            f"model file {models[0]!r} cannot be read: Is a directory; "
+            "give a file, or use --what-if for all models in it"
         )
     return models[0]
 
@@ -252,23 +258,28 @@ def _write(text: str, output: str | None) -> None:
 @takes_inputs
 @click.option(
     "--rtol", type=click.FloatRange(min=0), default=RELATIVE_TOLERANCE, show_default=True,
-    help="Allowed difference over the CPU's value.",
+    help="Allowed difference relative to the CPU's value.",
 )  # fmt: skip
 @click.option(
     "--atol", type=click.FloatRange(min=0), default=ABSOLUTE_TOLERANCE, show_default=True,
-    help="Allowed difference beside it.",
+    help="Allowed absolute difference, in addition to --rtol.",
 )  # fmt: skip
 @click.option(
-    "--layers", is_flag=True, help="Find nodes that are wrong, and save the first as a small model with its tensors."
+    "--layers",
+    is_flag=True,
+    help="Find the nodes that are wrong, and save the first as a small model with its tensors.",
 )
 @click.option(
-    "--save", metavar="DIR", help="With --layers, where to save it.  [default: the model's name with -layers behind it]"
+    "--save",
+    metavar="DIR",
+    help="With --layers, the folder to save it in.  [default: the model's name followed by -layers]",
 )
 @click.option(
     "--rules-out", metavar="FILE",
-    help="With --layers, write the smallest set of pins found that makes the outputs agree, as --rules takes it.",
+    help=("With --layers, write a rules file, for --rules, with the smallest set of pins found that "
+"makes the outputs agree."),
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; differences that are not finite are null.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; non-finite differences are null.")
 def compare(
     model: str,
     devices: tuple[str, ...],
@@ -283,9 +294,9 @@ def compare(
     rules_out: str | None,
     as_json: bool,
 ) -> None:
-    """Run MODEL on the devices and on the CPU alone with the same inputs.
+    """Run MODEL on devices and on the CPU with the same inputs, and compare the outputs.
 
-    The exit code is 1 if outputs differ, if no node ran on the devices, or if a step fell back from one.
+    The exit code is 1 if outputs differ, if no node ran on the devices, or if a device fell back to the CPU.
     """
     source = converted(model, settings)
     with prints_to_stderr(), progress("comparing"):
@@ -302,6 +313,6 @@ def compare(
         )
     click.echo(to_json(result.to_dict()) if as_json else str(result))
     if result.layers is not None and result.layers.unwritten:
-        raise Failure(f"not all that was found was written: {result.layers.unwritten}; give another path")
+        raise Failure(f"not all results could be written: {result.layers.unwritten}; give another path")
     if not result.agrees:
         click.get_current_context().exit(NO)

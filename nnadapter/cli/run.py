@@ -103,7 +103,7 @@ def save_outputs(folder: str, outputs: Mapping[str, object]) -> list[Path]:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Failure(f"folder {folder!r} cannot be made: {error.strerror}; give another --save") from error
+        raise Failure(f"folder {folder!r} cannot be created: {error.strerror}; give another --save") from error
     paths = []
     for stem, (_, array) in zip(_file_names(name for name, _ in arrays), arrays, strict=True):
         paths.append(Path(folder) / f"{stem}.npy")
@@ -168,9 +168,9 @@ class RunCosts:
         for words in self.sentences:
             yield f"cost      {words}"
         if self.chosen:
-            yield f"chosen    {self.chosen}, of {self.candidate_count} plans that were weighed"
+            yield f"chosen    {self.chosen}, of {self.candidate_count} candidate plans"
         for device, seconds in self.simulated_seconds.items():
-            yield f"simulated {device}: {duration(seconds)} of its own clock"
+            yield f"simulated {device}: {duration(seconds)} by its own clock"
 
 
 def run_costs(report: PartitionReport, best_seconds: float | None = None) -> RunCosts:
@@ -298,7 +298,7 @@ def _times(facts: RunFacts) -> Iterator[str]:
     times = facts.times
     runs = len(times.repeats)
     yield f"load      {duration(times.load)}"
-    yield f"first     {duration(times.first)} (compiling included where shapes were open)"
+    yield f"first     {duration(times.first)} (including compilation for dynamic shapes)"
     if runs:
         counted = f"{runs} runs" if runs > 1 else "1 run"
         middle, least = duration(median(times.repeats)), duration(min(times.repeats))
@@ -312,7 +312,7 @@ def _where(facts: RunFacts) -> Iterator[str]:
         counted = f"{len(seconds)} segments" if len(seconds) > 1 else "1 segment"
         yield f"ran on    {device}: {counted}, {duration(sum(seconds))} in the last run"
     if not steps:
-        yield "ran on    no device: each output is an input or was known before the run"
+        yield "ran on    no device: each output is an input or was computed before the run"
     for step in steps:
         if step.failure:
             yield f"fell back segment {step.segment} ran on {step.device}: {step.failure}"
@@ -349,16 +349,20 @@ class _RunResult:
 @takes_cache
 @click.option(
     "--input", "sources", multiple=True, metavar="NAME=FILE|NUMBER|random", callback=inputs,
-    help="Contents of an input: FILE.npy, a picture, a number that all elements are (or true, or false), or random, "
-    "which is the default (always the same numbers).",
+    help=("Contents of an input: FILE.npy, a picture, a number or true or false for all elements, or "
+"random, which is the default (the same numbers in every run)."),
 )  # fmt: skip
 @click.option(
-    "--repeat", type=click.IntRange(min=0), default=1, show_default=True, help="Timed runs after the first one."
+    "--repeat",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Number of timed runs after the first one.",
 )
 @click.option("--save", metavar="DIR", help="Write every output to DIR/NAME.npy.")
 @click.option(
     "--profile", metavar="FILE",
-    help="Write what happened, and when, to FILE: a trace in JSON, which opens in ui.perfetto.dev and chrome://tracing.",
+    help="Write a trace of events and times to FILE, in JSON for ui.perfetto.dev and chrome://tracing.",
 )  # fmt: skip
 @click.option(
     "--format",
@@ -366,7 +370,7 @@ class _RunResult:
     type=OneOf(("text", "json")),
     default="text",
     show_default=True,
-    help="Of what is printed.",
+    help="Output format.",
 )
 def run(
     model: str,
@@ -380,11 +384,11 @@ def run(
     profile: str | None,
     form: str,
 ) -> None:
-    """Run MODEL; print its outputs in a few numbers, the times, and where it ran.
+    """Run MODEL, and print statistics of its outputs, times and devices.
 
-    A picture (PNG, JPEG, ...; needs Pillow) is turned upright, made RGB, or gray for an input of one channel, resized
-    to the input's height and width without regard to its proportions, scaled to 0..1 (not for uint8), and laid out as
-    [N, C, H, W] or [N, H, W, C], as the input is.
+    A picture (PNG, JPEG, ...; requires Pillow) is rotated upright, converted to RGB, or to gray for an input with one
+    channel, resized to the input's height and width regardless of its proportions, scaled to 0..1 (except for uint8),
+    and laid out like the input, as [N, C, H, W] or [N, H, W, C].
     """
     # a compiled model contains its devices
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)
@@ -453,14 +457,18 @@ def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 @takes_cache
 @click.option(
     "--against", multiple=True, metavar="ENGINE,...", callback=_against,
-    help=f"Engines to time beside, by themselves on the CPU: {', '.join(PEERS)}.  [default: ort]",
+    help=f"Engines to compare with, running on the CPU: {', '.join(PEERS)}.  [default: ort]",
 )  # fmt: skip
 @takes_inputs
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=ROUNDS, show_default=True, help="In which each takes a turn."
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=ROUNDS,
+    show_default=True,
+    help="Number of rounds; each engine runs once per round.",
 )
 @click.option(
-    "--format", "form", type=OneOf(("text", "json")), default="text", show_default=True, help="Of what is printed."
+    "--format", "form", type=OneOf(("text", "json")), default="text", show_default=True, help="Output format."
 )
 def bench(
     model: str,
@@ -473,9 +481,10 @@ def bench(
     rounds: int,
     form: str,
 ) -> None:
-    """Time MODEL on the devices beside engines by themselves: all take turns, and medians count.
+    """Compare the speed of MODEL on devices with other engines.
 
-    The exit code is 1 if no node ran on the devices, or if a step fell back from one: the times are not theirs then.
+    All engines run in turns, and medians are compared. The exit code is 1 if no node ran on the devices, or if a device
+    fell back to the CPU, because the times are then not those of the devices.
     """
     # a compiled model contains its devices, and other engines cannot run it
     is_ready = kind_of(model) is SourceKind.COMPILED

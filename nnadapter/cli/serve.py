@@ -31,33 +31,49 @@ from nnadapter.process.terminal import StopRequested, prints_to_stderr, report
 @takes_settings_of_many
 @takes_placing
 @takes_cache
-@click.option("--name", help="Of the model in addresses. Default: that of its file.")
+@click.option("--name", help="Name of the model in addresses. Default: the name of its file.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to bind to: 0.0.0.0 for all that there are."
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all network interfaces."
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 for one that is free.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen on; 0 for any free port.",
+)
 @click.option(
     "--replicas",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Sessions, each in a process of its own.",
+    help="Number of sessions, each in a process of its own.",
 )
 @click.option(
-    "--max-batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Most rows of one run."
+    "--max-batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Maximum number of rows in one run.",
 )
 @click.option(
-    "--deadline", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="That a request may take."
+    "--deadline", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Maximum time of a request."
 )
-@click.option("--max-queue", type=click.IntRange(min=1), default=256, show_default=True, help="Requests that may wait.")
+@click.option(
+    "--max-queue",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Maximum number of waiting requests.",
+)
 @click.option(
     "--max-request-bytes",
     type=click.IntRange(min=1),
     default=64 << 20,
     show_default=True,
-    help="That a request may have.",
+    help="Maximum size of a request.",
 )
-@click.option("--threads", type=click.IntRange(min=0), help="Of a session; 0 where devices decide. Default: one.")
+@click.option("--threads", type=click.IntRange(min=0), help="Threads per session; 0 lets devices decide. Default: 1.")
 def serve(
     model: str,
     devices: tuple[str, ...],
@@ -74,10 +90,10 @@ def serve(
     max_request_bytes: int,
     threads: int | None,
 ) -> None:
-    """Answer requests for MODEL over HTTP, by the Open Inference Protocol v2, until Ctrl-C or SIGTERM.
+    """Serve MODEL over HTTP, by the Open Inference Protocol v2, until Ctrl-C or SIGTERM.
 
-    Prints the model's address when it answers. A signal closes the port, and requests under way are answered; a second
-    one ends it at once. Needs the extra ray.
+    The address is printed when the server is ready. After a signal, the server finishes its current requests; a second
+    signal ends it at once. Requires the extra ray.
     """
     from nnadapter.ray.serving.application import serve_until_stopped
 

@@ -88,10 +88,10 @@ def boundary_facts(partitioning: Partitioning) -> Boundaries:
 
 
 _BOUNDS = {
-    BoundKind.ENUMERATION: "all of them were priced",
+    BoundKind.ENUMERATION: "all placements were priced",
     BoundKind.CUT: "a minimum cut, with launches",
     BoundKind.DECOMPOSITION: "a minimum cut for each device",
-    BoundKind.ONE_DEVICE: "there is one placement",
+    BoundKind.ONE_DEVICE: "there is only one placement",
 }
 _ALL_CPU = all_on(CPU)
 _RUNS = 3
@@ -195,7 +195,7 @@ def _bound_of(partitioning: Partitioning) -> str:
         "fallback 'forbid'": partitioning.setting.constraints.fallback_at("load") == "forbid",
     }
     allowing = [words for words, holds in said.items() if holds]
-    return f"any placement that keeps to {_listed(allowing)}" if allowing else "any placement"
+    return f"any placement that obeys {_listed(allowing)}" if allowing else "any placement"
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -205,20 +205,20 @@ def _listed(words: Sequence[str]) -> str:
 def _uneven(sources: Mapping[str, Source]) -> str:
     if Source.CALIBRATED not in sources.values() or sources.get(CPU) is not Source.MODELED:
         return ""
-    return f"the CPU's costs are a cautious guess; `nnadapter calibrate {CPU}` measures them"
+    return f"the CPU's costs are a cautious estimate; `nnadapter calibrate {CPU}` measures them"
 
 
 def _repeats(placed: CheapestPlacement | None) -> str:
     runs = placed.repeats if placed is not None else ()
     if not runs:
         return ""
-    return f"placement solved a few of {' and of '.join(map(str, runs[:_RUNS]))} repeats that are alike, and priced all"
+    return f"placement solved a few of {' and of '.join(map(str, runs[:_RUNS]))} identical repeats, and priced all"
 
 
 def _limited(partitioning: Partitioning) -> str:
     if partitioning.weighed is None:
         return ""
-    return "devices or limits did not admit the cheapest placements as they were; they are listed as if they had"
+    return "devices or limits refused the cheapest placements; they are listed as if accepted"
 
 
 def _sentences(notes: Iterable[str]) -> str:
@@ -512,9 +512,9 @@ def _search(plan: Plan, halvings: Sequence[str] = ()) -> str:
         return (
             f"a segment was cut in two: {halvings[0]}"
             if halvings
-            else "a segment was cut in two, as its device does not take it whole"
+            else "a segment was cut in two, because its device refuses it as a whole"
         )
-    return "a beam search, bounded in its work"
+    return "a bounded beam search"
 
 
 def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
@@ -536,7 +536,9 @@ def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
 
 def _why_taken(plan: Plan, atom: int, device: str) -> str:
     verdict = plan.verdicts[device][atom]
-    return f"it is on {plan.placement[atom]!r}" + ("" if verdict else f", as {device!r} does not get it: {verdict}")
+    return f"it is on {plan.placement[atom]!r}" + (
+        "" if verdict else f", because {device!r} does not get it: {verdict}"
+    )
 
 
 def _told(piece: AdmittedSegment | None) -> dict[str, int | float | str]:

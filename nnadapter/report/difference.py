@@ -51,7 +51,7 @@ def _common(old: ReportFacts, new: ReportFacts) -> int:
 def _nodes(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]:
     if is_other_model(old, new):
         common = _common(old, new)
-        shared = f"of which {common} have a name that both reports have" if common else "of no common name"
+        shared = f"{common} of them with a name in both reports" if common else "with no common name"
         yield "another model", f"{len(old.nodes)} nodes", f"{len(new.nodes)} nodes, {shared}"
 
 
@@ -158,7 +158,7 @@ class DifferenceFacts:
         }
 
 
-_UNLIKE = "the two reports were not made alike"
+_UNLIKE = "the two reports were made under different conditions"
 _SHOWN = 20
 _SHOWN_FOLDED = 100
 

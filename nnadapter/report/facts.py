@@ -365,7 +365,7 @@ class ReportFacts:
 
     @property
     def fewest(self) -> str:
-        words = "the fewest possible" if self.exact else "not proved the fewest"
+        words = "the fewest possible" if self.exact else "not proved to be the fewest"
         return f"{words}: {self.search}" if self.search else words
 
     def to_dict(self) -> dict[str, Any]:

@@ -262,7 +262,7 @@ def static_page(kind: str, title: str, subtitle: str, body: str) -> str:
         f"<title>{escape(title)} · {escape(kind.lower())}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<header class="top"><div><p class="eyebrow">{escape(kind)}</p><h1>{escape(title)}</h1>'
         f'<p class="muted subtitle">{escape(subtitle)}</p></div></header>\n<main>{body}</main>\n'
-        '<footer class="muted">This page holds all its data and asks no network for anything.</footer>\n'
+        '<footer class="muted">This page is self-contained and makes no network requests.</footer>\n'
         "</body>\n</html>\n"
     )
 

@@ -21,7 +21,7 @@ def build_report(observed: Observed | KeptReport) -> PartitionReport:
     return report_of(observed)
 
 
-_COMPILED = CacheFacts(hit=False, miss_reason="it was compiled from what was kept: its driver writes no program of it")
+_COMPILED = CacheFacts(hit=False, miss_reason="it was compiled again, because its driver cannot serialize it")
 
 
 def _kept(observed: KeptReport) -> PartitionReport:

@@ -58,7 +58,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "text": Format(render=_text, endings=(".txt",)),
         "json": Format(render=_json, endings=(".json",)),
         "md": Format(render=_markdown, endings=(".md", ".markdown")),
-        "html": Format(render=to_html, endings=(".html", ".htm"), help="one page that needs nothing else"),
+        "html": Format(render=to_html, endings=(".html", ".htm"), help="one self-contained page"),
         "dot": Format(
             render=lambda report, title, difference: to_dot(report),
             endings=(".dot", ".gv"),
@@ -198,13 +198,13 @@ def _checked(report: PartitionReport, file: str) -> PartitionReport:
 
     devices, segments = {*report.devices, ""}, range(len(report.segments))
     if [segment.index for segment in report.segments] != [*segments]:
-        refuse("they are not numbered from 0 on", "segments")
+        refuse("they are not numbered from 0", "segments")
     for at, node in enumerate(report.nodes):
         if node.device not in devices or (node.segment is not None and node.segment not in segments):
-            refuse(f"node {node.name!r} is on a device or in a segment that the report does not have", "nodes", at)
+            refuse(f"node {node.name!r} is on a device or in a segment that is not in the report", "nodes", at)
     for at, segment in enumerate(report.segments):
         if segment.device not in report.devices:
-            refuse(f"segment {at} is on {segment.device!r}, which is no device of the report", "segments", at)
+            refuse(f"segment {at} is on {segment.device!r}, which is not a device of the report", "segments", at)
     return report
 
 
@@ -311,14 +311,14 @@ def broken_gates(report: ReportFacts, gates: Gates) -> tuple[str, ...]:
 def _broken(report: ReportFacts, gates: Gates) -> Iterator[str]:
     share = report.coverage.nodes
     if gates.min_coverage is not None and share < gates.min_coverage:
-        yield f"coverage is {share:.2%} of nodes, at least {gates.min_coverage:.2%} is asked for"
+        yield f"coverage is {share:.2%} of nodes, at least {gates.min_coverage:.2%} is required"
     if gates.max_segments is not None and len(report.segments) > gates.max_segments:
         yield f"the plan has {len(report.segments)} segments, at most {gates.max_segments} are allowed"
     if gates.max_latency_seconds is None:
         return
     if report.cost is None:
         raise InvalidOptionError(
-            f"latency cannot be judged: its cost is {report.cost_note or 'not known'}; or leave out the limit"
+            f"latency cannot be checked, because its cost is {report.cost_note or 'not known'}; or leave out the limit"
         )
     if report.cost.seconds > gates.max_latency_seconds:
         yield (

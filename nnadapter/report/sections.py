@@ -150,7 +150,7 @@ def cost_lines(report: ReportFacts) -> Iterator[str]:
     if cost.candidates:
         yield ""
         width = max(_NAMES, *(len(candidate.name) + 1 for candidate in cost.candidates))
-        yield f"{'weighed':<{width}}{'predicted':>12}{'measured':>12}"
+        yield f"{'candidate':<{width}}{'predicted':>12}{'measured':>12}"
         yield from (_candidate(candidate, width, bool(cost.guesses)) for candidate in cost.candidates)
 
 
@@ -171,13 +171,13 @@ def sources_words(cost: CostFacts) -> str:
 def prediction_words(cost: CostFacts) -> str:
     """Return the sources of predictions."""
     told = ", ".join(f"{device}: {source}" for device, source in cost.prediction_sources.items())
-    return f"what is called predicted rests on other costs, of {told}"
+    return f"predictions use other costs, of {told}"
 
 
 def guess_words(cost: CostFacts) -> str:
     """Explain the mark for guesses; empty if there are none."""
     names = ", ".join(name for name in cost.prediction_sources or cost.sources if name in cost.guesses)
-    return f"{GUESS} marks a guess: nobody measured what {names} costs" if names else ""
+    return f"{GUESS} marks a guess: costs of {names} are not measured" if names else ""
 
 
 def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
@@ -204,7 +204,7 @@ def _all_cpu_words(cost: CostFacts) -> str:
 def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
     """Report that the CPU alone is better; empty if it is not."""
     if len(cost.candidates) > 1 and all(segment.device == CPU for segment in report.segments):
-        return "the CPU alone is better than every plan that was weighed"
+        return "the CPU alone is better than every candidate plan"
     return _cpu_sentence(cost)
 
 
@@ -212,7 +212,7 @@ def _cpu_sentence(cost: CostFacts) -> str:
     if cost.against_cpu is None or not cost.cpu_is_better:
         return ""
     own, alone, word = cost.against_cpu
-    of_this = "" if word == cost.word else f" than the {duration(own)} that are {word} of this plan"
+    of_this = "" if word == cost.word else f" than the {duration(own)} {word} for this plan"
     return f"the CPU alone is better: {duration(alone)} {word}, {duration(own - alone)} less{of_this}"
 
 
@@ -271,8 +271,8 @@ def _staying(report: ReportFacts) -> Iterator[str]:
 def _waiting(report: ReportFacts) -> Iterator[str]:
     borders = report.boundaries
     for segments, how in (
-        (borders.enqueued_segments, "enqueued one behind the other"),
-        (borders.threaded_segments, "run beside others"),
+        (borders.enqueued_segments, "enqueued on a stream"),
+        (borders.threaded_segments, "run in threads"),
     ):
         if segments:
             yield f"{count(len(segments), 'segment is', 'segments are')} {how}: {_numbers(segments)}"
@@ -294,9 +294,10 @@ def _ran(report: ReportFacts) -> Iterator[str]:
     ran = report.transfers
     if ran is not None:
         yield (
-            f"the last run copied {count(ran.to_device, 'tensor')} to devices ({quantity(ran.bytes_to_device, 'B')}) "
-            f"and {ran.to_host} from them ({quantity(ran.bytes_to_host, 'B')}) in {duration(ran.seconds)}; "
-            f"{ran.round_trips} went back to where they were made"
+            f"the last run copied {count(ran.to_device, 'tensor')} to devices "
+            f"({quantity(ran.bytes_to_device, 'B')}) and {ran.to_host} from them "
+            f"({quantity(ran.bytes_to_host, 'B')}) in {duration(ran.seconds)}; {ran.round_trips} returned "
+            "to the device that produced them"
         )
 
 
@@ -315,7 +316,7 @@ def rule_lines(report: ReportFacts) -> Iterator[str]:
 
 def rule_words(rule: RuleFacts) -> str:
     """Describe a rule's effect, location and note."""
-    binds = f"binds {count(rule.nodes, 'node')}" if rule.nodes else "binds nothing"
+    binds = f"applies to {count(rule.nodes, 'node')}" if rule.nodes else "applies to nothing"
     where = f" ({rule.source})" if rule.source else ""
     return f"{binds}{where}" + (f"; {rule.note}" if rule.note else "")
 
@@ -327,14 +328,16 @@ def plan_file_lines(report: ReportFacts) -> Iterator[str]:
         return
     yield ""
     lost = (
-        f", {count(len(plan.unmatched_entries), 'entry', 'entries')} lost" if plan.unmatched_entries else ", none lost"
+        f", {count(len(plan.unmatched_entries), 'entry', 'entries')} not applied"
+        if plan.unmatched_entries
+        else ", all applied"
     )
     yield from wrapped(f"{plan.path}: {count(plan.matched_nodes, 'node')} placed{lost}", "plan file  ")
     groups = plan.lost_groups()
     for names, device, why in groups[:_SHOWN_LOST]:
         yield from wrapped(f"{names} on {device}: {why}", "  ")
     if len(groups) > _SHOWN_LOST:
-        yield f"  ... and {len(groups) - _SHOWN_LOST} reasons more; the JSON form has every entry"
+        yield f"  ... and {len(groups) - _SHOWN_LOST} more reasons; the JSON form has every entry"
 
 
 HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted")
@@ -460,8 +463,8 @@ def _against_the_cpu(report: ReportFacts) -> tuple[str, str]:
         why = cpu_words(report, report.cost) if report.cost is not None else ""
         return "bad", f"Nothing runs off the CPU{f': {why}' if why else ''}."
     if report.cost is None or report.cost.against_cpu is None:
-        why = report.cost_note if report.cost is None else "what the CPU alone takes is not known"
-        return "open", f"Whether {away} is faster than the CPU alone is not known: costs are {why or 'not known'}."
+        why = report.cost_note if report.cost is None else "the time on the CPU alone is unknown"
+        return "open", f"It is not known whether {away} is faster than the CPU alone: costs are {why or 'not known'}."
     own, alone, word = report.cost.against_cpu
     times = f"{duration(own)} against {duration(alone)}, {word}"
     if alone >= _ALIKE * own:
@@ -475,7 +478,7 @@ def _more(report: ReportFacts) -> Iterator[str]:
     groups = sorted(refused_groups(report), key=_weight, reverse=True)
     way = "; ".join(_obstacle(group) for group in groups[:_SHOWN_OBSTACLES])
     left = f", and {len(groups) - _SHOWN_OBSTACLES} more" if len(groups) > _SHOWN_OBSTACLES else ""
-    refused = f"In the way: {way}{left}." if groups else "Nothing was refused."
+    refused = f"Refused: {way}{left}." if groups else "Nothing was refused."
     yield f"Off the CPU: {report.coverage.nodes:.1%} of nodes, {flops_off_the_cpu(report)}. {refused}"
     if report.cost is not None and (words := guess_words(report.cost)):
         yield f"{words}; `nnadapter calibrate` measures it."

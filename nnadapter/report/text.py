@@ -123,10 +123,10 @@ def _summary(report: ReportFacts) -> Iterator[str]:
         f"{report.coverage.bytes:.1%} of bytes off the CPU"
     )
     if report.unknown_flops_nodes:
-        words = "are not known: their op has no formula, or the run alone tells their sizes"
+        words = "are unknown: their op has no formula, or their sizes are known only at run time"
         yield from wrapped(f"FLOPs of {count(report.unknown_flops_nodes, 'node')} {words}", " " * 11)
     accelerated = sum(segment.device not in HOSTS for segment in report.segments)
-    fewest = "the fewest possible" if report.exact else "not proved the fewest"
+    fewest = "the fewest possible" if report.exact else "not proved to be the fewest"
     yield (
         f"segments   {len(report.segments)} ({accelerated} off the CPU, {fewest}), "
         f"{count(report.switches, 'switch', 'switches')} between devices"
@@ -139,15 +139,15 @@ def _summary(report: ReportFacts) -> Iterator[str]:
     if report.plans is not None:
         held = quantity(report.plans.memory_bytes, "B")
         yield (
-            f"plans      {report.plans.in_cache} kept ({held}), {report.plans.compiled} made, "
-            f"{report.plans.reused} times used again, {report.plans.evicted} dropped"
+            f"plans      {report.plans.in_cache} in cache ({held}), {report.plans.compiled} compiled, "
+            f"{report.plans.reused} times reused, {report.plans.evicted} evicted"
         )
         if report.plans.served_shapes_text:
             yield from wrapped(report.plans.served_shapes_text, "           ")
     if report.caches:
         hits, misses = (sum(getattr(cache, what) for cache in report.caches) for what in ("hits", "misses"))
         failures = sum(cache.failures for cache in report.caches)
-        yield f"remembered {hits} times, worked out {misses} times in this process; {count(failures, 'failure')}"
+        yield f"caches     {hits} hits and {misses} misses in this process; {count(failures, 'failure')}"
 
 
 def _groups(report: ReportFacts) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str
     yield _row(segment_cells(segment, "-", guessed), priced)
     told = [_fact(name, value) for name, value in segment.facts.items()]
     if segment.program_of is not None:
-        told.append(f"bound to the program of segment {segment.program_of}")
+        told.append(f"uses the program of segment {segment.program_of}")
     if told:
         facts = ", ".join(fact.replace(" ", _KEPT) for fact in told)
         yield from (line.replace(_KEPT, " ") for line in wrapped(facts, " " * 8))
@@ -207,7 +207,7 @@ def _boundaries(report: ReportFacts) -> Iterator[str]:
     words = boundary_sentences(report)
     if words:
         yield ""
-        yield "borders"
+        yield "boundaries"
         for line in words:
             yield from wrapped(line, "  ")
 
@@ -222,7 +222,7 @@ def _refusals(report: ReportFacts) -> Iterator[str]:
         cost = f"  {group.cost} where they run" if group.seconds is not None else ""
         cost += f"  {group.between}" if group.between else ""
         yield f"  {group.device}: {group.op_type} x{group.nodes}  {group.reason}{cost}"
-        yield from wrapped(f"{'as ' if group.nodes > 1 else ''}{group.example}: {group.detail}", " " * 6)
+        yield from wrapped(f"{'such as ' if group.nodes > 1 else ''}{group.example}: {group.detail}", " " * 6)
     if len(groups) > _SHOWN_REFUSALS:
         yield f"  ... and {len(groups) - _SHOWN_REFUSALS} more; the JSON form has them all"
 
@@ -305,7 +305,7 @@ def _markdown_summary(report: ReportFacts) -> Iterator[str]:
     ]
     bound = sum(segment.program_of is not None for segment in report.segments)
     if bound:
-        rows.append(("programs", f"{count(bound, 'segment')} bound to another one's program, with other weights"))
+        rows.append(("programs", f"{count(bound, 'segment')} with the program of another segment and other weights"))
     if report.cost is not None:
         rows.extend(_costs(report.cost))
     yield table(("", ""), rows)
@@ -353,7 +353,7 @@ def _refused(report: ReportFacts) -> Iterator[str]:
     if groups:
         rows = [(*_reason(group), code(group.example), code(group.detail)) for group in groups[:_SHOWN_IN_MARKDOWN]]
         heads = ("op type", "by", "nodes", "reason", "cost elsewhere", "such as", "detail")
-        yield folded("what was refused, and why", table(heads, rows, len(groups)))
+        yield folded("refusals and their reasons", table(heads, rows, len(groups)))
 
 
 def _markdown_op_types(report: ReportFacts) -> Iterator[str]:
@@ -373,14 +373,14 @@ def _markdown_op_types(report: ReportFacts) -> Iterator[str]:
 def _markdown_boundaries(report: ReportFacts) -> Iterator[str]:
     words = boundary_sentences(report)
     if words:
-        yield folded("between host and devices", "\n".join(f"- {code(line)}" for line in words))
+        yield folded("transfers between host and devices", "\n".join(f"- {code(line)}" for line in words))
 
 
 def _rules(report: ReportFacts) -> Iterator[str]:
     if report.rules:
         rows = [(code(rule.text), code(rule_words(rule))) for rule in report.rules[:_SHOWN_IN_MARKDOWN]]
         idle = sum(not rule.nodes for rule in report.rules)
-        said = f", {idle} of them binding nothing" if idle else ""
+        said = f", {idle} of them without effect" if idle else ""
         yield folded(f"{count(len(report.rules), 'rule')}{said}", table(("rule", ""), rows, len(report.rules)))
 
 
@@ -389,11 +389,11 @@ def _plan_file(report: ReportFacts) -> Iterator[str]:
     if plan is None:
         return
     placed, lost = count(plan.matched_nodes, "node"), len(plan.unmatched_entries)
-    yield f"Plan file {code(plan.path)}: {placed} placed, {lost} entries lost."
+    yield f"Plan file {code(plan.path)}: {placed} placed, {lost} entries not applied."
     if plan.unmatched_entries:
         groups = plan.lost_groups()
         rows = [tuple(code(text) for text in group) for group in groups[:_SHOWN_IN_MARKDOWN]]
-        yield folded("entries lost", table(("node", "device", "why"), rows, len(groups)))
+        yield folded("entries not applied", table(("node", "device", "why"), rows, len(groups)))
 
 
 def _markdown_incidents(report: ReportFacts) -> Iterator[str]:

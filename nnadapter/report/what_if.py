@@ -60,7 +60,7 @@ def _files(path: Path) -> Sequence[Path]:
         return [path]
     files = sorted(file for file in path.rglob("*.onnx") if file.is_file() or _leads_nowhere(file))
     if not files:
-        raise ModelFileError(f"folder {str(path)!r} holds no *.onnx file; give a folder with models")
+        raise ModelFileError(f"folder {str(path)!r} has no *.onnx file; give a folder with models")
     return files
 
 
@@ -339,11 +339,11 @@ def _notes(
 ) -> Iterator[str]:
     if assumed:
         yield (
-            f"costs of {', '.join(assumed)} are not known, so features are ranked by FLOPs and segments, and no times "
-            f"are told; `nnadapter calibrate {assumed[0]}` measures them"
+            f"costs of {', '.join(assumed)} are not known, so features are ranked by FLOPs and segments, "
+            f"without times; `nnadapter calibrate {assumed[0]}` measures them"
         )
     if POLICIES[policy].times:
-        yield f"nothing was timed: by policy {policy!r} it is what costs predict"
+        yield f"nothing was timed: for policy {policy!r}, times are predictions"
     beyond = sum(
         len(nodes)
         for situation in situations
@@ -351,20 +351,21 @@ def _notes(
         if needs is None
     )
     if beyond:
-        yield f"no feature brings {beyond} nodes to {device}: rules keep them away, or they contradict themselves"
+        yield f"no feature moves {beyond} nodes to {device}: rules forbid it, or the nodes are not valid"
     planned, counted = (
         sum(situation.planned for situation in situations),
         sum(situation.with_features().segments for situation in situations),
     )
     if planned != counted:
         yield (
-            f"plans have {planned} segments, some of them halved to fit a device; what-if counts {counted}, none halved"
+            f"plans have {planned} segments, some of them halved to fit a device; what-if counts "
+            f"{counted}, without halving"
         )
     if left_out:
         yield f"{left_out} less frequent features were not tried"
     yield (
-        f"what {device} would take newly is priced as one where devices most often run it as one, else alone; a "
-        "refusal that hides behind another one is not seen"
+        f"nodes that {device} would newly support are priced as fused if devices commonly fuse them, "
+        "otherwise alone; a refusal hidden by another one does not count"
     )
 
 
@@ -403,7 +404,8 @@ def what_if(
     chosen = options_from(options)
     if chosen.plan is not None:
         raise InvalidOptionError(
-            f"plan {os.fspath(chosen.plan)!r} says where nodes go, whatever a device learns; ask what if without a plan"
+            f"plan {os.fspath(chosen.plan)!r} fixes the placement, whatever the device supports; run "
+            "what-if without a plan"
         )
     sources = model_sources(models)
     setting = open_setting(default_devices() if devices is None else devices, chosen)
@@ -427,19 +429,19 @@ def what_if(
     finally:
         setting.close()
     if not situations:
-        raise InvalidModelError(f"none of the {len(sources)} models could be read, the first being: {failed[0].error}")
+        raise InvalidModelError(f"none of the {len(sources)} models could be read; the first error: {failed[0].error}")
     return facts_of(situations, target.name, chosen.policy, failed)
 
 
 def _learner(setting: Setting, name: str | None) -> SessionDevice:
     able = [device for device in setting.devices if device.accelerates]
     if not able:
-        raise InvalidOptionError("what-if asks what a device lacks, and none but the CPU is named; add -d DEVICE")
+        raise InvalidOptionError("what-if needs a device other than the CPU; add -d DEVICE")
     for device in able:
         if name in (None, device.name):
             return device
     raise DeviceNotFoundError(
-        f"device {name!r} is not among those named, {', '.join(device.name for device in able)}; name one of them"
+        f"device {name!r} is not one of {', '.join(device.name for device in able)}; name one of them"
     )
 
 

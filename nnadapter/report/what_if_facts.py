@@ -128,7 +128,9 @@ def listed(parts: Iterable[str]) -> str:
 
 def segments(saved: int) -> str:
     """Return `13 segments fewer` or `1 segment more`."""
-    return f"{count(abs(saved), 'segment')} {'fewer' if saved > 0 else 'more'}" if saved else "as many segments"
+    return (
+        f"{count(abs(saved), 'segment')} {'fewer' if saved > 0 else 'more'}" if saved else "the same number of segments"
+    )
 
 
 def time(facts: WhatIfFacts, saved: float | None) -> str:
@@ -136,9 +138,9 @@ def time(facts: WhatIfFacts, saved: float | None) -> str:
     if not facts.is_timed:
         return ""
     if saved is None:
-        return "and a value would cross that cannot"
+        return "but a value cannot cross to another device"
     if abs(saved) < NOTHING:
-        return f"{facts.word} as fast"
+        return f"{facts.word} the same time"
     return f"{facts.word} {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
 
 
@@ -147,7 +149,7 @@ def predicted(facts: WhatIfFacts, standing: PlanTotals) -> str:
     if not facts.is_timed:
         return ""
     if standing.seconds is None:
-        return "time not known: a value cannot cross"
+        return "time not known: a value cannot cross to another device"
     return f"{facts.word} {duration(standing.seconds)}"
 
 
@@ -184,9 +186,9 @@ def cpu_words(facts: WhatIfFacts) -> str:
     )
     first = next(faster_steps, None)
     return f"{text}; " + (
-        "so it is after every step of the road map"
+        "still after every step of the road map"
         if first is None
-        else f"step {first} of the road map is the first below"
+        else f"step {first} of the road map is the first to beat it"
     )
 
 
@@ -216,10 +218,10 @@ def to_text(facts: WhatIfFacts) -> str:
 
 def _summary(facts: WhatIfFacts) -> Iterator[str]:
     sources = ", ".join(f"{name} {source}" for name, source in facts.sources.items())
-    yield f"what if    {facts.device} took more, of {', '.join(facts.devices)} (policy {facts.policy})"
+    yield (f"what if    {facts.device} supported more, with devices {', '.join(facts.devices)} (policy {facts.policy})")
     yield f"models     {len(facts.models)}" + (f", and {len(facts.failed)} that failed" if facts.failed else "")
     yield f"now        {coverage(facts.current_totals)}"
-    times = predicted(facts, facts.current_totals) or "no times, as costs are not known"
+    times = predicted(facts, facts.current_totals) or "no times, because costs are not known"
     yield from wrapped(f"{times}; costs: {sources}", " " * 11)
     yield from wrapped(cpu_words(facts), " " * 11)
 
@@ -227,17 +229,17 @@ def _summary(facts: WhatIfFacts) -> Iterator[str]:
 def _features(facts: WhatIfFacts) -> Iterator[str]:
     yield ""
     if not facts.features:
-        yield f"{facts.device} lacks nothing that these models need"
+        yield f"{facts.device} lacks nothing for these models"
         return
-    yield f"each feature by itself, by {facts.word + ' ' if facts.is_timed else ''}{_ORDERS[facts.ranked_by[0]]}"
+    yield (f"each feature alone, by {facts.word + ' ' if facts.is_timed else ''}{_ORDERS[facts.ranked_by[0]]}")
     for place, feature in enumerate(facts.features[:_SHOWN], 1):
         yield from wrapped(supporting(facts, feature), f"{place:>3}. ")
         where = f"{count(feature.nodes, 'node')} in {feature.models} of {count(len(facts.models), 'model')}"
-        by = ", no converter offers it" if feature.missing_in == "converter" else ""
+        by = ", missing in nnadapter's converters" if feature.missing_in == "converter" else ""
         example = (
             f"{feature.example_node} of {feature.example_model}" if len(facts.models) > 1 else feature.example_node
         )
-        yield from wrapped(f"{where}, {feature.reason}{by}; as {example}: {feature.example_detail}", " " * 7)
+        yield from wrapped(f"{where}, {feature.reason}{by}; for example {example}: {feature.example_detail}", " " * 7)
     if len(facts.features) > _SHOWN:
         yield f"     ... and {len(facts.features) - _SHOWN} more; the JSON form has them all"
 
@@ -246,14 +248,14 @@ def _road_map(facts: WhatIfFacts) -> Iterator[str]:
     if not facts.features:
         return
     yield ""
-    yield "road map, each step on top of those before it"
+    yield "road map, each step in addition to the earlier ones"
     for place, step in enumerate(facts.road_map, 1):
         yield from wrapped(
             f"{' and '.join(step.labels)}: {saving(facts, step)}; then {totals_text(facts, step.resulting_totals)}",
             f"{place:>3}. ",
         )
     if not facts.road_map:
-        yield "     none: no feature, and no two together, are worth anything"
+        yield "     none: no feature and no pair of features helps"
 
 
 def _models(facts: WhatIfFacts) -> Iterator[str]:
@@ -276,13 +278,13 @@ def _notes(facts: WhatIfFacts) -> Iterator[str]:
         yield from wrapped(note, "  ")
 
 
-_ORDERS = {"seconds_saved": "time saved", "flops": "FLOPs, as costs are not known"}
+_ORDERS = {"seconds_saved": "time saved", "flops": "FLOPs, because costs are not known"}
 
 
 def to_markdown(facts: WhatIfFacts) -> str:
     """Return what-if as Markdown."""
     parts = [
-        f"### What if {code(facts.device)} took more",
+        f"### What if {code(facts.device)} supported more",
         f"{count(len(facts.models), 'model')}, policy {facts.policy}: "
         f"{listed((coverage(facts.current_totals), predicted(facts, facts.current_totals)))} "
         f"({', '.join(f'{code(name)} {source}' for name, source in facts.sources.items())})",
@@ -290,10 +292,10 @@ def to_markdown(facts: WhatIfFacts) -> str:
     if cpu_words(facts):
         parts.append(f"**{cpu_words(facts)}**")
     if facts.features:
-        parts += ["Each feature by itself:", _feature_table(facts), "Road map, each step on top of those before it:"]
-        parts.append(_road_map_table(facts) if facts.road_map else "None is worth anything.")
+        parts += ["Each feature alone:", _feature_table(facts), "Road map, each step in addition to the earlier ones:"]
+        parts.append(_road_map_table(facts) if facts.road_map else "None of them helps.")
     else:
-        parts.append("It lacks nothing that these models need.")
+        parts.append("It lacks nothing for these models.")
     parts.append(folded("Models", _model_table(facts)))
     parts.append("\n".join(f"- {note}" for note in facts.notes))
     return "\n\n".join(parts) + "\n"

@@ -92,9 +92,7 @@ def partition_report(
     if kind_of(model) is SourceKind.COMPILED:
         assert isinstance(model, (str, os.PathLike, bytes)), "nothing else is"
         if save_segments is not None:
-            raise InvalidOptionError(
-                "segments are written of a model, not of a compiled one, whose report is kept in it; give the model"
-            )
+            raise InvalidOptionError("segments cannot be written from a compiled model; give the original model")
         _refuse_asking(options_from(options), devices=devices, input_shapes=input_shapes, save_plan=save_plan)
         file = CompiledFile(model)
         note = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
@@ -126,8 +124,8 @@ def _refuse_asking(options: Options, **arguments: Any) -> None:
     named = [name for name, value in (arguments | placing).items() if value]
     if named:
         raise InvalidOptionError(
-            "the report of a compiled model is kept in it, and says what was decided when it was compiled; leave "
-            f"{', '.join(named)} out, or give the model that it was made of"
+            f"a compiled model contains its report, fixed when it was compiled; leave {', '.join(named)} "
+            "out, or give the original model"
         )
 
 
@@ -175,7 +173,12 @@ def _assumed(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         return ()
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return (f"the model leaves sizes of input {names[0]!r}{more} open: usual ones are assumed; --shape gives others",)
+    return (
+        (
+            f"input {names[0]!r}{more} of the model has dynamic dimensions: usual sizes are assumed; set "
+            "others with --shape"
+        ),
+    )
 
 
 def _plan_file(partitioning: Partitioning, name: str) -> PlanFile:
@@ -202,7 +205,7 @@ def write_segments(folder: str | os.PathLike[str], partitioning: Partitioning) -
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ModelFileError(f"{str(place)!r} is no folder: {error.strerror or error}; give another path") from error
+        raise ModelFileError(f"{str(place)!r} is not a folder: {error.strerror or error}; give another path") from error
     paths = []
     for number, (step, piece) in enumerate(zip(partitioning.plan.steps, partitioning.pieces, strict=True)):
         device = re.sub(r"[^\w.-]", "_", step.device)  # device names may contain any character, such as `:` or `/`
@@ -264,11 +267,11 @@ def compile(  # noqa: A001  public name: nnadapter.compile
     """
     chosen, target = options_from(options), Path(out)
     if is_special(target):
-        raise InvalidOptionError(f"{str(target)!r} is a device or a pipe; give the path of a file, which can be mapped")
+        raise InvalidOptionError(f"{str(target)!r} is a device or a pipe; give the path of a regular file")
     check_writable(target)
     _check_apart(model, target)
     if kind_of(model) is SourceKind.COMPILED:
-        raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
+        raise InvalidOptionError("the model is already compiled; give the original ONNX model")
     model = optional_part("paddle_model_as_onnx")(model, chosen)
     shape_sets = [] if input_shapes is None else list(read_shapes(input_shapes))
     most = max(chosen.max_plans, len(shape_sets), _MOST_PLANS)
@@ -299,7 +302,7 @@ def compile(  # noqa: A001  public name: nnadapter.compile
 
 def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target: Path) -> None:
     if isinstance(model, (str, os.PathLike)) and target.exists() and Path(model).exists() and target.samefile(model):
-        raise InvalidOptionError(f"{str(target)!r} is the model itself, which would be lost; give another path")
+        raise InvalidOptionError(f"{str(target)!r} is the model itself, which would be overwritten; give another path")
 
 
 def _plan_each(source: ModelPlanSource, plan: Callable[[Chosen | None], None]) -> None:

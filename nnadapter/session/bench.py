@@ -55,7 +55,7 @@ def peer_of(name: str) -> Peer:
     """Import and return an engine. Raises InvalidOptionError or MissingExtraError."""
     if name not in PEERS:
         near = near_names(name, PEERS, "; ")
-        raise InvalidOptionError(f"a model is not timed beside {name!r}, expected {', '.join(PEERS)}{near}")
+        raise InvalidOptionError(f"there is no engine {name!r} to compare with, expected {', '.join(PEERS)}{near}")
     if name == "openvino":
         return Peer(name, optional_part("openvino_version")(), optional_part("openvino_baseline"))
     return Peer(name, baseline.version(), baseline.opened)
@@ -161,13 +161,15 @@ class BenchReport:
             yield (
                 peer.failure
                 if over is None
-                else f"{SESSION} over {peer.name}: {verdict(over, len(peer.round_seconds))}"
+                else f"{SESSION} compared with {peer.name}: {verdict(over, len(peer.round_seconds))}"
             )
         counts = ", ".join(f"{count} on {device}" for device, count in self.nodes.items() if count)
-        yield f"devices {', '.join(self.devices)}; nodes: {counts or 'none, as all results were known before the run'}"
+        yield (
+            f"devices {', '.join(self.devices)}; nodes: {counts or 'none: all results were computed before the run'}"
+        )
 
     def _table(self) -> Iterator[str]:
-        rows = [("", "load", "first run", "run", "half of the rounds", "version"), *map(_row, self._all)]
+        rows = [("", "load", "first run", "run", "middle half of rounds", "version"), *map(_row, self._all)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         yield from (
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -177,7 +179,7 @@ class BenchReport:
         yield from (f"fell back: {failure}" for failure in self.failures)
         for peer in self.baselines:
             for output, off in peer.differing_outputs.items():
-                yield f"{peer.name} gives another {output!r}, off by {off:.3g} at most"
+                yield f"{peer.name}: output {output!r} differs, by at most {off:.3g}"
 
     @property
     def _all(self) -> tuple[EngineTiming, ...]:
@@ -188,10 +190,10 @@ def verdict(over: Spread, rounds: int) -> str:
     """Describe ratios in words."""
     low, middle, high = map(_ratio, (over.low, over.middle, over.high))
     if rounds < _FEW:
-        return f"{middle} times its time, by {rounds} of the {_FEW} rounds that it takes to tell"
+        return f"{middle} times its time, by only {rounds} rounds; a verdict needs {_FEW}"
     if over.low <= 1 <= over.high:
-        return f"{middle} times its time, {low} to {high}: not told apart by these rounds"
-    return f"{middle} times its time, {low} to {high} in half of the rounds"
+        return f"{middle} times its time, {low} to {high}: no clear difference in these rounds"
+    return f"{middle} times its time, {low} to {high} in the middle half of rounds"
 
 
 def _ratio(number: float) -> str:
@@ -282,15 +284,15 @@ def _check(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: object, against: Sequence[str], rounds: int
 ) -> None:
     if isinstance(rounds, bool) or not isinstance(rounds, Integral) or rounds < 1:
-        raise InvalidOptionError(f"rounds is {rounds!r}, expected a whole number of at least 1")
+        raise InvalidOptionError(f"rounds must be an integer of at least 1, got {rounds!r}")
     is_compiled = kind_of(model) is SourceKind.COMPILED
     if is_compiled and against:
         raise InvalidOptionError(
-            f"a compiled model is not timed beside {', '.join(against)}, which cannot run it; "
-            "give the model that it was made of, or against=()"
+            f"a compiled model cannot be compared with {', '.join(against)}, which cannot run it; give "
+            "the original model, or against=()"
         )
     if is_compiled and feed is None:
-        raise InvalidOptionError("a compiled model is timed with a feed of its own; pass feed={input: array}")
+        raise InvalidOptionError("a compiled model needs a feed; pass feed={{input: array}}")
 
 
 def _opened(

@@ -154,7 +154,7 @@ def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
     for key, value in whole_model_entries(options).items():
         ignored.append((f"{key!r} = {value!r}", "leave the entry out, or open the session on 'cpu' alone"))
     for feature, advice in ignored:
-        text = f"the session options ask for {feature}, which a session over devices ignores; {advice}"
+        text = f"the session options ask for {feature}, which a session on devices ignores; {advice}"
         warnings.warn(text, DriverWarning, stacklevel=3)
 
 
@@ -200,8 +200,10 @@ def set_dynamic_options(engine: Engine, options: Mapping[str, str]) -> None:
         session.set_ep_dynamic_options(dict(options))
         return
     warnings.warn(
-        f"dynamic options of providers do not reach devices and have no effect: {', '.join(options)}; "
-        "give options of a device when the session is opened",
+        (
+            f"dynamic options of providers have no effect on devices: {', '.join(options)}; set options "
+            "of devices when opening the session"
+        ),
         FallbackWarning,
         stacklevel=3,
     )

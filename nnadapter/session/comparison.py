@@ -135,52 +135,57 @@ class LayerReport:
 
     def _lines(self) -> Iterator[str]:
         if not self.atoms:
-            yield "layers: no node ran on a device other than cpu and reference, so none was looked at"
+            yield "layers: no node ran on a device other than cpu and reference, so nothing was checked"
             return
         yield f"layers: {self.atoms} on devices, {_counted(self.compilations, 'compilation')}"
         yield from self._culprits()
         if self.local_errors and self.outputs_agree:
-            yield "the outputs agree although a node inside differs"
+            yield "the outputs agree, although an inner node differs"
         if self.first_accumulated_error is not None:
-            yield f"the device's own values differ first behind {self.first_accumulated_error}"
+            yield f"the device's own values first differ after {self.first_accumulated_error}"
         if self.unchecked:
             more = len(self.unchecked) - _LISTED
             suffix = f" and {more} more" if more > 0 else ""
-            yield f"not run by itself by its device: {', '.join(map(repr, self.unchecked[:_LISTED]))}{suffix}"
+            yield (
+                "not checked alone, because the device did not run it separately: "
+                f"{', '.join(map(repr, self.unchecked[:_LISTED]))}{suffix}"
+            )
         if self.saved is not None:
-            yield f"saved in {self.saved.folder}; to see it again: {self.saved.command}"
+            yield f"saved in {self.saved.folder}; reproduce it with: {self.saved.command}"
         if self.ruled_out is not None:
             yield _ruled_out(self.ruled_out)
         if self.unwritten:
-            yield f"a file was not written: {self.unwritten}"
+            yield f"a file could not be written: {self.unwritten}"
 
     def _culprits(self) -> Iterator[str]:
         if self.local_errors:
-            yield f"wrong by itself: {self.local_errors[0]}"
-            yield from (f"wrong by itself as well: {finding}" for finding in self.local_errors[1:_LISTED])
+            yield f"wrong on its own: {self.local_errors[0]}"
+            yield from (f"also wrong on its own: {finding}" for finding in self.local_errors[1:_LISTED])
             if len(self.local_errors) > _LISTED:
                 yield f"and {len(self.local_errors) - _LISTED} more"
         if self.shortest_deviating_stretch is not None:
             yield f"{self._how()}: {self.shortest_deviating_stretch}"
         if not self.local_errors and self.largest is not None:
-            which = "no node that could be checked" if self.unchecked else "no node"
+            which = "no node that could be checked alone" if self.unchecked else "no node"
             off = self.largest.deviation.largest_absolute
-            nearest = f"the largest: {self.largest}" if off else "what they compute is exactly the CPU's"
-            yield f"{which} is beyond the tolerance by itself; {nearest}"
+            nearest = f"largest difference: {self.largest}" if off else "results are exactly equal to the CPU's"
+            yield f"{which} is beyond the tolerance on its own; {nearest}"
 
     def _how(self) -> str:
         if self.shortest_deviating_stretch is not None and not {*self.shortest_deviating_stretch.nodes}.isdisjoint(
             self.unchecked
         ):
-            return "wrong, with nodes in it that could not be checked by themselves"
-        return "wrong only where the device runs them together" if self.fused else "error grows over"
+            return "wrong, including nodes that could not be checked alone"
+        return "wrong only when the device fuses them" if self.fused else "error accumulates over"
 
 
 def _ruled_out(ruled_out: RuledOut) -> str:
     count = _counted(len(ruled_out.pins), "pin")
     end = "make" if len(ruled_out.pins) != 1 else "makes"
     outcome = (
-        f"{end} the outputs agree" if ruled_out.agrees else "do not make the outputs agree, though nothing is left"
+        f"{end} the outputs agree"
+        if ruled_out.agrees
+        else "do not make the outputs agree, even with every node on the CPU"
     )
     return f"{ruled_out.path}: {count} to the CPU {outcome}; {_counted(ruled_out.compilations, 'compilation')}"
 
@@ -435,7 +440,7 @@ class CompareReport:
         total = sum(counts.values())
         if not self.compared:
             names = ", ".join(devices)
-            return f"none of {total} nodes ran on {names}: nothing was compared; `nnadapter report` says why"
+            return f"none of {total} nodes ran on {names}: nothing was compared; `nnadapter report` shows why"
         first, *remaining_devices = devices
         spare = (device for device, number in counts.items() if number and device not in devices)
         ran = f"{counts[first]} of {total} nodes ran on {first}"
@@ -586,14 +591,12 @@ def failures_of(report: PartitionReport) -> Iterator[str]:
 def _check_tolerances(**tolerances: float) -> None:
     for name, value in tolerances.items():
         if not value >= 0:  # also refuses NaN
-            raise InvalidOptionError(f"the {name} tolerance is a number of at least 0, got {value!r}")
+            raise InvalidOptionError(f"the {name} tolerance must be a number of at least 0, got {value!r}")
 
 
 def _check_paths(layers: bool, save: str | os.PathLike[str] | None, rules_out: str | os.PathLike[str] | None) -> None:
     if not layers and (save is not None or rules_out is not None):
-        raise InvalidOptionError(
-            "save and rules_out are written of what layers find; pass layers=True, or --layers on the command line"
-        )
+        raise InvalidOptionError("save and rules_out require layers; pass layers=True, or --layers on the command line")
     for path, folder in ((save, True), (rules_out, False)):
         if path is not None:
             check_writable(Path(path), folder=folder)
@@ -644,7 +647,7 @@ def nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping
 
 def _constant(name: str, expected: Any, computed: Collection[str]) -> str:
     if name not in computed:
-        return "known before the run"
+        return "computed before the run"
     values: Array = expected.reshape(-1) if isinstance(expected, np.ndarray) else np.empty(0)
     first = values[:1]
     same = (values == first) | ((values != values) & (first != first))  # the second term matches NaN
@@ -687,8 +690,8 @@ def _line(difference: OutputDifference) -> str:
     head = f"  feed {difference.feed} {difference.name} {difference.dtype}{list(difference.shape)}"
     if difference.cpu_differs:
         verdict += (
-            " with the unoptimized CPU, from which cpu DIFFERS"
+            " with the unoptimized CPU, but cpu DIFFERS from it"
             if difference.agrees
-            else (" from the unoptimized CPU, from which cpu DIFFERS as well")
+            else (" from the unoptimized CPU, and cpu DIFFERS from it as well")
         )
     return f"{head}: {verdict}, largest difference {largest}{steps}{constant}"

@@ -75,7 +75,7 @@ def _signature(header: bytes) -> ProgramSignature:
         refuse_unknown(message)
         inputs, outputs = (tuple(map(read_operand, rows)) for rows in (message.inputs, message.outputs))
     except errors.InvalidModelError as error:
-        raise errors.IncompatibleProgramError(f"the program does not say what goes in and out: {error}") from error
+        raise errors.IncompatibleProgramError(f"the program's signature cannot be read: {error}") from error
     return ProgramSignature(message.device, inputs, outputs)
 
 
@@ -100,7 +100,8 @@ class Compilation(Handle):
         _check_context(context)
         if not isinstance(model, Model):
             raise errors.InvalidModelError(
-                f"a compilation takes what ModelBuilder.finish gave, got {type(model).__name__}; finish the model first"
+                f"a compilation needs a model from ModelBuilder.finish, got {type(model).__name__}; finish "
+                "the model first"
             )
         verify(model)
         signature = ProgramSignature(
@@ -228,7 +229,7 @@ class Compilation(Handle):
         ] or [str(admission_verdict)]
         more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
         raise errors.NotDelegatedError(
-            f"device {name!r} does not take the model: {'; '.join(because)}{more}",
+            f"device {name!r} does not support the model: {'; '.join(because)}{more}",
             device=name,
             nodes=[model.operands[index].name for operation, _, _ in refused for index in operation.outputs],
         )
@@ -242,8 +243,10 @@ class Compilation(Handle):
         except errors.FAILURES as error:
             name = self._context.device.name
             raise errors.CompilationError(
-                f"device {name!r} took the model and failed to compile it: {errors.describe(error)}; "
-                "report it to the vendor",
+                (
+                    f"device {name!r} accepted the model and failed to compile it: {errors.describe(error)}; "
+                    "report it to the vendor"
+                ),
                 device=name,
             ) from error
 
@@ -254,7 +257,7 @@ class Compilation(Handle):
 def _check_context(context: object) -> None:
     if not isinstance(context, Context):
         raise errors.InvalidOptionError(
-            f"a compilation is made in a nnadapter.Context, got {context!r}; make one on a device"
+            f"a compilation needs an nnadapter.Context, got {context!r}; create one on a device"
         )
 
 
@@ -280,7 +283,8 @@ class Execution(Handle):
     def __init__(self, compilation: Compilation) -> None:
         if not isinstance(compilation, Compilation):
             raise errors.InvalidModelError(
-                f"an execution is made of a nnadapter.Compilation, got {type(compilation).__name__}; compile it first"
+                f"an execution needs an nnadapter.Compilation, got {type(compilation).__name__}; compile the "
+                "model first"
             )
         program = compilation.program()
         device = compilation.context.device
@@ -298,7 +302,7 @@ class Execution(Handle):
         try:
             self._execution: DriverExecution = named_call(device.name, "create_execution")(create_execution, program)
         except errors.FAILURES as error:
-            raise self._failed("did not give an execution", error) from error
+            raise self._failed("failed to create an execution", error) from error
         super().__init__(compilation, self._execution)
 
     @property
@@ -326,7 +330,7 @@ class Execution(Handle):
     def set_inputs(self, arrays: Mapping[str, Array] | Sequence[Array]) -> None:
         """Set inputs by name, or all in order. See `set_input`."""
         if not isinstance(arrays, Collection):
-            raise errors.InvalidInputError(f"inputs are {arrays!r}, expected arrays by name, or a list of them")
+            raise errors.InvalidInputError(f"inputs must be arrays by name, or a list of them, got {arrays!r}")
         if not isinstance(arrays, Mapping) and len(arrays) != len(self._inputs):
             raise errors.InvalidInputError(
                 f"got {len(arrays)} inputs, expected {len(self._inputs)} ({_names(self._inputs)})"
@@ -365,7 +369,7 @@ class Execution(Handle):
                     computed = self._call(self._execution.compute_on_device, inputs)
                 return None if computed is None else check_tensors(computed, self._names, self._expected, inputs)
             except errors.FAILURES as error:
-                raise self._failed("failed while it computed", error) from error
+                raise self._failed("failed while computing", error) from error
 
     def output(self, which: str | int) -> Array:
         """Return one output of the last run by name or index, without a copy.
@@ -390,7 +394,7 @@ class Execution(Handle):
                 results = self._call(self._execution.compute, inputs)
             return [_copy_if_shared(result, inputs) for result in check_results(results, self._names, self._expected)]
         except errors.FAILURES as error:
-            raise self._failed("failed while it computed", error) from error
+            raise self._failed("failed while computing", error) from error
 
     def _failed(self, failure: str, error: BaseException) -> errors.NNAdapterError:
         if isinstance(error, _TELLING):
@@ -412,7 +416,7 @@ def _position(which: str | int, operands: Sequence[Operand], kind: str) -> int:
         raise errors.InvalidInputError(f"there is no {kind} {which!r}; {errors.close_names(which, names)}", name=which)
     if not isinstance(which, int) or not 0 <= which < len(operands):
         raise errors.InvalidInputError(
-            f"there is no {kind} {which!r}, expected a name or a position below {len(operands)} ({_names(operands)})"
+            f"there is no {kind} {which!r}, expected a name or an index below {len(operands)} ({_names(operands)})"
         )
     return which
 

@@ -54,7 +54,7 @@ class ExportingContext(DriverContext):
         count = len(exported.model.graph.node)
         by_node = list(self.inner.supported(exported.model))
         if len(by_node) != count:
-            raise DriverError(f"the driver gave {len(by_node)} verdicts for {count} nodes, expected one for each")
+            raise DriverError(f"the driver returned {len(by_node)} verdicts for {count} nodes, expected one for each")
         return [
             exported.refusals.get(position) or _joined([by_node[node] for node in nodes])
             for position, nodes in enumerate(exported.nodes)
@@ -122,7 +122,7 @@ class ExportingContext(DriverContext):
             return program
         exported = self._exported(model)
         for refusal in exported.refusals.values():
-            raise CompilationError(f"the model has an operation that ONNX cannot say: {refusal.detail}")
+            raise CompilationError(f"the model has an operation that ONNX cannot express: {refusal.detail}")
         try:
             program = compile_model(exported.model)
         except CompilationError as error:
@@ -171,7 +171,7 @@ class Handle:
 
     def check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"{self} is closed; make another one")
+            raise ClosedError(f"{self} is closed; create another one")
 
     def close(self) -> None:
         """Close everything created from it, then free its resources."""
@@ -244,7 +244,7 @@ class Device(Handle):
             raise
         except FAILURES as error:
             raise DriverError(
-                f"device {self._name!r} did not tell how full it is: {describe(error)}; report it to the vendor",
+                (f"device {self._name!r} did not report its memory use: {describe(error)}; report it to the vendor"),
                 device=self._name,
             ) from error
 
@@ -267,7 +267,7 @@ class Context(Handle):
 
     def __init__(self, device: Device, **options: Any) -> None:
         if not isinstance(device, Device):
-            raise InvalidOptionError(f"a context is made on a nnadapter.Device, got {device!r}; use Device.acquire")
+            raise InvalidOptionError(f"a context needs an nnadapter.Device, got {device!r}; use Device.acquire")
         device.check_open()
         selected = select_one(device.name, options, device.is_isolated)
         self._device = device

@@ -68,7 +68,7 @@ def open_engine(
         # for modules, the second positional argument holds example inputs
         source, session_options = optional_part("torch_model_as_onnx")(source, session_options), None
     if session_options is not None and not hasattr(session_options, "enable_profiling"):
-        raise TypeError(f"session options are an onnxruntime.SessionOptions, got {type(session_options).__name__}")
+        raise TypeError(f"session options must be an onnxruntime.SessionOptions, got {type(session_options).__name__}")
     if getattr(session_options, "is_load_cancelled", False):  # an attribute of `nnadapter.ort.SessionOptions`
         raise CancelledError("the load cancellation flag of the session options is set; clear it to open a session")
     requests = default_devices() if requests is None else requests
@@ -378,8 +378,8 @@ class InferenceSession:
         names = [request if isinstance(request, str) else request[0] for request in requests]
         if not self._serves(names):
             raise InvalidOptionError(
-                f"the session was opened with devices {list(self._devices)}, and keeps them; open another one with "
-                f"providers={list(providers or ())!r}"
+                f"the session uses devices {list(self._devices)}, and cannot change them; open another "
+                f"session with providers={list(providers or ())!r}"
             )
 
     def _serves(self, devices: Sequence[str]) -> bool:
@@ -526,7 +526,8 @@ class InferenceSession:
     def __getstate__(self) -> NoReturn:
         """Refuse pickling: devices belong to this process. Subclasses may support it."""
         raise TypeError(
-            "a session is not pickled, as its devices belong to this process: open its model in the other one"
+            "a session cannot be pickled, because its devices belong to this process; open its model in "
+            "the other process"
         )
 
     def after_fork(self) -> None:

@@ -126,7 +126,9 @@ class Stream(Iterator[list[Any]]):
             RuntimeError: called by a feed or a signal handler within `next`, which would deadlock.
         """
         if self._taker == get_ident():
-            raise RuntimeError("the stream's next result waits for the feeds, which ask for it; call run for feedback")
+            raise RuntimeError(
+                "the next result of the stream depends on a feed that waits for it; call run to feed results back"
+            )
         with self._taking:
             try:
                 self._taker = get_ident()

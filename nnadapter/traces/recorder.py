@@ -215,7 +215,7 @@ class Recorder(Trace):
         self._foreign += events
         has_room = self._foreign <= _MOST_FOREIGN
         if had_room and not has_room:
-            self.mark(SESSION, ENGINE, "no more events of engines below, there are enough")
+            self.mark(SESSION, ENGINE, "no more events of inner engines, the limit is reached")
         if not has_room:
             self._lost += events
         return has_room

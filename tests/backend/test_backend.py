@@ -163,7 +163,7 @@ def test_a_node_that_reads_one_value_twice():
         ("aa", [X, [1.0]], "reads 'a' twice"),
         ("ab", {"a": X}, "'a', 'b'"),
         ("ab", {"a": X, "b": X, "z": X}, "'z'"),
-        ("ab", [X, [[1.0], [2.0, 3.0]]], "'b' is no array"),
+        ("ab", [X, [[1.0], [2.0, 3.0]]], "'b' is not an array"),
     ],
 )
 def test_values_that_do_not_fit_a_node(reads, given, why):

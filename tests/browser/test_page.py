@@ -196,7 +196,7 @@ def test_costs_rules_and_plan_file(show):
     page = show(priced(made_report(12)))
     text = page.one("main").text
     for words in (
-        "as long as on the CPU alone", "gap 25.0%", "simulated", "binds nothing", "ban 1 in rules.toml",
+        "as long as on the CPU alone", "gap 25.0%", "simulated", "applies to nothing", "ban 1 in rules.toml",
         "no node has this name", "everything supported", "in predicted time",
     ):  # fmt: skip
         assert words in text, words
@@ -208,7 +208,7 @@ def test_a_measured_time_is_called_measured(show):
     assert tiles["Measured"] == "2.10 ms" and "Predicted" not in tiles
     assert page.one("#costs tbody tr").text.split() == ["this", "plan", "~3.00", "ms", "2.10", "ms"]
     text = page.one("main").text
-    assert "the CPU alone is better than every plan that was weighed." in text
+    assert "the CPU alone is better than every candidate plan." in text
     assert "rests on other costs, of npu: simulated, cpu: modeled" in text
 
 

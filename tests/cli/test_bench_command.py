@@ -11,7 +11,10 @@ from tests.optional import needs
 @needs("openvino")
 def test_text(call):
     lines = call("bench scores.onnx -d fake_npu --against ort,openvino --rounds 1").stdout.splitlines()
-    assert [line.partition(":")[0] for line in lines[:2]] == ["session over ort", "session over openvino"]
+    assert [line.partition(":")[0] for line in lines[:2]] == [
+        "session compared with ort",
+        "session compared with openvino",
+    ]
     assert lines[2] == "devices fake_npu, cpu; nodes: 2 on fake_npu"
     assert [line.split()[0] for line in lines[3:7]] == ["load", "session", "ort", "openvino"]
 
@@ -28,7 +31,7 @@ def test_json(call):
 
 def test_a_compiled_model(call):
     nna.compile("scores.onnx", "scores.nna", devices="fake_npu")
-    assert "session over" not in call("bench scores.nna --rounds 1").stdout
+    assert "session compared" not in call("bench scores.nna --rounds 1").stdout
     assert "which cannot run it" in call("bench scores.nna --against ort", 2).stderr
 
 

@@ -37,7 +37,7 @@ def test_ls_lists_entries_whose_keys_tell_something_else(call, kept):
         key = Key(kind, {name: text_part({"is": "nothing"}) for name in PARTS})
         assert Folder(kept, 1 << 20).keep(key, b"what", 0.0) == ""
     shown = call("cache ls --folder kept").stdout
-    assert shown.count("its key tells neither a device nor a model") == 2 and ": 4 entries," in shown
+    assert shown.count("its key names neither a device nor a model") == 2 and ": 4 entries," in shown
 
 
 def test_verify_finds_damage(call, kept):
@@ -85,7 +85,7 @@ def test_explain_says_which_shapes_a_plan_is_for(call, kept):
         session.prepare({"x": (8, 4)})  # for all sizes
     shown = call(f"{explain} --shape x=7,4").stdout
     assert shown.startswith("plan: hit, for input shapes x=[")
-    own = "at these sizes by itself; a session runs the plan, which has its own"
+    own = "for these shapes separately; a session uses the plan, which has its own programs"
     assert all(line.endswith(own) for line in shown.splitlines()[1:]), shown
 
 

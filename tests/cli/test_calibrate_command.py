@@ -74,7 +74,7 @@ def test_the_cpu_is_measured_too_where_it_was_not_yet(call, cache):
     result = call("calibrate null")
     (file,) = files(cache, "cpu")
     assert read_calibration(file).device == "cpu"
-    assert f"cpu was not calibrated yet and was measured too: kept in {file}" in result.stderr
+    assert f"cpu was not calibrated yet and was measured too: stored in {file}" in result.stderr
 
 
 @pytest.mark.sweep
@@ -142,7 +142,9 @@ def test_a_damaged_cache_is_written_anew(call, cache):
 def test_a_cache_that_cannot_be_written_is_one_line(call, cache):
     cache.write_text("a file")
     result = call("calibrate null", 2)
-    assert "set NNADAPTER_CACHE_DIR to a folder" in result.stderr and len(result.stderr.strip().splitlines()) <= 2
+    assert (
+        "set NNADAPTER_CACHE_DIR to a writable folder" in result.stderr and len(result.stderr.strip().splitlines()) <= 2
+    )
 
 
 @pytest.mark.parametrize("words", ["calibrate null -o nowhere/copy.json", "calibrate null -o ."])

@@ -49,7 +49,7 @@ def test_differences_that_are_not_finite_are_null(call):
 def test_wrong_use(call):
     assert "-1.0 is not in the range" in call("compare scores.onnx -d null --rtol -1", 2).stderr
     assert (
-        "absolute tolerance is a number of at least 0, got nan"
+        "absolute tolerance must be a number of at least 0, got nan"
         in call("compare scores.onnx -d null --atol nan", 2).stderr
     )
     assert "or --layers on the command line" in call("compare scores.onnx -d null --rules-out r.toml", 2).stderr
@@ -89,7 +89,7 @@ def test_an_output_that_is_constant_is_said_to_be(call):
     )
     out = call("compare level.onnx -d fake_npu").stdout
     assert "y float32[2, 2]: agrees" in out and "constant: every element is 0.0" in out
-    assert "constant: known before the run" in out
+    assert "constant: computed before the run" in out
 
 
 def test_a_model_without_nodes_that_run_compares_nothing(call):

@@ -33,7 +33,7 @@ def test_a_model_is_compiled_checked_run_and_reported(tmp_path, model):
     assert "for x=[2, 3]" in done.stdout and "1 on null" in done.stdout
     assert "programs written by drivers: 0, compiled when loaded: 1\n" in done.stdout
     done = called("compile", "--check", file)
-    assert (done.exit_code, done.stdout) == (0, f"{file}: runs here as it is\n")
+    assert (done.exit_code, done.stdout) == (0, f"{file}: runs on this machine unchanged\n")
     done = called("run", file, "--format", "json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["devices"] == ["null", "cpu"]
@@ -107,7 +107,7 @@ def test_the_report_of_a_file_is_its_own(tmp_path):
         "save_plan": ("--save-plan", plan),
     }.items():
         done = called("report", file, *asked)
-        assert done.exit_code == 2 and f"leave {name} out, or give the model" in done.stderr, done.output
+        assert done.exit_code == 2 and f"leave {name} out, or give the original model" in done.stderr, done.output
     assert not plan.exists() and called("report", file, "--min-coverage", "0.5").exit_code == 0
 
 
@@ -152,7 +152,7 @@ def test_the_file_does_not_take_the_place_of_its_model(tmp_path, model):
     link.symlink_to(model)
     for output in (model, link):
         done = called("compile", model, "-d", "fake_npu", "-o", output)
-        assert done.exit_code == 2 and "is the model itself, which would be lost" in done.stderr, done.output
+        assert done.exit_code == 2 and "is the model itself, which would be overwritten" in done.stderr, done.output
     assert Path(model).read_bytes() == content
 
 
@@ -160,7 +160,7 @@ def test_no_file_takes_the_place_of_a_pipe(tmp_path, model):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     done = called("compile", model, "-d", "fake_npu", "-o", pipe)
-    assert done.exit_code == 2 and "is a device or a pipe; give the path of a file" in done.stderr
+    assert done.exit_code == 2 and "is a device or a pipe; give the path of a regular file" in done.stderr
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 

@@ -24,7 +24,7 @@ def test_devices_of_a_name_has_its_options(call):
     assert "precision: With float16" in out and "[float32|float16; default: float32]" in out
     assert [row["name"] for row in json.loads(call("devices fake_npu --json").stdout)] == ["fake_npu"]
     refused = call("devices no_npu", exit_code=2)
-    assert "no device is called 'no_npu'; the devices are" in refused.stderr
+    assert "there is no device 'no_npu'; the devices are" in refused.stderr
 
 
 def test_devices_as_json(call):
@@ -67,7 +67,7 @@ def test_ops_as_text(call):
     assert "any; computes zeros" in call("ops null").stdout
 
 
-@pytest.mark.parametrize(("device", "text"), [("cpu", "nobody else takes"), ("trial", "no table of operations")])
+@pytest.mark.parametrize(("device", "text"), [("cpu", "no other device runs"), ("trial", "no table of operations")])
 def test_ops_of_devices_without_a_table(call, device, text):
     assert text in call(f"ops {device}").stdout
     assert json.loads(call(f"ops {device} --json").stdout)["operations"] == []

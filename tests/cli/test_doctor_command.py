@@ -30,7 +30,7 @@ def test_what_cannot_be_had_here_is_one_line_and_what_can_is_told_how(call):
     rows = {device.name: device for device in nna.devices()}
     said = lines(call("doctor", 1)).splitlines()
     (rest,) = [line for line in said if line.startswith("- not for this machine: ")]
-    assert "ort:Js" in rest and rest.endswith("; `nnadapter devices` says why")
+    assert "ort:Js" in rest and rest.endswith("; `nnadapter devices` shows the reasons")
     for name, row in rows.items():
         own = [line for line in said if line[1:].startswith(f" {name} ")]
         assert bool(own) == (row.available or row.installable) != (name in re.findall(r"[\w:]+", rest))
@@ -59,5 +59,5 @@ def test_missing_extras_are_told_with_the_command(call, monkeypatch):
     assert json.loads(call("doctor --json", 1).stdout)["extras"] == {"latency": True, "demo": True}
     monkeypatch.setitem(sys.modules, "scipy", None)
     said = call("doctor", 1).stdout
-    assert "- extra latency: a policy that weighs costs needs" in said and "pip install 'nnadapter[latency]'" in said
+    assert "- extra latency: a policy that uses costs needs" in said and "pip install 'nnadapter[latency]'" in said
     assert "- extra demo" not in said

@@ -79,7 +79,7 @@ def test_each_segment_runs_alone(call, folder):
 def test_segments_are_of_one_plan(call, folder):
     onnx.save(parse(CHAIN), "chain.onnx")
     assert (
-        "--save-segments is of one plan"
+        "--save-segments requires a single plan"
         in call("report chain.onnx --what-if --save-segments parts", exit_code=2).stderr
     )
 

@@ -75,9 +75,9 @@ def test_pictures_are_turned_upright(picture_array, tmp_path):
     ("dtype", "shape", "text"),
     [
         ("int64", (1, 3, 4, 4), "needs floats or uint8"),
-        ("float32", (3, 4, 4), "takes no picture"),
-        ("float32", (1, 4, 4, 4), "takes no picture"),
-        ("float32", (1, 3, 0, 4), "nothing to resize"),
+        ("float32", (3, 4, 4), "cannot hold a picture"),
+        ("float32", (1, 4, 4, 4), "cannot hold a picture"),
+        ("float32", (1, 3, 0, 4), "too small for a picture"),
     ],
 )
 def test_inputs_that_take_no_picture(picture_array, path, dtype, shape, text):

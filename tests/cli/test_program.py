@@ -216,7 +216,7 @@ def test_a_full_standard_output_is_said_in_one_line(folder, monkeypatch, words, 
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "nnadapter", *words.split()]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=120)
-    said = "Error: standard output cannot be written: No space left on device; send it elsewhere\n"
+    said = "Error: standard output cannot be written: No space left on device; redirect it elsewhere\n"
     assert (done.returncode, done.stderr) == (2, said)
 
 
@@ -243,7 +243,7 @@ def test_version_and_help():
     runner = CliRunner()
     assert runner.invoke(main, ["--version"]).stdout == f"nnadapter {nna.__version__}\n"
     out = runner.invoke(main, ["--help"]).stdout
-    assert "Exit codes: 0 fine, 1 the answer is no, 2 wrong use or bad input." in out
+    assert "Exit codes: 0 success, 1 negative result, 2 wrong usage or input." in out
     assert [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line] == main.list_commands(None)
     assert runner.invoke(main, ["reprot"]).exit_code == 2
     assert "Usage: partition-report" in runner.invoke(partition_report, ["-h"], prog_name="partition-report").stdout

@@ -124,8 +124,8 @@ def test_formats(call, form, beginning):
         ("-o page", "devices", ""),
         ("-o page.json --format model-explorer", '{\n  "name": "device"', ""),
         ("-o page.report --format md", "###", ""),
-        ("-o page.html --format json", "{", "note: 'page.html' is written as json, as --format says"),
-        ("-o page.txt --format md", "###", "note: 'page.txt' is written as md, as --format says"),
+        ("-o page.html --format json", "{", "note: 'page.html' is written as json, as --format requires"),
+        ("-o page.txt --format md", "###", "note: 'page.txt' is written as md, as --format requires"),
     ],
 )
 def test_the_name_of_the_file_decides_its_format(call, folder, words, beginning, note):
@@ -145,7 +145,7 @@ def test_the_name_decides_for_what_if_as_well(call, folder):
     [
         ("--min-coverage 0.8 --max-segments 3", 0, ""),
         ("--min-coverage 80%", 0, ""),
-        ("--min-coverage 80.1%", 1, "Error: coverage is 80.00% of nodes, at least 80.10% is asked for\n"),
+        ("--min-coverage 80.1%", 1, "Error: coverage is 80.00% of nodes, at least 80.10% is required\n"),
         ("--max-segments 2", 1, "Error: the plan has 3 segments, at most 2 are allowed\n"),
     ],
 )
@@ -201,7 +201,7 @@ def test_a_report_with_differences_can_be_compared_again(call):
         ("--shape x", "write NAME=1,3,224,224"),
         ("--shape x=", "write NAME=1,3,224,224"),
         ("--shape x=2,3 --shape x=2,3", "given twice"),
-        ("--shape x=9999999,9999999", "more elements than any memory"),
+        ("--shape x=9999999,9999999", "too large for any memory"),
         ("--format pdf", "not one of"),
         ("--min-coverage 95", "write 0.95 or 95%"),
         ("--min-coverage most", "write 0.95 or 95%"),
@@ -212,7 +212,7 @@ def test_a_report_with_differences_can_be_compared_again(call):
         ("-d fake_npu --max-latency 5", "not known for fake_npu"),
         ("--diff missing.json", "cannot be read"),
         ("--diff chain.onnx", "does not parse"),
-        ("--diff chain.onnx --format dot", "shows no differences"),
+        ("--diff chain.onnx --format dot", "cannot show differences"),
         ("--fallback never", "not one of"),
     ],
 )
@@ -229,7 +229,7 @@ def test_a_dash_is_standard_output(call, folder):
 
 def test_help_lists_every_ending_once(call):
     said = " ".join(call("report --help").stdout.split())
-    assert "by .txt, .json, .md, .html, .dot, else text" in said
+    assert "(.txt, .json, .md, .html, .dot), otherwise text" in said
 
 
 @pytest.mark.parametrize(("words", "option"), [("-o w.html", "--output"), ("--format html", "--format")])
@@ -243,7 +243,7 @@ def test_an_input_chooses_the_plan(call):
     for value in ("true", "false"):
         assert f"where c is {value}" in call(f"report flag.onnx -d fake_npu --input c={value}").stdout
     assert "--input c=VALUE tells" in " ".join(call("report flag.onnx -d fake_npu").stdout.split())
-    assert "is neither a .npy file, a number" in " ".join(call("report flag.onnx --input c=x.png", 2).stderr.split())
+    assert "expected a .npy file, a number" in " ".join(call("report flag.onnx --input c=x.png", 2).stderr.split())
     for value in ("2", "nan", "0.5"):
         assert f"takes bool, got {value}" in call(f"report flag.onnx -d fake_npu --input c={value}", 2).stderr
     np.save("reals.npy", np.array(0.5))

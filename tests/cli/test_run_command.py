@@ -75,7 +75,7 @@ def test_costs(call, policy, tmp_path, monkeypatch):
         assert (cost["chosen"], cost["candidate_count"]) == (
             "all on cpu",
             2,
-        ) and "chosen    all on cpu, of 2 plans" in text
+        ) and "chosen    all on cpu, of 2 candidate plans" in text
 
 
 def test_costs_that_nobody_knows_are_not_told(call):
@@ -143,15 +143,15 @@ def test_a_number_is_all_elements(call):
         ("x=noise.npy", "cannot be read as .npy"),
         ("x=several.npy", "cannot be read as .npy"),
         ("x=absent.npy", "does not exist"),
-        ("x=chain.onnx", "neither a .npy file, a picture"),
-        ("x=1.5.6", "a number, true or false, nor the word random"),
-        ("x=picture.png", "takes no picture"),
+        ("x=chain.onnx", "expected a .npy file, a picture"),
+        ("x=1.5.6", "a number, true, false or random"),
+        ("x=picture.png", "cannot hold a picture"),
         ("q=good.npy", "no input 'q'; its inputs are ['x']"),
         ("x", "write NAME=FILE.npy"),
         ("x=", "write NAME=FILE.npy"),
         ("x=random --input x=good.npy", "given twice"),
         ("x=good.npy --shape x=3,3", "leave --shape out"),
-        ("x=good.npy --save chain.onnx", "cannot be made"),
+        ("x=good.npy --save chain.onnx", "cannot be created"),
     ],
 )
 def test_bad_inputs(call, folder, device, source, text):

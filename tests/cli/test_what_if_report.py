@@ -49,11 +49,11 @@ def test_no_model_can_be_read(call, folder):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("chain.onnx sandwich.onnx -d fake_npu", "a report is of one model, got 2;"),
-        (". -d fake_npu", "Is a directory; give a file, or --what-if"),
+        ("chain.onnx sandwich.onnx -d fake_npu", "a report needs one model, got 2;"),
+        (". -d fake_npu", "Is a directory; give a file, or use --what-if"),
         ("chain.onnx -d fake_npu --what-if --format html", "--what-if has no format html"),
-        ("chain.onnx -d fake_npu --what-if --max-segments 3", "--max-segments is of one plan"),
-        ("chain.onnx -d fake_npu --what-if --save-plan plan.json", "--save-plan is of one plan"),
+        ("chain.onnx -d fake_npu --what-if --max-segments 3", "--max-segments requires a single plan"),
+        ("chain.onnx -d fake_npu --what-if --save-plan plan.json", "--save-plan requires a single plan"),
         ("chain.onnx --what-if", "add -d DEVICE"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_driver_that_writes_no_programs_compiles_and_the_report_says_so(tmp_pa
 def test_a_check_says_what_the_driver_did(tmp_path, fault):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
     check = CliRunner().invoke(main, ["compile", "--check", str(tmp_path / "f")])
-    assert check.exit_code == 0 and check.stdout == f"{tmp_path / 'f'}: runs here as it is\n"
+    assert check.exit_code == 0 and check.stdout == f"{tmp_path / 'f'}: runs on this machine unchanged\n"
     FAULTS.add(fault)
     check = CliRunner().invoke(main, ["compile", "--check", str(tmp_path / "f")])
     (reason,) = check.stdout.splitlines()

@@ -57,7 +57,7 @@ def test_bfloat16_is_no_other_output(engine):
 def test_what_an_engine_gives_is_compared():
     report = nna.bench(parse(CHAIN), "null", rounds=1, stopwatch=steady())
     (peer,) = report.baselines
-    assert peer.differing_outputs and f"ort gives another {next(iter(peer.differing_outputs))!r}" in str(report)
+    assert peer.differing_outputs and f"ort: output {next(iter(peer.differing_outputs))!r} differs" in str(report)
 
 
 @needs("openvino")
@@ -91,17 +91,17 @@ def test_a_compiled_model_is_timed_alone(tmp_path):
     assert report.ran_on_devices and len(report.session.round_seconds) == 1
     with pytest.raises(InvalidOptionError, match="pass feed="):
         nna.bench(file, None, against=())
-    with pytest.raises(InvalidOptionError, match="is not timed beside ort, which cannot run it"):
+    with pytest.raises(InvalidOptionError, match="cannot be compared with ort, which cannot run it"):
         nna.bench(file, None)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"rounds": 0}, "rounds is 0, expected a whole number of at least 1"),
-        ({"rounds": 1.5}, "rounds is 1.5"),
+        ({"rounds": 0}, "rounds must be an integer of at least 1, got 0"),
+        ({"rounds": 1.5}, "rounds must be an integer of at least 1, got 1.5"),
         ({"against": ("otr",)}, "did you mean 'ort'"),
-        ({"against": "otr"}, "beside 'otr'"),
+        ({"against": "otr"}, "no engine 'otr'"),
     ],
 )
 def test_wrong_use(settings, words):
@@ -131,9 +131,9 @@ def test_a_spread_holds_its_middle(seconds):
 @pytest.mark.parametrize(
     ("over", "rounds", "words"),
     [
-        (Spread(0.4, 0.5, 0.6), 5, "0.50 times its time, 0.40 to 0.60 in half of the rounds"),
-        (Spread(0.9, 1.1, 1.2), 5, "not told apart"),
-        (Spread(0.004, 0.005, 0.006), 4, "0.005 times its time, by 4 of the 5 rounds"),
+        (Spread(0.4, 0.5, 0.6), 5, "0.50 times its time, 0.40 to 0.60 in the middle half of rounds"),
+        (Spread(0.9, 1.1, 1.2), 5, "no clear difference"),
+        (Spread(0.004, 0.005, 0.006), 4, "0.005 times its time, by only 4 rounds; a verdict needs 5"),
     ],
 )
 def test_words(over, rounds, words):

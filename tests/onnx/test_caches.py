@@ -78,7 +78,7 @@ def test_a_concat_that_is_no_cache_changes_nothing():
 def test_the_report_says_what_was_assumed():
     report = nna.partition_report(attention(), "fake_npu", {"tokens": (1, 1)})
     assert report.notes == (
-        "the model leaves sizes of input 'mask' and 2 more open: usual ones are assumed; --shape gives others",
+        "input 'mask' and 2 more of the model has dynamic dimensions: usual sizes are assumed; set others with --shape",
     )
     assert not nna.partition_report(attention(), "fake_npu", report.input_shapes).notes
 

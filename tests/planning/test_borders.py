@@ -76,7 +76,7 @@ def test_a_report_says_what_the_last_run_copied():
     assert (ran.to_device, ran.bytes_to_device, ran.to_host, ran.bytes_to_host, ran.round_trips) == (2, 256, 2, 256, 0)
     text = " ".join(str(report).split())
     assert "4 transfers of 512 B, predicted" in text and "1 value stays (128 B): v on fake_npu" in text
-    assert "0 went back to where they were made" in text
+    assert "0 returned to the device that produced them" in text
     assert "v on fake_npu" in report.to_markdown() and "v on fake_npu" in report.to_html()
     data = report.to_dict()
     assert data["boundaries"]["operations"][0]["target"] == {

@@ -69,4 +69,4 @@ def test_hashes_are_worked_out_where_something_may_repeat(model, asked):
 
 def test_a_report_says_that_repeats_were_solved_once():
     report = nna.partition_report(transformer(20, 128), devices=DEVICES, options=LATENCY)
-    assert re.search(r"Placement solved a few of 1\d repeats that are alike, and priced all\.", report.cost.note)
+    assert re.search(r"Placement solved a few of 1\d identical repeats, and priced all\.", report.cost.note)

@@ -59,8 +59,8 @@ def test_what_differs_in_how_reports_were_made_comes_first(changes, name, said, 
     found = compare_reports(unlike(**common), unlike(**{**common, **changes}, cost=less))
     assert [each.name for each in found.conditions] == [name]
     lines = str(found).splitlines()
-    assert lines[0] == "the two reports were not made alike" and said in lines[1]
-    assert "not made alike" in found.to_markdown().split("|")[0]
+    assert lines[0] == "the two reports were made under different conditions" and said in lines[1]
+    assert "made under different conditions" in found.to_markdown().split("|")[0]
     assert next(line for line in lines if "4.00 ms" in line).split()[-1] == (verdict or "changed")
 
 
@@ -69,7 +69,7 @@ def test_reports_of_two_models_are_not_called_better_or_worse():
     assert [each.name for each in found.conditions] == ["another model"] and not {
         each.better for each in found.figures
     } - {0}
-    assert "40 nodes -> 9 nodes, of no common name" in str(found)
+    assert "40 nodes -> 9 nodes, with no common name" in str(found)
 
 
 def test_reports_say_how_they_were_made(tmp_path):
@@ -175,10 +175,10 @@ def damaged(change):
         (damaged(lambda data: data["cost"].pop("seconds")), "cost, key 'seconds': it is missing"),
         (damaged(lambda data: data["nodes"][0].update(device="gpu")), "node 'node/0' is on a device"),
         (damaged(lambda data: data["nodes"][0].update(segment=99)), "node 'node/0' is on a device or in a segment"),
-        (damaged(lambda data: data["segments"].pop(0)), "not numbered from 0 on"),
+        (damaged(lambda data: data["segments"].pop(0)), "not numbered from 0"),
         (
             damaged(lambda data: data["segments"][0].update(device="gpu")),
-            "segments 1: segment 0 is on 'gpu', which is no device of the report",
+            "segments 1: segment 0 is on 'gpu', which is not a device of the report",
         ),
     ],
 )
@@ -252,7 +252,7 @@ def test_a_limit_of_latency_says_whether_it_was_measured(broken_gates):
 def test_a_limit_of_latency_needs_costs(monkeypatch):
     monkeypatch.setattr(nna, "partition_report", lambda *_, **__: made_report())
     result = CliRunner().invoke(main, ["report", "m.onnx", "--max-latency", "1000"])
-    assert result.exit_code == 2 and "latency cannot be judged: its cost is not known" in result.stderr
+    assert result.exit_code == 2 and "latency cannot be checked, because its cost is not known" in result.stderr
 
 
 def test_weights_shared_by_segments_count_once():

@@ -21,5 +21,5 @@ def test_names_of_files_stand_for_formats(path, forms):
 
 def test_what_if_has_formats_of_reports():
     refused = CliRunner().invoke(main, ["report", "m.onnx", "--what-if", "--format", "dot"])
-    (names,) = re.findall(r"no format dot; take (.*)", refused.output)
+    (names,) = re.findall(r"no format dot; use (.*)", refused.output)
     assert set(names.split(", ")) <= FORMATS.keys()

@@ -87,8 +87,8 @@ def test_markdown_says_what_costs_and_rules_say():
         "the CPU alone is better",
         "gap 25.0%",
         "npu: simulated",
-        "1 of them binding nothing",
-        "entries lost",
+        "1 of them without effect",
+        "entries not applied",
     ):
         assert words in text, words
 
@@ -109,8 +109,8 @@ def test_text_says_what_costs_and_rules_say():
         "costs of npu: simulated, cpu: modeled",
         "the CPU alone is better: 3.00 ms guessed, 1.00 ms less",
         "everything supported                          ~4.00 ms     5.00 ms",
-        "binds nothing (ban 1 in rules.toml); no node is called so",
-        "plan file  plan.json: 11 nodes placed, 1 entry lost",
+        "applies to nothing (ban 1 in rules.toml); no node is called so",
+        "plan file  plan.json: 11 nodes placed, 1 entry not applied",
         "gone on npu: no node has this name",
         "~333.3 µs where they run",
     ):
@@ -121,7 +121,7 @@ def test_text_says_what_costs_and_rules_say():
 def test_markdown_of_a_measured_plan_says_what_predictions_rest_on():
     text = measured(made_report()).to_markdown()
     assert "| cost | 2.10 ms measured (" in text and "| all on the CPU | 2.10 ms measured |" in text
-    assert "rests on other costs, of npu: simulated, cpu: modeled" in text
+    assert "predictions use other costs, of npu: simulated, cpu: modeled" in text
 
 
 def test_predicted_time_stands_beside_measured():
@@ -143,8 +143,8 @@ def test_a_guess_is_called_so_beside_each_number():
     assert "4.00 ms guessed" in text and "3.00 ms guessed" in text and "predicted," not in text
     rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
     assert [(row[1], row[-4]) for row in rows] == [("npu", "2.00"), ("cpu", "~1.00"), ("npu", "1.00")]
-    assert "~ marks a guess: nobody measured what cpu costs" in text
-    assert "~1.00 ms where they run" in text and "~4.00 ms" in text.split("weighed")[1]
+    assert "~ marks a guess: costs of cpu are not measured" in text
+    assert "~1.00 ms where they run" in text and "~4.00 ms" in text.split("candidate")[1]
     for other in (guessed.to_markdown(), guessed.to_dot(), str(compare_reports(guessed, guessed))):
         assert "guessed" in other
     assert "~1.00 ms" in guessed.to_markdown()

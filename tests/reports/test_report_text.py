@@ -44,7 +44,7 @@ def test_flops_that_are_not_known_are_said_to_be_left_out():
     made = nna.partition_report(parse(HEAD + DECIDED), devices="fake_npu")
     text = str(made)
     assert made.unknown_flops_nodes == 4 and [each.unknown_flops_nodes for each in made.segments] == [0, 4]
-    assert "20.0% of nodes, 100.0% of known FLOPs" in text and "or the run alone tells their sizes" in " ".join(
+    assert "20.0% of nodes, 100.0% of known FLOPs" in text and "or their sizes are known only at run time" in " ".join(
         text.split()
     )
     assert re.search(r"^0 +fake_npu +1 +36 FLOP ", text, re.MULTILINE)
@@ -87,14 +87,14 @@ def found(devices, exact):
     [
         ("aba", True, "exact for two devices"),
         ("abca", True, "an exact search"),
-        ("abca", False, "a beam search, bounded in its work"),
-        ("abba", False, "a segment was cut in two, as its device does not take it whole"),
+        ("abca", False, "a bounded beam search"),
+        ("abba", False, "a segment was cut in two, because its device refuses it as a whole"),
     ],
 )
 def test_how_segments_were_found(devices, exact, words):
     assert _search(found(devices, exact)) == words
     shown = dataclasses.replace(report(SANDWICH), exact=exact, search=words)
-    fewest = "the fewest possible" if exact else "not proved the fewest"
+    fewest = "the fewest possible" if exact else "not proved to be the fewest"
     assert f"{fewest}), 0 switches between devices\n           {words}\n" in str(shown)
     assert f"({fewest}: {words})" in shown.to_markdown() and f"{fewest}: {words}" in shown.to_html()
 
@@ -136,7 +136,7 @@ def test_entries_of_a_plan_that_are_lost_for_one_reason_share_a_line():
     found = dataclasses.replace(report(SANDWICH), plan_file=plan)
     lines = [line for line in str(found).splitlines() if "node/" in line]
     assert lines[0] == "  node/0, node/1, node/2 and 76 more on npu: why 0" and len(lines) == 20
-    assert "... and 10 reasons more" in str(found) and "0 nodes placed, 2370 entries lost" in str(found)
+    assert "... and 10 more reasons" in str(found) and "0 nodes placed, 2370 entries not applied" in str(found)
     assert "node/0, node/1, node/2 and 76 more" in found.to_markdown()
 
 

@@ -23,13 +23,13 @@ from tests.reports.made import made_report, priced
 def test_the_plan_is_weighed_against_the_cpu_alone(all_cpu, kind, words):
     found = verdict(priced(made_report(12), all_cpu=all_cpu))
     assert (found.kind, words in found.headline) == (kind, True) and found.headline.startswith("With npu the model ")
-    assert any("nobody measured what cpu costs" in line for line in found.more)
+    assert any("costs of cpu are not measured" in line for line in found.more)
 
 
 def test_what_is_not_known_is_said_with_what_to_do():
     found = verdict(nna.partition_report(parse(SANDWICH), ("fake_npu", {"switched_off": "Sin"}), {"x": (2, 4)}))
     assert found.kind == "open" and "`nnadapter calibrate fake_npu`" in found.headline
-    assert "In the way: Sin (switched_off; 1 node, 8 FLOP, 2 switches)." in found.more[0]
+    assert "Refused: Sin (switched_off; 1 node, 8 FLOP, 2 switches)." in found.more[0]
 
 
 def test_what_costs_most_with_its_switches_stands_in_the_way_first():

@@ -56,7 +56,7 @@ def test_two_branches_are_under_way_at_once(text):
         assert segments == sorted(segments) and not session.provenance.fell_back
         borders = session.report().boundaries
         assert borders.threaded_segments == (0,) and [wait.segment for wait in borders.host_waits] == [0]
-        assert "1 segment is run beside others: 0" in str(session.report())
+        assert "1 segment is run in threads: 0" in str(session.report())
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def test_equal_layers_are_compiled_once(compiled, templates):
     mine = [segment for segment in report.segments if segment.device == "lying"]
     assert [segment.program_of for segment in mine] == [None] + [mine[0].index] * (LAYERS - 1)
     assert (compiled(), len(templates)) == (1, 1)
-    assert f"bound to the program of segment {mine[0].index}" in str(report)
-    assert f"{LAYERS - 1} segments bound to another one's program" in report.to_markdown()
+    assert f"uses the program of segment {mine[0].index}" in str(report)
+    assert f"{LAYERS - 1} segments with the program of another segment" in report.to_markdown()
     assert report.to_dict()["segments"][mine[1].index]["program_of"] == mine[0].index
 
 

@@ -354,7 +354,7 @@ def test_many_shapes_and_runs_stay_bounded(path):
             session.run(None, {"x": numbers(size, 4)})
     lanes = lanes_of(path)
     lane = lanes["cpu"]
-    assert len(named(lane, "model_run")) < 39 and named(lanes["session"], "no more events of engines")
+    assert len(named(lane, "model_run")) < 39 and named(lanes["session"], "no more events of inner engines")
     assert len([event for event in lane if event["cat"] == "step"]) == 39
 
 
@@ -377,7 +377,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_done(tmp_pa
     for wrong in (tmp_path, tmp_path / "gone" / "trace.json"):
         with pytest.raises(InvalidOptionError, match="cannot be written"):
             nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=wrong))
-    with pytest.raises(InvalidOptionError, match="option 'trace' is the path of a file to be written, got 3"):
+    with pytest.raises(InvalidOptionError, match="option 'trace' must be the path of a file to write, got 3"):
         nna.Options(trace=3)
 
 

@@ -109,7 +109,7 @@ _INPUTS = {
     "shape": (1, X[0], InvalidInputError, r"^input 'y' is float32\[3\], expected float32\[2, 3\]$"),
     "list": ("x", X.tolist(), InputTypeError, r"^input 'x' is list, expected a numpy array of float32\[2, 3\]$"),
     "name": ("X", X, InvalidInputError, "^there is no input 'X'; did you mean 'x'"),
-    "position": (2, X, InvalidInputError, r"^there is no input 2, expected a name or a position below 2 \(x, y\)$"),
+    "position": (2, X, InvalidInputError, r"^there is no input 2, expected a name or an index below 2 \(x, y\)$"),
     "negative": (-1, X, InvalidInputError, "there is no input -1"),
     "neither": (None, X, InvalidInputError, "there is no input None"),
 }
@@ -172,7 +172,7 @@ def test_verdicts_come_before_the_compilation():
 def test_a_model_may_be_refused_as_a_whole():
     compilation = nna.Compilation(trial(max_operations=2), small())
     assert all(compilation.verdicts)
-    with pytest.raises(NotDelegatedError, match="does not take the model: memory_limit: 3 operations, room for 2"):
+    with pytest.raises(NotDelegatedError, match="does not support the model: memory_limit: 3 operations, room for 2"):
         nna.Execution(compilation)
     with nna.Device.acquire("fake_npu") as device:
         tiny = nna.Compilation(nna.Context(device, memory_bytes=10), small())
@@ -188,14 +188,16 @@ def test_a_driver_that_fails_when_asked_has_refused(fault):
 
 @pytest.mark.parametrize("fault", ["compile", "compile_none", "memory"])
 def test_a_driver_that_fails_to_compile(fault):
-    with pytest.raises(CompilationError, match="'trial' took the model and failed to compile it") as caught:
+    with pytest.raises(CompilationError, match="'trial' accepted the model and failed to compile it") as caught:
         nna.Compilation(trial(fault), small()).compile()
     assert caught.value.device == "trial"
 
 
 @pytest.mark.parametrize("fault", ["execution", "compute", "compute_invalid", "count", "shape", "dtype"])
 def test_a_driver_that_fails_to_run(fault):
-    with pytest.raises(ExecutionError, match="^device 'trial' (failed while it computed|did not give an execution): "):
+    with pytest.raises(
+        ExecutionError, match="^device 'trial' (failed while computing|failed to create an execution): "
+    ):
         execution = nna.Execution(nna.Compilation(trial(fault), small()))
         execution.set_inputs([X, Y])
         execution.compute()
@@ -210,10 +212,10 @@ def test_contexts_and_compilations_are_what_they_must_be(context):
     blob = nna.Compilation(context, small()).serialize()
     for use in (lambda: nna.Compilation("fake_npu", small()), lambda: nna.Compilation.deserialize("fake_npu", blob)):
         with pytest.raises(
-            InvalidOptionError, match="made in a nnadapter.Context, got 'fake_npu'; make one on a device"
+            InvalidOptionError, match="needs an nnadapter.Context, got 'fake_npu'; create one on a device"
         ):
             use()
-    with pytest.raises(InvalidModelError, match="made of a nnadapter.Compilation, got Model; compile it first"):
+    with pytest.raises(InvalidModelError, match="needs an nnadapter.Compilation, got Model; compile the model first"):
         nna.Execution(small())
 
 
@@ -238,7 +240,7 @@ def test_closing_goes_from_the_last_to_the_first():
         lambda: execution.output(0),
         execution.__enter__,
     ):
-        with pytest.raises(ClosedError, match="is closed; make another one"):
+        with pytest.raises(ClosedError, match="is closed; create another one"):
             use()
 
 

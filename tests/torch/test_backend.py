@@ -46,7 +46,7 @@ def test_pytorch_finds_it_by_its_name(tmp_path, monkeypatch):
         ({"devices": [3]}, InvalidOptionError, "got 3"),
         ({"devices": 3}, InvalidOptionError, "got 3"),
         ({"device": ["fake_npu"]}, InvalidOptionError, "there is no option 'device'; did you mean 'devices'?"),
-        ({"policy": "fast"}, InvalidOptionError, "option 'policy' is one of"),
+        ({"policy": "fast"}, InvalidOptionError, "option 'policy' must be one of"),
         (["fake_npu"], InvalidOptionError, "options of torch.compile must be a dictionary with devices, policy"),
     ],
 )

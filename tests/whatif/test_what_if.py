@@ -57,14 +57,14 @@ def test_the_cpu_alone_is_said_to_be_better_where_it_is():
     assert found.all_cpu_seconds == pytest.approx(alone) and alone < found.current_totals.seconds
     for text in (str(found), found.to_markdown()):
         words = " ".join(text.split())
-        assert "the CPU alone is better: guessed" in words and "it is after every step of the road map" in words
+        assert "the CPU alone is better: guessed" in words and "still after every step of the road map" in words
 
 
 def test_the_first_step_that_is_better_than_the_cpu_alone_is_named():
     found = nna.what_if(parse(PAIR), without("Sin", "Cos"))
     last = len(found.road_map)
     between = (found.current_totals.seconds + found.road_map[-1].resulting_totals.seconds) / 2
-    assert f"step {last} of the road map is the first below" in " ".join(
+    assert f"step {last} of the road map is the first to beat it" in " ".join(
         str(replace(found, all_cpu_seconds=between)).split()
     )
     for other in (
@@ -191,14 +191,14 @@ def test_what_refuses_is_named():
     features = nna.what_if(model, ("fake_npu", SIMULATED)).features
     labels = {feature.label: feature for feature in features}
     assert all(feature.models == 1 and feature.nodes == 1 for feature in features)
-    assert labels["NonZero with a shape that is only known while it runs"].missing_in == "converter"
+    assert labels["NonZero with a shape known only at run time"].missing_in == "converter"
 
 
 def test_rules_are_not_features():
     rules = nna.Rules(bans=(nna.Ban(device="fake_npu", op_type="Neg"),))
     found = nna.what_if(parse(SANDWICH), without("Sin"), {"x": (2, 4)}, {"rules": rules})
     assert [feature.label for feature in found.features] == ["Sin"]
-    assert any("no feature brings 1 nodes" in note for note in found.notes)
+    assert any("no feature moves 1 nodes" in note for note in found.notes)
     (then,) = [feature.resulting_totals for feature in found.features]
     expected = real(parse(SANDWICH), input_shapes={"x": (2, 4)})
     assert then.nodes < expected.coverage.nodes == 1
@@ -281,9 +281,9 @@ def test_a_model_that_fails_stops_nobody(tmp_path):
     ("models", "devices", "options", "error", "text"),
     [
         ([], "fake_npu", {}, nna.errors.ModelFileError, "no model"),
-        (".", "fake_npu", {}, nna.errors.ModelFileError, "holds no"),
+        (".", "fake_npu", {}, nna.errors.ModelFileError, "has no"),
         ("none.onnx", "fake_npu", {}, nna.errors.ModelFileError, "does not exist"),
-        ("none.onnx", "cpu", {}, nna.errors.InvalidOptionError, "none but the CPU"),
+        ("none.onnx", "cpu", {}, nna.errors.InvalidOptionError, "other than the CPU"),
         ("none.onnx", "fake_npu", {"plan": "plan.json"}, nna.errors.InvalidOptionError, "without a plan"),
     ],
 )
@@ -296,7 +296,7 @@ def test_wrong_questions(tmp_path, monkeypatch, models, devices, options, error,
 def test_one_device_of_several_may_be_asked_about():
     devices = [without("Sin", "Cos"), "null"]
     assert nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, device="null").features == ()
-    with pytest.raises(nna.errors.DeviceNotFoundError, match="'npu' is not among"):
+    with pytest.raises(nna.errors.DeviceNotFoundError, match="'npu' is not one of"):
         nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, device="npu")
 
 

@@ -1,4 +1,4 @@
-// What was refused and what that costs, switches included, and where the nodes of each op type run.
+// Refused nodes with their cost, including switches, and the devices of each op type.
 
 const SHORT = 10;
 
@@ -19,10 +19,10 @@ function refused(show) {
     ];
   };
   find("refused").append(
-    make("h2", { id: "refused-title" }, "What was refused"),
+    make("h2", { id: "refused-title" }, "Refused nodes"),
     make("p", { class: "muted" }, groups.length
-      ? `And what those nodes cost where they run instead, in ${timed ? "predicted time, with that of the switches between devices that they cause" : "FLOPs: times are not known"}.`
-      : "Nothing: every device took what came before it."),
+      ? `Their cost on their current devices, in ${timed ? "predicted time, including the device switches that they cause" : "FLOPs: times are not known"}.`
+      : "None: every device accepted the nodes that it was offered."),
     groups.length ? longTable(["op type", "reason", "cost"], ["", "", "number"], groups, row) : "",
   );
 }
@@ -65,7 +65,7 @@ function opTypes(show) {
     ];
   };
   find("ops").append(
-    make("h2", { id: "ops-title" }, "Where op types run"), make("p", { class: "muted" }, "Those with most FLOPs first."),
+    make("h2", { id: "ops-title" }, "Where op types run"), make("p", { class: "muted" }, "Most FLOPs first."),
     longTable(["op type", "nodes", "where", "FLOPs"], ["", "number", "", "number"], items, row),
   );
 }

@@ -1,4 +1,4 @@
-// Before and after, where the report was compared with an older one.
+// Comparison with an older report.
 
 function figureText(value, unit) {
   if (value === null) return "–";
@@ -30,11 +30,11 @@ function comparison() {
   );
 }
 
-/** What was not the same when the two reports were made. */
+/** Conditions that differ between the two reports. */
 function unlike(conditions) {
   if (!conditions.length) return "";
   const lines = conditions.map(({ name, old_value, new_value }) => [name, old_value, new_value]);
-  return make("div", { class: "callout", role: "note" }, make("strong", null, "The two reports were not made alike"), plainTable(["", "before", "after"], ["", "", ""], lines));
+  return make("div", { class: "callout", role: "note" }, make("strong", null, "The two reports were made under different conditions"), plainTable(["", "before", "after"], ["", "", ""], lines));
 }
 
 function before() {

@@ -1,4 +1,4 @@
-// The report's data, with what follows from it.
+// The report's data, and values derived from it.
 
 const data = JSON.parse(find("data").textContent);
 const columns = data.nodes;
@@ -28,7 +28,7 @@ function chipNamed(name) {
   return place < 0 ? make("span", { class: "chip" }, name) : chip(place);
 }
 
-/** The predicted time of a node, marked where it is a guess. */
+/** The predicted time of a node, with a mark if it is a guess. */
 const secondsText = (row) => foretold(columns.seconds[row], data.guessed[columns.place[row]]);
 
 const sum = (values) => values.reduce((total, value) => total + (value || 0), 0);

@@ -1,11 +1,11 @@
-// What is known of one segment and of one node.
+// Panels of one segment and of one node.
 
-/** The panel of a segment: figures, what the device says, tensors in and out with where they come from and go to. */
+/** Panel of a segment: figures, facts from the device, and tensors with their sources and targets. */
 function segmentPanel(plan, index, { select, showNodes }) {
   const segment = plan.segments[index];
   const parts = [["transfers", segment.transfer], ["launch", segment.launch]]
     .filter(([, seconds]) => typeof seconds === "number").map(([word, seconds]) => `${timeText(seconds)} ${word}`);
-  const predicted = foretold(segment.predicted, plan.guessed[segment.device]) + (parts.length ? `, of it ${parts.join(" and ")}` : "");
+  const predicted = foretold(segment.predicted, plan.guessed[segment.device]) + (parts.length ? `, including ${parts.join(" and ")}` : "");
   const nodes = countText(segment.count, "node");
   return make(
     "div", { class: "panel" }, make("h3", null, `Segment ${index} on ${plan.devices[segment.device]}`),
@@ -14,21 +14,21 @@ function segmentPanel(plan, index, { select, showNodes }) {
       "dl", null, pair("nodes", showNodes ? make("button", { class: "link", type: "button", onclick: () => showNodes(index) }, `show its ${nodes}`) : nodes),
       pair("FLOPs", flopsText(segment.flops)), pair("weights", bytesText(segment.weights)),
       pair("predicted", segment.predicted === undefined ? "" : predicted), pair("last run", timeText(segment.seconds)),
-      pair("saved against the CPU", foretold(segment.benefit, plan.guessed.some(Boolean))), pair("compiling", timeText(segment.compile)),
-      pair("program", segment.bound === undefined ? "" : `that of segment ${segment.bound}, with weights of its own`),
+      pair("saved compared with the CPU", foretold(segment.benefit, plan.guessed.some(Boolean))), pair("compiling", timeText(segment.compile)),
+      pair("program", segment.bound === undefined ? "" : `shared with segment ${segment.bound}, with its own weights`),
     ), toldBy(plan.devices[segment.device], segment.facts)),
     make(
       "div", { class: "columns" }, tensorList(plan, "Reads", segment.in, (name) => makers(plan, name), "from", select),
-      tensorList(plan, "Makes", segment.out, (name) => plan.readers.get(name) || [], "to", select),
+      tensorList(plan, "Writes", segment.out, (name) => plan.readers.get(name) || [], "to", select),
     ),
   );
 }
 
-/** What the device says of a segment in its own words. */
+/** Facts from the device about a segment. */
 function toldBy(device, facts) {
   if (!facts) return null;
   const pairs = Object.entries(facts).map(([name, value]) => pair(name.replace(/_(bytes|percent)$/, "").replaceAll("_", " "), factText(name, value)));
-  return make("dl", { "aria-label": `what ${device} says` }, make("dt", { class: "says" }, `${device} says`), pairs);
+  return make("dl", { "aria-label": `reported by ${device}` }, make("dt", { class: "says" }, `reported by ${device}`), pairs);
 }
 
 function makers(plan, name) {
@@ -63,7 +63,7 @@ function tensorList(plan, title, tensors, ends, word, select) {
   );
 }
 
-/** The panel of a node: all that the report says of it. */
+/** Panel of a node. */
 function nodePanel(row, selectSegment) {
   const refused = columns.refused[row].map((index) => data.refusals[index]);
   const segment = columns.segment[row];
@@ -73,7 +73,7 @@ function nodePanel(row, selectSegment) {
       "dl", null, pair("op type", data.ops[columns.op[row]]), pair("where", chip(columns.place[row])),
       pair("segment", segment < 0 ? "" : make("button", { class: "link", type: "button", onclick: () => selectSegment(segment) }, `segment ${segment}`)),
       pair("runs as", data.texts[columns.runs[row]]), pair("FLOPs", flopsText(columns.flops[row])),
-      pair("bytes read and made", bytesText(columns.bytes[row])), pair("predicted", secondsText(row)),
+      pair("bytes read and written", bytesText(columns.bytes[row])), pair("predicted", secondsText(row)),
       (data.bodies[row] || []).map((body) => pair("body", body)),
       refused.map(([device, reason, detail]) => pair(`refused by ${device}`, make("span", null, make("span", { class: "reason" }, reason), " ", inline(detail)))),
     ),

@@ -33,7 +33,7 @@ function find(id) {
   return document.getElementById(id);
 }
 
-/** A width in percent, set where the page's policy allows it. */
+/** A width in percent, set by script, as the page's policy allows. */
 function width(element, share) {
   element.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
   return element;
@@ -63,13 +63,13 @@ function timeText(seconds) {
   return `${(seconds * 1e9).toFixed(0)} ns`;
 }
 
-/** A predicted time, marked where it is a guess. */
+/** A predicted time, with a mark if it is a guess. */
 const foretold = (seconds, guessed) => (guessed && typeof seconds === "number" ? "~" : "") + timeText(seconds);
 
-/** Our own sentences: what stands between backticks is code. */
+/** Our own sentences; text between backticks is code. */
 const inline = (text) => text.split(/`([^`]*)`/).map((part, index) => (index % 2 ? make("code", null, part) : part));
 
-/** A name and its value, for definition lists; nothing where there is no value. */
+/** A name and its value, for definition lists; nothing without a value. */
 function pair(name, value) {
   if (value === null || value === undefined || value === "" || value === "–") return [];
   return [make("dt", null, name), make("dd", null, value)];

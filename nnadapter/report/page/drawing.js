@@ -84,7 +84,7 @@ class Drawing {
     const marked = (edge) => [chart.selected, chart.hovered].some((one) => one >= 0 && (edge.from === one || edge.to === one));
     const seen = chart.edges.filter((edge) => edge.to >= this.first && edge.from <= this.last);
     this.marked = seen.filter(marked).slice(0, MOST_EDGES);
-    // Where segments are too narrow to tell apart, lines would only hide them.
+    // Lines would hide segments that are too narrow.
     const pitch = this.view.width / Math.max(1, this.last - this.first + 1);
     if (seen.length <= MOST_EDGES && pitch > 4) for (const edge of seen) this.edge(edge, false);
     for (const edge of this.marked) this.edge(edge, true);
@@ -161,7 +161,7 @@ class Drawing {
     this.amounts();
   }
 
-  /** Marks of time below, where widths are times. */
+  /** Marks of time below, if widths are times. */
   axis() {
     const { pen, chart, view } = this;
     if (!chart.axis) return;
@@ -183,7 +183,7 @@ class Drawing {
     }
   }
 
-  /** Bytes at the bars where there is room. */
+  /** Bytes at the bars that have room. */
   amounts() {
     const { pen, chart } = this;
     const foot = chart.plan.devices.length * LANE + TRAFFIC - 4;

@@ -94,7 +94,7 @@ class Lanes {
     this.drawing.paint(this.chart, { width: room, whole: this.whole, left: this.view.scrollLeft });
   }
 
-  /** Zoom about the middle of the view, or about `at` pixels from its left; 0 shows the whole plan. */
+  /** Zoom about the middle of the view, or about `at` pixels from its left; 0 shows the entire plan. */
   zoomBy(factor, at) {
     const room = this.view.clientWidth;
     const most = Math.max(1, (this.plan.segments.length * WIDEST) / room);

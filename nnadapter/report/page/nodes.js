@@ -29,14 +29,14 @@ class Nodes {
     this.place = make("select", { id: "place", onchange: () => this.filter() }, make("option", { value: "" }, "anywhere"), places.map(([name, place]) => make("option", { value: String(place) }, name)));
     find("nodes").append(
       make("h2", { id: "nodes-title" }, "Nodes"),
-      make("p", { class: "muted" }, "All words must match. ", make("code", null, "op:Conv"), ", ", make("code", null, "device:cpu"), ", ", make("code", null, "segment:3"), " and ", make("code", null, "reason:dtype"), " look at one thing alone, and parts will do: ", make("code", null, "op:con"), "."),
+      make("p", { class: "muted" }, "All words must match. ", make("code", null, "op:Conv"), ", ", make("code", null, "device:cpu"), ", ", make("code", null, "segment:3"), " and ", make("code", null, "reason:dtype"), " search one column, and parts of words match: ", make("code", null, "op:con"), "."),
       make("div", { class: "tools" }, make("div", { class: "grow" }, this.search), make("label", null, "Runs on", this.place), make("button", { class: "quiet", type: "button", onclick: () => this.ask("") }, "Clear"), this.found),
       this.table.element, this.panel,
     );
     this.filter();
   }
 
-  /** Search for something, as a click elsewhere on the page does. */
+  /** Search on behalf of a click elsewhere on the page. */
   ask(query) {
     this.search.value = query;
     this.place.value = "";
@@ -71,7 +71,7 @@ class Nodes {
   }
 }
 
-/** Parts are enough, but for the number of a segment; a key that is wholly one of the page's means that one alone. */
+/** Parts of words match, except for segment numbers; a complete known value matches only itself. */
 function fits(value, wanted, field) {
   return field === "segment" || KNOWN[field].has(wanted) ? value === wanted : value.includes(wanted);
 }

@@ -1,4 +1,4 @@
-// The key figures, what did not go as promised, and what the plan's price rests on.
+// The key figures, notes, costs and rules.
 
 function tile(title, value, small, bar) {
   return make("div", { class: "tile" }, make("dt", null, title), make("dd", null, value, small ? make("span", { class: "small" }, small) : null, bar || null));
@@ -10,10 +10,10 @@ function shareBar(share) {
   return make("div", { class: "bar", "aria-hidden": "true" }, fill);
 }
 
-/** Shares of FLOPs are of those that are known. */
+/** Shares are of known FLOPs. */
 function flopsTile(share, known, uncounted) {
   if (!uncounted) return [tile("FLOPs off the CPU", shareText(share), `of ${flopsText(known)}`, shareBar(share))];
-  const words = `${countText(uncounted, "node")} not counted`;
+  const words = `${countText(uncounted, "node")} with unknown FLOPs`;
   if (!known) return [tile("FLOPs off the CPU", "–", words)];
   return [tile("Known FLOPs off the CPU", shareText(share), `of ${flopsText(known)}; ${words}`, shareBar(share))];
 }
@@ -28,7 +28,7 @@ function overview() {
   const tiles = [
     tile("Nodes off the CPU", shareText(coverage.nodes), `of ${countText(nodeCount - folded - unused, "node")} that run${ends ? `; ${ends}` : ""}`, shareBar(coverage.nodes)),
     ...flopsTile(coverage.flops, sum(columns.flops), columns.flops.filter((flops, row) => flops === null && columns.segment[row] >= 0).length),
-    tile("Bytes off the CPU", shareText(coverage.bytes), `of ${bytesText(sum(columns.bytes))} read and made`, shareBar(coverage.bytes)),
+    tile("Bytes off the CPU", shareText(coverage.bytes), `of ${bytesText(sum(columns.bytes))} read and written`, shareBar(coverage.bytes)),
     tile("Segments", segments.length.toLocaleString("en"), `${away.toLocaleString("en")} off the CPU; ${data.fewest}`),
     tile("Switches", data.switches.toLocaleString("en"), "from one device to another"),
     tile("Weights", bytesText(data.weights.total), weights),
@@ -39,7 +39,7 @@ function overview() {
   find("summary").append(judged(data.verdict), make("dl", { class: "tiles" }, tiles), callout("Notes", data.notes) || "", callout("Between host and devices", data.borders) || "");
 }
 
-/** What a person wants to know first. */
+/** The verdict. */
 function judged({ kind, headline, more }) {
   return make("div", { class: `verdict ${kind}`, role: "note" }, make("p", { class: "headline" }, inline(headline)), more.map((words) => make("p", null, inline(words))));
 }
@@ -60,7 +60,7 @@ function callout(title, lines) {
   return make("div", { class: "callout", role: "note" }, make("strong", null, title), body);
 }
 
-/** A plain table; rows are lists of cells, and a cell that begins with `number:` in `kinds` stands on the right. */
+/** A plain table; rows are lists of cells, and columns of kind `number` are aligned right. */
 function plainTable(heads, kinds, rows) {
   const cell = (tag, content, index) => make(tag, { class: kinds[index], scope: tag === "th" ? "col" : null }, content);
   return make(
@@ -70,7 +70,7 @@ function plainTable(heads, kinds, rows) {
   );
 }
 
-/** Costs, rules and the plan file, where there are any. */
+/** Costs, rules and the plan file, if there are any. */
 function costs() {
   const { cost, rules, plan_file: plan } = data;
   if (!cost && !rules.length && !plan) return;
@@ -86,32 +86,32 @@ function priced(cost) {
   if (cost.all_cpu_seconds !== null && !cost.candidates.length) plans.push(["all on the CPU", ...(measured ? [cost.all_cpu_predicted_seconds, cost.all_cpu_seconds] : [cost.all_cpu_seconds, null])]);
   return make(
     "div", null, make("p", { class: "muted" }, `Costs of ${sourceWords(cost) || "unknown origin"}.`, cost.bound_kind ? ` The bound: ${cost.bound_kind}.` : "", cost.resting ? ` ${sentence(cost.resting)}.` : "", inline(cost.note ? ` ${cost.note}` : ""), cost.guess ? ` ${sentence(cost.guess)}.` : ""),
-    plainTable(["weighed", "predicted", "measured"], ["", "number", "number"], plans.map(([name, predicted, taken]) => [name, foretold(predicted, Boolean(cost.guess)), timeText(taken)])),
+    plainTable(["candidate", "predicted", "measured"], ["", "number", "number"], plans.map(([name, predicted, taken]) => [name, foretold(predicted, Boolean(cost.guess)), timeText(taken)])),
   );
 }
 
 function ruled(rules) {
-  const binds = (rule) => (rule.nodes ? countText(rule.nodes, "node") : make("span", { class: "worse" }, "binds nothing"));
+  const binds = (rule) => (rule.nodes ? countText(rule.nodes, "node") : make("span", { class: "worse" }, "applies to nothing"));
   return make("div", null, make("h3", null, "Rules"), plainTable(
-    ["rule", "binds", "from", "note"], ["", "", "", ""], rules.map((rule) => [make("code", null, rule.text), binds(rule), rule.source, inline(rule.note)]),
+    ["rule", "applies to", "from", "note"], ["", "", "", ""], rules.map((rule) => [make("code", null, rule.text), binds(rule), rule.source, inline(rule.note)]),
   ));
 }
 
 function bound(plan) {
   return make(
-    "div", null, make("h3", null, "Plan file"), make("p", null, make("code", null, plan.path), `: ${countText(plan.bound, "node")} placed, ${countText(plan.lost, "entry", "entries")} lost.`),
-    plan.groups.length ? longTable(["node", "device", "why it is lost"], ["", "", ""], plan.groups, ([names, device, why]) => [make("code", null, names), device, why]) : null,
+    "div", null, make("h3", null, "Plan file"), make("p", null, make("code", null, plan.path), `: ${countText(plan.bound, "node")} placed, ${countText(plan.lost, "entry", "entries")} not applied.`),
+    plan.groups.length ? longTable(["node", "device", "reason"], ["", "", ""], plan.groups, ([names, device, why]) => [make("code", null, names), device, why]) : null,
   );
 }
 
-/** With what, where and when the report was made. */
+/** Conditions of the report. */
 function made() {
   const { options, versions, machine, date, fallback } = data.made;
   const version = (name) => (versions[name] ? `version ${versions[name]}` : "");
   const device = (name) => [version(name), options[name]].filter(Boolean).join("; ") || "no options";
   const rest = Object.keys(versions).filter((name) => !data.devices.includes(name)).map((name) => `${name} ${versions[name]}`).join(", ");
   find("made").append(
-    make("h2", { id: "made-title" }, "How this was made"),
+    make("h2", { id: "made-title" }, "About this report"),
     make("dl", { class: "facts" }, data.devices.map((name, place) => pair(chip(place), device(name))), pair("policy", data.policy), pair("fallback", fallback),
       pair("versions", rest), pair("machine", machine), pair("page written", date)),
   );

@@ -1,4 +1,4 @@
-// Where segments stand on the axis: they run one after another, so each begins where the one before it ends.
+// Positions of segments on the axis: each begins at the end of the preceding one.
 
 const WIDTHS = [
   { key: "predicted", title: "predicted time", time: true, of: (segment) => segment.predicted },
@@ -7,7 +7,7 @@ const WIDTHS = [
   { key: "equal", title: "equal widths", of: () => 1 },
 ];
 
-/** The measures that every segment has, of both plans where there are two: they are looked at side by side. */
+/** Measures that every segment has, in both plans if there are two, for comparison. */
 function knownWidths() {
   const known = (plan, of) => {
     const values = plan.segments.map(of);
@@ -40,7 +40,7 @@ function segmentAt(starts, place) {
   return low;
 }
 
-/** What passes between every two segments, merged: {from, to, bytes, count}. */
+/** Tensors between pairs of segments, merged: {from, to, bytes, count}. */
 function edgesOf(plan) {
   const found = new Map();
   plan.segments.forEach((segment, to) => {

@@ -36,7 +36,7 @@ function start() {
   const table = segmentTable((index) => lanes.select(index));
   find("plan").append(
     make("h2", { id: "plan-title" }, "The plan over time"),
-    make("p", { class: "muted" }, "Segments run one after another, each in its device's lane. Lines are tensors that cross a border, thicker with more bytes."),
+    make("p", { class: "muted" }, "Segments run one after another, each in its device's lane. Lines are tensors that cross from one device to another, thicker with more bytes."),
     lanes.element, panel, make("details", { class: "folds" }, make("summary", null, "Segments as a table"), make("div", null, table.element)),
   );
   comparison();

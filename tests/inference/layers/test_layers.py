@@ -39,7 +39,7 @@ def names(findings):
 def test_nothing_is_wrong():
     report = look()
     assert report.agrees and report.layers.first is None and report.layers.compilations == 1
-    assert "no node is beyond the tolerance by itself; the largest" in str(report)
+    assert "no node is beyond the tolerance on its own; largest difference" in str(report)
 
 
 def test_the_first_of_several():
@@ -67,14 +67,14 @@ def test_an_error_that_vanishes():
         and names(hidden.layers.local_errors) == [("second",)]
         and hidden.layers.first_accumulated_error is None
     )
-    assert "the outputs agree although a node inside differs" in str(hidden)
+    assert "the outputs agree, although an inner node differs" in str(hidden)
 
 
 def test_wrong_only_where_nodes_run_together():
     report = look(fused=["fourth", "fifth"])
     assert not report.layers.local_errors and report.layers.fused
     assert report.layers.first.nodes == ("fourth", "fifth")
-    assert "wrong only where the device runs them together: 'fourth', 'fifth'" in str(report)
+    assert "wrong only when the device fuses them: 'fourth', 'fifth'" in str(report)
 
 
 def test_error_that_grows():
@@ -87,7 +87,7 @@ def test_error_that_grows():
         len(layers.shortest_deviating_stretch.nodes) > 1
         and layers.shortest_deviating_stretch.nodes[-1] == layers.first_accumulated_error.nodes[0]
     )
-    assert "error grows over" in str(report)
+    assert "error accumulates over" in str(report)
 
 
 def test_nodes_on_the_cpu_stay_there():
@@ -129,7 +129,9 @@ def test_several_outputs_and_integers():
 def test_what_is_no_accelerator_is_not_looked_at(device):
     report = nna.compare(parse(TEXT), device, FEED, layers=True)
     assert report.layers.atoms == 0 and report.layers.first is None
-    assert str(report.layers) == "  layers: no node ran on a device other than cpu and reference, so none was looked at"
+    assert (
+        str(report.layers) == "  layers: no node ran on a device other than cpu and reference, so nothing was checked"
+    )
 
 
 def test_nothing_is_off():
@@ -138,7 +140,7 @@ def test_nothing_is_off():
     text = f"{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{ y = Relu(x) }}"
     assert str(look(text).layers).splitlines() == [
         "  layers: 1 on devices, 1 compilation",
-        "  no node is beyond the tolerance by itself; what they compute is exactly the CPU's",
+        "  no node is beyond the tolerance on its own; results are exactly equal to the CPU's",
     ]
 
 
@@ -155,8 +157,8 @@ def test_what_could_not_be_checked_is_not_counted_as_right():
     devices = [("trial", {"only": ["SPLIT", "ADD"], "fault": "split"}), "fake_npu"]
     report = nna.compare(model, devices, {"x": np.ones((4, 8), np.float32)}, layers=True)
     assert not report.agrees and not report.layers.local_errors and report.layers.unchecked == ("/split",)
-    assert "no node that could be checked is beyond the tolerance by itself" in str(report)
-    assert "wrong, with nodes in it that could not be checked by themselves: '/split', '/sum'" in str(report)
+    assert "no node that could be checked alone is beyond the tolerance on its own" in str(report)
+    assert "wrong, including nodes that could not be checked alone: '/split', '/sum'" in str(report)
 
 
 def test_quantized_values_may_be_a_step_off_wherever_they_are(tmp_path):
@@ -222,7 +224,7 @@ def test_findings_are_not_lost_where_a_file_cannot_be_written_after_all(tmp_path
     onnx.save(parse(TEXT), "net.onnx")
     words = "compare net.onnx -d planted --option planted.wrong=third --layers --rules-out /dev/full --shape x=4,8"
     result = CliRunner().invoke(main, words.split(), catch_exceptions=False)
-    assert result.exit_code == 2 and "wrong by itself: 'third'" in result.stdout and "No space left" in result.stderr
+    assert result.exit_code == 2 and "wrong on its own: 'third'" in result.stdout and "No space left" in result.stderr
 
 
 def test_as_plain_data():
@@ -244,7 +246,7 @@ def test_command(tmp_path, monkeypatch):
     np.save("x.npy", FEED["x"])
     words = "compare net.onnx -d planted --option planted.wrong=third --input x=x.npy --layers --rules-out rules.toml"
     result = CliRunner().invoke(main, words.split(), catch_exceptions=False)
-    assert result.exit_code == 1 and "wrong by itself: 'third' (Exp) on planted" in result.stdout
-    assert "saved in net-layers; to see it again: nnadapter compare net-layers/model.onnx" in result.stdout
+    assert result.exit_code == 1 and "wrong on its own: 'third' (Exp) on planted" in result.stdout
+    assert "saved in net-layers; reproduce it with: nnadapter compare net-layers/model.onnx" in result.stdout
     again = CliRunner().invoke(main, [*words.split()[:8], "--rules", "rules.toml"], catch_exceptions=False)
     assert again.exit_code == 0 and "5 of 6 nodes ran on planted" in again.stdout
