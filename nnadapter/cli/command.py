@@ -129,19 +129,19 @@ def _silence_onnxruntime() -> None:
 
 
 _COMMANDS = {
-    "devices": "List all devices, available or not, or one device with its options.",
-    "ops": "List the operations that a device supports, or describe one operation.",
-    "report": "Report which device would run each node of a model, and why.",
-    "run": "Run a model, and print its outputs, times and devices.",
+    "devices": "List devices, or one device with its options.",
+    "ops": "List supported operations, or describe one.",
+    "report": "Report which device would run each node, and why.",
+    "run": "Run a model; print its outputs, times and devices.",
     "serve": "Serve a model over HTTP.",
     "compile": "Compile a model ahead of time into one file.",
     "export": "Convert a model of the adapter IR to ONNX.",
-    "cache": "List, verify, explain and remove cached programs and plans.",
+    "cache": "List, verify, explain and remove cached programs.",
     "bench": "Compare the speed of a model with other engines.",
-    "compare": "Compare the outputs of devices with those of the CPU.",
+    "compare": "Compare the outputs of devices with the CPU.",
     "calibrate": "Measure the speed of a device, for predictions.",
     "conformance": "Test whether a driver keeps its promises.",
-    "new-driver": "Create a package with a driver for a new device.",
+    "new-driver": "Create a package with a driver for a device.",
     "doctor": "Test every device, and report what is missing.",
 }
 """Commands with their summaries, in the order of the help."""
