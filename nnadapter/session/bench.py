@@ -292,7 +292,7 @@ def _check(
             "the original model, or against=()"
         )
     if is_compiled and feed is None:
-        raise InvalidOptionError("a compiled model needs a feed; pass feed={{input: array}}")
+        raise InvalidOptionError("a compiled model needs a feed; pass feed={input: array}")
 
 
 def _opened(
