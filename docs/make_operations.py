@@ -15,7 +15,7 @@ from nnadapter.ir.definition import Entry, entry_of, example_text, facts, formul
 from nnadapter.ir.operations import FAMILIES, FUSE_CODES
 
 FOLDER = Path(__file__).with_name("operations")
-_MADE = "This page is made by `python docs/make_operations.py`. A test fails when it is not what the code does."
+_MADE = "This page is generated from the code by `python docs/make_operations.py`."
 
 
 def pages() -> Mapping[str, str]:
@@ -35,8 +35,8 @@ def _index(entries: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     yield "# Operations of the adapter IR"
     yield ""
     count = sum(map(len, entries.values()))
-    yield f"What each of the {count} operations means: for whoever writes a driver, a converter or a pass, or"
-    yield "builds models by hand. `nnadapter ops --describe CONV_2D` prints an entry in a terminal, `--json` as JSON."
+    yield f"Definitions of the {count} operations, for authors of drivers, converters and passes, and for people who"
+    yield "build models by hand. `nnadapter ops --describe CONV_2D` prints an entry in a terminal, `--json` as JSON."
     yield "Operations that other packages bring are described there as well."
     yield ""
     yield _MADE
@@ -62,28 +62,27 @@ def _index(entries: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
 _RULES = """
 ## How to read an entry
 
-- **Signature**: inputs, then attributes in the order of the table, then outputs. `?` may be absent, `…` is any number.
+- **Signature**: inputs, then attributes in the order of the table, then outputs. `?` is optional, `…` any number.
 - **Formula**: letters are explained at the inputs. Indices count from 0. `floor`, `ceil` and `trunc` round down, up and
   toward 0.
-- **Definition**: the numpy code that says what an operation means, and what that calls. `xp` is numpy. A fused
-  activation comes after it. The code of an image operation is given [N, C, H, W] whatever the layout.
-- **Example**: computed by the definition when this page was made. Attributes that are not required have defaults.
-- **FLOPs**: arithmetic steps, a multiply-add counting two; exp, log, sqrt, erf, sin, cos, tanh and pow count one.
+- **Definition**: numpy code of the operation, with the functions that it calls. `xp` is numpy. A fused activation
+  follows it. Image operations receive [N, C, H, W] in every layout.
+- **Example**: computed by the definition when this page was generated.
+- **FLOPs**: arithmetic steps; a multiply-add counts two, and exp, log, sqrt, erf, sin, cos, tanh and pow count one.
 
-## What holds for all of them
+## Rules for all operations
 
-- Floating-point values are computed with in float64 by the definition, and rounded once, to the data type of the
-  result. A device is held to that within the tolerance of its own arithmetic.
-- Integers are computed with in their own data type, and wrap around.
-- Axes are 0 to rank - 1. Sizes, axes and pads are worked out: nothing is negative, left out or -1, unless an entry says
-  so.
-- Shapes are known when a model is compiled, or follow from sizes that a driver agreed to leave open.
-- Operands of rank 4 may have the layout NHWC where an entry says so, or where elements are taken one by one. Their
-  dimensions are then [N, H, W, C]. Filters stay in ONNX's order. An axis, and a list with a number for every axis, such
-  as the pads of PAD or the shape of RESIZE_LINEAR, counts the dimensions as they are.
-- A quantized operand holds integers that stand for reals: scale * (integer - zero point). What an operation makes of
-  such operands, its entry says.
-- Operations have no effects. An input is never changed.
+- The definition computes floating-point values in float64 and rounds once, to the data type of the result. Devices must
+  agree within the tolerance of their arithmetic.
+- Integers are computed in their own data type and wrap around.
+- Axes are 0 to rank - 1. Sizes, axes and pads are resolved: none is negative, omitted or -1, unless an entry allows it.
+- Shapes are known at compile time, or symbolic on devices that support dynamic shapes.
+- Operands of rank 4 may have the layout NHWC if an entry allows it, or if the operation is elementwise. Their
+  dimensions are then [N, H, W, C]. Filters keep ONNX's order. An axis, or a list with a number per axis (pads of PAD,
+  shape of RESIZE_LINEAR), counts the dimensions as stored.
+- A quantized operand holds integers that represent reals: scale * (integer - zero point). Each entry describes its
+  behavior on quantized operands.
+- Operations have no side effects and never change inputs.
 """
 
 

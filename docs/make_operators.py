@@ -126,16 +126,15 @@ def _head() -> Iterator[str]:
     others = sum(map(len, converted().values())) - versions
     yield "# Operators"
     yield ""
-    yield "This page is made by `python docs/make_operators.py`. A test fails when it is not what the code does."
+    yield "This page is generated from the code by `python docs/make_operators.py`."
     yield ""
     yield f"Made with onnx {onnx.__version__}, which defines opsets up to {onnx.defs.onnx_opset_version()}."
     yield ""
     yield f"{ops} ops of ONNX's domains are converted, in {versions} schema versions, from opset"
-    yield f"{OLDEST_OPSET} on, and {others} of ONNX Runtime's own, most of {MICROSOFT}, which its tools write."
-    yield "A node of such an op can still be refused: for an attribute value, a data type, a shape that is not known,"
-    yield "or an input that is computed where it must be constant. `nnadapter report` says which and why."
-    yield "What is refused runs on the next device that takes it: at last on the CPU, by ONNX Runtime, or on"
-    yield "`reference`, onnx's evaluator, where ONNX Runtime has no kernel, opset or data type for it."
+    yield f"{OLDEST_OPSET} on, and {others} ops of ONNX Runtime, most of {MICROSOFT}."
+    yield "A node can still be refused because of an attribute value, a data type, an unknown shape, or a computed input"
+    yield "that must be constant. `nnadapter report` shows the reason. Refused nodes run on the next device that supports"
+    yield "them, finally on the CPU, or on `reference` if ONNX Runtime has no kernel, opset or data type for them."
 
 
 def _converted() -> Iterator[str]:
@@ -143,10 +142,9 @@ def _converted() -> Iterator[str]:
     yield ""
     yield "## Converted"
     yield ""
-    yield "The third column holds what onnx's own tests of the op became; it is empty where none of them was"
-    yield "converted as it stands. Ops of com.microsoft, and some that ONNX Runtime has in ONNX's own domain, are"
-    yield "functions of ONNX's ops (`nnadapter/onnx/microsoft/`), whose operations they become. The fourth holds the"
-    yield "data types that fake_npu takes for all of these operations."
+    yield "The third column lists the operations that onnx's tests of the op were converted to; it is empty if none was"
+    yield "converted. Ops of com.microsoft, and some of ONNX Runtime in ONNX's own domain, are functions of ONNX's ops,"
+    yield "and become their operations. The fourth column lists data types that fake_npu supports for all of them."
     yield ""
     yield "| ONNX op | schema versions | operations of the adapter IR | data types on fake_npu |"
     yield "|---|---|---|---|"
@@ -156,7 +154,7 @@ def _converted() -> Iterator[str]:
         told = f"without {', '.join(missing)}" if missing else ", ".join(sorted(_common_dtypes(operations)))
         called = f"{domain}::{op_type}" if domain else op_type
         if has_body(domain, op_type) and not told:
-            told = "of the ops that it is a function of"
+            told = "those of its function body"
         yield f"| {called} | {_listed(versions)} | {', '.join(operations)} | {told} |"
 
 
@@ -170,9 +168,9 @@ def _refused() -> Iterator[str]:
     yield ""
     yield "## Not converted"
     yield ""
-    yield f"Ops of ai.onnx that opset {OLDEST_OPSET} or a later one has, and that have no converter, by reason:"
+    yield f"Ops of ai.onnx without a converter, from opset {OLDEST_OPSET} on, by reason:"
     yield ""
-    yield "| ONNX ops | reason | in words: it |"
+    yield "| ONNX ops | reason | description: the op |"
     yield "|---|---|---|"
     by_reason: dict[tuple[str, str], list[str]] = {}
     for op_type in sorted(_known_ops() - {op_type for _, op_type in converted()}):
@@ -180,17 +178,17 @@ def _refused() -> Iterator[str]:
     for (reason, why), names in sorted(by_reason.items()):
         yield f"| {', '.join(names)} | `{reason}` | {why} |"
     yield ""
-    yield "Ops of other domains, such as ai.onnx.ml, have none either, but for those above."
+    yield "Ops of other domains, such as ai.onnx.ml, have no converter, except those above."
 
 
 def _operations() -> Iterator[str]:
     yield ""
-    yield "## What fake_npu takes"
+    yield "## Operations that fake_npu supports"
     yield ""
     yield f"{len(OPERATIONS)} of the {len(SCHEMAS)} operations of the adapter IR."
-    yield "What each of them computes is said [operation by operation](../operations/README.md)."
+    yield "The [operations](../operations/README.md) have a definition each."
     yield "`nnadapter ops fake_npu` prints the same."
-    yield f"What holds for {LIMITS}."
+    yield f"Limits: {LIMITS}."
     yield ""
     yield "| operation | rank | data types of the first input | limits |"
     yield "|---|---|---|---|"
@@ -205,11 +203,11 @@ def _operations() -> Iterator[str]:
 def _not_a_number() -> Iterator[str]:
     yield "## NaN on fake_npu"
     yield ""
-    yield "ONNX says nothing of inputs that are not numbers. Where ONNX Runtime has a rule, fake_npu has the same: in"
-    yield "arithmetic, activations, Max and Min, in MaxPool with `Indices`, and in ArgMax and ArgMin, which pass over"
-    yield "NaN unless it comes first. In MaxPool without `Indices`, GlobalMaxPool, ReduceMax, ReduceMin, TopK and"
-    yield "Hardmax, what ONNX Runtime makes of NaN depends on places and on the processor. There fake_npu gives NaN"
-    yield "wherever one is among the elements; TopK and Hardmax take NaN for larger than all else."
+    yield "ONNX does not define NaN inputs. fake_npu agrees with ONNX Runtime if that is consistent: in arithmetic,"
+    yield "activations, Max, Min, MaxPool with `Indices`, and in ArgMax and ArgMin, which ignore NaN unless it comes first."
+    yield "In MaxPool without `Indices`, GlobalMaxPool, ReduceMax, ReduceMin, TopK and Hardmax, ONNX Runtime's result"
+    yield "depends on positions and on the processor. fake_npu returns NaN if an element is NaN; TopK and Hardmax treat"
+    yield "NaN as the largest value."
     yield ""
 
 
