@@ -132,9 +132,9 @@ def _head() -> Iterator[str]:
     yield ""
     yield f"{ops} ops of ONNX's domains are converted, in {versions} schema versions, from opset"
     yield f"{OLDEST_OPSET} on, and {others} ops of ONNX Runtime, most of {MICROSOFT}."
-    yield "A node can still be refused because of an attribute value, a data type, an unknown shape, or a computed input"
-    yield "that must be constant. `nnadapter report` shows the reason. Refused nodes run on the next device that supports"
-    yield "them, finally on the CPU, or on `reference` if ONNX Runtime has no kernel, opset or data type for them."
+    yield "A node can still be refused because of an attribute value, a data type, an unknown shape, or a computed"
+    yield "input that must be constant. `nnadapter report` shows the reason. Refused nodes run on the next device that"
+    yield "supports them, finally on the CPU, or on `reference` if ONNX Runtime lacks a kernel, opset or data type."
 
 
 def _converted() -> Iterator[str]:
@@ -204,7 +204,7 @@ def _not_a_number() -> Iterator[str]:
     yield "## NaN on fake_npu"
     yield ""
     yield "ONNX does not define NaN inputs. fake_npu agrees with ONNX Runtime if that is consistent: in arithmetic,"
-    yield "activations, Max, Min, MaxPool with `Indices`, and in ArgMax and ArgMin, which ignore NaN unless it comes first."
+    yield "activations, Max, Min, MaxPool with `Indices`, ArgMax and ArgMin (NaN is ignored unless it comes first)."
     yield "In MaxPool without `Indices`, GlobalMaxPool, ReduceMax, ReduceMin, TopK and Hardmax, ONNX Runtime's result"
     yield "depends on positions and on the processor. fake_npu returns NaN if an element is NaN; TopK and Hardmax treat"
     yield "NaN as the largest value."
