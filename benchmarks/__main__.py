@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"there is no benchmark {name!r}; python -m benchmarks lists them", file=sys.stderr)
         return 2
     if "--quick" in options:
-        options = [*BENCHMARKS[name].quick, *(each for each in options if each != "--quick")]
+        options = [*BENCHMARKS[name].quick, *(option for option in options if option != "--quick")]
     return run_benchmark(name, options)
 
 

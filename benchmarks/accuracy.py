@@ -67,21 +67,21 @@ def _row(name: str, model: onnx.ModelProto, device: str) -> dict[str, Any]:
     random = np.random.default_rng(0)
     for _ in range(_RUNS):
         feeds.append({key: _like(value, random) for key, value in feeds[0].items()})
-    first, later, notes, found = {}, {}, set(), 0
+    first, later, notes, incident_count = {}, {}, set(), 0
     for kind, options in (("plain", {}), ("verify", {"verify": "once"}), ("shadow", {"verify": "once", "shadow": 1})):
         chosen = nna.Options(cache_dir=False, **options)
         with warnings.catch_warnings(), nna.InferenceSession(model, devices=DEVICES[device], options=chosen) as session:
             warnings.simplefilter("ignore")
             if shapes:
                 session.prepare(shapes)
-            taken = [seconds_of(partial(session.run, None, feed)) for feed in feeds]
-            first[kind], later[kind] = 1e3 * taken[0], 1e3 * statistics.median(taken[1:])
-            found += sum(each.stage == "accuracy" for each in session.report().incidents)
+            durations = [seconds_of(partial(session.run, None, feed)) for feed in feeds]
+            first[kind], later[kind] = 1e3 * durations[0], 1e3 * statistics.median(durations[1:])
+            incident_count += sum(incident.stage == "accuracy" for incident in session.report().incidents)
             notes.update(note for note in session.report().notes if "differs" in note or "compared" in note)
     return {
         "network": name,
         "device": device,
-        "alarms": found,
+        "alarms": incident_count,
         "notes": "; ".join(sorted(notes)) or "none",
         "first ms": first["plain"],
         "checked ms": first["verify"],

@@ -56,15 +56,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, results: Results) -> None:
     """Run among faults."""
-    found = chaos(options.count, threads=options.threads, seed=options.seed, rests=options.rests)
+    outcome = chaos(options.count, threads=options.threads, seed=options.seed, rests=options.rests)
     columns = ("runs", "right", "runs per second", "runs per second without faults", "devices")
-    results.table().add({column: found[column] for column in columns})
+    results.table().add({column: outcome[column] for column in columns})
     for title, counts in (("device", "steps"), ("fault", "faults"), ("incident", "incidents")):
         table = results.table()
-        for name, count in sorted(found[counts].items()):
+        for name, count in sorted(outcome[counts].items()):
             table.add({title: name, counts if counts == "steps" else "count": count})
-    if found["right"] != found["runs"]:
-        results.fail(f"{found['runs'] - found['right']} results are wrong")
+    if outcome["right"] != outcome["runs"]:
+        results.fail(f"{outcome['runs'] - outcome['right']} results are wrong")
 
 
 def chaos(count: int, *, threads: int = 1, chance: float = 0.05, seed: int = 0, rests: bool = False) -> dict[str, Any]:
@@ -92,9 +92,9 @@ def _chaos(count: int, threads: int, chance: float, seed: int) -> dict[str, Any]
         log = str(Path(folder, "log"))
         quiet = _timed(_devices("", 0.0, seed), fed, expected, count // 10, threads)
         noisy = _timed(_devices(log, chance, seed), fed, expected, count, threads)
-        made = Counter(json.loads(line).get("kind", "") for line in Path(log).read_text().splitlines())
-    del made[""]
-    return {**noisy, "runs per second without faults": quiet["runs per second"], "faults": dict(made)}
+        fault_counts = Counter(json.loads(line).get("kind", "") for line in Path(log).read_text().splitlines())
+    del fault_counts[""]
+    return {**noisy, "runs per second without faults": quiet["runs per second"], "faults": dict(fault_counts)}
 
 
 def _devices(log: str, chance: float, seed: int) -> list[Any]:
@@ -172,6 +172,6 @@ def _right(fed: Sequence[dict[str, np.ndarray]]) -> list[list[np.ndarray]]:
 def _are_right(results: Sequence[np.ndarray], expected: Sequence[np.ndarray], tolerance: float) -> bool:
     """Return whether results are right within the precision of the devices."""
     return len(results) == len(expected) and all(
-        got.shape == wanted.shape and np.allclose(got, wanted, rtol=tolerance, atol=tolerance)
-        for got, wanted in zip(results, expected, strict=True)
+        got.shape == right.shape and np.allclose(got, right, rtol=tolerance, atol=tolerance)
+        for got, right in zip(results, expected, strict=True)
     )

@@ -75,8 +75,8 @@ def _measure_time(options: argparse.Namespace, results: Results) -> None:
     if options.kept:
         bound = {name: (session, name) for name, session in sessions.items()}
         for name in ("ONNX Runtime", _CONTROL):
-            alone = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-            bound[name] = (alone, "cpu")
+            ort_session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+            bound[name] = (ort_session, "cpu")
         candidates |= {
             name: lambda session=session, device=device: _decode_on_device(session, device, sizes, steps)  # type: ignore[misc]
             for name, (session, device) in bound.items()
@@ -136,15 +136,15 @@ def _decode_on_device(session: Any, device: str, sizes: Sizes, steps: int) -> No
 
 def _repeated_over_new(call: Run, sizes: Sizes, steps: int) -> float:
     """Return the median ratio of the second run at a length to the first."""
-    new, repeated = [], []
+    first_times, repeated = [], []
 
     def twice(feed: Feed) -> Sequence[Any]:
-        new.append(seconds_of(lambda: call(feed)))
+        first_times.append(seconds_of(lambda: call(feed)))
         repeated.append(seconds_of(lambda: call(feed)))
         return call(feed)
 
     decode(twice, sizes, steps)
-    return float(np.median(np.divide(repeated, new)))
+    return float(np.median(np.divide(repeated, first_times)))
 
 
 def _onnxruntime_alone(model: onnx.ModelProto) -> Run:
@@ -178,7 +178,7 @@ def _plan_count(session: nna.InferenceSession | None) -> int | None:
 def _copied_bytes(session: nna.InferenceSession | None) -> int | None:
     """Return the copies of the last run between the host and devices with memory of their own."""
     provenance = session.provenance if session is not None else None
-    return None if provenance is None else sum(each.nbytes for each in provenance.transfers)
+    return None if provenance is None else sum(transfer.nbytes for transfer in provenance.transfers)
 
 
 def _prompt_segments(session: nna.InferenceSession | None, sizes: Sizes) -> int | None:

@@ -73,7 +73,9 @@ def run(options: argparse.Namespace, results: Results) -> None:
 def _blas() -> str:
     """Return the BLAS library of numpy and its threads."""
     libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    named = ", ".join(f"{each['internal_api']} {each['version']} for {each.get('architecture')}" for each in libraries)
+    named = ", ".join(
+        f"{entry['internal_api']} {entry['version']} for {entry.get('architecture')}" for entry in libraries
+    )
     return f"numpy's BLAS: {named}; {_threads()} threads there and in ONNX Runtime"
 
 
@@ -103,13 +105,13 @@ def _beside_onnxruntime(path: Path, feed: Feed, rounds: int) -> Iterator[dict[st
             "theirs": partial(theirs.run, None, feed),
             "floor": partial(_multiply, _matrix_products(path, feed)),
         }
-        taken = interleaved(runs, rounds, _PAUSE)
+        seconds = interleaved(runs, rounds, _PAUSE)
     yield {
         "model": path.stem,
-        "fake_npu ms": taken["ours"] * 1e3,
-        "ONNX Runtime ms": taken["theirs"] * 1e3,
-        "ratio": taken["ours"] / taken["theirs"],
-        "BLAS floor ms": taken["floor"] * 1e3,
+        "fake_npu ms": seconds["ours"] * 1e3,
+        "ONNX Runtime ms": seconds["theirs"] * 1e3,
+        "ratio": seconds["ours"] / seconds["theirs"],
+        "BLAS floor ms": seconds["floor"] * 1e3,
     }
 
 
@@ -130,15 +132,19 @@ def _with_callers(path: Path, feed: Feed, rounds: int, *, callers: int) -> Itera
             "several": lambda: list(pool.map(work, [session] * callers)),
             "single": partial(work, single),
         }
-        taken = interleaved(candidates, rounds, _PAUSE)
-    one, several, most = repeats / taken["one"], callers * repeats / taken["several"], repeats / taken["single"]
+        seconds = interleaved(candidates, rounds, _PAUSE)
+    one_thread, several, most = (
+        repeats / seconds["one"],
+        callers * repeats / seconds["several"],
+        repeats / seconds["single"],
+    )
     equal = all(np.array_equal(*pair) for result in results for pair in zip(result, expected, strict=True))
     yield {
         "model": path.stem,
-        "one thread, runs/s": one,
+        "one thread, runs/s": one_thread,
         f"{callers} threads, runs/s": several,
-        "times": several / one,
-        "at most": min(callers, processors()) * most / one,
+        "times": several / one_thread,
+        "at most": min(callers, processors()) * most / one_thread,
         "equal": equal,
     }
 
@@ -157,18 +163,18 @@ def _multiply(products: list[tuple[Any, ...]]) -> None:
 
 def _matrix_products(path: Path, feed: Feed) -> list[tuple[Any, ...]]:
     """Return the arguments of every matrix product of one run, in order, with the arrays of a separate session."""
-    found: list[tuple[Any, ...]] = []
+    products: list[tuple[Any, ...]] = []
     real = np.matmul
 
     def recorded(*arrays: Any) -> Any:
-        found.append(arrays)
+        products.append(arrays)
         return real(*arrays)
 
     with patch.object(np, "matmul", recorded), nna.InferenceSession(path, devices="fake_npu") as session:
         session.run(None, feed)
-        found.clear()
+        products.clear()
         session.run(None, feed)
-        return list(found)
+        return list(products)
 
 
 def _by_kernel(path: Path, feed: Feed, rounds: int) -> Iterator[dict[str, object]]:
@@ -177,24 +183,24 @@ def _by_kernel(path: Path, feed: Feed, rounds: int) -> Iterator[dict[str, object
     calls: Counter[str] = Counter()
     with _timed_kernels(seconds, calls), nna.InferenceSession(path, devices="fake_npu") as session:
         session.run(None, feed)
-        taken: dict[str, list[float]] = defaultdict(list)
+        durations: dict[str, list[float]] = defaultdict(list)
         for _ in range(rounds):
             seconds.clear()
             calls.clear()
             session.run(None, feed)
             for name, spent in seconds.items():
-                taken[name].append(spent)
-    medians = {name: statistics.median(values) for name, values in taken.items()}
+                durations[name].append(spent)
+    medians = {name: statistics.median(values) for name, values in durations.items()}
     products = {name.removesuffix(_IN_BLAS): medians.pop(name) for name in list(medians) if name.endswith(_IN_BLAS)}
-    whole = sum(medians.values())
+    total = sum(medians.values())
     for name, median in sorted(medians.items(), key=lambda item: -item[1]):
         within = products.get(name, 0.0) * 1e3
-        share = 100 * median / whole
+        share = 100 * median / total
         yield {"kernel": name, "calls": calls[name], "ms": median * 1e3, "of it BLAS ms": within, "share %": share}
     yield {
         "kernel": f"all of {path.stem}",
         "calls": sum(calls.values()),
-        "ms": whole * 1e3,
+        "ms": total * 1e3,
         "of it BLAS ms": sum(products.values()) * 1e3,
         "share %": 100.0,
     }

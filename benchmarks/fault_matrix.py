@@ -76,19 +76,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, results: Results) -> None:
     """Try the chosen cells."""
-    found: dict[Cell, str] = {}
+    verdicts: dict[Cell, str] = {}
     with tempfile.TemporaryDirectory() as folder, acme_among_devices(Path(folder)):
-        for cell in (each for each in cells(DEVICES) if _is_chosen(each, options)):
-            seen = try_anywhere(cell)
-            found[cell] = verdict(cell, seen)
-            if found[cell] not in _GOOD:
+        for cell in (candidate for candidate in cells(DEVICES) if _is_chosen(candidate, options)):
+            observation = try_anywhere(cell)
+            verdicts[cell] = verdict(cell, observation)
+            if verdicts[cell] not in _GOOD:
                 where = ", ".join(map(str, asdict(cell).values()))
-                results.fail(f"{where}: {found[cell]} | {seen.message[:300]}")
+                results.fail(f"{where}: {verdicts[cell]} | {observation.message[:300]}")
     table = results.table()
-    for row in _summary(found):
+    for row in _summary(verdicts):
         table.add(row)
-    good = sum(text in _GOOD for text in found.values())
-    results.note(f"{good} of {len(found)} cells are as documented; {dict(Counter(found.values()))}")
+    good = sum(text in _GOOD for text in verdicts.values())
+    results.note(f"{good} of {len(verdicts)} cells are as documented; {dict(Counter(verdicts.values()))}")
 
 
 def _is_chosen(cell: Cell, options: argparse.Namespace) -> bool:
@@ -101,15 +101,15 @@ def _is_chosen(cell: Cell, options: argparse.Namespace) -> bool:
     )
 
 
-def _summary(found: Mapping[Cell, str]) -> Iterator[dict[str, str]]:
+def _summary(verdicts: Mapping[Cell, str]) -> Iterator[dict[str, str]]:
     """Yield a row for each fault and phase, with a column for each form and device."""
-    columns = list(dict.fromkeys((cell.form, cell.device) for cell in found))
-    for kind, phase in dict.fromkeys((cell.kind, cell.phase) for cell in found):
+    columns = list(dict.fromkeys((cell.form, cell.device) for cell in verdicts))
+    for kind, phase in dict.fromkeys((cell.kind, cell.phase) for cell in verdicts):
         row = {"fault": kind.value, "phase": phase.value}
         for form, device in columns:
             counts = Counter(
                 text
-                for cell, text in found.items()
+                for cell, text in verdicts.items()
                 if (cell.kind, cell.phase, cell.form, cell.device) == (kind, phase, form, device)
             )
             texts = [text if len(counts) == 1 else f"{text} x{count}" for text, count in counts.items()]
@@ -165,7 +165,7 @@ class Seen:
 def cells(devices: tuple[str, ...], forms: tuple[str, ...] = FORMS) -> Iterator[Cell]:
     """Yield every fault x phase x device x form x policy."""
     for kind, row in KINDS.items():
-        for phase in (each for each in Phase if each in row.phases):
+        for phase in (phase_choice for phase_choice in Phase if phase_choice in row.phases):
             for device in devices:
                 for form in forms:
                     for policy in POLICIES:
@@ -189,12 +189,12 @@ def forget_process(device: str) -> None:
 
 def try_cell(cell: Cell) -> Seen:
     """Run a session with one fault: open, a few runs, close. If programs are read, compile them first."""
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as told:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         log = Path(folder, "log")
         script = Script(faults=(fault_of(cell),), log=str(log)).to_toml()
         x = np.random.default_rng(0).standard_normal((4, 8), np.float32)
-        before = x.copy()
+        original = x.copy()
         counts = {"right": 0, "wrong": 0, "noted": 0}
         fields: dict[str, Any] = {}
         try:
@@ -203,12 +203,12 @@ def try_cell(cell: Cell) -> Seen:
         except Exception as error:  # noqa: BLE001  any error is an outcome
             fields = _fields_of(error)
         forget_process(cell.device)
-        made = log.exists() and '"kind"' in log.read_text()
+        was_injected = log.exists() and '"kind"' in log.read_text()
     ours = (FallbackWarning, DriverWarning, CacheWarning)
-    warned = tuple(each.category.__name__ for each in told if issubclass(each.category, ours))
-    message = fields.pop("message", "") or " | ".join(str(each.message) for each in told)
-    changed = not np.array_equal(x, before)
-    return Seen(**counts, warned=warned, **fields, made=made, input_changed=changed, message=message)
+    warned = tuple(warning.category.__name__ for warning in caught_warnings if issubclass(warning.category, ours))
+    message = fields.pop("message", "") or " | ".join(str(warning.message) for warning in caught_warnings)
+    changed = not np.array_equal(x, original)
+    return Seen(**counts, warned=warned, **fields, made=was_injected, input_changed=changed, message=message)
 
 
 def try_anywhere(cell: Cell) -> Seen:
@@ -216,12 +216,12 @@ def try_anywhere(cell: Cell) -> Seen:
     if not cell.ends_the_process and not (cell.phase is Phase.OPEN and cell.form == "in process"):
         return try_cell(cell)
     command = command_in_process(try_plain_cell, asdict(cell))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    if done.returncode == 0 and done.stdout.strip():
-        plain = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    if process.returncode == 0 and process.stdout.strip():
+        plain = json.loads(process.stdout.splitlines()[-1])
         return Seen(**{**plain, "warned": tuple(plain["warned"])})
-    line = next((line for line in done.stderr.splitlines() if "call '" in line), done.stderr.strip()[-200:])
-    return Seen(ended=f"{done.returncode}: {line}", message=line)
+    line = next((line for line in process.stderr.splitlines() if "call '" in line), process.stderr.strip()[-200:])
+    return Seen(ended=f"{process.returncode}: {line}", message=line)
 
 
 def try_plain_cell(cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,55 +285,57 @@ def _right(x: np.ndarray, *, squared: bool) -> np.ndarray:
     return last * last if squared else np.maximum(last, 0)
 
 
-def verdict(cell: Cell, seen: Seen) -> str:
+def verdict(cell: Cell, observation: Seen) -> str:
     """Return `as promised`, `not noticed`, or a description of the wrong behavior."""
     if cell.ends_the_process:
-        return _of_the_dead(cell, seen)
-    if not seen.made:
+        return _of_the_dead(cell, observation)
+    if not observation.made:
         return "the fault did not come"
-    if seen.error and not seen.typed:
-        return f"an error of another tree: {seen.error}"
-    all_right = not seen.error and seen.right == RUNS
+    if observation.error and not observation.typed:
+        return f"an error of another tree: {observation.error}"
+    all_right = not observation.error and observation.right == RUNS
     if cell.kind in UNNOTICED:
-        return "not noticed" if not seen.error else f"raised {seen.error}"
+        return "not noticed" if not observation.error else f"raised {observation.error}"
     if cell.kind is Kind.WRITES_INPUTS:
-        return "as promised" if all_right and not seen.input_changed else "not noticed: inputs are changed"
-    if cell.kind in WRITING and all_right and not seen.warned and not seen.noted:
+        return "as promised" if all_right and not observation.input_changed else "not noticed: inputs are changed"
+    if cell.kind in WRITING and all_right and not observation.warned and not observation.noted:
         return "not noticed"  # the device's own check of bytes missed them, or they were not read
     if cell.kind in HARMLESS or (cell.kind is Kind.HANG and cell.form == "in process"):
-        return "as promised" if all_right else _wrong(seen)
+        return "as promised" if all_right else _wrong(observation)
     if all_right and (cell.kind is Kind.SAYS_YES or cell.phase is Phase.DESERIALIZE):
         return "as promised"  # it can do it after all, or refused in time; a program is compiled again, with a note
     if cell.policy == "forbid":
-        return _of_forbidden(cell, seen, all_right=all_right)
+        return _of_forbidden(cell, observation, all_right=all_right)
     if not all_right:
-        return _wrong(seen)
+        return _wrong(observation)
     if cell.policy == "allow":
         allowed = {"DriverWarning", "CacheWarning"}
-        return "as promised" if set(seen.warned) <= allowed else f"warned: {', '.join(seen.warned)}"
-    return "as promised" if len(seen.warned) == 1 else f"{len(seen.warned)} warnings"
+        return "as promised" if set(observation.warned) <= allowed else f"warned: {', '.join(observation.warned)}"
+    return "as promised" if len(observation.warned) == 1 else f"{len(observation.warned)} warnings"
 
 
-def _of_the_dead(cell: Cell, seen: Seen) -> str:
-    if not seen.ended:
+def _of_the_dead(cell: Cell, observation: Seen) -> str:
+    if not observation.ended:
         return "the process did not end"
     if cell.kind is Kind.EXIT:
         return "ends the process"
-    return "ends the process, said where" if f"'faulty:{cell.device}'" in seen.ended else "ends the process, unsaid"
+    return (
+        "ends the process, said where" if f"'faulty:{cell.device}'" in observation.ended else "ends the process, unsaid"
+    )
 
 
-def _of_forbidden(cell: Cell, seen: Seen, *, all_right: bool) -> str:
+def _of_forbidden(cell: Cell, observation: Seen, *, all_right: bool) -> str:
     if cell.phase is Phase.CLOSE:  # nothing falls back: the work is done
-        return "as promised" if all_right else _wrong(seen)
-    if not seen.error:
+        return "as promised" if all_right else _wrong(observation)
+    if not observation.error:
         return "no error"
-    if seen.device != f"faulty:{cell.device}":
-        return f"{seen.error} has device {seen.device!r}"
-    if cell.phase in _ASKED and seen.error == "NotDelegatedError":
+    if observation.device != f"faulty:{cell.device}":
+        return f"{observation.error} has device {observation.device!r}"
+    if cell.phase in _ASKED and observation.error == "NotDelegatedError":
         return "as promised"  # the device refused, no more
-    known = (cell.phase.value, "compile" if cell.kind in (Kind.SAYS_YES, Kind.DEVICE_LOST) else "")
-    return "as promised" if seen.phase in known else f"{seen.error} has phase {seen.phase!r}"
+    stages = (cell.phase.value, "compile" if cell.kind in (Kind.SAYS_YES, Kind.DEVICE_LOST) else "")
+    return "as promised" if observation.phase in stages else f"{observation.error} has phase {observation.phase!r}"
 
 
-def _wrong(seen: Seen) -> str:
-    return f"raised {seen.error}" if seen.error else f"{seen.wrong} results are wrong"
+def _wrong(observation: Seen) -> str:
+    return f"raised {observation.error}" if observation.error else f"{observation.wrong} results are wrong"

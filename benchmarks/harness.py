@@ -136,30 +136,30 @@ def run_benchmark(name: str, arguments: Sequence[str]) -> int:
     return 1 if results.failures else 0
 
 
-def select(names: Sequence[str], known: Iterable[str]) -> list[str]:
+def select(names: Sequence[str], choices: Iterable[str]) -> list[str]:
     """Return `names`, or all known names if it is empty.
 
     Raises:
         UsageError: a name is not known.
     """
-    every = list(known)
+    every = list(choices)
     for name in names:
         if name not in every:
             raise UsageError(f"there is no {name!r}, only {', '.join(every)}")
     return list(names) or every
 
 
-def select_containing(parts: Sequence[str], known: Iterable[str]) -> list[str]:
+def select_containing(parts: Sequence[str], choices: Iterable[str]) -> list[str]:
     """Return the known names that contain one of `parts`, or all if there are none.
 
     Raises:
         UsageError: no name contains one.
     """
-    every = list(known)
-    found = [name for name in every if not parts or any(part in name for part in parts)]
-    if not found:
+    every = list(choices)
+    matches = [name for name in every if not parts or any(part in name for part in parts)]
+    if not matches:
         raise UsageError(f"no name contains {' or '.join(map(repr, parts))}, there are {', '.join(every)}")
-    return found
+    return matches
 
 
 def interleaved(
@@ -178,7 +178,7 @@ def interleaved(
         turn: seconds of a turn. A turn is one call by default. With `turn` it is one call that does not count, then as
             many as fit into that time, at least one, and their median is the time of the turn.
     """
-    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    durations: dict[str, list[float]] = {name: [] for name in candidates}
     order, generator = list(candidates.items()), random.Random(0)
     for position in range(rounds + 1):
         generator.shuffle(order)
@@ -187,8 +187,8 @@ def interleaved(
                 time.sleep(pause)
             seconds = _turn(candidate, turn)
             if position:
-                taken[name].append(seconds)
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+                durations[name].append(seconds)
+    return {name: statistics.median(seconds) for name, seconds in durations.items()}
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -202,10 +202,10 @@ def _turn(candidate: Callable[[], object], seconds: float) -> float:
     if not seconds:
         return seconds_of(candidate)
     candidate()
-    taken = [seconds_of(candidate)]
-    while sum(taken) < seconds and len(taken) < _TURN_LIMIT:
-        taken.append(seconds_of(candidate))
-    return statistics.median(taken)
+    durations = [seconds_of(candidate)]
+    while sum(durations) < seconds and len(durations) < _TURN_LIMIT:
+        durations.append(seconds_of(candidate))
+    return statistics.median(durations)
 
 
 def command_in_process(function: Callable[..., Any], *arguments: Any) -> list[str]:
@@ -217,8 +217,8 @@ def command_in_process(function: Callable[..., Any], *arguments: Any) -> list[st
 def in_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a module's function in a process of its own; arguments and result are JSON values."""
     command = command_in_process(function, *arguments)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def random_feed(model: Any, input_shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, Any]:
@@ -261,13 +261,13 @@ def _status(name: str) -> int:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _line(cells: Iterable[str]) -> str:

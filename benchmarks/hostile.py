@@ -56,15 +56,15 @@ def _serialized(source: Any) -> Any:
     return source.SerializeToString() if isinstance(source, onnx.ModelProto) else source
 
 
-def _session(device: str, made: Made) -> str:
-    source, feed = made
+def _session(device: str, hostile_model: Made) -> str:
+    source, feed = hostile_model
     with nna.InferenceSession(_serialized(source), devices=device, options={"deadline_s": _DEADLINE_S}) as session:
         session.run(None, feed)
     return "ran"
 
 
-def _report(made: Made) -> str:
-    source, feed = made
+def _report(hostile_model: Made) -> str:
+    source, feed = hostile_model
     shapes = {name: array.shape for name, array in feed.items()}
     return str(nna.partition_report(_serialized(source), devices="fake_npu", input_shapes=shapes)) and "reported"
 
@@ -118,18 +118,20 @@ def _run(trial: Callable[[], str], limit: int) -> Outcome:
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.alarm(limit)
-        before, start = _memory("VmRSS"), time.perf_counter()
+        initial_memory, start = _memory("VmRSS"), time.perf_counter()
         text = _outcome(trial)
         seconds = time.perf_counter() - start
-        os.write(writing, struct.pack("dd", seconds, _memory("VmHWM") - before) + text.encode("utf-8", "replace"))
+        os.write(
+            writing, struct.pack("dd", seconds, _memory("VmHWM") - initial_memory) + text.encode("utf-8", "replace")
+        )
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        told = pipe.read()
-    _, status, used = os.wait4(child, 0)
-    if not told:
-        return Outcome(f"! ended by signal {os.WTERMSIG(status)}", float(limit), used.ru_maxrss / 1024)
-    return Outcome(told[16:].decode(), *struct.unpack("dd", told[:16]))
+        output = pipe.read()
+    _, status, usage = os.wait4(child, 0)
+    if not output:
+        return Outcome(f"! ended by signal {os.WTERMSIG(status)}", float(limit), usage.ru_maxrss / 1024)
+    return Outcome(output[16:].decode(), *struct.unpack("dd", output[:16]))
 
 
 def _outcome(trial: Callable[[], str]) -> str:

@@ -85,15 +85,16 @@ def _compare(device: str, kilobytes: int, count: int) -> dict[str, Any]:
     fed = feed(kilobytes * 256)
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 64] x) => (float[N, 64] y) { y = Relu(x) }'
     copied = np.empty_like(fed["x"])
-    with opened(text, device, isolate=False) as here, opened(text, device, isolate=True) as there:
-        for session in (here, there):
+    with opened(text, device, isolate=False) as local, opened(text, device, isolate=True) as isolated:
+        for session in (local, isolated):
             for _ in range(3):
                 np.testing.assert_array_equal(session.run(None, fed)[0], np.maximum(fed["x"], 0))
             assert session.provenance is not None and session.provenance.steps[0].device == device
-        taken = _in_turns(
-            [lambda: here.run(None, fed), lambda: there.run(None, fed), lambda: _copy_twice(copied, fed["x"])], count
+        durations = _in_turns(
+            [lambda: local.run(None, fed), lambda: isolated.run(None, fed), lambda: _copy_twice(copied, fed["x"])],
+            count,
         )
-    inside, outside, copies = (statistics.median(each) * 1e6 for each in taken)
+    inside, outside, copies = (statistics.median(seconds) * 1e6 for seconds in durations)
     return {
         "device": device,
         "tensor KiB": kilobytes,
@@ -110,16 +111,16 @@ def _copy_twice(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> N
 
 
 def _in_turns(calls: list[Callable[[], object]], count: int) -> list[list[float]]:
-    taken: list[list[float]] = [[] for _ in calls]
+    durations: list[list[float]] = [[] for _ in calls]
     for _ in range(count):
-        for call, seconds in zip(calls, taken, strict=True):
+        for call, seconds in zip(calls, durations, strict=True):
             seconds.append(seconds_of(call))
-    return taken
+    return durations
 
 
 def _losses(count: int, results: Results) -> None:
     """Inject faults in any phase until the count or an interrupt, and count right results and what remains."""
-    chance, made, wrong = random.Random(0), Counter[str](), 0
+    chance, fault_counts, wrong = random.Random(0), Counter[str](), 0
     isolated_device._FREE_LOSSES = count  # sessions follow each other, each with a device that works at first
     plan_devices.FIRST_PAUSE = 0.0
     fed = feed(640)
@@ -138,14 +139,14 @@ def _losses(count: int, results: Results) -> None:
                 device, kind, phase = DEVICES[number % len(DEVICES)], chance.choice(list(_ROWS)), chance.choice(_PHASES)
                 good = _lost(device, kind, phase, log, fed, expected)
                 came = log.exists() and '"kind"' in log.read_text()
-                made[f"{kind} in {phase}" if came else f"none in {phase} of {device}"] += 1
+                fault_counts[f"{kind} in {phase}" if came else f"none in {phase} of {device}"] += 1
                 wrong += not good
                 log.unlink(missing_ok=True)
-        count, passed = sum(made.values()), time.monotonic() - began
+        count, passed = sum(fault_counts.values()), time.monotonic() - began
     for device in list(registry._isolated.values()):
         device.close()
     table = results.table()
-    for name, times in sorted(made.items()):
+    for name, times in sorted(fault_counts.items()):
         table.add({"fault": name, "times": times})
     results.table().add(
         {
@@ -200,10 +201,10 @@ def _lateness() -> Iterator[list[float]]:
     late: list[float] = []
     converse = Child.converse
 
-    def timed(self: Child, what: str, limit_s: float, talk: Any) -> Any:
+    def timed(self: Child, call_name: str, limit_s: float, talk: Any) -> Any:
         began = time.monotonic()
         try:
-            return converse(self, what, limit_s, talk)
+            return converse(self, call_name, limit_s, talk)
         except nna.errors.DeviceTimeoutError:
             late.append(time.monotonic() - began - limit_s)
             raise
@@ -217,11 +218,11 @@ def _lateness() -> Iterator[list[float]]:
 
 def _children() -> int:
     """Return how many processes that threads of this one started still exist."""
-    return sum(len(each.read_text().split()) for each in Path("/proc/self/task").glob("*/children"))
+    return sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children"))
 
 
 def _named_blocks() -> int:
-    return sum(each.name.startswith("nnadapter") for each in Path("/dev/shm").iterdir())
+    return sum(path.name.startswith("nnadapter") for path in Path("/dev/shm").iterdir())
 
 
 _IN_RUN = """
@@ -268,13 +269,13 @@ def _threads(count: int, results: Results) -> None:
     """Run 8 threads on one isolated device with changing shapes."""
     sizes = [64 * rows for rows in (1, 5, 16, 64, 300)]
     feeds = [feed(size, size) for size in sizes]
-    expected = [right(HELD, each) for each in feeds]
+    expected = [right(HELD, feed_value) for feed_value in feeds]
     wrong: list[int] = []
     with opened(HELD, "fake_npu", isolate=True) as session:
-        for each in feeds:
-            session.run(None, each)
+        for feed_value in feeds:
+            session.run(None, feed_value)
         device = registry.open_isolated("fake_npu")
-        before = device.footprint()
+        initial_footprint = device.footprint()
         began = time.monotonic()
 
         def work(seed: int) -> None:
@@ -290,15 +291,15 @@ def _threads(count: int, results: Results) -> None:
             worker.start()
         for worker in workers:
             worker.join()
-        passed, after = time.monotonic() - began, device.footprint()
+        passed, final_footprint = time.monotonic() - began, device.footprint()
     runs = count // 8 * 8
     results.table().add(
         {
             "runs": runs,
             "right": runs - len(wrong),
             "s": passed,
-            "its process grew by MiB": (after.resident_bytes - before.resident_bytes) / 2**20,
-            "its handles grew by": after.handles - before.handles,
+            "its process grew by MiB": (final_footprint.resident_bytes - initial_footprint.resident_bytes) / 2**20,
+            "its handles grew by": final_footprint.handles - initial_footprint.handles,
         }
     )
     if wrong:
@@ -309,25 +310,25 @@ def _sessions(count: int, results: Results) -> None:
     """Create and drop sessions, and compare handles, children and memory before and after."""
     fed = feed(640)
 
-    def one() -> None:
+    def run_session() -> None:
         session = nna.InferenceSession(model(HELD), devices="fake_npu", options=nna.Options(isolate=True))
         session.run(None, fed)
 
     for _ in range(20):
-        one()
+        run_session()
     gc.collect()
-    before = _held()
+    initial = _held()
     for _ in range(count):
-        one()
+        run_session()
     gc.collect()
     time.sleep(3)
-    after = _held()
+    final = _held()
     results.table().add(
         {
             "sessions created and dropped": count,
-            "handles more": after[0] - before[0],
-            "children left": after[1],
-            "MiB more": (after[2] - before[2]) / 2**20,
+            "handles more": final[0] - initial[0],
+            "children left": final[1],
+            "MiB more": (final[2] - initial[2]) / 2**20,
         }
     )
 

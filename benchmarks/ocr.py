@@ -88,18 +88,18 @@ class Reader:
         """Return the seconds to read one picture, and its text."""
         with self._in_place():
             started = time.perf_counter()
-            found = self._reader(picture)
-            return time.perf_counter() - started, tuple(found.txts or ())
+            result = self._reader(picture)
+            return time.perf_counter() - started, tuple(result.txts or ())
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
-        others = _removed_modules()
+        removed_modules = _removed_modules()
         sys.modules.update(self._modules)
         try:
             yield
         finally:
             self._modules = _removed_modules()
-            sys.modules.update(others)
+            sys.modules.update(removed_modules)
 
 
 def _removed_modules() -> dict[str, ModuleType]:
@@ -117,9 +117,9 @@ def _with_sleeping_sessions(module: ModuleType, sessions: list[Any]) -> ModuleTy
             super().__init__(path, sess_options, **named)
             sessions.append(self)
 
-    made = ModuleType("onnxruntime")
-    vars(made).update(vars(module), InferenceSession=Sleeping)
-    return made
+    stub = ModuleType("onnxruntime")
+    vars(stub).update(vars(module), InferenceSession=Sleeping)
+    return stub
 
 
 def _one_pass(
@@ -137,8 +137,10 @@ def _one_pass(
 
 def _row(name: str, passes: Sequence[Pass], device: str) -> dict[str, Any]:
     """Return seconds per pass and reader, their ratio, and the median of the ratios of single pictures."""
-    ours, theirs = (sum(each[who] for one in passes for each in one) / len(passes) for who in ("ours", "theirs"))
-    ratios = [seconds["ours"] / seconds["theirs"] for one in passes for seconds in one]
+    ours, theirs = (
+        sum(reading[who] for readings in passes for reading in readings) / len(passes) for who in ("ours", "theirs")
+    )
+    ratios = [seconds["ours"] / seconds["theirs"] for readings in passes for seconds in readings]
     return {
         "pass": name,
         f"{device} s": ours,

@@ -40,11 +40,11 @@ def run(options: argparse.Namespace, results: Results) -> None:
         table = results.table()
         for path in sorted(saved.iterdir()):
             table.add(_row(path, options.device, Path(folder) / "cache"))
-    done = [row for row in table.rows if not row["failure"]]
-    right = sum(row["error"] <= _TOLERANCE for row in done)
-    nodes, off = (sum(row[column] for row in done) for column in ("nodes", "off the CPU"))
+    finished = [row for row in table.rows if not row["failure"]]
+    right = sum(row["error"] <= _TOLERANCE for row in finished)
+    nodes, off = (sum(row[column] for row in finished) for column in ("nodes", "off the CPU"))
     results.note(
-        f"{len(table.rows)} networks, {len(done)} converted and ran, {right} within {_TOLERANCE:g} of Paddle; "
+        f"{len(table.rows)} networks, {len(finished)} converted and ran, {right} within {_TOLERANCE:g} of Paddle; "
         f"{off} of {nodes} nodes off the CPU"
     )
 
@@ -70,12 +70,12 @@ def _row(path: Path, device: str, cache: Path) -> dict[str, Any]:
         began = time.perf_counter()
         with nna.InferenceSession(path, devices=device, options=options) as session:
             first = time.perf_counter() - began
-            found = session.run(None, {each.name: feeds[each.name] for each in session.get_inputs()})
-            names, report = [each.name for each in session.get_outputs()], session.report()
+            results = session.run(None, {value.name: feeds[value.name] for value in session.get_inputs()})
+            names, report = [value.name for value in session.get_outputs()], session.report()
         began = time.perf_counter()
         with nna.InferenceSession(path, devices=device, options=options):
             second = time.perf_counter() - began
-        error = _relative_error(dict(zip(names, found, strict=True)), expected)
+        error = _relative_error(dict(zip(names, results, strict=True)), expected)
     except Exception as failure:  # noqa: BLE001  a row has it
         return {**row, "failure": f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"}
     counts = {segment.device: 0 for segment in report.segments}
@@ -90,20 +90,20 @@ def _row(path: Path, device: str, cache: Path) -> dict[str, Any]:
     }
 
 
-def _relative_error(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
+def _relative_error(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
     """Return the largest difference, relative to the largest expected value.
 
     Raises:
         ValueError: names, shapes or types differ.
     """
-    if [*found] != [*expected]:
-        raise ValueError(f"outputs are {[*found]}, in Paddle {[*expected]}")
+    if [*actual] != [*expected]:
+        raise ValueError(f"outputs are {[*actual]}, in Paddle {[*expected]}")
     largest = 0.0
-    for name, wanted in expected.items():
-        got = np.asarray(found[name])
-        if got.shape != wanted.shape or got.dtype != wanted.dtype:
-            raise ValueError(f"{name} is {got.dtype}{list(got.shape)}, in Paddle {wanted.dtype}{list(wanted.shape)}")
-        if wanted.size:
-            off = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max()
-            largest = max(largest, float(off / (np.abs(wanted.astype(np.float64)).max() or 1.0)))
+    for name, right in expected.items():
+        got = np.asarray(actual[name])
+        if got.shape != right.shape or got.dtype != right.dtype:
+            raise ValueError(f"{name} is {got.dtype}{list(got.shape)}, in Paddle {right.dtype}{list(right.shape)}")
+        if right.size:
+            off = np.abs(got.astype(np.float64) - right.astype(np.float64)).max()
+            largest = max(largest, float(off / (np.abs(right.astype(np.float64)).max() or 1.0)))
     return largest

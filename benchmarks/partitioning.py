@@ -72,13 +72,13 @@ def _segments(options: argparse.Namespace) -> Iterator[Row]:
     for labels in (2, 3, 4):
         seeds = range(labels - 2, 10_000, 3)
         cases = [random_case(seed) for seed in seeds]
-        found = [(len(cut(*case).segments), fewest_segments(*case)) for case in cases]
+        counts = [(len(cut(*case).segments), fewest_segments(*case)) for case in cases]
         greedy = [len(schedule(graph.atom_predecessors, placement, work=0)[0]) for graph, placement in cases]
-        missed = sum(count > best for count, (_, best) in zip(greedy, found, strict=True))
+        missed = sum(count > best for count, (_, best) in zip(greedy, counts, strict=True))
         yield {
             "labels": labels,
             "graphs of up to 12 nodes": len(cases),
-            "equal to exhaustive search": sum(ours == best for ours, best in found),
+            "equal to exhaustive search": sum(ours == best for ours, best in counts),
             "greedy misses %": 100 * missed / len(cases),
         }
 
@@ -108,12 +108,12 @@ def _peers(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _counts(graph: Graph, mask: Sequence[str], torch_too: bool) -> tuple[float, ...]:
-    found = cut(graph, mask, host="cpu").segments
-    own = sum(segment.device == "npu" for segment in found)
+    segments = cut(graph, mask, host="cpu").segments
+    npu_count = sum(segment.device == "npu" for segment in segments)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch = len(torch_fx_partitions(graph, mask, "npu")) if torch_too else math.nan
-    return len(found), len(tflite_subsets(graph, mask)), len(nnadapter_clusters(graph, mask)), torch, own
+    return len(segments), len(tflite_subsets(graph, mask)), len(nnadapter_clusters(graph, mask)), torch, npu_count
 
 
 def _placement(options: argparse.Namespace) -> Iterator[Row]:
@@ -121,8 +121,8 @@ def _placement(options: argparse.Namespace) -> Iterator[Row]:
     for devices, most, count in ((2, 14, options.graphs), (3, 7, options.graphs // 2)):
         for name, launch in _LAUNCHES.items():
             cases = [_case(seed, devices, most, launch) for seed in range(count)]
-            found = np.array([_placed(*case) for case in cases])
-            cost, bound, plain_gap, best, host, supported = found.T
+            measurements = np.array([_placed(*case) for case in cases])
+            cost, bound, plain_gap, best, host, supported = measurements.T
             assert (bound <= best * (1 + 1e-9)).all()
             yield {
                 "devices": devices,
@@ -163,13 +163,13 @@ def _best(graph: Graph, prices: Prices) -> float:
 def _repeats(options: argparse.Namespace) -> Iterator[Row]:
     """Compare repeated layers that are solved once with the same graph solved entirely."""
     for devices, layers, size in ((2, 24, 14), (2, 50, 20), (2, 100, 10), (2, 100, 50), (3, 24, 14), (3, 50, 20)):
-        found = np.array([_repeated(seed, devices, layers, size) for seed in range(24 // devices)])
-        more, (entire, folded) = 100 * found[:, 0], found[:, 1:].mean(axis=0).tolist()
+        measurements = np.array([_repeated(seed, devices, layers, size) for seed in range(24 // devices)])
+        more, (entire, folded) = 100 * measurements[:, 0], measurements[:, 1:].mean(axis=0).tolist()
         yield {
             "devices": devices,
             "layers": layers,
             "nodes each": size,
-            "graphs": len(found),
+            "graphs": len(measurements),
             "more cost %": float(more.mean()),
             "most %": float(more.max()),
             "least %": float(more.min()),
@@ -185,12 +185,12 @@ def _repeated(seed: int, devices: int, layers: int, size: int) -> tuple[float, f
     blocks = blocks_of(graph)
     graph.derive()
     started = time.perf_counter()
-    whole = place_by_latency(graph, prices)
+    full_placement = place_by_latency(graph, prices)
     between = time.perf_counter()
     folded = place_by_latency(graph, prices, blocks=blocks)
     ended = time.perf_counter()
-    assert max(whole.bound, folded.bound) <= min(whole.cost, folded.cost) * (1 + 1e-9)
-    return folded.cost / whole.cost - 1, between - started, ended - between
+    assert max(full_placement.bound, folded.bound) <= min(full_placement.cost, folded.cost) * (1 + 1e-9)
+    return folded.cost / full_placement.cost - 1, between - started, ended - between
 
 
 def _speed(options: argparse.Namespace) -> Iterator[Row]:
@@ -209,7 +209,7 @@ def _beside_torch(options: argparse.Namespace) -> Iterator[Row]:
     for size in (250, 500, 1_000, 2_000) if _TORCH else ():
         graph = woven(size)
         mask = next(iter(masks(graph, 1)))
-        ours, peer = (seconds_of(partial(each, graph, mask)) for each in (cut, _torch))
+        ours, peer = (seconds_of(partial(partition, graph, mask)) for partition in (cut, _torch))
         yield {"nodes": size, "cut ms": 1e3 * ours, "torch.fx ms": 1e3 * peer, "ratio": ours / peer}
 
 
@@ -228,8 +228,8 @@ def _priority(graph: Graph) -> float:
 
     def work() -> None:
         placed = place_by_priority(graph, ("npu", "cpu"), verdicts)
-        found = cut(graph, placed, host="cpu")
-        make_plan(graph, ("npu", "cpu"), verdicts, placed, found.segments, exact=found.exact)
+        partition = cut(graph, placed, host="cpu")
+        make_plan(graph, ("npu", "cpu"), verdicts, placed, partition.segments, exact=partition.exact)
 
     return seconds_of(work)
 
@@ -240,8 +240,8 @@ def _latency(graph: Graph) -> tuple[float, float]:
     verdicts = {name: [SUPPORTED] * len(graph.atoms) for name in prices.devices}
     started = time.perf_counter()
     placed = place_by_latency(graph, prices)
-    found = cut(graph, placed.placement, host="cpu")
-    make_plan(graph, prices.devices, verdicts, placed.placement, found.segments, exact=found.exact)
+    partition = cut(graph, placed.placement, host="cpu")
+    make_plan(graph, prices.devices, verdicts, placed.placement, partition.segments, exact=partition.exact)
     return time.perf_counter() - started, placed.gap
 
 
@@ -252,7 +252,7 @@ def _growth(options: argparse.Namespace) -> Iterator[Row]:
         for policy, measure in (("priority", _priority), ("latency", lambda graph: _latency(graph)[0])):
             seconds = [statistics.median(measure(FAMILIES[name](size)) for _ in range(3)) for size in sizes]
             exponent = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0]) if len(sizes) > 1 else None
-            columns = {f"{size:,} nodes s": each for size, each in zip(sizes, seconds, strict=True)}
+            columns = {f"{size:,} nodes s": duration for size, duration in zip(sizes, seconds, strict=True)}
             yield {"graph": name, "policy": policy, **columns, "exponent": exponent}
 
 

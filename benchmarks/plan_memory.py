@@ -60,16 +60,16 @@ def _compare(case: str, network: str, plans: Sequence[int]) -> list[dict[str, An
     limit = counted[-1] // 2
     limited = plan_bytes_in_process(case, network, plans[-1:], limit)[0][1] - base[-1]
     rows = []
-    for count, nbytes, whole, least in zip(plans, counted, resident, base, strict=True):
-        held = whole - least
+    for count, nbytes, total, least in zip(plans, counted, resident, base, strict=True):
+        added = total - least
         rows.append(
             {
                 "network": network,
                 "device": case,
                 "plans": count,
                 "counted MB": nbytes / MEGABYTE,
-                "held MB": held / MEGABYTE,
-                "counted / held": nbytes / held if held >= _LEAST else None,
+                "held MB": added / MEGABYTE,
+                "counted / held": nbytes / added if added >= _LEAST else None,
                 "limit MB": None,
                 "held under the limit MB": None,
             }
@@ -82,7 +82,7 @@ def plan_bytes_in_process(
     case: str, network: str, plans: Sequence[int], limit: int = _NO_LIMIT
 ) -> list[tuple[int, int]]:
     """Return the result of `plan_bytes` in a process of its own."""
-    return [(counted, held) for counted, held in in_process(plan_bytes, case, network, list(plans), limit)]
+    return [(counted, growth) for counted, growth in in_process(plan_bytes, case, network, list(plans), limit)]
 
 
 def plan_bytes(case: str, network: str, plans: Sequence[int], limit: int) -> list[tuple[int, int]]:
@@ -90,15 +90,15 @@ def plan_bytes(case: str, network: str, plans: Sequence[int], limit: int) -> lis
     if case == "acme_fixed":
         install(Path(tempfile.mkdtemp()))
     model, shape = _with_dynamic_size(networks()[network]())
-    found: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
     with nna.InferenceSession(model, devices=_CASES[case], options={**_OPTIONS, "max_plan_bytes": limit}) as session:
-        before = retained_bytes()
+        initial = retained_bytes()
         for number in range(max(plans)):
             session.run(None, {"x": np.zeros(shape(number), np.float32)})
             if number + 1 in plans:
                 report = session.report().plans
-                found.append((0 if report is None else report.memory_bytes, retained_bytes() - before))
-    return found
+                sizes.append((0 if report is None else report.memory_bytes, retained_bytes() - initial))
+    return sizes
 
 
 def _with_dynamic_size(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Callable[[int], tuple[int, ...]]]:

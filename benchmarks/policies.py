@@ -66,18 +66,20 @@ def run(options: argparse.Namespace, results: Results) -> None:
     names = select(options.only, makers)
     calibrations = [calibrate(device) for device in ("cpu", _DEVICE)] if "latency" in policies else []
     _repeat(makers[names[0]](), [], [], 1)  # the first sessions of a process are slower
-    table, found = results.table(), {}
+    table, repetitions_by_name = results.table(), {}
     for name in names:
         model = makers[name]()
-        found[name] = [_repeat(model, policies, calibrations, options.turns) for _ in range(options.repetitions)]
-        table.add(_row(name, found[name], policies))
+        repetitions_by_name[name] = [
+            _repeat(model, policies, calibrations, options.turns) for _ in range(options.repetitions)
+        ]
+        table.add(_row(name, repetitions_by_name[name], policies))
     for policy in policies:
-        every = [each for repetitions in found.values() for each in _regrets(repetitions, policy)]
+        every = [regret for repetitions in repetitions_by_name.values() for regret in _regrets(repetitions, policy)]
         middle = exp(mean(map(log, every)))
         results.note(f"{policy}: geometric mean {middle:.3f}, median {median(every):.3f}, worst {max(every):.3f}")
     if "latency" in policies:
         table = results.table("Predicted over measured")
-        for name, repetitions in found.items():
+        for name, repetitions in repetitions_by_name.items():
             table.add({"network": name, **{peer: _predicted_over_measured(repetitions, peer) for peer in _PEERS}})
 
 
@@ -92,8 +94,8 @@ def _repeat(model: onnx.ModelProto, policies: Sequence[str], calibrations: Seque
     feed, contents = random_feed(model), model.SerializeToString()
     with ExitStack() as opened, tempfile.TemporaryDirectory() as folder:
         os.environ["NNADAPTER_CACHE_DIR"] = folder
-        for each in calibrations:
-            keep_calibration(each)
+        for calibration in calibrations:
+            keep_calibration(calibration)
         runs: dict[str, Callable[[], object]] = {}
         sessions: dict[str, Any] = {}
 
@@ -112,13 +114,16 @@ def _repeat(model: onnx.ModelProto, policies: Sequence[str], calibrations: Seque
         add_peers(2)
         reports = {policy: session.report() for policy, session in sessions.items()}
         watch, generator = Stopwatch(), random.Random(0)
-        taken: dict[str, list[float]] = {name: [] for name in runs}
+        durations: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(turns):
             for name in generator.sample(list(runs), len(runs)):
-                taken[name].append(watch.turn(runs[name]))
+                durations[name].append(watch.turn(runs[name]))
     return {
-        "seconds": {name: min(seconds) for name, seconds in taken.items()},
-        "chosen": {name: "+".join({each.device: 0 for each in report.segments}) for name, report in reports.items()},
+        "seconds": {name: min(seconds) for name, seconds in durations.items()},
+        "chosen": {
+            name: "+".join({calibration.device: 0 for calibration in report.segments})
+            for name, report in reports.items()
+        },
         "predicted": _predictions(reports["latency"]) if "latency" in reports else {},
     }
 
@@ -131,13 +136,17 @@ def _compiled_by_openvino(contents: bytes) -> Any:
 
 def _predictions(report: Any) -> dict[str, float]:
     """Return the predicted seconds of each device alone; `everything supported` is openvino alone if it takes all."""
-    seconds = {each.name: each.seconds for each in report.cost.candidates}
+    seconds = {candidate.name: candidate.seconds for candidate in report.cost.candidates}
     on_openvino = seconds.get(f"all on {_DEVICE}", seconds.get("everything supported"))
     return {"cpu": report.cost.all_cpu_predicted_seconds, "openvino": on_openvino}
 
 
-def _predicted_over_measured(found: Sequence[Any], peer: str) -> float | None:
-    ratios = [each["predicted"][peer] / _peer_seconds(each, peer) for each in found if each["predicted"].get(peer)]
+def _predicted_over_measured(repetitions: Sequence[Any], peer: str) -> float | None:
+    ratios = [
+        repetition["predicted"][peer] / _peer_seconds(repetition, peer)
+        for repetition in repetitions
+        if repetition["predicted"].get(peer)
+    ]
     return median(ratios) if ratios else None
 
 
@@ -146,20 +155,27 @@ def _peer_seconds(repetition: Any, peer: str) -> float:
     return mean(repetition["seconds"][f"{peer} {number}"] for number in (1, 2))
 
 
-def _regrets(found: Sequence[Any], policy: str) -> list[float]:
-    return [each["seconds"][policy] / min(_peer_seconds(each, peer) for peer in _PEERS) for each in found]
+def _regrets(repetitions: Sequence[Any], policy: str) -> list[float]:
+    return [
+        repetition["seconds"][policy] / min(_peer_seconds(repetition, peer) for peer in _PEERS)
+        for repetition in repetitions
+    ]
 
 
-def _row(name: str, found: Sequence[Any], policies: Sequence[str]) -> dict[str, Any]:
+def _row(name: str, repetitions: Sequence[Any], policies: Sequence[str]) -> dict[str, Any]:
     control = median(
-        max(each["seconds"][f"cpu {number}"] for number in (1, 2)) / _peer_seconds(each, "cpu") for each in found
+        max(repetition["seconds"][f"cpu {number}"] for number in (1, 2)) / _peer_seconds(repetition, "cpu")
+        for repetition in repetitions
     )
     row: dict[str, Any] = {"network": name}
     for peer, title in _PEERS.items():
-        row[f"{title} ms"] = 1e3 * median(_peer_seconds(each, peer) for each in found)
+        row[f"{title} ms"] = 1e3 * median(_peer_seconds(repetition, peer) for repetition in repetitions)
     row["control"] = control
     for policy in policies:
-        regrets, chosen = _regrets(found, policy), Counter(each["chosen"][policy] for each in found)
+        regrets, chosen = (
+            _regrets(repetitions, policy),
+            Counter(repetition["chosen"][policy] for repetition in repetitions),
+        )
         row |= {policy: median(regrets), f"{policy} worst": max(regrets)}
         row[f"{policy} chose"] = ", ".join(f"{device} {times}" for device, times in chosen.items())
     return row

@@ -76,19 +76,21 @@ def run(options: argparse.Namespace, results: Results) -> None:
 
 
 def _run_models(options: argparse.Namespace, results: Results) -> None:
-    known, table = models(), results.table()
-    for name in select(options.names, known):
-        table.add(_row(name, known[name](), options.device))
-    done = [row for row in table.rows if not row["failure"]]
-    one_graph = sum((row["graphs"], row["breaks"]) == (1, 0) and row["in sessions"] == row["operators"] for row in done)
-    on_device = sum(row["off the CPU"] == row["nodes"] for row in done)
-    worst = max((row["error"] for row in done), default=0.0)
-    results.note(
-        f"{len(done)} of {len(table.rows)} finish, {one_graph} as one graph without a break and entirely in sessions, "
-        f"{on_device} with all nodes on the device; largest error {worst:.1e}"
+    model_by_name, table = models(), results.table()
+    for name in select(options.names, model_by_name):
+        table.add(_row(name, model_by_name[name](), options.device))
+    finished = [row for row in table.rows if not row["failure"]]
+    one_graph = sum(
+        (row["graphs"], row["breaks"]) == (1, 0) and row["in sessions"] == row["operators"] for row in finished
     )
-    if len(done) < len(table.rows):
-        results.fail(f"{len(table.rows) - len(done)} models do not finish")
+    on_device = sum(row["off the CPU"] == row["nodes"] for row in finished)
+    worst = max((row["error"] for row in finished), default=0.0)
+    results.note(
+        f"{len(finished)} of {len(table.rows)} finish, {one_graph} as one graph without a break and entirely in "
+        f"sessions, {on_device} with all nodes on the device; largest error {worst:.1e}"
+    )
+    if len(finished) < len(table.rows):
+        results.fail(f"{len(table.rows) - len(finished)} models do not finish")
 
 
 def _run_shapes(options: argparse.Namespace, results: Results) -> None:
@@ -105,19 +107,19 @@ def _run_shapes(options: argparse.Namespace, results: Results) -> None:
                 table.add({**first, **_called(name, make, way, options.device)})
 
 
-def _row(name: str, made: Made, device: str) -> dict[str, Any]:
+def _row(name: str, factory: Made, device: str) -> dict[str, Any]:
     """Run one model in PyTorch and through torch.compile."""
     row: dict[str, Any] = {"model": name, **dict.fromkeys(_COLUMNS), "failure": ""}
     torch._dynamo.reset()
-    module, inputs = made
+    module, inputs = factory
     call = torch.compile(module, backend=nna.torch.nnadapter, options={"devices": [device], "fallback": "allow"})
     try:
         with torch.no_grad():
             expected = tensors_of(module(**inputs))
             began = time.perf_counter()
-            found = tensors_of(call(**inputs))
+            results = tensors_of(call(**inputs))
         seconds = time.perf_counter() - began
-        error = relative_error(found, expected)
+        error = relative_error(results, expected)
     except Exception as failure:  # noqa: BLE001  a row has it
         message = next(iter(str(failure).strip().splitlines()), "")
         return {**row, "failure": f"{type(failure).__name__}: {message[:120]}"}
@@ -129,24 +131,24 @@ def _row(name: str, made: Made, device: str) -> dict[str, Any]:
         "operators": sum(graph.operators for graph in report.graphs),
         "in sessions": sum(graph.delegated for graph in report.graphs),
         "nodes": sum(running for _, running in nodes),
-        "off the CPU": sum(taken for taken, _ in nodes),
+        "off the CPU": sum(accelerated for accelerated, _ in nodes),
         "FLOPs off the CPU %": 100 * report.flops_coverage,
         "error": error,
         "first result s": seconds,
     }
 
 
-def relative_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
+def relative_error(actual: Sequence[Any], expected: Sequence[Any]) -> float:
     """Return the largest difference of two rows of tensors, relative to the largest expected value of each."""
-    assert len(found) == len(expected), f"{len(found)} tensors, expected {len(expected)}"
-    pairs = zip(found, expected, strict=True)
-    return max((_difference(one.detach().double(), other.detach().double()) for one, other in pairs), default=0.0)
+    assert len(actual) == len(expected), f"{len(actual)} tensors, expected {len(expected)}"
+    pairs = zip(actual, expected, strict=True)
+    return max((_difference(result.detach().double(), other.detach().double()) for result, other in pairs), default=0.0)
 
 
-def _difference(found: Any, expected: Any) -> float:
-    assert found.shape == expected.shape, f"a tensor {list(found.shape)}, expected {list(expected.shape)}"
+def _difference(actual: Any, expected: Any) -> float:
+    assert actual.shape == expected.shape, f"a tensor {list(actual.shape)}, expected {list(expected.shape)}"
     scale = max(float(expected.abs().max()), 1e-6) if expected.numel() else 1.0
-    return float((found - expected).abs().max()) / scale if expected.numel() else 0.0
+    return float((actual - expected).abs().max()) / scale if expected.numel() else 0.0
 
 
 def tensors_of(results: Any) -> list[Any]:
@@ -154,9 +156,9 @@ def tensors_of(results: Any) -> list[Any]:
     if isinstance(results, torch.Tensor):
         return [results]
     if isinstance(results, dict):
-        return [each for value in results.values() for each in tensors_of(value)]
+        return [tensor for value in results.values() for tensor in tensors_of(value)]
     if isinstance(results, (tuple, list)):
-        return [each for value in results for each in tensors_of(value)]
+        return [tensor for value in results for tensor in tensors_of(value)]
     return []
 
 
@@ -203,19 +205,19 @@ def _generated(cache: str, device: str) -> dict[str, Any]:
     plain, counts, wrong = model.forward, [], 0
     call = _compiled(plain, device)
     for length in (5, 9, 14, 11):
-        given, written = tokens(2, length), []
+        prompt, written = tokens(2, length), []
         for forward in (call, plain):
             model.forward = forward
             options = {"max_new_tokens": 12, "do_sample": False, "cache_implementation": cache, "disable_compile": True}
-            written.append(model.generate(given, attention_mask=torch.ones_like(given), **options))
+            written.append(model.generate(prompt, attention_mask=torch.ones_like(prompt), **options))
         wrong += int((written[0] != written[1]).sum())
         counts.append(_counts(call))
     return _counted(counts, None, wrong)
 
 
-def _compiled(module: Any, device: str, **others: Any) -> Any:
+def _compiled(module: Any, device: str, **options: Any) -> Any:
     return torch.compile(
-        module, backend=nna.torch.nnadapter, options={"devices": [device], "fallback": "allow"}, **others
+        module, backend=nna.torch.nnadapter, options={"devices": [device], "fallback": "allow"}, **options
     )
 
 
@@ -227,13 +229,13 @@ def _counts(call: Any) -> tuple[int, int, int]:
 
 
 def _counted(counts: Sequence[tuple[int, int, int]], error: float | None, wrong_tokens: int | None) -> dict[str, Any]:
-    known, (graphs, sessions, plans) = counts[min(_KNOWN, len(counts)) - 1], counts[-1]
+    known_counts, (graphs, sessions, plans) = counts[min(_KNOWN, len(counts)) - 1], counts[-1]
     return {
         "graphs": graphs,
         "sessions": sessions,
         "plans": plans,
-        "captured": graphs - known[0],
-        "compiled": plans - known[2],
+        "captured": graphs - known_counts[0],
+        "compiled": plans - known_counts[2],
         "error": error,
         "wrong tokens": wrong_tokens,
     }

@@ -114,5 +114,5 @@ def _in_openvino(module: Any, inputs: dict[str, Any]) -> Run:
     torch.onnx.export(module, (), kwargs=inputs, dynamo=True, verbose=False).save(written)
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(io.BytesIO(written.getvalue())), "CPU", _PROPERTIES)
-    feeds = [each.numpy() for each in inputs.values()]
+    feeds = [tensor.numpy() for tensor in inputs.values()]
     return lambda: next(iter(compiled(feeds).values()))

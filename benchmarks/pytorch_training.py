@@ -49,22 +49,22 @@ def run(options: argparse.Namespace, results: Results) -> None:
     """Train every model."""
     warnings.simplefilter("ignore")
     torch._dynamo.config.allow_rnn = True
-    known, table = models(), results.table()
-    for name in select(options.names, known) if options.names else _NAMES:
-        table.add(_row(name, known[name](), options.device, options.steps))
+    model_by_name, table = models(), results.table()
+    for name in select(options.names, model_by_name) if options.names else _NAMES:
+        table.add(_row(name, model_by_name[name](), options.device, options.steps))
     failed = [row["model"] for row in table.rows if row["failure"]]
     if failed:
         results.fail(f"{', '.join(failed)} do not finish")
 
 
-def _row(name: str, made: Made, device: str, steps: int) -> dict[str, Any]:
+def _row(name: str, factory: Made, device: str, steps: int) -> dict[str, Any]:
     """Train one model both ways.
 
     Errors are relative: of gradients in the first step to the largest of all, of the last loss to PyTorch's.
     """
     row: dict[str, Any] = {"model": name, **dict.fromkeys(_COLUMNS), "failure": ""}
     torch._dynamo.reset()
-    module, inputs = made
+    module, inputs = factory
     module.train()
     twin = copy.deepcopy(module)
     call = torch.compile(module, backend=nna.torch.nnadapter, options={"devices": [device], "fallback": "allow"})
@@ -77,7 +77,7 @@ def _row(name: str, made: Made, device: str, steps: int) -> dict[str, Any]:
         return {**row, "failure": f"{type(failure).__name__}: {message[:120]}"}
     graphs = nna.torch.report(call).graphs
     loss, expected = losses[-1]
-    ours, peer = (statistics.median(each) for each in zip(*seconds, strict=True))
+    ours, peer = (statistics.median(durations) for durations in zip(*seconds, strict=True))
     return row | {
         "gradient error": _gradient_error(*first),
         "loss": loss,
@@ -100,16 +100,16 @@ class Learner:
     def loss(self, seed: int) -> Tensor:
         """Return the loss of all results against random targets; the seed is for dropout."""
         torch.manual_seed(seed)
-        results = [each for each in tensors_of(self._run(**self._inputs)) if each.requires_grad]
+        results = [result for result in tensors_of(self._run(**self._inputs)) if result.requires_grad]
         chance = torch.Generator().manual_seed(1)
         return torch.stack(
-            [(each - torch.randn(each.shape, generator=chance)).square().mean() for each in results]
+            [(result - torch.randn(result.shape, generator=chance)).square().mean() for result in results]
         ).sum()
 
     def gradients(self) -> list[Tensor]:
         """Return the gradients of all parameters, before any step."""
         self.loss(0).backward()
-        return [each.grad.clone() for each in self._module.parameters() if each.grad is not None]
+        return [parameter.grad.clone() for parameter in self._module.parameters() if parameter.grad is not None]
 
     def step(self, seed: int) -> float:
         """Take a step, and return the loss before it."""
@@ -123,16 +123,16 @@ class Learner:
 def _steps(learners: Sequence[Learner], number: int) -> tuple[list[float], list[float]]:
     """Return the losses and seconds of one step of each."""
     losses: list[float] = []
-    seconds = [seconds_of(lambda each=each: losses.append(each.step(number))) for each in learners]  # type: ignore[misc]
+    seconds = [seconds_of(lambda learner=learner: losses.append(learner.step(number))) for learner in learners]  # type: ignore[misc]
     return losses, seconds
 
 
-def _gradient_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    scale = max(float(each.abs().max()) for each in expected)
-    return max(float((one - other).abs().max()) for one, other in zip(found, expected, strict=True)) / scale
+def _gradient_error(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    scale = max(float(gradient.abs().max()) for gradient in expected)
+    return max(float((result - other).abs().max()) for result, other in zip(actual, expected, strict=True)) / scale
 
 
 def _share(graphs: Sequence[Any], kind: str) -> float:
     """Return the share of FLOPs on the device, of graphs of a kind."""
     counts = [graph.flops for graph in graphs if graph.kind == kind]
-    return sum(taken for taken, _ in counts) / max(sum(whole for _, whole in counts), 1)
+    return sum(accelerated for accelerated, _ in counts) / max(sum(total for _, total in counts), 1)

@@ -83,5 +83,5 @@ def _openvino(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Callabl
     return request.infer
 
 
-def _relative_error(found: np.ndarray, right: np.ndarray) -> float:
-    return float(np.sqrt(((found - right) ** 2).mean() / (right**2).mean()))
+def _relative_error(actual: np.ndarray, right: np.ndarray) -> float:
+    return float(np.sqrt(((actual - right) ** 2).mean() / (right**2).mean()))

@@ -84,7 +84,7 @@ def weights_of(shape: tuple[int, ...], summed: int) -> Any:
     return (np.random.default_rng(0).normal(size=shape) / np.sqrt(summed)).astype(np.float32)
 
 
-def chain(steps: list[tuple[str, Any, dict[str, Any]]], row: tuple[int, ...], made: tuple[int, ...]) -> Any:
+def chain(steps: list[tuple[str, Any, dict[str, Any]]], row: tuple[int, ...], result_shape: tuple[int, ...]) -> Any:
     """Return a model of operations with weights, one after the other."""
     names = ["x", *(f"v{place}" for place in range(1, len(steps))), "y"]
     nodes = [
@@ -94,7 +94,7 @@ def chain(steps: list[tuple[str, Any, dict[str, Any]]], row: tuple[int, ...], ma
     graph = helper.make_graph(
         nodes, "chain",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *row])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", *made])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", *result_shape])],
         [numpy_helper.from_array(weight, f"w{place}") for place, (_, weight, _) in enumerate(steps)],
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
@@ -126,8 +126,8 @@ def run(options: argparse.Namespace, results: Results) -> None:
                 measure_overhead(options.rows, results)
     if "killed" in options.parts:
         resource = {f"nnadapter:{DEVICE}": 1}
-        with cluster(3, cpus=2, resources=({}, resource, resource)) as (made, others):
-            measure_killed(options.rows, made, others, results)
+        with cluster(3, cpus=2, resources=({}, resource, resource)) as (ray_cluster, other_nodes):
+            measure_killed(options.rows, ray_cluster, other_nodes, results)
 
 
 def rows_of(row: tuple[int, ...], rows: int) -> Any:
@@ -166,14 +166,14 @@ def pace_of(make: Callable[[], Any], rows: int) -> Pace:
     """Consume a result, and sample its progress."""
     started = time.perf_counter()
     result = make()
-    seen: list[tuple[float, int]] = []
+    samples: list[tuple[float, int]] = []
     computed: list[tuple[int, tuple[float, float]]] = []
-    done = threading.Event()
+    stop_event = threading.Event()
 
     def look() -> None:
-        while not done.wait(LOOK):
+        while not stop_event.wait(LOOK):
             counted = nna.ray.report(result).rows
-            seen.append((time.perf_counter() - started, counted))
+            samples.append((time.perf_counter() - started, counted))
             if counted >= rows * (0.2, 0.8)[min(len(computed), 1)] and len(computed) < 2:
                 computed.append((counted, processor_seconds()))
 
@@ -182,21 +182,21 @@ def pace_of(make: Callable[[], Any], rows: int) -> Pace:
     for _ in result.iter_batches(batch_size=None):
         pass
     seconds = time.perf_counter() - started
-    done.set()
+    stop_event.set()
     watcher.join()
-    within = [each for each in seen if rows * 0.2 <= each[1] <= rows * 0.9]
+    within = [sample for sample in samples if rows * 0.2 <= sample[1] <= rows * 0.9]
     if len(computed) < 2 or len(within) < 2:
         raise UsageError(
             f"{rows} rows were done in {seconds:.1f} s, too soon to see a steady pace; --seconds must be more"
         )
-    (before, from_), (behind, to) = computed
-    actors, others = ((late - early) / (behind - before) for early, late in zip(from_, to, strict=True))
+    (first_time, from_), (last_time, to) = computed
+    actors, other_load = ((late - early) / (last_time - first_time) for early, late in zip(from_, to, strict=True))
     return Pace(
         steady=float(np.polyfit(*zip(*within, strict=True), 1)[0]),
         whole=rows / seconds,
-        first=next(when for when, counted in seen if counted),
+        first=next(when for when, counted in samples if counted),
         actors=actors,
-        others=others,
+        others=other_load,
     )
 
 
@@ -210,15 +210,15 @@ def processor_seconds() -> tuple[float, float]:
             parents[number], ticks[number] = int(fields[1]), int(fields[11]) + int(fields[12])
             if b"MapWorker" in (folder / "cmdline").read_bytes():
                 actors.add(number)
-    mine, found = {os.getpid()}, True
-    while found:
-        found = {number for number, parent in parents.items() if parent in mine} - mine
-        mine |= found
-    sums = (sum(ticks[each] for each in mine & actors), sum(ticks[each] for each in mine - actors))
+    mine, children = {os.getpid()}, True
+    while children:
+        children = {number for number, parent in parents.items() if parent in mine} - mine
+        mine |= children
+    sums = (sum(ticks[process] for process in mine & actors), sum(ticks[process] for process in mine - actors))
     return sums[0] / TICKS, sums[1] / TICKS
 
 
-def measure_killed(rows: int, made: Any, others: Any, results: Results) -> None:
+def measure_killed(rows: int, ray_cluster: Any, other_nodes: Any, results: Results) -> None:
     """Kill a node in the middle."""
     data = rows_of((16,), rows)
     result = nna.ray.map_batches(
@@ -230,26 +230,26 @@ def measure_killed(rows: int, made: Any, others: Any, results: Results) -> None:
     def kill() -> None:
         while (so_far := nna.ray.report(result).rows) < rows // 3:
             time.sleep(0.05)
-        made.remove_node(others[-1], allow_graceful=False)
+        ray_cluster.remove_node(other_nodes[-1], allow_graceful=False)
         counted.append(so_far)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    found = result.take_all()
+    result_rows = result.take_all()
     killer.join()
-    ids = sorted(row["id"] for row in found)
-    given, wanted = np.stack([row["y"] for row in found]), numbers([row["id"] for row in found], (16,))
-    right = np.allclose(given, np.maximum(wanted, 0), atol=1e-5)
+    ids = sorted(row["id"] for row in result_rows)
+    actual, expected = np.stack([row["y"] for row in result_rows]), numbers([row["id"] for row in result_rows], (16,))
+    right = np.allclose(actual, np.maximum(expected, 0), atol=1e-5)
     report = nna.ray.report(result)
     is_complete = ids == list(range(rows))
     results.table(f"A node killed after {counted[0]} rows, one run in twenty failing").add(
         {
-            "rows": len(found),
+            "rows": len(result_rows),
             "each once": is_complete,
             "all right": bool(right),
             "rows in the report": report.rows,
             "by device": sum(report.rows_by_device.values()),
-            "by machine": sum(each.rows for each in report.machines),
+            "by machine": sum(machine.rows for machine in report.machines),
             "rows that fell back": report.fallback_rows,
             "repeated batches": report.repeated_batches,
             "repeated rows": report.repeated_rows,
@@ -290,9 +290,9 @@ def hand_pace(path: str, row: tuple[int, ...], rows: int, actors: int) -> tuple[
     spans = [queue.get() for _ in processes]
     for process in processes:
         process.join()
-    done = runs * BATCH * actors
+    row_count = runs * BATCH * actors
     seconds = max(end for _, end, _ in spans) - min(began for began, _, _ in spans)
-    return done / seconds, sum(computed for _, _, computed in spans) / done
+    return row_count / seconds, sum(computed for _, _, computed in spans) / row_count
 
 
 def measure_throughput(seconds: float, rounds: int, results: Results) -> None:
@@ -314,8 +314,8 @@ def compared(load: Load, actors: int, rows: int, rounds: int) -> dict[str, Any]:
             hands.append(hand_pace(path, load.row, rows, actors))
             job = partial(nna.ray.map_batches, data, model, devices="cpu", batch_size=BATCH, concurrency=actors)
             paces.append(pace_of(job, rows))
-    hand, computed = (median(each) for each in zip(*hands, strict=True))
-    steady, whole, first, by_actors, others = (median(each) for each in zip(*paces, strict=True))
+    hand, computed = (median(values) for values in zip(*hands, strict=True))
+    steady, total, first, by_actors, other_load = (median(values) for values in zip(*paces, strict=True))
     return {
         "model": load.name,
         "rows": rows,
@@ -323,25 +323,25 @@ def compared(load: Load, actors: int, rows: int, rounds: int) -> dict[str, Any]:
         "by hand rows/s": hand,
         "by Ray, steady rows/s": steady,
         "steady / by hand": steady / hand,
-        "entire job / by hand": whole / hand,
+        "entire job / by hand": total / hand,
         "first row s": first,
         "processor us per row, by hand": 1e6 * computed,
         "processor us per row, actors": 1e6 * by_actors,
-        "processor us per row, all else of Ray": 1e6 * others,
+        "processor us per row, all else of Ray": 1e6 * other_load,
     }
 
 
 def measure_overhead(rows: int, results: Results) -> None:
     """Measure the overhead of a row, with a model that does nothing."""
     rows *= 100
-    made = []
+    overheads = []
 
     def job() -> Any:
-        made.append(nna.ray.map_batches(data, EMPTY, devices="cpu", batch_size=BATCH, concurrency=1))
-        return made[-1]
+        overheads.append(nna.ray.map_batches(data, EMPTY, devices="cpu", batch_size=BATCH, concurrency=1))
+        return overheads[-1]
 
     data = rows_of((16,), rows)
-    seconds, report = 1 / pace_of(job, rows).steady, nna.ray.report(made[-1])
+    seconds, report = 1 / pace_of(job, rows).steady, nna.ray.report(overheads[-1])
     runs = report.seconds / report.rows
     results.table(f"{report.rows} rows of next to nothing, batches of {BATCH}, one actor").add(
         {"us per row": 1e6 * seconds, "of it runs": 1e6 * runs, "besides": 1e6 * (seconds - runs)}

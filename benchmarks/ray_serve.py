@@ -105,7 +105,7 @@ def ask(connection: HTTPConnection, method: str, path: str, body: bytes = b"", *
 
 def is_right(text: bytes, x: np.ndarray[Any, Any], seed: int) -> bool:
     """Return whether an answer belongs to a request."""
-    outputs = {each["name"]: each["data"] for each in json.loads(text)["outputs"]}
+    outputs = {output["name"]: output["data"] for output in json.loads(text)["outputs"]}
     y = np.reshape(outputs["y"], x.shape)
     return bool(np.allclose(y, np.maximum(x, 0) * 2, atol=1e-5)) and outputs["k"] == [2 * seed] * len(x)
 
@@ -127,12 +127,14 @@ def measure_clients(address: str, table: Table) -> None:
             right.append(np.allclose(y, np.maximum(x, 0) * 2) and k.tolist() == [2 * rows] * rows)
     table.add({"client": "tritonclient", "shapes": len(right), "right": int(sum(right))})
     if shutil.which("curl"):
-        found = []
+        results = []
         for rows in SIZES:
             body, x = body_of(rows, rows)
             command = ["curl", "-s", f"{address}/infer", "-d", "@-"]
-            found.append(is_right(subprocess.run(command, input=body, capture_output=True, check=True).stdout, x, rows))
-        table.add({"client": "curl", "shapes": len(found), "right": sum(found)})
+            results.append(
+                is_right(subprocess.run(command, input=body, capture_output=True, check=True).stdout, x, rows)
+            )
+        table.add({"client": "curl", "shapes": len(results), "right": sum(results)})
 
 
 def measure_latencies(model: Path, address: str, options: argparse.Namespace, results: Results) -> None:
@@ -140,33 +142,33 @@ def measure_latencies(model: Path, address: str, options: argparse.Namespace, re
     host, path = place_of(address)
     bodies = [body_of(SIZES[seed % len(SIZES)], seed) for seed in range(100)]
 
-    def calls(number: int, count: int, taken: list[float], wrong: list[int]) -> None:
+    def calls(number: int, count: int, durations: list[float], wrong: list[int]) -> None:
         connection = HTTPConnection(host, timeout=60)
-        for each in range(number, number + count):
-            body, x = bodies[each % 100]
+        for index in range(number, number + count):
+            body, x = bodies[index % 100]
             began = time.perf_counter()
             status, text = ask(connection, "POST", f"{path}/infer", body)
-            taken.append(time.perf_counter() - began)
-            if status != 200 or not is_right(text, x, each % 100):
+            durations.append(time.perf_counter() - began)
+            if status != 200 or not is_right(text, x, index % 100):
                 wrong.append(status)
 
     table, callers = results.table(), options.callers
     for name, count in ((f"{callers} callers", callers), ("1 caller", 1)):
-        taken: list[float] = []
+        durations: list[float] = []
         wrong: list[int] = []
-        each = options.requests // callers if count > 1 else 500
-        threads = [threading.Thread(target=calls, args=(number, each, taken, wrong)) for number in range(count)]
+        index = options.requests // callers if count > 1 else 500
+        threads = [threading.Thread(target=calls, args=(number, index, durations, wrong)) for number in range(count)]
         began = time.perf_counter()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        rate = len(taken) / (time.perf_counter() - began)
-        table.add({"callers": name, **requests_row(taken, len(wrong)), "per second": rate})
+        rate = len(durations) / (time.perf_counter() - began)
+        table.add({"callers": name, **requests_row(durations, len(wrong)), "per second": rate})
     with nna.InferenceSession(model, devices="cpu") as session:
         bare = []
-        for each in range(500):
-            _, x = bodies[each % 100]
+        for index in range(500):
+            _, x = bodies[index % 100]
             began = time.perf_counter()
             session.run(None, {"x": x, "i": np.full(len(x), 1, np.int64)})
             bare.append(time.perf_counter() - began)
@@ -178,10 +180,10 @@ def measure_latencies(model: Path, address: str, options: argparse.Namespace, re
     results.note(f"runs {server['runs']}, requests that shared a run {server['batched_requests']}")
 
 
-def requests_row(taken: list[float], wrong: int) -> dict[str, Any]:
+def requests_row(durations: list[float], wrong: int) -> dict[str, Any]:
     """Return the columns of some requests."""
-    p50, p99 = (1e3 * float(np.percentile(taken, each)) for each in (50, 99))
-    return {"requests": len(taken), "lost or wrong": wrong, "p50 ms": p50, "p99 ms": p99}
+    p50, p99 = (1e3 * float(np.percentile(durations, percentage)) for percentage in (50, 99))
+    return {"requests": len(durations), "lost or wrong": wrong, "p50 ms": p50, "p99 ms": p99}
 
 
 def measure_wrong(address: str, table: Table) -> None:

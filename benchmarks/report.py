@@ -43,14 +43,14 @@ def run(options: argparse.Namespace, results: Results) -> None:
     report(_diamonds(_WARM, 0.2))
     table = results.table()
     for refused in (0.0, 0.2):
-        before: tuple[int, float] | None = None
+        previous: tuple[int, float] | None = None
         for size in sizes:
             seconds = report(_diamonds(size, refused))
-            exponent = math.log(seconds / before[1]) / math.log(size / before[0]) if before else None
+            exponent = math.log(seconds / previous[1]) / math.log(size / previous[0]) if previous else None
             table.add(
                 {"nodes": size, "refused branches %": 100 * refused, "report s": seconds, "growth exponent": exponent}
             )
-            before = size, seconds
+            previous = size, seconds
     imports = interleaved({name: partial(_import, name) for name in ("nnadapter", "onnxruntime")}, options.rounds)
     row = {f"import {name}, s": seconds for name, seconds in imports.items()}
     results.table().add({**row, "ratio": imports["nnadapter"] / imports["onnxruntime"]})

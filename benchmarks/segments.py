@@ -47,8 +47,8 @@ def run(options: argparse.Namespace, results: Results) -> None:
     table = results.table()
     for pair in options.pairs:
         for count in options.segments:
-            found = in_process(measure_chain, pair.split(","), count, options.rounds)
-            seconds, steps, by_hand = found["run"], found["steps"], found["by hand"]
+            measurement = in_process(measure_chain, pair.split(","), count, options.rounds)
+            seconds, steps, by_hand = measurement["run"], measurement["steps"], measurement["by hand"]
             table.add(
                 {
                     "devices": pair,
@@ -58,8 +58,8 @@ def run(options: argparse.Namespace, results: Results) -> None:
                     "run / steps": seconds / steps,
                     "by hand ms": 1e3 * by_hand,
                     "run / by hand": seconds / by_hand,
-                    "peak MB": found["peak"] / MEGABYTE,
-                    "left MB": found["left"] / MEGABYTE,
+                    "peak MB": measurement["peak"] / MEGABYTE,
+                    "left MB": measurement["left"] / MEGABYTE,
                 }
             )
 
@@ -67,24 +67,24 @@ def run(options: argparse.Namespace, results: Results) -> None:
 def measure_chain(devices: Sequence[str], count: int, rounds: int) -> dict[str, float]:
     """Return the medians of one chain in seconds, and its memory in bytes."""
     x = np.random.default_rng(0).standard_normal(_SHAPE).astype(np.float32)
-    before = resident_bytes()
+    initial_bytes = resident_bytes()
     session = chain_session(devices, count)
     session.run(None, {"v0": x})
     assert len(session.provenance.steps) == count, "the devices take turns"
     peak = peak_bytes()
     by_hand = _chain_by_hand(devices, count, x)
-    taken: dict[str, list[float]] = {"run": [], "steps": [], "by hand": []}
+    durations: dict[str, list[float]] = {"run": [], "steps": [], "by hand": []}
     for _ in range(rounds):
         steps: list[float] = []
-        taken["run"].append(interleaved({"run": partial(_run, session, x, steps)}, 1, turn=0.2)["run"])
-        taken["steps"].append(median(steps))
-        taken["by hand"].append(interleaved({"by hand": by_hand}, 1, turn=0.2)["by hand"])
+        durations["run"].append(interleaved({"run": partial(_run, session, x, steps)}, 1, turn=0.2)["run"])
+        durations["steps"].append(median(steps))
+        durations["by hand"].append(interleaved({"by hand": by_hand}, 1, turn=0.2)["by hand"])
     del by_hand
     session.close()
     del session
     gc.collect()
-    medians = {name: median(seconds) for name, seconds in taken.items()}
-    return {**medians, "peak": peak - before, "left": resident_bytes() - before}
+    medians = {name: median(seconds) for name, seconds in durations.items()}
+    return {**medians, "peak": peak - initial_bytes, "left": resident_bytes() - initial_bytes}
 
 
 def chain_session(devices: Sequence[str], count: int) -> nna.InferenceSession:
@@ -119,11 +119,11 @@ def _by_onnxruntime(at: int, source: Array, target: Array) -> Call:
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would disturb its neighbor
     contents = _chain_model(at, 1).SerializeToString()
-    alone = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
-    binding = alone.io_binding()
+    ort_session = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
+    binding = ort_session.io_binding()
     binding.bind_input(f"v{at}", "cpu", 0, np.float32, _SHAPE, source.ctypes.data)
     binding.bind_output(f"v{at + 1}", "cpu", 0, np.float32, _SHAPE, target.ctypes.data)
-    return partial(alone.run_with_iobinding, binding)
+    return partial(ort_session.run_with_iobinding, binding)
 
 
 def _by_openvino(at: int, source: Array, target: Array) -> Call:

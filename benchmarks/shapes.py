@@ -98,8 +98,8 @@ def _new_shapes(kind: str, device: str, count: int) -> Iterator[dict[str, Any]]:
     """Yield two rows for the model of a kind: the first shapes, and the others."""
     (path, *_) = sorted(_OCR.glob(f"*{kind}*.onnx"))
     with nna.InferenceSession(path, devices=device) as session:
-        taken = [_seconds_of_shape(session, shape) for shape in _different(_SHAPES[kind], count)]
-    for name, part in {f"first {_FIRST}": taken[:_FIRST], f"{count - _FIRST} more": taken[_FIRST:]}.items():
+        durations = [_seconds_of_shape(session, shape) for shape in _different(_SHAPES[kind], count)]
+    for name, part in {f"first {_FIRST}": durations[:_FIRST], f"{count - _FIRST} more": durations[_FIRST:]}.items():
         prepare, first, later = (statistics.median(column) for column in zip(*part, strict=True))
         yield {
             "model": path.stem,
@@ -115,7 +115,7 @@ def _new_lengths(kind: str, layers: int, device: str) -> dict[str, Any]:
     """Return how much longer the first run at a length takes, over 100 lengths in random order."""
     sizes = Sizes(layers=layers, width=32, heads=2, words=100)
     model = encoder_model(layers, width=32) if kind == "encoder" else language_model(sizes)
-    more, inside, again = [], [], []
+    more, inside, repeats = [], [], []
     with nna.InferenceSession(model, devices=device, options=nna.Options(fallback="allow")) as session:
         for length in np.random.default_rng(0).permutation(np.arange(2, 102 + _FIRST)).tolist():
             feed = _length_feed(kind, sizes, length)
@@ -123,9 +123,9 @@ def _new_lengths(kind: str, layers: int, device: str) -> dict[str, Any]:
             least = min(later)
             more.append(first[0] - least[0])
             inside.append(first[1] - least[1])
-            again.append(least[0])
+            repeats.append(least[0])
         plans = session.report().plans
-    medians = [1e3 * statistics.median(column[_FIRST:]) for column in (more, inside, again)]
+    medians = [1e3 * statistics.median(column[_FIRST:]) for column in (more, inside, repeats)]
     return {
         "lengths of": kind,
         "nodes": len(model.graph.node),
@@ -154,10 +154,10 @@ def _seconds_of_run_and_steps(session: nna.InferenceSession, feed: dict[str, np.
 def _different(draw: Callable[[np.random.Generator], _Shape], count: int) -> Sequence[_Shape]:
     """Return as many different shapes, the same each time."""
     generator = np.random.default_rng(0)
-    found: dict[_Shape, None] = {}
-    while len(found) < count:
-        found[draw(generator)] = None
-    return list(found)
+    shapes: dict[_Shape, None] = {}
+    while len(shapes) < count:
+        shapes[draw(generator)] = None
+    return list(shapes)
 
 
 def _seconds_of_shape(session: nna.InferenceSession, shape: _Shape) -> tuple[float, float, float]:
@@ -179,12 +179,12 @@ def _resident_memory(device: str, options: nna.Options, runs: int, shapes: int) 
     (path, *_) = sorted(_OCR.glob("*rec*.onnx"))
     widths = np.random.default_rng(0).integers(0, shapes, runs).tolist()
     with nna.InferenceSession(path, devices=device, options=options) as session:
-        for done, width in enumerate(widths, 1):
+        for position, width in enumerate(widths, 1):
             session.run(None, _feed((1, 3, 48, 32 + width)))
-            if done % every == 0:
+            if position % every == 0:
                 plans = session.report().plans
                 yield {
-                    "runs": done,
+                    "runs": position,
                     "resident MiB": _resident_mebibytes(),
                     "plans made": plans.compiled if plans else 0,
                 }

@@ -109,59 +109,59 @@ def run_network(
 
 
 def differences(
-    old: Mapping[str, Any], new: Mapping[str, Any], *, measured: bool, renamed: Mapping[str, str]
+    base: Mapping[str, Any], head: Mapping[str, Any], *, measured: bool, renamed: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield the differences between two runs of a network.
 
     Args:
-        old: of `record`, for one device and policy.
-        new: the same from another checkout.
+        base: of `record`, for one device and policy.
+        head: the same from another checkout.
         measured: whether timings decided.
         renamed: new JSON keys and words by old ones.
     """
     for key in ("error", "warnings"):
-        if old.get(key) != new.get(key):
-            yield f"{key}: {old.get(key)!r}, now {new.get(key)!r}"
-    if "results" not in old or "results" not in new:
+        if base.get(key) != head.get(key):
+            yield f"{key}: {base.get(key)!r}, now {head.get(key)!r}"
+    if "results" not in base or "results" not in head:
         return
-    if len(old["results"]) != len(new["results"]):
-        yield f"results: {len(old['results'])}, now {len(new['results'])}"
-    for place, pair in enumerate(zip(old["results"], new["results"], strict=False)):
+    if len(base["results"]) != len(head["results"]):
+        yield f"results: {len(base['results'])}, now {len(head['results'])}"
+    for place, pair in enumerate(zip(base["results"], head["results"], strict=False)):
         if not _equal(*pair, tolerance=_MEASURED_TOLERANCE if measured else 0):
             yield f"result {place} differs"
     if not measured:
-        yield from _report_differences(old["report"], new["report"], "report", renamed)
+        yield from _report_differences(base["report"], head["report"], "report", renamed)
 
 
-def _equal(old: np.ndarray, new: np.ndarray, tolerance: float) -> bool:
-    if old.dtype != new.dtype or old.shape != new.shape:
+def _equal(base: np.ndarray, head: np.ndarray, tolerance: float) -> bool:
+    if base.dtype != head.dtype or base.shape != head.shape:
         return False
-    if old.tobytes() == new.tobytes():
+    if base.tobytes() == head.tobytes():
         return True
-    return tolerance > 0 and np.allclose(old.astype(float), new.astype(float), tolerance, tolerance, equal_nan=True)
+    return tolerance > 0 and np.allclose(base.astype(float), head.astype(float), tolerance, tolerance, equal_nan=True)
 
 
-def _report_differences(old: Any, new: Any, place: str, renamed: Mapping[str, str]) -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        before = {renamed.get(key, key): value for key, value in old.items()}
-        for key in sorted(before.keys() | new.keys()):
+def _report_differences(base: Any, head: Any, place: str, renamed: Mapping[str, str]) -> Iterator[str]:
+    if isinstance(base, dict) and isinstance(head, dict):
+        renamed_base = {renamed.get(key, key): value for key, value in base.items()}
+        for key in sorted(renamed_base.keys() | head.keys()):
             if key in _UNCOMPARED or key.endswith(_UNITS):
                 continue
-            if key not in before or key not in new:
-                yield f"{place}.{key}: {'added' if key in new else 'missing'}"
+            if key not in renamed_base or key not in head:
+                yield f"{place}.{key}: {'added' if key in head else 'missing'}"
             else:
-                yield from _report_differences(before[key], new[key], f"{place}.{key}", renamed)
-    elif isinstance(old, list) and isinstance(new, list):
-        if len(old) != len(new):
-            yield f"{place}: {len(old)} items, now {len(new)}"
-        for at, pair in enumerate(zip(old, new, strict=False)):
+                yield from _report_differences(renamed_base[key], head[key], f"{place}.{key}", renamed)
+    elif isinstance(base, list) and isinstance(head, list):
+        if len(base) != len(head):
+            yield f"{place}: {len(base)} items, now {len(head)}"
+        for at, pair in enumerate(zip(base, head, strict=False)):
             yield from _report_differences(*pair, f"{place}[{at}]", renamed)
-    elif isinstance(old, str) and isinstance(new, str):
-        is_word = " " not in old and " " not in new
-        if is_word and renamed.get(old, old) != new:
-            yield f"{place}: {old!r}, now {new!r}"
-    elif old != new or type(old) is not type(new):
-        yield f"{place}: {old!r}, now {new!r}"
+    elif isinstance(base, str) and isinstance(head, str):
+        is_word = " " not in base and " " not in head
+        if is_word and renamed.get(base, base) != head:
+            yield f"{place}: {base!r}, now {head!r}"
+    elif base != head or type(base) is not type(head):
+        yield f"{place}: {base!r}, now {head!r}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -185,10 +185,10 @@ def run(options: argparse.Namespace, results: Results) -> None:
             np.savez(Path(temporary) / "feeds.npz", **feeds)
             with ThreadPoolExecutor(2) as pool:
                 recorded = partial(_recorded, folder=temporary, options=options)
-                old, new = pool.map(recorded, (options.old, options.new))
-        for key in sorted(old.keys() | new.keys()):
+                base, head = pool.map(recorded, (options.old, options.new))
+        for key in sorted(base.keys() | head.keys()):
             counts["runs"] += 1
-            for text in _differences_of_run(key, old, new, renamed):
+            for text in _differences_of_run(key, base, head, renamed):
                 counts["differences"] += 1
                 results.note(f"{name}, {', '.join(key)}: {text}")
     results.table().add(counts)
@@ -197,13 +197,13 @@ def run(options: argparse.Namespace, results: Results) -> None:
 
 
 def _differences_of_run(
-    key: tuple[str, str], old: Mapping[Any, Any], new: Mapping[Any, Any], renamed: Mapping[str, str]
+    key: tuple[str, str], base: Mapping[Any, Any], head: Mapping[Any, Any], renamed: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield the differences of a run on a device with a policy."""
-    if key not in old or key not in new:
-        yield "the process ended" + ("" if key in old else " in the old checkout")
+    if key not in base or key not in head:
+        yield "the process ended" + ("" if key in base else " in the old checkout")
     else:
-        yield from differences(old[key], new[key], measured=key[1] == "measured", renamed=renamed)
+        yield from differences(base[key], head[key], measured=key[1] == "measured", renamed=renamed)
 
 
 def _recorded(checkout: Path, folder: str, options: argparse.Namespace) -> Mapping[tuple[str, str], Mapping[str, Any]]:
@@ -212,9 +212,11 @@ def _recorded(checkout: Path, folder: str, options: argparse.Namespace) -> Mappi
     for device in options.devices:
         words = [sys.executable, __file__, folder, device, *options.policies]
         environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
-        done = subprocess.run(words, env=environment, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        if done.returncode == 0:
-            records |= pickle.loads(done.stdout)
+        process = subprocess.run(
+            words, env=environment, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        if process.returncode == 0:
+            records |= pickle.loads(process.stdout)
     return records
 
 

@@ -92,28 +92,28 @@ _PROMPT = (1, 2, 3, 4)
 
 def detector() -> onnx.ModelProto:
     """Return a small network for speech: convolutions over 512 samples and an LSTM, 1 MB of weights."""
-    writer, x, before = Writer(20), "x", 1
+    writer, x, channels = Writer(20), "x", 1
     for width, stride in ((64, 4), (128, 4), (64, 2), (128, 2)):
-        weight, bias = writer.constant(writer.numbers(width, before, 3)), writer.constant(np.zeros(width, np.float32))
+        weight, bias = writer.constant(writer.numbers(width, channels, 3)), writer.constant(np.zeros(width, np.float32))
         x = writer.node("Relu", writer.node("Conv", x, weight, bias, pads=[1, 1], strides=[stride]))
-        before = width
+        channels = width
     x = writer.node("Transpose", x, perm=[2, 0, 1])
-    weights = [writer.constant(writer.numbers(1, 4 * before, before)) for _ in range(2)]
-    x = writer.node("ReduceMean", writer.node("LSTM", x, *weights, hidden_size=before), axes=[0, 1], keepdims=0)
-    return _model(writer, writer.node("Sigmoid", x), [1, 1, 512], [1, before])
+    weights = [writer.constant(writer.numbers(1, 4 * channels, channels)) for _ in range(2)]
+    x = writer.node("ReduceMean", writer.node("LSTM", x, *weights, hidden_size=channels), axes=[0, 1], keepdims=0)
+    return _model(writer, writer.node("Sigmoid", x), [1, 1, 512], [1, channels])
 
 
 def squeezing() -> onnx.ModelProto:
     """Return a network like SqueezeNet 1.1, 5 MB of weights."""
     writer = Writer(21)
-    x, before = _convolution(writer, "x", 3, 64, 3, stride=2), 64
+    x, channels = _convolution(writer, "x", 3, 64, 3, stride=2), 64
     for widths in ((16, 16), (32, 32), (48, 48, 64, 64)):
         x = writer.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2])
         for width in widths:
-            narrow = _convolution(writer, x, before, width, 1)
+            narrow = _convolution(writer, x, channels, width, 1)
             wide = [_convolution(writer, narrow, width, 4 * width, size) for size in (1, 3)]
-            x, before = writer.node("Concat", *wide, axis=1), 8 * width
-    x = writer.node("GlobalAveragePool", _convolution(writer, x, before, 1000, 1))
+            x, channels = writer.node("Concat", *wide, axis=1), 8 * width
+    x = writer.node("GlobalAveragePool", _convolution(writer, x, channels, 1000, 1))
     return _model(writer, writer.node("Flatten", x), [1, 3, 224, 224], [1, 1000])
 
 
@@ -129,8 +129,8 @@ def densenet() -> onnx.ModelProto:
             x = writer.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2])
         for _ in range(layers):
             narrow = _convolution(writer, _normalized(writer, x, width), width, 128, 1)
-            new = _convolution(writer, _normalized(writer, narrow, 128), 128, 32, 3)
-            x, width = writer.node("Concat", x, new, axis=1), width + 32
+            result = _convolution(writer, _normalized(writer, narrow, 128), 128, 32, 3)
+            x, width = writer.node("Concat", x, result, axis=1), width + 32
     x = writer.node("Flatten", writer.node("GlobalAveragePool", _normalized(writer, x, width)))
     product = writer.node("MatMul", x, writer.constant(writer.numbers(width, 1000)))
     return _model(writer, product, [1, 3, 224, 224], [1, 1000])
@@ -140,9 +140,9 @@ def _ocr(kind: str, *shape: int) -> tuple[Callable[[], onnx.ModelProto], Feed]:
     """Return a reader of one of RapidOCR's models with a static input shape, and a feed."""
 
     def read() -> onnx.ModelProto:
-        found = find_spec("rapidocr")
-        assert found is not None and found.origin is not None, "these models are those of the package rapidocr"
-        (path,) = (Path(found.origin).parent / "models").glob(f"*_{kind}_*.onnx")
+        spec = find_spec("rapidocr")
+        assert spec is not None and spec.origin is not None, "these models are those of the package rapidocr"
+        (path,) = (Path(spec.origin).parent / "models").glob(f"*_{kind}_*.onnx")
         model = onnx.load(path)
         for dimension, size in zip(model.graph.input[0].type.tensor_type.shape.dim, shape, strict=True):
             dimension.dim_value = size
@@ -178,9 +178,9 @@ def written(name: str, folder: Path) -> tuple[Path, Path]:
     return path, feed_path
 
 
-def _convolution(writer: Writer, x: str, before: int, width: int, size: int, stride: int = 1) -> str:
+def _convolution(writer: Writer, x: str, channels: int, width: int, size: int, stride: int = 1) -> str:
     weight, bias = (
-        writer.constant(writer.numbers(width, before, size, size)),
+        writer.constant(writer.numbers(width, channels, size, size)),
         writer.constant(np.zeros(width, np.float32)),
     )
     pads, strides = [size // 2] * 4, [stride, stride]
@@ -193,9 +193,9 @@ def _normalized(writer: Writer, x: str, width: int) -> str:
 
 
 def _model(writer: Writer, output: str, shape: list[int], shape_out: list[int]) -> onnx.ModelProto:
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    made = helper.make_tensor_value_info(output, TensorProto.FLOAT, shape_out)
-    graph = helper.make_graph(writer.nodes, "network", [given], [made], writer.tensors)
+    input_info = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    output_info = helper.make_tensor_value_info(output, TensorProto.FLOAT, shape_out)
+    graph = helper.make_graph(writer.nodes, "network", [input_info], [output_info], writer.tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
@@ -217,8 +217,8 @@ def run(options: argparse.Namespace, results: Results) -> None:
             paths = tuple(map(str, written(name, folder)))
             compile_for(options.ways, paths)
             table = results.table(name)
-            found = measured({way: WAYS[way] for way in options.ways}, paths, options.rounds)
-            for way, (seconds, megabytes) in found.items():
+            measurements = measured({way: WAYS[way] for way in options.ways}, paths, options.rounds)
+            for way, (seconds, megabytes) in measurements.items():
                 table.add({"way": way, "seconds": seconds, "MB": megabytes})
 
 
@@ -239,15 +239,15 @@ def measured(ways: Mapping[str, str], arguments: tuple[str, ...], rounds: int) -
 def _medians(
     ways: Mapping[str, str], arguments: tuple[str, ...], rounds: int, environment: Mapping[str, str]
 ) -> Mapping[str, tuple[float, float]]:
-    taken: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    durations: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     chance, order = random.Random(0), list(ways)
     for number in range(rounds + 1):
         chance.shuffle(order)
         for way in order:
             result = start(ways[way], arguments, environment)
             if number:
-                taken[way].append(result)
-    medians = {way: tuple(map(statistics.median, zip(*results, strict=True))) for way, results in taken.items()}
+                durations[way].append(result)
+    medians = {way: tuple(map(statistics.median, zip(*results, strict=True))) for way, results in durations.items()}
     return {way: (seconds, megabytes) for way, (seconds, megabytes) in medians.items()}
 
 

@@ -132,20 +132,20 @@ def _new_shapes(
     model: onnx.ModelProto, device: str, feeds: Callable[[Any], object], watch: Watch | CWatch
 ) -> dict[str, Any]:
     """Return medians over the shapes that `feeds` feeds."""
-    new, again, driver = list[float](), list[float](), list[float]()
+    first_times, repeat_times, driver = list[float](), list[float](), list[float]()
     with nna.InferenceSession(model, devices=device, options=_OPTIONS) as session:
 
         def twice(feed: Feed) -> Sequence[Any]:
-            before = watch.seconds
-            new.append(seconds_of(lambda: session.run(None, dict(feed))))
+            initial_seconds = watch.seconds
+            first_times.append(seconds_of(lambda: session.run(None, dict(feed))))
             between = watch.seconds
-            again.append(seconds_of(lambda: session.run(None, dict(feed))))
-            driver.append((between - before) - (watch.seconds - between))
+            repeat_times.append(seconds_of(lambda: session.run(None, dict(feed))))
+            driver.append((between - initial_seconds) - (watch.seconds - between))
             return session.run(None, dict(feed))
 
         feeds(twice)
         report = session.report()
-    columns = [each[_WARM:] for each in (new, again, driver)]
+    columns = [durations[_WARM:] for durations in (first_times, repeat_times, driver)]
     ours = [more - less - inside for more, less, inside in zip(*columns, strict=True)]
     medians = [1e3 * statistics.median(column) for column in (*columns, ours)]
     return {
@@ -164,21 +164,23 @@ def _measure_tokens(model: onnx.ModelProto, sizes: Sizes, options: argparse.Name
         def work() -> None:
             with nna.InferenceSession(model, devices=device, options=_OPTIONS) as session:
                 decode(lambda feed: session.run(None, dict(feed)), sizes, _WARM)
-                taken[device].append(
+                durations[device].append(
                     seconds_of(lambda: decode(lambda feed: session.run(None, dict(feed)), sizes, steps))
                 )
 
         return work
 
-    alone = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    taken: dict[str, list[float]] = {"ONNX Runtime": [], "fixed": [], "acme_fixed": [], "acme_open": []}
+    ort_session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    durations: dict[str, list[float]] = {"ONNX Runtime": [], "fixed": [], "acme_fixed": [], "acme_open": []}
 
     def peer() -> None:
-        taken["ONNX Runtime"].append(seconds_of(lambda: decode(lambda feed: alone.run(None, dict(feed)), sizes, steps)))
+        durations["ONNX Runtime"].append(
+            seconds_of(lambda: decode(lambda feed: ort_session.run(None, dict(feed)), sizes, steps))
+        )
 
-    candidates = {name: peer if name == "ONNX Runtime" else fresh(name) for name in taken}
+    candidates = {name: peer if name == "ONNX Runtime" else fresh(name) for name in durations}
     interleaved(candidates, options.rounds, pause=0.2)
-    medians = {name: statistics.median(each[1:]) for name, each in taken.items()}
+    medians = {name: statistics.median(seconds[1:]) for name, seconds in durations.items()}
     for name, median in medians.items():
         ratio = medians["ONNX Runtime"] / median
         table.add({"device": name, "tokens/s": steps / median, "times ONNX Runtime": ratio})

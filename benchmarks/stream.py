@@ -80,11 +80,11 @@ def _beside_runs(operations: Sequence[str], devices: Devices, items: int, rounds
             "runs": lambda: [session.run(None, feed) for feed in feeds],
             "stream": lambda: list(session.stream(feeds)),
         }
-        taken = interleaved(candidates, rounds)
+        durations = interleaved(candidates, rounds)
     return {
-        "runs ms": 1e3 * taken["runs"] / items,
-        "stream ms": 1e3 * taken["stream"] / items,
-        "ratio": taken["runs"] / taken["stream"],
+        "runs ms": 1e3 * durations["runs"] / items,
+        "stream ms": 1e3 * durations["stream"] / items,
+        "ratio": durations["runs"] / durations["stream"],
         "equal": _are_equal(serial, streamed),
     }
 
@@ -124,7 +124,7 @@ def _branches(first: float, second: float, runs: int) -> dict[str, Any]:
     feed = {"x": np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)}
     (expected,) = nna.InferenceSession(model, devices="cpu").run(None, feed)
     with nna.InferenceSession(model, devices=devices) as session:
-        (found,) = session.run(None, feed)
+        (result,) = session.run(None, feed)
         entire, steps = [], []
         for _ in range(runs):
             entire.append(seconds_of(lambda: session.run(None, feed)))
@@ -132,19 +132,19 @@ def _branches(first: float, second: float, runs: int) -> dict[str, Any]:
         is_parallel = bool(session.report().boundaries.threaded_segments)
     return {
         "branches": f"{first:g} and {second:g} ms",
-        "sum of steps ms": 1e3 * float(np.median([sum(each) for each in steps])),
-        "longer branch ms": 1e3 * float(np.median([max(each) for each in steps])),
+        "sum of steps ms": 1e3 * float(np.median([sum(pair) for pair in steps])),
+        "longer branch ms": 1e3 * float(np.median([max(pair) for pair in steps])),
         "run ms": 1e3 * float(np.median(entire)),
         "at the same time": is_parallel,
-        "equal": np.array_equal(found, expected),
+        "equal": np.array_equal(result, expected),
     }
 
 
 def _least_load(operations: Sequence[str], devices: Devices) -> float:
     """Return the seconds of the busiest device in the best of all placements."""
     able = [
-        [at for at, (_, options) in enumerate(devices) if not options["only"] or each in options["only"]]
-        for each in operations
+        [at for at, (_, options) in enumerate(devices) if not options["only"] or operation in options["only"]]
+        for operation in operations
     ]
     seconds = np.array([options["operation_ms"] / 1e3 for _, options in devices])
     placements = np.array(list(product(*able)))
@@ -154,7 +154,7 @@ def _least_load(operations: Sequence[str], devices: Devices) -> float:
 
 def _chain(operations: Sequence[str]) -> onnx.ModelProto:
     """Return a model with the operations one after the other."""
-    lines = " ".join(f"v{at + 1} = {OPERATIONS[each]} (v{at})" for at, each in enumerate(operations))
+    lines = " ".join(f"v{at + 1} = {OPERATIONS[operation]} (v{at})" for at, operation in enumerate(operations))
     shape = "float[8, 8]"
     head = '<ir_version: 10, opset_import: ["" : 17]>'
     model: onnx.ModelProto = onnx.parser.parse_model(

@@ -63,9 +63,11 @@ def run(options: argparse.Namespace, results: Results) -> None:
             predicted, real = _predict(case, policy), _switch_on(case, policy)
             ranks = [_ranks(saved) for saved in (predicted, real)]
             cost = _cost(case, case.ops, policy)[0]
-            found = _verdict(predicted, real, _SAME * cost)
-            verdicts[found] += 1
-            orders.append({"model": case.name, "policy": policy, "orders": found, "what-if s": _seconds(case, policy)})
+            verdict = _verdict(predicted, real, _SAME * cost)
+            verdicts[verdict] += 1
+            orders.append(
+                {"model": case.name, "policy": policy, "orders": verdict, "what-if s": _seconds(case, policy)}
+            )
             errors += [abs(predicted[op][0] - real[op][0]) / cost for op in predicted]
             for op in sorted(predicted, key=lambda op: ranks[0][op]):
                 row = {"model": case.name, "policy": policy, "op": op}
@@ -74,8 +76,8 @@ def run(options: argparse.Namespace, results: Results) -> None:
                     row[f"{name} rank"] = rank[op]
                 table.add(row)
     table = results.table()
-    for each in orders:
-        table.add(each)
+    for order in orders:
+        table.add(order)
     results.note(
         "predicted saving against the real one, as a share of the model's cost: "
         f"median {np.median(errors):.2%}, largest {max(errors):.2%}"
@@ -91,19 +93,19 @@ def _device(ops: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 def _predict(case: Case, policy: str) -> dict[str, tuple[float, int]]:
     """Return the seconds and segments that each op saves, as predicted by what-if."""
-    found = nna.what_if(case.model, _device(case.ops), options={"policy": policy})
-    by_op = {feature.op_type: feature for feature in found.features}
+    prediction = nna.what_if(case.model, _device(case.ops), options={"policy": policy})
+    by_op = {feature.op_type: feature for feature in prediction.features}
     return {op: (by_op[op].seconds_saved or 0.0, by_op[op].segments_saved) for op in case.ops if op in by_op}
 
 
 def _switch_on(case: Case, policy: str) -> dict[str, tuple[float, int]]:
     """Return the seconds and segments that each op saves, from reports without and with it."""
-    before = _cost(case, case.ops, policy)
-    found = {}
+    initial_cost = _cost(case, case.ops, policy)
+    savings = {}
     for op in case.ops:
-        after = _cost(case, [other for other in case.ops if other != op], policy)
-        found[op] = before[0] - after[0], before[1] - after[1]
-    return found
+        reduced_cost = _cost(case, [other for other in case.ops if other != op], policy)
+        savings[op] = initial_cost[0] - reduced_cost[0], initial_cost[1] - reduced_cost[1]
+    return savings
 
 
 def _cost(case: Case, off: Sequence[str], policy: str) -> tuple[float, int]:
@@ -123,10 +125,10 @@ def _verdict(predicted: dict[str, tuple[float, int]], real: dict[str, tuple[floa
     """Compare the orders of all pairs of ops with real savings that differ by more than `same` seconds."""
     worst = "agree"
     for first, second in combinations(predicted, 2):
-        said, is_so = (saved[first][0] - saved[second][0] for saved in (predicted, real))
-        if abs(is_so) > same and said * is_so < 0 and abs(said) > _NOISE:
+        predicted_gain, is_so = (saved[first][0] - saved[second][0] for saved in (predicted, real))
+        if abs(is_so) > same and predicted_gain * is_so < 0 and abs(predicted_gain) > _NOISE:
             return "CONTRADICT"
-        if abs(is_so) > same and abs(said) <= _NOISE:
+        if abs(is_so) > same and abs(predicted_gain) <= _NOISE:
             worst = "not told apart"
     return worst
 

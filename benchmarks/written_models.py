@@ -42,8 +42,8 @@ def run(options: argparse.Namespace, results: Results) -> None:
     logging.disable(logging.WARNING)  # the tools' advice
     warnings.simplefilter("ignore")
     tools = options.tool or list(_TOOLS)
-    known = [name for tool in tools for name in _TOOLS[tool][0]]
-    names = select_containing(options.names, known)
+    names_of_tools = [name for tool in tools for name in _TOOLS[tool][0]]
+    names = select_containing(options.names, names_of_tools)
     for tool in tools:
         models, rows = _TOOLS[tool]
         chosen = [name for name in models if name in names]
@@ -93,19 +93,19 @@ def _run_on_device(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], right: Sequence[np.ndarray], device: str
 ) -> dict[str, Any]:
     with nna.InferenceSession(model, devices=[device, "cpu"], options=nna.Options(fallback="allow")) as session:
-        found = session.run(None, feeds)
+        results = session.run(None, feeds)
         report = session.report()
     return {
         "nodes": report.coverage.nodes,
         "flops": report.coverage.flops,
         "segments": len(report.segments),
-        "error": _relative_error(found, right),
+        "error": _relative_error(results, right),
     }
 
 
-def _relative_error(found: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> float:
+def _relative_error(actual: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> float:
     """Return the root mean square of the difference relative to the right results, of the worst output."""
-    pairs = zip(found, right, strict=True)
+    pairs = zip(actual, right, strict=True)
     return max(float(np.sqrt(((got - want) ** 2).mean() / (want**2).mean())) for got, want in pairs)
 
 

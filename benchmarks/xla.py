@@ -78,29 +78,29 @@ def _measure(
     kind, _, number = device.removeprefix("xla:").partition(".")
     place = jax.devices(kind)[int(number or 0)]
     reals = [jax.device_put(order(weight), place) for weight in weights if weight.dtype == np.float32]
-    given = {key: order(value) if value.ndim == 4 else value.astype(np.int32) for key, value in feed.items()}
+    inputs = {key: order(value) if value.ndim == 4 else value.astype(np.int32) for key, value in feed.items()}
     started = time.perf_counter()
     with jax.default_device(place), jax.default_matmul_precision("float32"):
-        compiled = jax.jit(network).lower(given, reals).compile()
+        compiled = jax.jit(network).lower(inputs, reals).compile()
     compiling = time.perf_counter() - started
     started = time.perf_counter()
     with nna.InferenceSession(model, devices=device, options=nna.Options(fallback="allow")) as session:
         ours = session.run(None, feed)[0]
         making = time.perf_counter() - started
-        theirs = np.asarray(compiled(given, reals))
+        theirs = np.asarray(compiled(inputs, reals))
         candidates = {
-            "jax": lambda: np.asarray(compiled(given, reals)),
+            "jax": lambda: np.asarray(compiled(inputs, reals)),
             "session": partial(session.run, None, feed),
         }
-        found = interleaved(candidates, rounds)
+        seconds = interleaved(candidates, rounds)
         nodes = session.report().coverage.nodes
     error = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
     return {
         "network": name,
         "off the CPU %": 100 * nodes,
-        "JAX ms": 1e3 * found["jax"],
-        "session ms": 1e3 * found["session"],
-        "ratio": found["session"] / found["jax"],
+        "JAX ms": 1e3 * seconds["jax"],
+        "session ms": 1e3 * seconds["session"],
+        "ratio": seconds["session"] / seconds["jax"],
         "error": error,
         "JAX compiles s": compiling,
         "session is created s": making,
@@ -119,19 +119,19 @@ def _unchanged(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _residual(given: Any, weights: Sequence[Any]) -> Any:
+def _residual(inputs: Any, weights: Sequence[Any]) -> Any:
     """ResNet-50, as `resnet` writes it."""
-    rest = iter(weights)
+    remaining = iter(weights)
 
     def convolved(x: Any, stride: int = 1) -> Any:
-        kernel, bias = next(rest), next(rest)
+        kernel, bias = next(remaining), next(remaining)
         pad = kernel.shape[0] // 2
         numbers = ("NHWC", "HWIO", "NHWC")
         return (
             jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, [(pad, pad)] * 2, dimension_numbers=numbers) + bias
         )
 
-    x = jax.nn.relu(convolved(given["x"], 2))
+    x = jax.nn.relu(convolved(inputs["x"], 2))
     around = [(0, 0), (1, 1), (1, 1), (0, 0)]
     x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), around)
     channels = 64
@@ -143,38 +143,38 @@ def _residual(given: Any, weights: Sequence[Any]) -> Any:
             if (channels, stride) != (4 * width, 1):
                 x, channels = convolved(x, stride), 4 * width
             x = jax.nn.relu(inner + x)
-    kernel, bias = next(rest), next(rest)
+    kernel, bias = next(remaining), next(remaining)
     return x.mean((1, 2)) @ kernel + bias
 
 
-def _encoder(given: Any, weights: Sequence[Any]) -> Any:
+def _encoder(inputs: Any, weights: Sequence[Any]) -> Any:
     """BERT, as `bert` writes it."""
-    rest = iter(weights)
-    length = given["input_ids"].shape[1]
+    remaining = iter(weights)
+    length = inputs["input_ids"].shape[1]
 
     def linear(x: Any) -> Any:
-        return x @ next(rest) + next(rest)
+        return x @ next(remaining) + next(remaining)
 
     def normalized(x: Any) -> Any:
         centered = x - x.mean(-1, keepdims=True)
         scaled = centered / jnp.sqrt((centered**2).mean(-1, keepdims=True) + _EPSILON)
-        return scaled * next(rest) + next(rest)
+        return scaled * next(remaining) + next(remaining)
 
     def heads(x: Any) -> Any:
         return x.reshape(1, length, _BERT.heads, -1).transpose(0, 2, 1, 3)
 
-    words, types, positions = next(rest), next(rest), next(rest)
-    x = normalized(words[given["input_ids"]] + types[given["token_type_ids"]] + positions[:length])
-    next(rest), next(rest)  # constants of the mask
-    hidden = (1 - given["attention_mask"][:, None, None].astype(jnp.float32)) * np.finfo(np.float32).min
+    words, types, positions = next(remaining), next(remaining), next(remaining)
+    x = normalized(words[inputs["input_ids"]] + types[inputs["token_type_ids"]] + positions[:length])
+    next(remaining), next(remaining)  # constants of the mask
+    hidden = (1 - inputs["attention_mask"][:, None, None].astype(jnp.float32)) * np.finfo(np.float32).min
     for _ in range(_BERT.layers):
         query, key, value = (heads(linear(x)) for _ in range(3))
-        scores = query @ key.swapaxes(-1, -2) / next(rest) + hidden
+        scores = query @ key.swapaxes(-1, -2) / next(remaining) + hidden
         mixed = (jax.nn.softmax(scores, -1) @ value).transpose(0, 2, 1, 3).reshape(1, length, -1)
         x = normalized(linear(mixed) + x)
         wide = linear(x)
         for _ in range(3):
-            next(rest)  # constants of the GELU
+            next(remaining)  # constants of the GELU
         x = normalized(linear(jax.nn.gelu(wide, approximate=False)) + x)
     return x
 

@@ -70,10 +70,10 @@ def read_all(pictures: list[str], device: str, out: Path) -> list[dict[str, Any]
 
     settings: dict[str, Any] = {"devices": device, "options": {"fallback": "allow"}, "columns": {"x": "input"}}
     paths = ray.data.from_items([{"path": path} for path in pictures]).repartition(2)
-    found = nna.ray.map_batches(
+    results = nna.ray.map_batches(
         paths.map(for_detection), model("det"), batch_size=1, passthrough_columns=["path", "picture"], **settings
     )
-    crops = found.flat_map(lines_of).materialize()
+    crops = results.flat_map(lines_of).materialize()
     turned = nna.ray.map_batches(
         crops.map(for_direction), model("cls"), batch_size=6, passthrough_columns=["path", "line", "crop"], **settings
     )
@@ -87,7 +87,7 @@ def read_all(pictures: list[str], device: str, out: Path) -> list[dict[str, Any]
     texts = read.map(text_of).materialize()
     out.mkdir(parents=True, exist_ok=True)
     texts.write_parquet(str(out.absolute()))
-    for name, job in (("detection", found), ("direction", turned), ("recognition", read)):
+    for name, job in (("detection", results), ("direction", turned), ("recognition", read)):
         report = nna.ray.report(job)
         report.save(out / f"{name}.html")
         print(f"{name}: {report.rows} rows, {report.rows_by_device}, compiled {report.compiles} time")
@@ -99,10 +99,10 @@ def reader() -> Any:
     from rapidocr import RapidOCR
 
     if not hasattr(RapidOCR, "of_process"):  # Ray copies the globals of these functions
-        made = RapidOCR(params={"Global.log_level": "error"})
+        ocr = RapidOCR(params={"Global.log_level": "error"})
         for load in ("_load_det_model", "_load_cls_model", "_load_rec_model"):  # newer versions load models lazily
-            getattr(made, load, str)()
-        RapidOCR.of_process = made  # assigned when complete: other threads may use it
+            getattr(ocr, load, str)()
+        RapidOCR.of_process = ocr  # assigned when complete: other threads may use it
     return RapidOCR.of_process
 
 
@@ -162,9 +162,9 @@ def text_of(row: dict[str, Any]) -> dict[str, Any]:
 def print_differences(pictures: list[str], lines: list[dict[str, Any]]) -> None:
     """Print lines that plain RapidOCR reads differently: it pads each line to the widest of its batch."""
     for path in pictures:
-        found = {line["text"] for line in lines if line["path"] == path}
+        texts = {line["text"] for line in lines if line["path"] == path}
         for text in reader()(path).txts or ():
-            if text not in found:
+            if text not in texts:
                 print(f"plain RapidOCR: {Path(path).name:24} {text}")
 
 

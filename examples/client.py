@@ -32,20 +32,20 @@ def main() -> None:
     with triton.InferenceServerClient(host) as client:
         metadata = client.get_model_metadata(name)
         inputs = [make_input(row, chosen.size) for row in metadata["inputs"]]
-        taken = []
+        durations = []
         for _ in range(chosen.repeat):
             began = perf_counter()
             result = client.infer(name, inputs, timeout=10_000_000)  # microseconds; the server stops the run
-            taken.append(perf_counter() - began)
+            durations.append(perf_counter() - began)
         for row in metadata["outputs"]:
             array = result.as_numpy(row["name"])
             print(f"{row['name']}: {row['datatype']}{list(array.shape)}, first {array.reshape(-1)[:4].tolist()}")
-        print(f"{chosen.repeat} requests, median {np.median(taken) * 1e3:.2f} ms")
+        print(f"{chosen.repeat} requests, median {np.median(durations) * 1e3:.2f} ms")
 
 
 def make_input(row: dict[str, Any], size: int) -> Any:
     """Return an input with seeded random numbers."""
-    shape = [size if each < 0 else each for each in row["shape"]]
+    shape = [size if dimension < 0 else dimension for dimension in row["shape"]]
     numbers = np.random.default_rng(0).random(shape)
     tensor = triton.InferInput(row["name"], shape, row["datatype"])
     tensor.set_data_from_numpy(numbers.astype(triton_to_np_dtype(row["datatype"])))

@@ -79,10 +79,10 @@ def generate(session: Any, device: str, prompt: list[int], chosen: argparse.Name
     binding, noise = session.io_binding(), np.random.default_rng(SEED)
     for name in names:
         binding.bind_cpu_input(f"past.{name}", np.empty((1, HEADS, 0, chosen.width // HEADS), np.float32))
-    made: list[int] = []
+    tokens: list[int] = []
     started = perf_counter()
     for position in range(len(prompt) + chosen.tokens - 1):
-        word = prompt[position] if position < len(prompt) else made[-1]
+        word = prompt[position] if position < len(prompt) else tokens[-1]
         binding.bind_cpu_input("word", np.array([[word]], np.int64))
         binding.bind_cpu_input("position", np.array([position], np.int64))
         binding.bind_output("logits", "cpu")
@@ -96,15 +96,15 @@ def generate(session: Any, device: str, prompt: list[int], chosen: argparse.Name
             started = perf_counter()
         if position >= len(prompt) - 1:
             scores = logits.numpy()[0, -1] + RANDOMNESS * noise.gumbel(size=len(WORDS))
-            made.append(int(scores.argmax()))
-    return "".join(WORDS[word] for word in made), perf_counter() - started, copies_of(session)
+            tokens.append(int(scores.argmax()))
+    return "".join(WORDS[word] for word in tokens), perf_counter() - started, copies_of(session)
 
 
 def copies_of(session: Any) -> str:
     """Describe the copies of the last run; ONNX Runtime does not report any."""
     provenance = getattr(session, "provenance", None)
     transfers = provenance.transfers if provenance is not None else ()
-    return ", ".join(f"{each.value} ({each.nbytes} bytes)" for each in transfers) or "nothing"
+    return ", ".join(f"{transfer.value} ({transfer.nbytes} bytes)" for transfer in transfers) or "nothing"
 
 
 def cache_bytes(chosen: argparse.Namespace) -> int:
@@ -180,18 +180,18 @@ def add_layer(writer: Writer, layer: int, x: str) -> str:
     """Add attention over all tokens so far, and two products with a ReLU between, both with residual connections."""
     width, depth = writer.width, writer.width // HEADS
     normalized = writer.normalized(x)
-    apart = writer.constant(np.array([1, 1, HEADS, depth]))
+    split_shape = writer.constant(np.array([1, 1, HEADS, depth]))
     query, keys, values = (
         writer.node(
             "Transpose",
-            writer.node("Reshape", writer.node("MatMul", normalized, writer.weight(width, width)), apart),
+            writer.node("Reshape", writer.node("MatMul", normalized, writer.weight(width, width)), split_shape),
             perm=[0, 2, 1, 3],
         )
         for _ in range(3)
     )
     keys, values = (
-        writer.node("Concat", f"past.{layer}.{part}", new, output=f"present.{layer}.{part}", axis=2)
-        for part, new in (("keys", keys), ("values", values))
+        writer.node("Concat", f"past.{layer}.{part}", projection, output=f"present.{layer}.{part}", axis=2)
+        for part, projection in (("keys", keys), ("values", values))
     )
     products = writer.node("MatMul", query, writer.node("Transpose", keys, perm=[0, 1, 3, 2]))
     weights = writer.node("Softmax", writer.node("Mul", products, writer.constant(np.float32(depth**-0.5))), axis=-1)

@@ -98,8 +98,10 @@ def drawn(text: str) -> np.ndarray:
 def text_of(probabilities: np.ndarray) -> str:
     """Return the likeliest class of each column, without blanks and repetitions."""
     classes = probabilities[0].argmax(axis=1)
-    kept = [each for each, before in zip(classes, [BLANK, *classes], strict=False) if each not in (before, BLANK)]
-    return "".join(map(str, kept))
+    letters = [
+        letter for letter, previous in zip(classes, [BLANK, *classes], strict=False) if letter not in (previous, BLANK)
+    ]
+    return "".join(map(str, letters))
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -144,10 +144,10 @@ def read_all(pictures: Sequence[Path]) -> dict[Path, Reading]:
 
 def read(reader: Any, picture: Path) -> Reading:
     """Return the text that `reader` reads from one image."""
-    found = reader(str(picture))
-    if found.txts is None:
+    result = reader(str(picture))
+    if result.txts is None:
         return Reading((), (), ())
-    return Reading(found.boxes, tuple(found.txts), tuple(found.scores))
+    return Reading(result.boxes, tuple(result.txts), tuple(result.scores))
 
 
 def print_readings(readings: Mapping[Path, Reading], expected: Mapping[Path, Reading]) -> None:

@@ -53,17 +53,17 @@ def main() -> None:
 
 def work(chosen: argparse.Namespace) -> None:
     """Run with the command-line options."""
-    known, unknown = load()
+    training_set, unknown = load()
     torch.manual_seed(SEED)
     network = build_network()
     twin = copy.deepcopy(network)
     # Equivalent to backend="nnadapter", regardless of installed packages.
     compiled = torch.compile(network, backend=nna.torch.nnadapter, options={"devices": chosen.device.split(",")})
-    losses, seconds = train(compiled, network, known, chosen.epochs)
+    losses, seconds = train(compiled, network, training_set, chosen.epochs)
     print(describe(compiled))
     print(f"a step takes {1e3 * median(seconds):.1f} ms")
     if chosen.compare:
-        compare(losses, seconds, *train(twin, twin, known, chosen.epochs, tell=False))
+        compare(losses, seconds, *train(twin, twin, training_set, chosen.epochs, tell=False))
     answers = read(network, chosen, unknown)
     print(f"Accuracy of the saved network on {len(answers)} digits it never saw = {share(answers, unknown):.4f}")
     if chosen.picture:
@@ -89,8 +89,8 @@ def load() -> tuple[Digits, Digits]:
     order = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(SEED))
     pictures = torch.tensor(data.images, dtype=torch.float32)[order].unsqueeze(1) / 16
     answers = torch.tensor(data.target)[order]
-    kept, rest = slice(KEPT_ASIDE), slice(KEPT_ASIDE, None)
-    return Digits(pictures[rest], answers[rest]), Digits(pictures[kept], answers[kept])
+    test_part, training_part = slice(KEPT_ASIDE), slice(KEPT_ASIDE, None)
+    return Digits(pictures[training_part], answers[training_part]), Digits(pictures[test_part], answers[test_part])
 
 
 def build_network() -> nn.Module:
@@ -143,16 +143,16 @@ def describe(compiled: Callable[[Tensor], Tensor]) -> str:
     """Return the share of each graph on accelerators."""
     lines = []
     for graph in nna.torch.report(compiled).graphs:
-        taken, whole = graph.flops
-        lines.append(f"{graph.kind}: {taken / max(whole, 1):.1%} of FLOPs off the CPU")
+        accelerated, total = graph.flops
+        lines.append(f"{graph.kind}: {accelerated / max(total, 1):.1%} of FLOPs off the CPU")
     return "\n".join(lines)
 
 
-def compare(losses: list[float], seconds: list[float], others: list[float], other_seconds: list[float]) -> None:
+def compare(losses: list[float], seconds: list[float], other_losses: list[float], other_seconds: list[float]) -> None:
     """Compare the device with PyTorch."""
-    apart = max(abs(loss - other) for loss, other in zip(losses[:100], others, strict=False))
+    largest_gap = max(abs(loss - other) for loss, other in zip(losses[:100], other_losses, strict=False))
     ratio = median(seconds) / median(other_seconds)
-    print(f"PyTorch by itself: losses of the first {min(len(losses), 100)} steps are at most {apart:.1e} apart")
+    print(f"PyTorch by itself: losses of the first {min(len(losses), 100)} steps are at most {largest_gap:.1e} apart")
     print(f"a step takes {ratio:.1f} times as long as there")
 
 

@@ -70,9 +70,9 @@ def _layer(writer: Writer, x: str, mask: str, sizes: Sizes, length: int) -> str:
     return writer.normalized(writer.node("Add", _linear(writer, gated, 4 * width, width), x), width)
 
 
-def _linear(writer: Writer, x: str, before: int, behind: int) -> str:
-    product = writer.node("MatMul", x, writer.weight(before, behind))
-    return writer.node("Add", product, writer.constant(np.zeros(behind, np.float32)))
+def _linear(writer: Writer, x: str, columns_in: int, columns_out: int) -> str:
+    product = writer.node("MatMul", x, writer.weight(columns_in, columns_out))
+    return writer.node("Add", product, writer.constant(np.zeros(columns_out, np.float32)))
 
 
 def encoder_model(layers: int = 12, width: int = 64, heads: int = 2, words: int = 100) -> onnx.ModelProto:
@@ -133,9 +133,11 @@ def fused_encoder(
     """
     writer = Writer(seed=4)
     tables = [writer.weight(size, width) for size in (words, length, 2)]
-    given = ("ids", "kinds", *tables, _scale(writer, width, 1), _scale(writer, width, 0), "mask")
+    embedding_inputs = ("ids", "kinds", *tables, _scale(writer, width, 1), _scale(writer, width, 0), "mask")
     writer.nodes.append(
-        helper.make_node("EmbedLayerNormalization", given, ["embedded", "lengths"], "embeddings", domain=_MICROSOFT)
+        helper.make_node(
+            "EmbedLayerNormalization", embedding_inputs, ["embedded", "lengths"], "embeddings", domain=_MICROSOFT
+        )
     )
     x = "embedded"
     for _ in range(layers):
@@ -148,8 +150,8 @@ def fused_encoder(
         x = _skip_normalized(writer, _product(writer, inner, 4 * width, width), x, width)
     writer.node("Identity", x, output="y")
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, [1, length]) for name in ("ids", "kinds", "mask")]
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, length, width])
-    graph = helper.make_graph(writer.nodes, "encoder", inputs, [made], writer.tensors)
+    output_info = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, length, width])
+    graph = helper.make_graph(writer.nodes, "encoder", inputs, [output_info], writer.tensors)
     imports = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=9)
 
@@ -158,8 +160,8 @@ def _scale(writer: Writer, width: int, value: float) -> str:
     return writer.constant(writer.numbers(width) / 10 + value)
 
 
-def _product(writer: Writer, x: str, before: int, behind: int) -> str:
-    return writer.node("MatMul", x, writer.weight(before, behind))
+def _product(writer: Writer, x: str, columns_in: int, columns_out: int) -> str:
+    return writer.node("MatMul", x, writer.weight(columns_in, columns_out))
 
 
 def _skip_normalized(writer: Writer, x: str, skip: str, width: int) -> str:

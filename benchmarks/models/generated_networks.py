@@ -61,8 +61,8 @@ class _Drawing:
             return self.node("Mul", x, self.node("Sigmoid", x))
         if self.activation == "Gelu":
             gate = self.node("Erf", self.node("Div", x, self.number(2**0.5)))
-            whole = self.node("Mul", x, self.node("Add", gate, self.number(1.0)))
-            return self.node("Mul", whole, self.number(0.5))
+            product = self.node("Mul", x, self.node("Add", gate, self.number(1.0)))
+            return self.node("Mul", product, self.number(0.5))
         if self.activation == "Clip":
             return self.node("Clip", x, self.number(0), self.number(6))
         return self.node(self.activation, x)
@@ -78,29 +78,29 @@ def _network(family: str, seed: int, number: int) -> onnx.ModelProto:
     for _ in range(chance.randint(2, 6)):
         chance.choice(chosen)(drawing)
     drawing.writer.node("Identity", drawing.x, output="y")
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph(drawing.writer.nodes, "network", [given], [made], drawing.writer.tensors)
+    input_info = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    output_info = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(drawing.writer.nodes, "network", [input_info], [output_info], drawing.writer.tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
 
 
-def _conv(drawing: _Drawing, x: str, before: int, sizes: _Shape, stride: int = 1, group: int = 1) -> str:
+def _conv(drawing: _Drawing, x: str, channels: int, sizes: _Shape, stride: int = 1, group: int = 1) -> str:
     """Add a convolution to `sizes`, the channels and then the kernel, padded to the same size."""
-    weight = drawing.writer.constant(drawing.writer.numbers(sizes[0], before // group, *sizes[1:]))
-    pads = [each // 2 for each in sizes[1:]] * 2
+    weight = drawing.writer.constant(drawing.writer.numbers(sizes[0], channels // group, *sizes[1:]))
+    pads = [size // 2 for size in sizes[1:]] * 2
     strides = [stride] * len(pads[::2])
     return drawing.node("Conv", x, weight, drawing.full(sizes[0], 0.1), pads=pads, strides=strides, group=group)
 
 
 def _plain_block(drawing: _Drawing) -> None:
     """Add a convolution, perhaps with a stride of two."""
-    batch, before, *sides = drawing.shape
-    width = drawing.any(before, 2 * before, before + 12, 24, 40, 64, 96)
+    batch, channels, *sides = drawing.shape
+    width = drawing.any(channels, 2 * channels, channels + 12, 24, 40, 64, 96)
     stride = drawing.any(1, 1, 2) if min(sides) >= 8 else 1
     kernel = drawing.any(1, 3, 3, 5)
-    made = _conv(drawing, drawing.x, before, (width, *[kernel] * len(sides)), stride)
-    drawing.x = drawing.activated(made)
-    drawing.shape = (batch, width, *(-(-each // stride) for each in sides))
+    result = _conv(drawing, drawing.x, channels, (width, *[kernel] * len(sides)), stride)
+    drawing.x = drawing.activated(result)
+    drawing.shape = (batch, width, *(-(-side // stride) for side in sides))
 
 
 def _residual_block(drawing: _Drawing) -> None:
@@ -119,21 +119,21 @@ def _separable_block(drawing: _Drawing) -> None:
     branch = drawing.activated(_conv(drawing, drawing.x, width, (wide, *points)))
     branch = drawing.activated(_conv(drawing, branch, wide, (wide, *[drawing.any(3, 5)] * sides), group=wide))
     if drawing.any(True, False):
-        asked = drawing.node("GlobalAveragePool", branch)
-        asked = drawing.node("Sigmoid", _conv(drawing, asked, wide, (wide, *points)))
-        branch = drawing.node("Mul", branch, asked)
+        weights = drawing.node("GlobalAveragePool", branch)
+        weights = drawing.node("Sigmoid", _conv(drawing, weights, wide, (wide, *points)))
+        branch = drawing.node("Mul", branch, weights)
     drawing.x = drawing.node("Add", drawing.x, _conv(drawing, branch, wide, (width, *points)))
 
 
 def _joined_block(drawing: _Drawing) -> None:
     """Add a dense layer: concatenate the input and a convolution of it, perhaps normalized first."""
-    before, sides, growth = drawing.shape[1], len(drawing.shape) - 2, drawing.any(8, 12, 16, 20, 32)
+    channels, sides, growth = drawing.shape[1], len(drawing.shape) - 2, drawing.any(8, 12, 16, 20, 32)
     x = drawing.x
     if drawing.any(True, False):
-        x = drawing.node("BatchNormalization", x, *(drawing.full(before, value) for value in (1, 0, 0.1, 1)))
-    made = _conv(drawing, drawing.activated(x), before, (growth, *[3] * sides))
-    drawing.x = drawing.node("Concat", drawing.x, made, axis=1)
-    drawing.shape = (drawing.shape[0], before + growth, *drawing.shape[2:])
+        x = drawing.node("BatchNormalization", x, *(drawing.full(channels, value) for value in (1, 0, 0.1, 1)))
+    result = _conv(drawing, drawing.activated(x), channels, (growth, *[3] * sides))
+    drawing.x = drawing.node("Concat", drawing.x, result, axis=1)
+    drawing.shape = (drawing.shape[0], channels + growth, *drawing.shape[2:])
 
 
 def _pooled_block(drawing: _Drawing) -> None:
@@ -142,12 +142,12 @@ def _pooled_block(drawing: _Drawing) -> None:
         return _residual_block(drawing)
     kind, sides = drawing.any("MaxPool", "AveragePool"), len(drawing.shape) - 2
     drawing.x = drawing.node(kind, drawing.x, kernel_shape=[2] * sides, strides=[2] * sides)
-    drawing.shape = (*drawing.shape[:2], *(each // 2 for each in drawing.shape[2:]))
+    drawing.shape = (*drawing.shape[:2], *(side // 2 for side in drawing.shape[2:]))
     return None
 
 
-def _dense(drawing: _Drawing, x: str, before: int, width: int) -> str:
-    product = drawing.node("MatMul", x, drawing.writer.weight(before, width))
+def _dense(drawing: _Drawing, x: str, width_in: int, width: int) -> str:
+    product = drawing.node("MatMul", x, drawing.writer.weight(width_in, width))
     return drawing.node("Add", product, drawing.full(width, 0.1)) if drawing.any(True, True, False) else product
 
 
@@ -169,8 +169,8 @@ def _wide_block(drawing: _Drawing) -> None:
     """Add a perceptron of two products."""
     width, wider = drawing.shape[-1], drawing.shape[-1] * drawing.any(1, 2, 4)
     wide = drawing.activated(_dense(drawing, _normalized(drawing, drawing.x), width, wider))
-    made = _dense(drawing, wide, wider, width)
-    drawing.x = drawing.node("Add", drawing.x, made) if drawing.any(True, True, False) else made
+    result = _dense(drawing, wide, wider, width)
+    drawing.x = drawing.node("Add", drawing.x, result) if drawing.any(True, True, False) else result
 
 
 def _gated_block(drawing: _Drawing) -> None:
@@ -178,8 +178,8 @@ def _gated_block(drawing: _Drawing) -> None:
     width, wider = drawing.shape[-1], drawing.shape[-1] * drawing.any(1, 2)
     x = _normalized(drawing, drawing.x)
     gate = drawing.activated(_dense(drawing, x, width, wider))
-    made = _dense(drawing, drawing.node("Mul", gate, _dense(drawing, x, width, wider)), wider, width)
-    drawing.x = drawing.node("Add", drawing.x, made)
+    result = _dense(drawing, drawing.node("Mul", gate, _dense(drawing, x, width, wider)), wider, width)
+    drawing.x = drawing.node("Add", drawing.x, result)
 
 
 def _attention_block(drawing: _Drawing) -> None:
@@ -229,8 +229,8 @@ def _recurrent_block(drawing: _Drawing) -> None:
     gates, kind = drawing.any((4, "LSTM"), (3, "GRU"))
     weights = [drawing.writer.constant(drawing.writer.numbers(1, gates * width, width)) for _ in range(2)]
     steps = drawing.node("Transpose", drawing.x, perm=[1, 0, 2])
-    made = drawing.node(kind, steps, *weights, hidden_size=width)
-    drawing.x = drawing.node("Reshape", made, drawing.writer.constant(np.array([1, rows, width])))
+    result = drawing.node(kind, steps, *weights, hidden_size=width)
+    drawing.x = drawing.node("Reshape", result, drawing.writer.constant(np.array([1, rows, width])))
 
 
 def _picture(chance: Random) -> _Shape:

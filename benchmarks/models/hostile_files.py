@@ -142,13 +142,13 @@ def _commands(path: Path) -> str:
         ["compare", path, "-d", "fake_npu"],
         ["export", path, "-o", out],
     ):
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             try:
                 main([*map(str, command)])
             except SystemExit as ended:
                 codes[command[0]] = ended.code
-        if "Traceback" in said.getvalue():
+        if "Traceback" in output.getvalue():
             raise AssertionError(f"{command[0]} printed a traceback")
     return "exit " + ", ".join(f"{code} of {command}" for command, code in codes.items())
 

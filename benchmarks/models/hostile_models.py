@@ -36,8 +36,8 @@ def graph(
     weights: Sequence[Any] = (),
 ) -> onnx.GraphProto:
     """Return a graph with an input x of [2, 3] and an output y."""
-    taken = [info("x", (2, 3))] if inputs is None else inputs
-    return helper.make_graph(nodes, "g", taken, [info("y", None)] if outputs is None else outputs, list(weights))
+    graph_inputs = [info("x", (2, 3))] if inputs is None else inputs
+    return helper.make_graph(nodes, "g", graph_inputs, [info("y", None)] if outputs is None else outputs, list(weights))
 
 
 def model(graph: onnx.GraphProto, functions: Sequence[onnx.FunctionProto] = (), opset: int = 17) -> onnx.ModelProto:
@@ -59,9 +59,9 @@ def tagged(number: int, contents: bytes) -> bytes:
 
 def with_fields(nodes: bytes, weights: Sequence[onnx.TensorProto] = ()) -> bytes:
     """Return a model around serialized fields of a graph, because creating so many messages is slow."""
-    whole = model(helper.make_graph([], "g", [info("x", (2, 3))], [info("y", None)], list(weights)))
-    own = whole.graph.SerializeToString()
-    return whole.SerializeToString().replace(tagged(7, own), tagged(7, own + nodes))
+    proto = model(helper.make_graph([], "g", [info("x", (2, 3))], [info("y", None)], list(weights)))
+    graph_bytes = proto.graph.SerializeToString()
+    return proto.SerializeToString().replace(tagged(7, graph_bytes), tagged(7, graph_bytes + nodes))
 
 
 _DEEP = 1000
@@ -144,37 +144,37 @@ def _deep_branches(depth: int = _DEEP, known: bool = False) -> Made:
     data = _deep_attribute(depth, "known" if known else "c")
     inputs = [info("x", (2, 3)), info("c", (), TensorProto.BOOL)]
     weights = [weight("known", True, TensorProto.BOOL)]
-    whole = model(helper.make_graph([], "g", inputs, [info("y", None)], weights))
-    own = whole.graph.SerializeToString()
-    nested = whole.SerializeToString().replace(tagged(7, own), tagged(7, own + tagged(1, data)))
+    proto = model(helper.make_graph([], "g", inputs, [info("y", None)], weights))
+    graph_bytes = proto.graph.SerializeToString()
+    nested = proto.SerializeToString().replace(tagged(7, graph_bytes), tagged(7, graph_bytes + tagged(1, data)))
     return nested, {**X, "c": np.array(True)}
 
 
 def _deep_attribute(depth: int, condition: str) -> bytes:
     """Return a serialized `If` with nested `If` nodes in its branches."""
-    made = helper.make_node("Relu", ["x"], ["y"]).SerializeToString()
+    encoded = helper.make_node("Relu", ["x"], ["y"]).SerializeToString()
     flat = helper.make_graph([node("Relu", "x")], "e", [], [info("y", None)]).SerializeToString()
     output = tagged(12, info("y", None).SerializeToString())
     for _ in range(depth):
-        inner = tagged(1, made) + tagged(2, b"t") + output
+        inner = tagged(1, encoded) + tagged(2, b"t") + output
         attributes = [
             tagged(1, b"then_branch") + b"\xa0\x01\x05" + tagged(6, inner),
             tagged(1, b"else_branch") + b"\xa0\x01\x05" + tagged(6, flat),
         ]
-        made = tagged(1, condition.encode()) + tagged(2, b"y") + tagged(4, b"If")
-        made += b"".join(tagged(5, each) for each in attributes)
-    return made
+        encoded = tagged(1, condition.encode()) + tagged(2, b"y") + tagged(4, b"If")
+        encoded += b"".join(tagged(5, attribute) for attribute in attributes)
+    return encoded
 
 
 def _deep_types(depth: int = _DEEP) -> Made:
     """Return an input with a deeply nested sequence type."""
-    held = helper.make_tensor_type_proto(TensorProto.FLOAT, (2, 3)).SerializeToString()
+    encoded = helper.make_tensor_type_proto(TensorProto.FLOAT, (2, 3)).SerializeToString()
     for number in range(depth):
-        held = tagged(4 if number % 2 else 9, tagged(1, held))
-    info = tagged(1, b"s") + tagged(2, held)
-    whole = model(graph([node("Relu", "x")]))
-    own = whole.graph.SerializeToString()
-    return whole.SerializeToString().replace(tagged(7, own), tagged(7, own + tagged(11, info))), X
+        encoded = tagged(4 if number % 2 else 9, tagged(1, encoded))
+    info = tagged(1, b"s") + tagged(2, encoded)
+    proto = model(graph([node("Relu", "x")]))
+    graph_bytes = proto.graph.SerializeToString()
+    return proto.SerializeToString().replace(tagged(7, graph_bytes), tagged(7, graph_bytes + tagged(11, info))), X
 
 
 def _deep_loops(depth: int = 60) -> Made:
@@ -328,8 +328,8 @@ def _huge_input(size: int = HUGE) -> Made:
 
 def _input_of_one_size(size: int = LARGE) -> Made:
     """Return an input of 2 ** 31 elements, fed as a view of one element."""
-    made = model(graph([node("Shape", "x")], [info("x", (size,))], [info("y", None, TensorProto.INT64)]))
-    return made, {"x": np.broadcast_to(np.float32(1), (size,))}
+    proto = model(graph([node("Shape", "x")], [info("x", (size,))], [info("y", None, TensorProto.INT64)]))
+    return proto, {"x": np.broadcast_to(np.float32(1), (size,))}
 
 
 def _product_of_dimensions() -> Made:
@@ -396,9 +396,9 @@ def _expanding(op_type: str, weights: Sequence[onnx.TensorProto], inputs: str, *
 
 
 def _expanding_constant(op_type: str, weights: Sequence[onnx.TensorProto], inputs: str, **attributes: Any) -> Made:
-    one = weight("one", [[1.0]], TensorProto.FLOAT)
+    unit = weight("one", [[1.0]], TensorProto.FLOAT)
     nodes = [node(op_type, inputs, "c", **attributes), node("ReduceSum", "c", "t"), node("Add", "x t")]
-    return model(graph(nodes, weights=[one, *weights])), X
+    return model(graph(nodes, weights=[unit, *weights])), X
 
 
 def _range_of(limit: int, step: int = 1) -> Made:
@@ -416,21 +416,21 @@ def _resized(scale: float) -> Made:
     image = [info("x", (1, 1, 2, 3))]
     nodes = [node("Resize", "x  scales", "c", mode="nearest"), node("ReduceSum", "c")]
     nodes[0].input[:] = ["x", "", "scales"]
-    made = model(graph(nodes, image, weights=[weight("scales", [1.0, 1.0, scale, scale], TensorProto.FLOAT)]))
-    return made, {"x": np.ones((1, 1, 2, 3), np.float32)}
+    proto = model(graph(nodes, image, weights=[weight("scales", [1.0, 1.0, scale, scale], TensorProto.FLOAT)]))
+    return proto, {"x": np.ones((1, 1, 2, 3), np.float32)}
 
 
 def _convolution(**attributes: Any) -> Made:
     nodes = [node("Conv", "x w", **attributes)]
-    made = model(
+    proto = model(
         graph(nodes, [info("x", (1, 1, 8, 8))], weights=[weight("w", np.ones((1, 1, 3, 3)), TensorProto.FLOAT)])
     )
-    return made, {"x": np.ones((1, 1, 8, 8), np.float32)}
+    return proto, {"x": np.ones((1, 1, 8, 8), np.float32)}
 
 
 def _pooling(op_type: str, **attributes: Any) -> Made:
-    made = model(graph([node(op_type, "x", **attributes)], [info("x", (1, 1, 8, 8))]))
-    return made, {"x": np.ones((1, 1, 8, 8), np.float32)}
+    proto = model(graph([node(op_type, "x", **attributes)], [info("x", (1, 1, 8, 8))]))
+    return proto, {"x": np.ones((1, 1, 8, 8), np.float32)}
 
 
 def _long_kernel(count: int = 1_000_000) -> Made:
@@ -487,21 +487,21 @@ def _random_normal(size: int = HUGE) -> Made:
 def _recurrent(hidden: int = HUGE) -> Made:
     weights = [weight(n, np.ones((1, 4, 3)), TensorProto.FLOAT) for n in "wr"]
     nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=hidden)]
-    made = model(graph(nodes, [info("x", (1, 2, 3))], weights=weights))
-    return made, {"x": np.ones((1, 2, 3), np.float32)}
+    proto = model(graph(nodes, [info("x", (1, 2, 3))], weights=weights))
+    return proto, {"x": np.ones((1, 2, 3), np.float32)}
 
 
 def _sparse(indices: Sequence[int], dims: Sequence[int], values: int = 2) -> Made:
-    held = helper.make_tensor("w", TensorProto.FLOAT, (values,), [1.0] * values)
+    values_tensor = helper.make_tensor("w", TensorProto.FLOAT, (values,), [1.0] * values)
     where = weight("i", list(indices))
-    made = graph([node("Add", "x w")])
-    made.sparse_initializer.append(helper.make_sparse_tensor(held, where, dims))
-    return model(made), X
+    sparse_graph = graph([node("Add", "x w")])
+    sparse_graph.sparse_initializer.append(helper.make_sparse_tensor(values_tensor, where, dims))
+    return model(sparse_graph), X
 
 
 def _sparse_constant(indices: Sequence[int], dims: Sequence[int]) -> Made:
-    held = helper.make_tensor("w", TensorProto.FLOAT, (2,), [1.0] * 2)
-    tensor = helper.make_sparse_tensor(held, weight("i", list(indices)), dims)
+    values_tensor = helper.make_tensor("w", TensorProto.FLOAT, (2,), [1.0] * 2)
+    tensor = helper.make_sparse_tensor(values_tensor, weight("i", list(indices)), dims)
     return model(graph([node("Constant", "", "w", sparse_value=tensor), node("Add", "x w")])), X
 
 
@@ -509,9 +509,9 @@ def _empty_dims(count: int = 30_000_000) -> Made:
     """Return an input of 30 million dimensions without a size: 60 MB."""
     shape = tagged(2, b"\x0a\x00" * count)
     info = tagged(1, b"s") + tagged(2, tagged(1, b"\x08\x01" + shape))
-    whole = model(graph([node("Relu", "x")]))
-    own = whole.graph.SerializeToString()
-    return whole.SerializeToString().replace(tagged(7, own), tagged(7, own + tagged(11, info))), X
+    proto = model(graph([node("Relu", "x")]))
+    graph_bytes = proto.graph.SerializeToString()
+    return proto.SerializeToString().replace(tagged(7, graph_bytes), tagged(7, graph_bytes + tagged(11, info))), X
 
 
 SIZES: Mapping[str, Callable[[Path], Made]] = {

@@ -50,17 +50,17 @@ def language_model(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
     batch, length = writer.size("ids", 0), writer.size("ids", 1)
     past = writer.size("past.0.key", 2)
     total = writer.node("Add", past, length)
-    one = writer.constant(np.int64(1))
-    positions = writer.node("Range", past, total, one)
-    seen = writer.node(
+    unit = writer.constant(np.int64(1))
+    positions = writer.node("Range", past, total, unit)
+    mask = writer.node(
         "LessOrEqual",
-        writer.node("Unsqueeze", writer.node("Range", writer.constant(np.int64(0)), total, one), writer.constant([0])),
+        writer.node("Unsqueeze", writer.node("Range", writer.constant(np.int64(0)), total, unit), writer.constant([0])),
         writer.node("Unsqueeze", positions, writer.constant([1])),
     )
     words, places = writer.weight(sizes.words, sizes.width), writer.weight(sizes.positions, sizes.width)
     x = writer.node("Add", writer.node("Gather", words, "ids"), writer.node("Gather", places, positions))
     for layer in range(sizes.layers):
-        x = _block(writer, sizes, layer, x, (batch, length), seen)
+        x = _block(writer, sizes, layer, x, (batch, length), mask)
     writer.node("MatMul", writer.normalized(x, sizes.width), writer.weight(sizes.width, sizes.words), output="logits")
     return cached_model("language_model", writer, sizes)
 
@@ -78,7 +78,7 @@ def cached_model(name: str, writer: Writer, sizes: Sizes) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
 
 
-def _block(writer: Writer, sizes: Sizes, layer: int, x: str, rows: Sequence[str], seen: str) -> str:
+def _block(writer: Writer, sizes: Sizes, layer: int, x: str, rows: Sequence[str], mask: str) -> str:
     width, heads, depth = sizes.width, sizes.heads, sizes.depth
     normalized = writer.normalized(x, width)
     query, key, value = (
@@ -94,12 +94,12 @@ def _block(writer: Writer, sizes: Sizes, layer: int, x: str, rows: Sequence[str]
         for _ in range(3)
     )
     keys, values = (
-        writer.node("Concat", f"past.{layer}.{name}", new, output=f"present.{layer}.{name}", axis=2)
-        for name, new in (("key", key), ("value", value))
+        writer.node("Concat", f"past.{layer}.{name}", projection, output=f"present.{layer}.{name}", axis=2)
+        for name, projection in (("key", key), ("value", value))
     )
     scores = writer.node("MatMul", query, writer.node("Transpose", keys, perm=[0, 1, 3, 2]))
     scaled = writer.node("Div", scores, writer.constant(np.float32(depth**0.5)))
-    masked = writer.node("Where", seen, scaled, writer.constant(np.float32(_HIDDEN)))
+    masked = writer.node("Where", mask, scaled, writer.constant(np.float32(_HIDDEN)))
     mixed = writer.node("MatMul", writer.node("Softmax", masked, axis=-1), values)
     joined = writer.node("Reshape", writer.node("Transpose", mixed, perm=[0, 2, 1, 3]), writer.shape(*rows, width))
     x = writer.node("Add", x, writer.node("MatMul", joined, writer.weight(width, width)))
@@ -134,9 +134,9 @@ def llama_model(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
     batch, length = writer.size("ids", 0), writer.size("ids", 1)
     past = writer.size("past.0.key", 2)
     total = writer.node("Add", past, length)
-    one = writer.constant(np.int64(1))
-    positions = writer.node("Range", past, total, one)
-    hidden = _mask_of_positions(writer, positions, writer.node("Range", writer.constant(np.int64(0)), total, one))
+    unit = writer.constant(np.int64(1))
+    positions = writer.node("Range", past, total, unit)
+    hidden = _mask_of_positions(writer, positions, writer.node("Range", writer.constant(np.int64(0)), total, unit))
     waves = _waves(writer, sizes, positions)
     x = writer.node("Gather", writer.weight(sizes.words, sizes.width), "ids")
     for layer in range(sizes.layers):
@@ -168,7 +168,7 @@ def _waves(writer: Writer, sizes: Sizes, positions: str) -> tuple[str, str]:
 
 
 def _rotated(writer: Writer, x: str, depth: int, waves: tuple[str, str]) -> str:
-    first, middle, last, axis = (writer.constant([each]) for each in (0, depth // 2, depth, -1))
+    first, middle, last, axis = (writer.constant([position]) for position in (0, depth // 2, depth, -1))
     lower, upper = writer.node("Slice", x, first, middle, axis), writer.node("Slice", x, middle, last, axis)
     other = writer.node("Concat", writer.node("Neg", upper), lower, axis=-1)
     return writer.node("Add", writer.node("Mul", x, waves[0]), writer.node("Mul", other, waves[1]))
@@ -178,8 +178,8 @@ def _root_normalized(writer: Writer, x: str, width: int) -> str:
     """Add a division by the root mean square."""
     squares = writer.node("ReduceMean", writer.node("Pow", x, writer.constant(np.float32(2))), axes=[-1], keepdims=1)
     root = writer.node("Sqrt", writer.node("Add", squares, writer.constant(np.float32(1e-6))))
-    whole = writer.node("Mul", x, writer.node("Div", writer.constant(np.float32(1)), root))
-    return writer.node("Mul", writer.constant(np.ones(width, np.float32)), whole)
+    normalized = writer.node("Mul", x, writer.node("Div", writer.constant(np.float32(1)), root))
+    return writer.node("Mul", writer.constant(np.ones(width, np.float32)), normalized)
 
 
 def _llama_heads(writer: Writer, sizes: Sizes, x: str, heads: int, rows: Sequence[str]) -> str:
@@ -207,12 +207,12 @@ def _llama_block(
     query, key, value = (
         _llama_heads(writer, sizes, scaled, heads, rows) for heads in (sizes.heads, sizes.kept_heads, sizes.kept_heads)
     )
-    query, key = (_rotated(writer, each, depth, waves) for each in (query, key))
+    query, key = (_rotated(writer, projection, depth, waves) for projection in (query, key))
     keys, values = (
-        writer.node("Concat", f"past.{layer}.{name}", new, output=f"present.{layer}.{name}", axis=2)
-        for name, new in (("key", key), ("value", value))
+        writer.node("Concat", f"past.{layer}.{name}", projection, output=f"present.{layer}.{name}", axis=2)
+        for name, projection in (("key", key), ("value", value))
     )
-    keys, values = (_repeated_heads(writer, sizes, each, rows[0]) for each in (keys, values))
+    keys, values = (_repeated_heads(writer, sizes, projection, rows[0]) for projection in (keys, values))
     scores = writer.node("MatMul", query, writer.node("Transpose", keys, perm=[0, 1, 3, 2]))
     masked = writer.node("Add", writer.node("Mul", scores, writer.constant(np.float32(depth**-0.5))), hidden)
     mixed = writer.node("MatMul", writer.node("Softmax", masked, axis=-1), values)
@@ -243,21 +243,21 @@ def merged_decoder(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
 
 def _captured_branch(graph: onnx.GraphProto, name: str, nodes: Sequence[onnx.NodeProto]) -> onnx.GraphProto:
     """Return nodes as a branch that captures the inputs and weights of the outer graph."""
-    made = {value for node in nodes for value in node.output}
-    own = []
+    produced = {value for node in nodes for value in node.output}
+    branch_nodes = []
     for node in nodes:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         for values in (copy.input, copy.output):
-            values[:] = [f"{name}.{value}" if value in made else value for value in values]
-        own.append(copy)
+            values[:] = [f"{name}.{value}" if value in produced else value for value in values]
+        branch_nodes.append(copy)
     outputs = []
     for value in graph.output:
         info = onnx.ValueInfoProto()
         info.CopyFrom(value)
         info.name = f"{name}.{value.name}"
         outputs.append(info)
-    return helper.make_graph(own, name, [], outputs)
+    return helper.make_graph(branch_nodes, name, [], outputs)
 
 
 def _without_cache(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
@@ -268,10 +268,10 @@ def _without_cache(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         if past.intersection(node.input):
-            left = [value for value in node.input if value not in past]
+            remaining = [value for value in node.input if value not in past]
             copy = (
-                helper.make_node("Identity", left, node.output, node.name)
-                if left
+                helper.make_node("Identity", remaining, node.output, node.name)
+                if remaining
                 else helper.make_node("Constant", [], node.output, node.name, value_ints=[0, 0, 0, 0])
             )
         nodes.append(copy)
@@ -320,12 +320,12 @@ def group_query_model(
             parts[:2] = [writer.node("RotaryEmbedding", part, "places", *tables, **_DOMAIN) for part in parts[:2]]
         read = {"": tables, "stated": [*tables, "places"], "turned apart": []}[places]
         cache = [f"past.{layer}.key", f"past.{layer}.value"]
-        seen = f"seen_{layer}"
+        attended = f"seen_{layer}"
         writer.nodes.append(
             helper.make_node(
                 "GroupQueryAttention",
                 [*parts, *cache, lengths, total, *read],
-                [seen, f"present.{layer}.key", f"present.{layer}.value"],
+                [attended, f"present.{layer}.key", f"present.{layer}.value"],
                 f"attention_{layer}",
                 num_heads=sizes.heads,
                 kv_num_heads=sizes.kept_heads,
@@ -334,7 +334,7 @@ def group_query_model(
                 **_DOMAIN,
             )
         )
-        x, normal = _sum_and_norm(writer, sizes, x, product(seen, sizes.width, sizes.width))
+        x, normal = _sum_and_norm(writer, sizes, x, product(attended, sizes.width, sizes.width))
         gate, up = (product(normal, sizes.width, 2 * sizes.width) for _ in range(2))
         gated = writer.node("Mul", writer.node("Mul", gate, writer.node("Sigmoid", gate)), up)
         x, normal = _sum_and_norm(writer, sizes, x, product(gated, 2 * sizes.width, sizes.width))
@@ -354,7 +354,7 @@ def _rotation_tables(writer: Writer, sizes: Sizes) -> list[str]:
     """Add cosines and sines of every position."""
     speeds = _TURNS ** -(np.arange(0, sizes.depth, 2) / sizes.depth)
     angles = np.arange(sizes.positions)[:, None] * speeds
-    return [writer.constant(each.astype(np.float32)) for each in (np.cos(angles), np.sin(angles))]
+    return [writer.constant(table.astype(np.float32)) for table in (np.cos(angles), np.sin(angles))]
 
 
 def _quantized_lookup(writer: Writer, sizes: Sizes, bits: int) -> str:
@@ -368,8 +368,12 @@ def _quantized_lookup(writer: Writer, sizes: Sizes, bits: int) -> str:
 
 def _quantized_product(writer: Writer, x: str, depth: int, units: int, bits: int) -> str:
     """Add a product with quantized weights, whose zero points are half of the range."""
-    count, each = depth // _BLOCK * units, _BLOCK * bits // 8
-    packed = np.abs(writer.numbers(count * each, 1) * 100).astype(np.uint8).reshape(units, depth // _BLOCK, each)
+    count, block_bytes = depth // _BLOCK * units, _BLOCK * bits // 8
+    packed = (
+        np.abs(writer.numbers(count * block_bytes, 1) * 100)
+        .astype(np.uint8)
+        .reshape(units, depth // _BLOCK, block_bytes)
+    )
     scale = np.full((units, depth // _BLOCK), depth**-0.5 / (1 << bits), np.float32)
     return writer.node(
         "MatMulNBits",

@@ -51,7 +51,7 @@ def encoder(layers: int, width: int, rows: int, heads: int = 4) -> onnx.ModelPro
     """Return an encoder: attention and a perceptron with GELU, each followed by a normalization."""
     writer, x = Writer(1), "x"
     split = writer.constant(np.array([1, rows, heads, width // heads]))
-    whole = writer.constant(np.array([1, rows, width]))
+    shape_input = writer.constant(np.array([1, rows, width]))
     for _ in range(layers):
         query, key, value = (
             writer.node("Transpose", writer.node("Reshape", _dense(writer, x, width, width), split), perm=perm)
@@ -60,7 +60,7 @@ def encoder(layers: int, width: int, rows: int, heads: int = 4) -> onnx.ModelPro
         scale = writer.constant(np.float32((width // heads) ** -0.5))
         scores = writer.node("Softmax", writer.node("Mul", writer.node("MatMul", query, key), scale), axis=-1)
         mixed = writer.node("Transpose", writer.node("MatMul", scores, value), perm=[0, 2, 1, 3])
-        attended = _dense(writer, writer.node("Reshape", mixed, whole), width, width)
+        attended = _dense(writer, writer.node("Reshape", mixed, shape_input), width, width)
         x = writer.normalized(writer.node("Add", x, attended), width)
         wide = _dense(writer, x, width, 4 * width)
         gate = writer.node("Erf", writer.node("Div", wide, writer.constant(np.float32(2**0.5))))
@@ -71,10 +71,10 @@ def encoder(layers: int, width: int, rows: int, heads: int = 4) -> onnx.ModelPro
 
 
 def _perceptron(shape: tuple[int, int], widths: Sequence[int]) -> onnx.ModelProto:
-    writer, x, before = Writer(2), "x", shape[1]
+    writer, x, width_in = Writer(2), "x", shape[1]
     for width in widths:
-        x, before = writer.node("Relu", _dense(writer, x, before, width)), width
-    return _model(writer, shape, x, (shape[0], before))
+        x, width_in = writer.node("Relu", _dense(writer, x, width_in, width)), width
+    return _model(writer, shape, x, (shape[0], width_in))
 
 
 def _digits() -> onnx.ModelProto:
@@ -86,54 +86,54 @@ def _digits() -> onnx.ModelProto:
 
 
 def _residual(widths: Sequence[int], blocks: int, side: int) -> onnx.ModelProto:
-    writer, before = Writer(4), 3
+    writer, channels = Writer(4), 3
     x = "x"
     for width in widths:
-        x, before = _convolution(writer, x, before, width, 3, stride=2), width
+        x, channels = _convolution(writer, x, channels, width, 3, stride=2), width
         for _ in range(blocks):
             branch = _convolution(writer, _convolution(writer, x, width, width, 3), width, width, 3, activation="")
             x = writer.node("Relu", writer.node("Add", x, branch))
     x = writer.node("Flatten", writer.node("GlobalAveragePool", x))
-    return _model(writer, (1, 3, side, side), _dense(writer, x, before, 100), (1, 100))
+    return _model(writer, (1, 3, side, side), _dense(writer, x, channels, 100), (1, 100))
 
 
 def _plain(widths: Sequence[int], side: int) -> onnx.ModelProto:
-    writer, before, x = Writer(5), 3, "x"
+    writer, channels, x = Writer(5), 3, "x"
     for width in widths:
-        x = _convolution(writer, x, before, width, 3)
-        x, before = _convolution(writer, x, width, width, 3), width
+        x = _convolution(writer, x, channels, width, 3)
+        x, channels = _convolution(writer, x, width, width, 3), width
         x = writer.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
     x = writer.node("Flatten", writer.node("GlobalAveragePool", x))
-    return _model(writer, (1, 3, side, side), _dense(writer, x, before, 100), (1, 100))
+    return _model(writer, (1, 3, side, side), _dense(writer, x, channels, 100), (1, 100))
 
 
 def _mobile(widths: Sequence[int], blocks: int, side: int) -> onnx.ModelProto:
     """Return inverted residuals as in MobileNetV2: pointwise, depthwise and pointwise convolutions, clipped at 6."""
-    writer, before, x = Writer(6), 3, "x"
+    writer, channels, x = Writer(6), 3, "x"
     for width in widths:
-        x, before = _convolution(writer, x, before, width, 3, stride=2, activation="Clip"), width
+        x, channels = _convolution(writer, x, channels, width, 3, stride=2, activation="Clip"), width
         for _ in range(blocks):
             wide = _convolution(writer, x, width, 4 * width, 1, activation="Clip")
             wide = _convolution(writer, wide, 4 * width, 4 * width, 3, group=4 * width, activation="Clip")
             x = writer.node("Add", x, _convolution(writer, wide, 4 * width, width, 1, activation=""))
     x = writer.node("Flatten", writer.node("GlobalAveragePool", x))
-    return _model(writer, (1, 3, side, side), _dense(writer, x, before, 100), (1, 100))
+    return _model(writer, (1, 3, side, side), _dense(writer, x, channels, 100), (1, 100))
 
 
 def _segmentation(widths: Sequence[int], side: int) -> onnx.ModelProto:
     """Return a network like U-Net, with skip connections."""
-    writer, before, x = Writer(7), 3, "x"
-    kept: list[tuple[str, int]] = []
+    writer, channels, x = Writer(7), 3, "x"
+    skips: list[tuple[str, int]] = []
     for width in widths:
-        x = _convolution(writer, _convolution(writer, x, before, width, 3), width, width, 3)
-        kept.append((x, width))
-        x, before = writer.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), width
-    x = _convolution(writer, x, before, before, 3)
-    for beside, width in reversed(kept):
-        weight = writer.constant(writer.numbers(before, width, 2, 2))
-        x = writer.node("Concat", writer.node("ConvTranspose", x, weight, strides=[2, 2]), beside, axis=1)
-        x, before = _convolution(writer, x, 2 * width, width, 3), width
-    x = _convolution(writer, x, before, 1, 1, activation="Sigmoid")
+        x = _convolution(writer, _convolution(writer, x, channels, width, 3), width, width, 3)
+        skips.append((x, width))
+        x, channels = writer.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), width
+    x = _convolution(writer, x, channels, channels, 3)
+    for skip, width in reversed(skips):
+        weight = writer.constant(writer.numbers(channels, width, 2, 2))
+        x = writer.node("Concat", writer.node("ConvTranspose", x, weight, strides=[2, 2]), skip, axis=1)
+        x, channels = _convolution(writer, x, 2 * width, width, 3), width
+    x = _convolution(writer, x, channels, 1, 1, activation="Sigmoid")
     return _model(writer, (1, 3, side, side), x, (1, 1, side, side))
 
 
@@ -146,10 +146,10 @@ def _recurrent(layers: int, width: int, steps: int) -> onnx.ModelProto:
 
 
 def _convolution(
-    writer: Writer, x: str, before: int, width: int, kernel: int, *, stride: int = 1, group: int = 1,
+    writer: Writer, x: str, channels: int, width: int, kernel: int, *, stride: int = 1, group: int = 1,
     activation: str = "Relu",
 ) -> str:  # fmt: skip
-    weight = writer.constant(writer.numbers(width, before // group, kernel, kernel))
+    weight = writer.constant(writer.numbers(width, channels // group, kernel, kernel))
     bias = writer.constant(np.zeros(width, np.float32))
     edges = [kernel // 2] * 4
     x = writer.node("Conv", x, weight, bias, pads=edges, strides=[stride, stride], group=group)
@@ -183,7 +183,7 @@ def _number(writer: Writer, value: float) -> str:
 def _conv(writer: Writer, x: str, sizes: _Shape, act: str = "Relu", stride: int = 1, group: int = 1) -> str:
     """Add a convolution with weights [channels out, channels in per group, kernel...], and its activation."""
     kernel = sizes[2:]
-    pads = [each // 2 for each in kernel] * 2
+    pads = [size // 2 for size in kernel] * 2
     weight, bias = writer.constant(writer.numbers(*sizes)), writer.constant(np.zeros(sizes[0], np.float32))
     x = writer.node("Conv", x, weight, bias, pads=pads, strides=[stride] * len(kernel), group=group)
     if act == "HardSwish":
@@ -204,16 +204,16 @@ def _head(writer: Writer, x: str, width: int) -> str:
 
 def _bottlenecks(widths: Sequence[int], blocks: int, side: int) -> onnx.ModelProto:
     """Return bottleneck blocks as in ResNet-50."""
-    writer, before = Writer(11), 3
+    writer, channels = Writer(11), 3
     x = "x"
     for width in widths:
-        x, before = _conv(writer, x, (4 * width, before, 3, 3), stride=2), 4 * width
+        x, channels = _conv(writer, x, (4 * width, channels, 3, 3), stride=2), 4 * width
         for _ in range(blocks):
-            branch = _conv(writer, x, (width, before, 1, 1))
+            branch = _conv(writer, x, (width, channels, 1, 1))
             branch = _conv(writer, branch, (width, width, 3, 3))
-            branch = _conv(writer, branch, (before, width, 1, 1), act="")
+            branch = _conv(writer, branch, (channels, width, 1, 1), act="")
             x = writer.node("Relu", writer.node("Add", branch, x))
-    return _model(writer, (1, 3, side, side), _head(writer, x, before))
+    return _model(writer, (1, 3, side, side), _head(writer, x, channels))
 
 
 def _dense_blocks(growth: int, layers: int, side: int) -> onnx.ModelProto:
@@ -223,9 +223,9 @@ def _dense_blocks(growth: int, layers: int, side: int) -> onnx.ModelProto:
     for _ in range(2):
         for _ in range(layers):
             numbers = [writer.constant(np.full(channels, value, np.float32)) for value in (1, 0, 0.1, 1)]
-            made = writer.node("Relu", writer.node("BatchNormalization", x, *numbers))
-            made = _conv(writer, made, (growth, channels, 3, 3), act="")
-            x, channels = writer.node("Concat", x, made, axis=1), channels + growth
+            result = writer.node("Relu", writer.node("BatchNormalization", x, *numbers))
+            result = _conv(writer, result, (growth, channels, 3, 3), act="")
+            x, channels = writer.node("Concat", x, result, axis=1), channels + growth
         x, channels = _conv(writer, x, (channels // 2, channels, 1, 1)), channels // 2
         x = writer.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2])
     return _model(writer, (1, 3, side, side), _head(writer, x, channels))
@@ -233,14 +233,14 @@ def _dense_blocks(growth: int, layers: int, side: int) -> onnx.ModelProto:
 
 def _fire(widths: Sequence[int], side: int) -> onnx.ModelProto:
     """Return fire modules as in SqueezeNet."""
-    writer, before = Writer(13), 32
-    x = _conv(writer, "x", (before, 3, 3, 3), stride=2)
+    writer, channels = Writer(13), 32
+    x = _conv(writer, "x", (channels, 3, 3, 3), stride=2)
     for width in widths:
-        narrow = _conv(writer, x, (width, before, 1, 1))
-        left, right = (_conv(writer, narrow, (4 * width, width, size, size)) for size in (1, 3))
-        x, before = writer.node("Concat", left, right, axis=1), 8 * width
+        narrow = _conv(writer, x, (width, channels, 1, 1))
+        first_half, second_half = (_conv(writer, narrow, (4 * width, width, size, size)) for size in (1, 3))
+        x, channels = writer.node("Concat", first_half, second_half, axis=1), 8 * width
         x = writer.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2])
-    return _model(writer, (1, 3, side, side), _head(writer, x, before))
+    return _model(writer, (1, 3, side, side), _head(writer, x, channels))
 
 
 def _patches(side: int, patch: int, width: int, layers: int, heads: int = 5) -> onnx.ModelProto:
@@ -291,45 +291,45 @@ def _mixer(rows: int, width: int, layers: int) -> onnx.ModelProto:
 
 def _gates(steps: int, width: int, layers: int) -> onnx.ModelProto:
     """Return layers of bidirectional GRUs."""
-    writer, x, before = Writer(16), "x", width
+    writer, x, width_in = Writer(16), "x", width
     for _ in range(layers):
-        weights = [writer.constant(writer.numbers(2, 3 * width, each)) for each in (before, width)]
-        made = writer.node("GRU", x, *weights, hidden_size=width, direction="bidirectional", linear_before_reset=1)
-        made = writer.node("Transpose", made, perm=[0, 2, 1, 3])
-        x = writer.node("Reshape", made, writer.constant(np.array([steps, 1, 2 * width])))
-        before = 2 * width
-    return _model(writer, (steps, 1, width), _dense(writer, x, before, 30))
+        weights = [writer.constant(writer.numbers(2, 3 * width, columns)) for columns in (width_in, width)]
+        result = writer.node("GRU", x, *weights, hidden_size=width, direction="bidirectional", linear_before_reset=1)
+        result = writer.node("Transpose", result, perm=[0, 2, 1, 3])
+        x = writer.node("Reshape", result, writer.constant(np.array([steps, 1, 2 * width])))
+        width_in = 2 * width
+    return _model(writer, (steps, 1, width), _dense(writer, x, width_in, 30))
 
 
 def _one_dimensional(widths: Sequence[int], length: int) -> onnx.ModelProto:
     """Return one-dimensional convolutions with wide kernels."""
-    writer, x, before = Writer(17), "x", 16
+    writer, x, channels = Writer(17), "x", 16
     for width in widths:
-        x, before = _conv(writer, x, (width, before, 9), act="Swish"), width
+        x, channels = _conv(writer, x, (width, channels, 9), act="Swish"), width
         x = writer.node("MaxPool", x, kernel_shape=[2], strides=[2])
-    return _model(writer, (1, 16, length), _head(writer, x, before))
+    return _model(writer, (1, 16, length), _head(writer, x, channels))
 
 
 def _separable(widths: Sequence[int], side: int) -> onnx.ModelProto:
     """Return separable convolutions with squeeze and excitation and HardSwish, as in MobileNetV3."""
-    writer, before = Writer(18), 16
-    x = _conv(writer, "x", (before, 3, 3, 3), act="HardSwish", stride=2)
+    writer, channels = Writer(18), 16
+    x = _conv(writer, "x", (channels, 3, 3, 3), act="HardSwish", stride=2)
     for width in widths:
         for stride in (2, 1):
-            x = _conv(writer, x, (before, 1, 5, 5), act="HardSwish", stride=stride, group=before)
-            asked = _conv(writer, writer.node("GlobalAveragePool", x), (before // 4, before, 1, 1))
-            weights = writer.node("HardSigmoid", _conv(writer, asked, (before, before // 4, 1, 1), act=""))
-            x = _conv(writer, writer.node("Mul", x, weights), (width, before, 1, 1), act="HardSwish")
-            before = width
-    return _model(writer, (1, 3, side, side), _head(writer, x, before))
+            x = _conv(writer, x, (channels, 1, 5, 5), act="HardSwish", stride=stride, group=channels)
+            squeezed = _conv(writer, writer.node("GlobalAveragePool", x), (channels // 4, channels, 1, 1))
+            weights = writer.node("HardSigmoid", _conv(writer, squeezed, (channels, channels // 4, 1, 1), act=""))
+            x = _conv(writer, writer.node("Mul", x, weights), (width, channels, 1, 1), act="HardSwish")
+            channels = width
+    return _model(writer, (1, 3, side, side), _head(writer, x, channels))
 
 
 def _wide_perceptron(rows: int, width: int, layers: int) -> onnx.ModelProto:
     """Return residual gated perceptrons."""
     writer, x = Writer(19), "x"
     for _ in range(layers):
-        left, right = (_dense(writer, x, width, width // 2, bias=False) for _ in range(2))
-        gated = writer.node("Mul", writer.node("Mul", left, writer.node("Sigmoid", left)), right)
+        first_half, second_half = (_dense(writer, x, width, width // 2, bias=False) for _ in range(2))
+        gated = writer.node("Mul", writer.node("Mul", first_half, writer.node("Sigmoid", first_half)), second_half)
         x = writer.node("Add", x, _dense(writer, gated, width // 2, width, bias=False))
     return _model(writer, (rows, width), x)
 
@@ -360,6 +360,6 @@ def _model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
 
 
-def _dense(writer: Writer, x: str, before: int, width: int, bias: bool = True) -> str:
-    product = writer.node("MatMul", x, writer.weight(before, width))
+def _dense(writer: Writer, x: str, width_in: int, width: int, bias: bool = True) -> str:
+    product = writer.node("MatMul", x, writer.weight(width_in, width))
     return writer.node("Add", product, writer.constant(np.zeros(width, np.float32))) if bias else product

@@ -40,27 +40,27 @@ class Optimized:
 def optimized(names: Sequence[str] = ()) -> Iterator[Optimized]:
     """Yield every model, or those with names that contain one of `names`."""
     for name, make in MODELS.items():
-        if not names or any(each in name for each in names):
+        if not names or any(part in name for part in names):
             model = make()
             yield Optimized(name, model, feeds_of(model))
 
 
 def feeds_of(model: onnx.ModelProto, seed: int = 0) -> Feeds:
     """Return seeded noise for the inputs of a model; masks are 1, and dynamic dimensions are small."""
-    random, known = np.random.default_rng(seed), {tensor.name for tensor in model.graph.initializer}
+    random, initializers = np.random.default_rng(seed), {tensor.name for tensor in model.graph.initializer}
     sizes = {"batch": 1, "length": 3, "past": 5, "total": 8}
     feeds = {}
-    for given in model.graph.input:
-        if given.name in known:
+    for value_info in model.graph.input:
+        if value_info.name in initializers:
             continue
-        type_ = given.type.tensor_type
+        type_ = value_info.type.tensor_type
         shape = [size.dim_value or sizes.get(size.dim_param, 2) for size in type_.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(type_.elem_type)
         if dtype.kind == "f":
             drawn = random.standard_normal(shape)
         else:
-            drawn = np.ones(shape) if "mask" in given.name else random.integers(0, 2, shape)
-        feeds[given.name] = drawn.astype(dtype)
+            drawn = np.ones(shape) if "mask" in value_info.name else random.integers(0, 2, shape)
+        feeds[value_info.name] = drawn.astype(dtype)
     return feeds
 
 
@@ -83,21 +83,21 @@ def for_transformers(model: onnx.ModelProto, model_type: str, sizes: Sizes = _SM
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
-        made = optimize_model(
+        optimized_model = optimize_model(
             str(path), model_type=model_type, num_heads=sizes.heads, hidden_size=sizes.width, opt_level=0
         )
-        result: onnx.ModelProto = made.model
+        result: onnx.ModelProto = optimized_model.model
         return result
 
 
 def _networks() -> dict[str, Network]:
-    made: dict[str, Network] = dict(networks())
-    made["BERT"] = partial(bert, _SMALL, _LENGTH)
-    made["GPT-2"] = partial(language_model, _SMALL)
-    made["Llama"] = partial(llama_model, _SHARED)
-    made["ResNet"] = partial(resnet, [1, 1], is_deep=False, size=32)
-    made["MobileNet"] = partial(mobilenet, 32)
-    return made
+    network_by_name: dict[str, Network] = dict(networks())
+    network_by_name["BERT"] = partial(bert, _SMALL, _LENGTH)
+    network_by_name["GPT-2"] = partial(language_model, _SMALL)
+    network_by_name["Llama"] = partial(llama_model, _SHARED)
+    network_by_name["ResNet"] = partial(resnet, [1, 1], is_deep=False, size=32)
+    network_by_name["MobileNet"] = partial(mobilenet, 32)
+    return network_by_name
 
 
 def _models() -> dict[str, Network]:

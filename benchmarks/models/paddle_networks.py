@@ -332,8 +332,8 @@ def main() -> None:
         try:
             save(NETWORKS[name], target)
         except Exception as failure:  # noqa: BLE001  the row of the table says so
-            said = next(iter(str(failure).strip().splitlines()[-1:]), "")
-            (target / "failure.txt").write_text(f"{type(failure).__name__}: {said}")
+            last_line = next(iter(str(failure).strip().splitlines()[-1:]), "")
+            (target / "failure.txt").write_text(f"{type(failure).__name__}: {last_line}")
 
 
 if __name__ == "__main__":

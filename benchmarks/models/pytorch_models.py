@@ -17,11 +17,11 @@ from torch.nn import functional
 class Residual(nn.Module):
     """Two convolutions with a residual connection."""
 
-    def __init__(self, before: int, width: int, stride: int) -> None:
+    def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.first, self.second = nn.Conv2d(before, width, 3, stride, 1), nn.Conv2d(width, width, 3, 1, 1)
+        self.first, self.second = nn.Conv2d(channels, width, 3, stride, 1), nn.Conv2d(width, width, 3, 1, 1)
         self.norms = nn.ModuleList([nn.BatchNorm2d(width), nn.BatchNorm2d(width)])
-        self.around = nn.Conv2d(before, width, 1, stride) if stride > 1 or before != width else nn.Identity()
+        self.around = nn.Conv2d(channels, width, 1, stride) if stride > 1 or channels != width else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Pictures [N, C, H, W]."""
@@ -60,23 +60,23 @@ class UNet(nn.Module):
 
 
 def convolved(
-    before: int, width: int, kernel: int = 3, stride: int = 1, groups: int = 1, dilation: int = 1
+    channels: int, width: int, kernel: int = 3, stride: int = 1, groups: int = 1, dilation: int = 1
 ) -> nn.Module:
     """Return a padded convolution, batch normalization and ReLU."""
     padding = dilation * (kernel - 1) // 2
-    convolution = nn.Conv2d(before, width, kernel, stride, padding, dilation, groups, bias=False)
+    convolution = nn.Conv2d(channels, width, kernel, stride, padding, dilation, groups, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True))
 
 
 class Bottleneck(nn.Module):
     """A bottleneck of ResNet-50."""
 
-    def __init__(self, before: int, width: int, stride: int) -> None:
+    def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.inner = nn.Sequential(convolved(before, width, 1), convolved(width, width, 3, stride))
+        self.inner = nn.Sequential(convolved(channels, width, 1), convolved(width, width, 3, stride))
         self.widen, self.norm = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
-        around = nn.Sequential(nn.Conv2d(before, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
-        self.around = around if before != 4 * width else nn.Identity()
+        around = nn.Sequential(nn.Conv2d(channels, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
+        self.around = around if channels != 4 * width else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """Pictures [N, C, H, W]."""
@@ -86,23 +86,27 @@ class Bottleneck(nn.Module):
 def resnet50() -> nn.Module:
     """Return ResNet-50 as published, strided in 3 x 3 convolutions: pictures [N, 3, H, W] to scores [N, 1000]."""
     stem = nn.Sequential(convolved(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1))
-    blocks, before = [], 64
+    blocks, channels = [], 64
     for stage, (width, count) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
         for place in range(count):
-            blocks.append(Bottleneck(before, width, 2 if stage and not place else 1))
-            before = 4 * width
-    return nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 1000))
+            blocks.append(Bottleneck(channels, width, 2 if stage and not place else 1))
+            channels = 4 * width
+    return nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
 
 
 class Inverted(nn.Module):
     """An inverted residual with squeeze and excitation."""
 
-    def __init__(self, before: int, width: int, stride: int) -> None:
+    def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        wide = 4 * before
-        self.widen, self.each = convolved(before, wide, 1), convolved(wide, wide, 5, stride, groups=wide)
+        wide = 4 * channels
+        self.widen, self.each = convolved(channels, wide, 1), convolved(wide, wide, 5, stride, groups=wide)
         self.weigh = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, before, 1), nn.ReLU(), nn.Conv2d(before, wide, 1), nn.Hardsigmoid()
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(wide, channels, 1),
+            nn.ReLU(),
+            nn.Conv2d(channels, wide, 1),
+            nn.Hardsigmoid(),
         )
         self.narrow = nn.Sequential(nn.Conv2d(wide, width, 1, bias=False), nn.BatchNorm2d(width))
 
@@ -123,9 +127,9 @@ def mobilenet() -> nn.Module:
 class DenseBlock(nn.Module):
     """Convolutions that read the outputs of all before them."""
 
-    def __init__(self, before: int, growth: int, count: int) -> None:
+    def __init__(self, channels: int, growth: int, count: int) -> None:
         super().__init__()
-        widths = [before + growth * place for place in range(count)]
+        widths = [channels + growth * place for place in range(count)]
         self.steps = nn.ModuleList(
             nn.Sequential(nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, growth, 3, 1, 1, bias=False))
             for width in widths
@@ -161,8 +165,8 @@ class DeepLab(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Pictures [N, 3, H, W] to maps [N, 5, H, W]."""
         y = self.body(x)
-        whole = functional.interpolate(self.whole(y), size=y.shape[-2:], mode="bilinear", align_corners=False)
-        scores = self.head(torch.cat([*(rate(y) for rate in self.rates), whole], 1))
+        resized = functional.interpolate(self.whole(y), size=y.shape[-2:], mode="bilinear", align_corners=False)
+        scores = self.head(torch.cat([*(rate(y) for rate in self.rates), resized], 1))
         return {"out": functional.interpolate(scores, size=x.shape[-2:], mode="bilinear", align_corners=False)}
 
 
@@ -206,11 +210,11 @@ class Detector(nn.Module):
         return [(boxes[n][keep[n]], chosen[n][keep[n]], kinds[n][keep[n]]) for n in range(len(x))]
 
 
-def _boxes(given: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+def _boxes(features: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     """Return a head's output [N, 4 + classes, H, W] as boxes [N, H * W, 4] in pixels and scores [N, H * W, classes]."""
-    rows, columns = torch.arange(given.shape[2]), torch.arange(given.shape[3])
+    rows, columns = torch.arange(features.shape[2]), torch.arange(features.shape[3])
     centers = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1).reshape(-1, 2) * stride + stride / 2
-    flat = given.flatten(2).transpose(1, 2)
+    flat = features.flatten(2).transpose(1, 2)
     halves = flat[..., 2:4].clamp(max=3).exp() * 2 * stride
     middles = centers + flat[..., :2].tanh() * stride
     return torch.cat([middles - halves, middles + halves], -1), flat[..., 4:].sigmoid()
@@ -218,8 +222,8 @@ def _boxes(given: Tensor, stride: int) -> tuple[Tensor, Tensor]:
 
 def _kept(boxes: Tensor, classes: Tensor, most: float = 0.5) -> Tensor:
     """Return a mask of the boxes [N, K, 4], the best first, after non-maximum suppression by class."""
-    left, right = torch.maximum(boxes[:, :, None, :2], boxes[:, None, :, :2]), boxes[:, :, None, 2:]
-    shared = (torch.minimum(right, boxes[:, None, :, 2:]) - left).clamp(min=0).prod(-1)
+    top_left, bottom_right = torch.maximum(boxes[:, :, None, :2], boxes[:, None, :, :2]), boxes[:, :, None, 2:]
+    shared = (torch.minimum(bottom_right, boxes[:, None, :, 2:]) - top_left).clamp(min=0).prod(-1)
     areas = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
     overlaps = shared / (areas[:, :, None] + areas[:, None] - shared) > most
     rivals = (overlaps & (classes[:, :, None] == classes[:, None])).triu(1)
@@ -408,22 +412,22 @@ def _seeded(make: Callable[[], Made]) -> Made:
 
 def _learn_statistics(module: nn.Module, inputs: dict[str, Any]) -> None:
     """Run batch normalizations on 16 pictures: without statistics, many in a row would shrink values to nothing."""
-    norms = [each for each in module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
-    momenta = [each.momentum for each in norms]
-    for each in norms:
-        each.momentum = 1.0
+    norms = [norm for norm in module.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
     if norms:
         with torch.no_grad():
             module.train()(**{name: torch.randn(16, *value.shape[1:]) for name, value in inputs.items()})
-    for each, momentum in zip(norms, momenta, strict=True):
-        each.momentum = momentum
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
 
 
 def _of_transformers(name: str, configuration: Mapping[str, Any], inputs: Callable[[], dict[str, Any]]) -> Made:
     import transformers  # takes seconds, and the others do without it
 
-    made = getattr(transformers, f"{name}Config")(**configuration)
-    return getattr(transformers, f"{name}Model")(made), inputs()
+    config = getattr(transformers, f"{name}Config")(**configuration)
+    return getattr(transformers, f"{name}Model")(config), inputs()
 
 
 _WORDS, _POSITIONS, _TOKENS = 500, 64, 16

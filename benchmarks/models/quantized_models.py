@@ -61,14 +61,18 @@ class _Writer:
 
     def convolution(self, x: str, channels: int, size: int, stride: int = 1, group: int = 1) -> str:
         """Add a convolution that pads by half of its window."""
-        before, self.channels = self.channels // group, channels
-        weight = self.weight(channels, before, size, size, fan=before * size * size)
+        channels_in, self.channels = self.channels // group, channels
+        weight = self.weight(channels, channels_in, size, size, fan=channels_in * size * size)
         pads, strides = [size // 2] * 4, [stride, stride]
         return self.node("Conv", x, weight, self.bias(channels), pads=pads, strides=strides, group=group)
 
-    def linear(self, x: str, before: int, behind: int) -> str:
+    def linear(self, x: str, columns_in: int, columns_out: int) -> str:
         """Add a product with weights [before, behind], and a bias."""
-        return self.node("Add", self.node("MatMul", x, self.weight(before, behind, fan=2 * before)), self.bias(behind))
+        return self.node(
+            "Add",
+            self.node("MatMul", x, self.weight(columns_in, columns_out, fan=2 * columns_in)),
+            self.bias(columns_out),
+        )
 
     def classified(self, x: str) -> str:
         """Add a mean over each channel, and a linear layer."""
@@ -77,9 +81,9 @@ class _Writer:
 
     def model(self, output: str) -> onnx.ModelProto:
         """Return the network from `x` to `output`."""
-        given = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
-        made = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
-        graph = helper.make_graph(self._nodes, "network", [given], [made], self._tensors)
+        input_info = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
+        output_info = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
+        graph = helper.make_graph(self._nodes, "network", [input_info], [output_info], self._tensors)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=9)
 
 
@@ -102,13 +106,13 @@ def resnet(blocks: Sequence[int], *, is_deep: bool, size: int = 224) -> onnx.Mod
 
 
 def _residual(network: _Writer, x: str, width: int, stride: int, *, is_deep: bool) -> str:
-    before, result = network.channels, width * (4 if is_deep else 1)
+    channels_in, result = network.channels, width * (4 if is_deep else 1)
     layers = [(width, 1, 1), (width, 3, stride), (result, 1, 1)] if is_deep else [(width, 3, stride), (width, 3, 1)]
     inner = x
     for number, layer in enumerate(layers):
         inner = network.convolution(network.node("Relu", inner) if number else inner, *layer)
-    if (before, stride) != (result, 1):
-        network.channels = before
+    if (channels_in, stride) != (result, 1):
+        network.channels = channels_in
         x = network.convolution(x, result, 1, stride)
     return network.node("Relu", network.node("Add", inner, x))
 
@@ -125,12 +129,12 @@ def mobilenet(size: int = 224) -> onnx.ModelProto:
     layers = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
     for times, channels, count, first in layers:
         for number in range(count):
-            before, stride, inner = network.channels, 1 if number else first, x
+            channels_in, stride, inner = network.channels, 1 if number else first, x
             if times > 1:
-                inner = clipped(network.convolution(inner, before * times, 1))
-            inner = clipped(network.convolution(inner, before * times, 3, stride, group=before * times))
+                inner = clipped(network.convolution(inner, channels_in * times, 1))
+            inner = clipped(network.convolution(inner, channels_in * times, 3, stride, group=channels_in * times))
             inner = network.convolution(inner, channels, 1)
-            x = network.node("Add", x, inner) if (before, stride) == (channels, 1) else inner
+            x = network.node("Add", x, inner) if (channels_in, stride) == (channels, 1) else inner
     return network.model(network.classified(clipped(network.convolution(x, 1280, 1))))
 
 
@@ -160,8 +164,8 @@ def _attention(network: _Writer, x: str, width: int, heads: int, length: int) ->
 
 
 def _gelu(network: _Writer, x: str) -> str:
-    root, one, half = (network.constant(np.float32(value)) for value in (2**0.5, 1, 0.5))
-    grown = network.node("Add", network.node("Erf", network.node("Div", x, root)), one)
+    root, unit, half = (network.constant(np.float32(value)) for value in (2**0.5, 1, 0.5))
+    grown = network.node("Add", network.node("Erf", network.node("Div", x, root)), unit)
     return network.node("Mul", network.node("Mul", x, grown), half)
 
 
@@ -194,18 +198,18 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 def quantized(model: onnx.ModelProto, activations: str = "int8", *, per_channel: bool = False) -> onnx.ModelProto:
     """Return a network in int8 weights and quantized activations, as ONNX Runtime's quantizer writes it."""
     with tempfile.TemporaryDirectory() as folder:
-        given, made = (Path(folder) / name for name in ("network.onnx", "quantized.onnx"))
-        onnx.save(model, given)
+        source_path, quantized_path = (Path(folder) / name for name in ("network.onnx", "quantized.onnx"))
+        onnx.save(model, source_path)
         quantize_static(
-            given,
-            made,
+            source_path,
+            quantized_path,
             _Batches(model),
             quant_format=QuantFormat.QDQ,
             activation_type=ACTIVATIONS[activations],
             weight_type=QuantType.QInt8,
             per_channel=per_channel,
         )
-        return onnx.load(made)
+        return onnx.load(quantized_path)
 
 
 _WORDS = 1000
@@ -231,31 +235,33 @@ class Written:
 def feeds_of(model: onnx.ModelProto, seed: int = 0) -> Feeds:
     """Return seeded noise for the inputs of a model: reals around 0, and token numbers."""
     random = np.random.default_rng(seed)
-    known = {tensor.name for tensor in model.graph.initializer}
+    initializers = {tensor.name for tensor in model.graph.initializer}
     feeds = {}
-    for given in model.graph.input:
-        if given.name in known:
+    for value_info in model.graph.input:
+        if value_info.name in initializers:
             continue
-        type_ = given.type.tensor_type
+        type_ = value_info.type.tensor_type
         shape = [size.dim_value or 1 for size in type_.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(type_.elem_type)
         is_real = dtype.kind == "f"
         drawn = (
-            random.standard_normal(shape) if is_real else random.integers(0, _LARGEST.get(given.name, _WORDS), shape)
+            random.standard_normal(shape)
+            if is_real
+            else random.integers(0, _LARGEST.get(value_info.name, _WORDS), shape)
         )
-        feeds[given.name] = drawn.astype(dtype)
+        feeds[value_info.name] = drawn.astype(dtype)
     return feeds
 
 
 def written(names: Sequence[str] = ()) -> Iterator[Written]:
     """Yield every model, or those with names that contain one of `names`: quantized, and optimized after that."""
     for name, (network, quantizer, level) in MODELS.items():
-        if names and not any(each in name for each in names):
+        if names and not any(part in name for part in names):
             continue
-        before = network()
-        quantized, optimized = quantize(before, quantizer, level)
-        yield Written(name, quantized, before)
-        yield Written(f"{name}, optimized", optimized, before)
+        original = network()
+        quantized, optimized = quantize(original, quantizer, level)
+        yield Written(name, quantized, original)
+        yield Written(f"{name}, optimized", optimized, original)
 
 
 def quantize(
