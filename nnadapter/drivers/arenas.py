@@ -110,7 +110,6 @@ class _Gaps:
         return start
 
     def give_back(self, start: int, end: int) -> None:
-        """Free an interval."""
         if start == end:
             return
         if start in self._by_end:
@@ -186,7 +185,6 @@ def place(buffers: Sequence[Buffer]) -> BufferPlacement:
 def _tries(
     buffers: Sequence[Buffer], sizes: Sequence[int], breadths: Sequence[int], count: int
 ) -> Iterator[tuple[list[int], int]]:
-    """Yield offsets and arena sizes."""
     adjacency = neighbors(buffers)
     attempts = []
     for key in _keys(buffers, sizes, breadths):
@@ -280,7 +278,6 @@ class Arenas:
 
     @property
     def used_bytes(self) -> int:
-        """Used bytes of idle arenas."""
         return sum(arena.used_bytes for arena in list(self._idle))
 
     def close(self) -> None:

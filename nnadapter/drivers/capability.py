@@ -212,7 +212,6 @@ class OperationRows(Sequence[OperationSupport]):
         return len(self._rows)
 
     def __reduce__(self) -> tuple[type[tuple[OperationSupport, ...]], tuple[tuple[OperationSupport, ...]]]:
-        """Pickle as a plain tuple."""
         return tuple, (self._rows,)
 
     @cached_property

@@ -59,7 +59,6 @@ class Control:
 
 
 UNLIMITED = Control()
-"""Control without deadline, cancellation or progress."""
 
 
 class Memory(ABC):

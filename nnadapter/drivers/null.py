@@ -73,7 +73,6 @@ class NullContext(Context):
         return [SUPPORTED] * len(model.operations)
 
     def compile(self, model: Model) -> Program:
-        """Verify the model and wrap it."""
         verify(model)
         return NullProgram(model)
 

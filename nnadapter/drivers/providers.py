@@ -62,7 +62,7 @@ NEEDS: Mapping[str, HardwareNeeds] = MappingProxyType(
         ),
     }
 )
-"""Requirements of providers that packages contain."""
+"""Hardware requirements of providers that are in packages."""
 
 GRAPHICS = frozenset(
     f"{name}{SUFFIX}" for name in ("CUDA", "Dml", "Js", "MIGraphX", "NvTensorRTRTX", "Tensorrt", "WebGpu")

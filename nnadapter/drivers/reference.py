@@ -51,7 +51,6 @@ _CAPABILITY = Capability(
 _WITHOUT_BROADCAST = frozenset({"Pow", "PRelu"})
 """Operators that raise TypeError for the attribute `broadcast`."""
 _OWN_DOMAIN = "ai.onnx"
-"""Long name of ONNX's domain."""
 
 
 class ReferenceExecution(Execution):

@@ -58,7 +58,7 @@ class HardwareNeeds:
     files: tuple[str, ...] = ()
     """Glob patterns below the root; on Linux, one of them must match."""
     content: str = ""
-    """Start of such a file."""
+    """Required start of such a file."""
 
     def met_by(self, machine: Machine) -> bool:
         if machine.system not in self.systems:

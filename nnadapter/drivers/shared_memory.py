@@ -68,7 +68,6 @@ class Place(NamedTuple):
 
 _all: WeakValueDictionary[int, Block] = WeakValueDictionary()
 _block_number_by_address: dict[int, int] = {}
-"""Blocks that `place_of` finds."""
 _starts: list[list[int]] = [[]]
 """Sorted addresses, replaced as a whole, so lookups need no lock."""
 

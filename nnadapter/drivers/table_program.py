@@ -202,7 +202,7 @@ class Step(NamedTuple):
     """None if the function returns a sequence."""
     results: tuple[int, ...]
     freed: tuple[int, ...]
-    """Values with their last use here."""
+    """Indices of values that this step uses last."""
     operation: NamedOperation
 
 
@@ -226,7 +226,6 @@ class TableExecution(Execution):
         self._constants = constants
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Run all operations."""
         return self._computed(inputs, self._steps)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
@@ -244,7 +243,7 @@ class TableExecution(Execution):
         return self._independent_arrays([values[index] for index in self._outputs], inputs)
 
     def _independent_arrays(self, results: Sequence[Any], inputs: Sequence[Array]) -> list[Array]:
-        """Return writable arrays without shared memory."""
+        """Return writable arrays that share no memory with inputs, constants or each other."""
         live_arrays, arrays = list(inputs), []
         for value in results:
             array = np.asarray(self._transfers.to_host(value))

@@ -162,7 +162,6 @@ class Copies(FedTensor):
         return Copies(self._array, self._tensors, is_donated=is_donated)
 
     def own_array(self) -> Array:
-        """Return a new array for the caller."""
         if self._array is not None:
             return self._array.copy()
         array = np.empty(self.shape, self.dtype)

@@ -287,7 +287,6 @@ OPTIONS = (
         help="ONNX Runtime's optimization level for a segment before the provider gets it.",
     ),
 )
-"""Options of every `ort:NAME`."""
 
 
 _NO_WEIGHTS: Mapping[str, Array] = MappingProxyType({})

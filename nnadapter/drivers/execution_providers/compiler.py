@@ -27,7 +27,7 @@ from nnadapter.process.resources import new_lock
 from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 _CRASHES = frozenset({"QNNExecutionProvider"})
-"""Observed with QNN 2.7.0."""
+"""Providers that crash on some nodes; observed with QNN 2.7.0."""
 _RANK_OF_CAST = 5
 """QNN crashes on a Cast from int32 to int64 of this rank."""
 

@@ -72,7 +72,6 @@ class EpMemory(Memory):
             )
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-        """Return the contents as OrtValue."""
         self._check()
         if self._form == (dtype, shape):
             return self._value

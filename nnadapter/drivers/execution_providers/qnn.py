@@ -200,7 +200,6 @@ class QnnDevice(Device):
 
 
 def _dropped(backing: Backing) -> str:
-    """Return why QNN supports nothing."""
     guilty = [name for name in backing.options if name != "backend_path" and _works_without(backing, name)]
     if not guilty:
         return (

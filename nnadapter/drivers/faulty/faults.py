@@ -382,7 +382,7 @@ def _verdict(due: TriggeredFault) -> Verdict:
 
 
 _OTHER_KINDS = {"f": "i", "V": "u", "i": "u", "u": "i", "b": "u"}
-"""Another kind of the same item size."""
+"""numpy kind -> another kind of the same item size."""
 _FLOATING = frozenset(dtype.value for dtype in FLOATING)
 
 
@@ -495,7 +495,6 @@ class RetainedOutputs:
         self._writers: list[Any] = []
 
     def write(self) -> None:
-        """Overwrite the outputs and release them."""
         writers, self._writers = self._writers, []
         for write in writers:
             write()

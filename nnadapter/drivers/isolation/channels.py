@@ -251,7 +251,7 @@ HEADER_BYTES = ALIGNMENT
 LANE_BLOCK = 0
 """Block number of a lane's own memory."""
 GRACE_S = 0.04
-"""Time to stop after cancellation."""
+"""Time for a driver to stop after cancellation."""
 _POLL_S = 0.005
 _MOST_RANK = 64
 
@@ -466,7 +466,6 @@ class _Request:
 
 
 def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return aligned offsets and the total size."""
     offsets, total = [], 0
     for size in sizes:
         offsets.append(total)
@@ -560,7 +559,6 @@ def _closed_twice(stack: ExitStack, resource: Any) -> Any:
 
 
 def _enqueued(device: Device, stack: ExitStack, tasks: Sequence[Task], stream: Stream) -> list[Sequence[DeviceTensor]]:
-    """Enqueue tasks until one is refused."""
     outputs: list[Sequence[DeviceTensor]] = []
     for execution, inputs in tasks:
         tensors = execution.enqueue([_on_device(device, stack, array) for array in inputs], stream)

@@ -90,7 +90,6 @@ PHASE_OF: Mapping[str, str] = MappingProxyType(
         "close": "close",
     }
 )
-"""Request -> phase."""
 
 
 def read_limits(setting: object, device: str) -> Mapping[str, float] | None:

@@ -224,7 +224,7 @@ class Recipe:
     """Inputs for recreating a program."""
 
     request: str
-    """Command; `deserialize_view` means verified bytes."""
+    """Request that created the program; `deserialize_view` also means that the bytes were verified."""
     model: SegmentModel | None = None
     blob: Any = None
 
@@ -383,7 +383,6 @@ class IsolatedContext(Context):
         self.remote.close(self.limit("close"))
 
     def limit(self, command: str) -> float:
-        """Return a time limit in seconds."""
         return self.limits[PHASE_OF[command]]
 
     def compiled(self, command: str, model: SegmentModel) -> RemoteHandle:
@@ -413,11 +412,10 @@ class IsolatedContext(Context):
 
 
 TIME_LIMIT_S = 30.0
-"""Limit of a conformance request."""
 _UNUSED_S = 1.0
-"""Lifetime without open contexts."""
+"""Lifetime of a process without open contexts."""
 _FREE_LOSSES = 3
-"""Consecutive losses without pause."""
+"""Consecutive losses before pauses between restarts begin."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 30.0
 
@@ -431,7 +429,6 @@ class Footprint:
 
     resident_bytes: int
     handles: int
-    """Open files, sockets and pipes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +480,7 @@ class IsolatedDevice(Device):
             raise DriverError(f"device {name!r} did not report its capability", device=name, phase="open")
         ir_sizes = capability.dynamic_shapes if capability.form.value == "onnx" else DynamicShapes.NONE
         self.full_capability = capability
-        """Unrestricted capability."""
+        """Capability without the restrictions of isolation."""
         self._capability = replace(capability, supports_external_initializers=False, dynamic_shapes=ir_sizes)
         self.info = replace(row, capability=self._capability)
 

@@ -220,7 +220,6 @@ class DeviceServer:
             raise failures[0]
 
     def _footprint(self) -> tuple[int, int]:
-        """Return resident bytes and handles."""
         process = Path("/proc/self")
         if not (process / "statm").exists():
             return 0, 0
@@ -429,7 +428,6 @@ def _pickled(answer: Any) -> bytes:
 
 
 def _error_as_data(error: BaseException) -> tuple[str, str, Mapping[str, Any]]:
-    """Convert an error to plain values."""
     fields = {"refused": error.refused} if isinstance(error, CompilationError) else {}
     kind, text = type(error).__name__, describe(error)
     return kind, text if isinstance(error, NNAdapterError) else text.removeprefix(f"{kind}: "), fields

@@ -173,7 +173,6 @@ class NativeContext(Context):
         return self.compile_within(model, UNLIMITED)
 
     def compile_within(self, model: Model, control: Control) -> NativeProgram:
-        """Compile with a deadline, cancellation and progress."""
         holder, address, sizes = self._take_built(model)
         with self._lock:
             _passing, request = self._request(address, control)

@@ -284,7 +284,7 @@ class StructTemplate:
             count += -(-ctypes.sizeof(thing) // WORD)
         self._words: Array = np.zeros(count, np.int64)
         self._moves: Array = np.zeros(count, np.int64)
-        """1 for pointers into the block."""
+        """1 for words that point into the block, otherwise 0."""
         every = self._words.view(np.uint8)
         for thing in things:
             place = self._starts[ctypes.addressof(thing)] * WORD
@@ -319,7 +319,7 @@ class StructTemplate:
 
 
 class JoinedBlocks:
-    """Concatenated templates."""
+    """Concatenated templates, copied and specialized in one piece."""
 
     def __init__(self, blocks: Sequence[StructTemplate]) -> None:
         self.starts = tuple(accumulate(map(len, blocks), initial=0))
@@ -400,7 +400,7 @@ class _Template:
                     into = reals if kinds[name] in _REAL else integers
                     into += self._of_attribute(place, value)
         self.integers: Sequence[tuple[int, int]] = integers
-        """(word, number of the symbolic value)."""
+        """Words to write, each with the number of its symbolic value."""
         self.reals: Sequence[tuple[int, int]] = reals
 
     def _of_attribute(self, address: int, value: AttributeValue) -> Iterator[tuple[int, int]]:
@@ -417,7 +417,7 @@ class ModelTemplates:
 
     def __init__(self, of: SpecializationGroup) -> None:
         self._templates = {model.group_index: _Template(model) for model in of.models if not _has_packed_sizes(model)}
-        """Without models that have packed dynamic tensors."""
+        """By group index, without models that have packed dynamic tensors."""
         self._joined: Cache[tuple[int, ...], _Joined] = Cache("models in C that are filled at once", _MOST_JOINED)
 
     def build(self, model: SpecializedModel, holder: Holder) -> int | None:
@@ -453,7 +453,7 @@ class _SpecializedStructs(NamedTuple):
     words: Array
     address: int
     starts: dict[int, int]
-    """Words of unused models."""
+    """First word of each model that no program uses yet, by group index."""
 
 
 class _Joined:
@@ -479,7 +479,7 @@ class _Joined:
 
 
 class _Numbers:
-    """Words with symbolic values."""
+    """Words to fill with symbolic values."""
 
     def __init__(self, standing: Iterable[tuple[int, int]]) -> None:
         numbers = list(standing)
@@ -491,7 +491,7 @@ class _Numbers:
 
 
 class _Products:
-    """Words with products of symbolic values."""
+    """Words to fill with products of symbolic values."""
 
     def __init__(self, standing: Iterable[tuple[int, _Bytes]]) -> None:
         different = dict[tuple[int, tuple[int, ...]], list[int]]()

@@ -301,7 +301,6 @@ class NativeCall:
         )
 
     def results(self) -> Sequence[Array]:
-        """Return the outputs and release all arrays."""
         output_arrays, self._input_arrays, self._output_arrays = self._output_arrays, (), ()
         if not self._request.is_packed:
             return output_arrays
@@ -346,7 +345,7 @@ _Kind = tuple[DataType, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pattern:
-    """Request template for data types and ranks, with the remaining words per tensor."""
+    """Request for certain data types and ranks, and the words of its other members, tensor by tensor."""
 
     block: StructTemplate
     sizes: Array
@@ -428,7 +427,7 @@ class RunSignature:
 
 
 class DynamicSignatures:
-    """Signatures of a context."""
+    """Cache of the dynamic signatures of a context."""
 
     def __init__(self) -> None:
         self._signatures: Cache[tuple[Any, ...], _DynamicSignature] = Cache("drivers.native.open_borders", 256)
@@ -627,7 +626,6 @@ def _request_for_slot(seat: ExecutionSlot, sized: CallSignature, control: Contro
 
 
 def _input_memories(sized: CallSignature, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
-    """Return the inputs' memory; None if unsupported."""
     memories = [tensor.memory for tensor in inputs if isinstance(tensor.memory, DeviceMemory)]
     return memories if len(memories) == len(inputs) and sized.request.may_lie_on_device else None
 

@@ -15,7 +15,6 @@ from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 from nnadapter.process.real_onnxruntime import onnxruntime
 
 Run = Callable[[Mapping[str, Any]], Sequence[Any]]
-"""Feeds -> all outputs."""
 
 
 def version() -> str:

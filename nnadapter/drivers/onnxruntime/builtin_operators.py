@@ -40,7 +40,6 @@ def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
 
 @memoize(1)
 def _kernels() -> Mapping[str, Sequence[tuple[int, int]]]:
-    """Return (first, last) opsets of kernels."""
     ranges_by_type: dict[str, list[tuple[int, int]]] = {}
     for kernel in native.get_all_opkernel_def():
         if not kernel.domain and kernel.provider == CPU_PROVIDER:

@@ -94,7 +94,7 @@ def _kernel_verdict(node: onnx.NodeProto, forms: tuple[_Packed, ...], ranks: Map
 _ENOUGH = 150_000
 """Work, in output elements, that makes a thread pool pay off."""
 _PRODUCTS = 32
-"""Multiply-adds per element of an elementwise function."""
+"""Multiply-adds that take as long as one elementwise function."""
 _DYNAMIC_SIZE_GUESS = 128
 _WITHOUT_WEIGHTS = frozenset({"Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
 """Ops that multiply matrices without constants."""
@@ -131,7 +131,6 @@ def _elements(value: onnx.ValueInfoProto) -> float:
 
 
 def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]]) -> float:
-    """Estimate a node's work in elements."""
     if node.op_type in _NO_WORK:
         return 0.0
     if (
@@ -148,9 +147,9 @@ def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]
 
 
 _OLDEST_JUDGED_OPSET = 7
-"""ONNX Runtime treats older models specially."""
+"""Older models are not judged, because ONNX Runtime treats them specially."""
 _KNOWN_OPSET = 23
-"""Known to every supported ONNX Runtime."""
+"""Opset that every supported ONNX Runtime knows."""
 _OF_TYPES = "Type Error: "
 """Prefix of type errors, which have various classes."""
 _UNKNOWN_OPERATOR = "is not a registered function/op"
@@ -164,7 +163,7 @@ _PROFILE = Profile(
     operation_seconds=1e-6,
     host_memory=True,
 )
-"""Conservative assumption."""
+"""Assumed for two cores of the last ten years; `nnadapter calibrate cpu` measures them."""
 _CAPABILITY = Capability(
     form=ModelForm.ONNX,
     threading=Threading.REENTRANT,
@@ -405,7 +404,6 @@ _DOMAINS = frozenset(
         "org.pytorch.aten",
     )
 )
-"""Operator domains of ONNX Runtime."""
 
 
 def _verdict(node: onnx.NodeProto, judge: Callable[[str, str], Verdict]) -> Verdict:

@@ -420,7 +420,6 @@ def _requantized_along(graph: WireGraph) -> bool:
 
 
 def _requantizations(graph: WireGraph) -> Iterator[tuple[WireNode, WireNode]]:
-    """Yield consecutive QDQ pairs."""
     for second in graph.nodes:
         between = _producer(graph, second.inputs[0]) if second.op_type == "QuantizeLinear" else None
         first = _producer(graph, between.inputs[0]) if between and between.op_type == "DequantizeLinear" else None
@@ -513,7 +512,7 @@ def _constant(graph: WireGraph, name: str) -> WireConstant | None:
 
 
 def _root(graph: WireGraph, name: str) -> str:
-    """Skip operators without effect."""
+    """Return the value before operators without effect."""
     for _ in range(_LONGEST_CHAIN):
         node = graph.producers.get(name)
         if node is None or not node.inputs:

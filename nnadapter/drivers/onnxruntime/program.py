@@ -102,7 +102,7 @@ class CpuProgram(Program):
         notes: Sequence[str] = (),
     ) -> None:
         self.wants_pool = wants_pool
-        """True even without a permit."""
+        """True if a thread pool would help, even without a permit."""
         self.notes = list(notes)
         self._reopen, self._unoptimized_runs = reopen, UnoptimizedRuns()
         self._session = session

@@ -126,7 +126,6 @@ class Loadable:
         return len(self.contents) + sum(array.nbytes for array in self.weights.values())
 
     def add_to(self, options: onnxruntime.SessionOptions) -> None:
-        """Add the weights to the next session."""
         if self.weights:
             from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -226,7 +225,7 @@ _RUN_ENTRIES = (
     "qnn.rpc_control_latency",
     "qnn.lora_config",
 )
-"""ONNX Runtime cannot list them. Source: onnxruntime_run_options_config_keys.h."""
+"""Known entries of run options, which ONNX Runtime cannot list. Source: onnxruntime_run_options_config_keys.h."""
 _FOLDER = "session.model_external_initializers_file_folder_path"
 """Folder of external data for models in memory."""
 _MODEL_ENTRIES = {

@@ -44,7 +44,6 @@ def model_of_one(op_type: bytes, inputs: int, element_type: int, shape: Sequence
 
 
 def _message(*fields: tuple[int, int | bytes]) -> bytes:
-    """Encode (field number, value) pairs."""
     return b"".join(
         varint_bytes(number << 3) + varint_bytes(value)
         if isinstance(value, int)
