@@ -1,4 +1,4 @@
-"""The sequential test: how often it is wrong, and how soon it is right."""
+"""False alarm rate and detection delay of the sequential drift test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nnadapter.accuracy import BETWEEN_FALSE_ALARMS, RIGHT, WRONG, Drift
 
 
 def alarms(share, checks, seed):
-    """How many alarms there are in so many checks; each starts anew."""
+    """Return the number of alarms; an alarm resets the test."""
     drift, found = Drift(), 0
     for is_beyond in np.random.default_rng(seed).random(checks) < share:
         if drift.add(is_beyond=bool(is_beyond)):
@@ -29,7 +29,7 @@ def test_right_steps_raise_no_alarm():
 
 @pytest.mark.sweep
 def test_false_alarms_are_as_rare_as_is_said():
-    """Simulated: 20 million checks of steps that are beyond as often as right ones may be."""
+    """20 million simulated checks that exceed the tolerance as often as a correct step may."""
     found = sum(alarms(RIGHT, 1_000_000, seed) for seed in range(20))
     print(f"{found} false alarms in 20,000,000 checks; at most {20e6 / BETWEEN_FALSE_ALARMS:g} are expected")
     assert found <= 20e6 / BETWEEN_FALSE_ALARMS

@@ -1,4 +1,4 @@
-"""Options(shadow=N): one run in N is repeated on the CPU, and a device that drifts is put aside."""
+"""Options(shadow=N): repeats one run in N on the CPU and bans a device that drifts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _is_aside(tested):
 
 @pytest.mark.parametrize("kind", ["nan", "flipped_bits"])
 def test_a_program_that_is_wrong_from_some_run_on(kind):
-    """Wherever else its nodes run for a moment, they are right: that is no reason to bear with what is no number."""
+    """The fallback is correct, but NaN is reason enough to ban the device."""
     script = f'[[fault]]\nkind = "{kind}"\nphase = "run"\nfrom = 3\n'
     wanted = run_whole(parse(TEXT), FEED)[0]
     with session(("faulty:fake_npu", {"script": script}), shadow=1) as tested:
@@ -82,7 +82,7 @@ def test_right_runs_raise_no_alarm(runs):
 
 
 def test_streams_futures_and_deadlines(drifts):
-    """Shadow runs keep their place and their time: what is compared is no time of the run."""
+    """Shadow runs keep the order of results, and do not count toward the deadline."""
     feeds = [{"x": numbers(4, 8, seed=seed)} for seed in range(9)]
     wanted = [run_whole(parse(TEXT), feed)[0] for feed in feeds]
     with session("fake_npu", 2, deadline_s=60) as tested:

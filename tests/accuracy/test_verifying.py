@@ -1,4 +1,4 @@
-"""Options(verify="once"): what a device computes wrongly is found, named and done elsewhere."""
+"""Options(verify="once"): finds a node that a device computes wrongly and moves it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_was_checked_is_kept(tmp_path):
     with session(options=options, wrong=["fourth"]) as tested:
         assert close(tested.run(None, FEED), run_whole(parse(TEXT), FEED))
         segments = sum(segment.device == "planted" for segment in tested.report().segments)
-    # The plan without what is banned is found again, or made again: in neither case is a part compiled to look for it.
+    # Cached or new, the plan without the banned node needs no compilation to search for the node.
     assert len(planted_driver.COMPILED) <= segments + 1
 
 
@@ -111,7 +111,7 @@ def test_only_together():
 
 @pytest.mark.parametrize("seed", [*range(6), *LONG])
 def test_random_graphs(seed):
-    """A node computed wrongly: the results are right, and it is named unless its error vanished inside of its step."""
+    """The wrong node is reported unless its error vanished inside its step."""
     model, random = GraphMaker(seed).model(), Random(seed)
     nodes = nna.partition_report(model, "planted").nodes
     names = [node.name for node in nodes if node.device == "planted" and node.op_type != "ArgMax"]
@@ -174,7 +174,7 @@ def test_what_is_random_is_not_compared():
 
 
 def test_what_cannot_be_compared_of_one_choice_is_of_another(monkeypatch):
-    """Inputs choose a branch, and the steps of both choices make the same outputs."""
+    """Both branches write the same output; a branch that cannot be compared must not exempt the other."""
     text = f"""{HEAD} g (float[2, 8] x, bool c) => (float[2, 8] y) {{
         b = If(c) <then_branch = t () => (float[2, 8] p) {{ p = Neg(x) }},
                    else_branch = e () => (float[2, 8] q) {{ q = Relu(x) }}>

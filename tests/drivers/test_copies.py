@@ -1,4 +1,4 @@
-"""Copies between the host's memory and that of devices whose drivers fail at it."""
+"""Copies between host and device memory when drivers fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ def broken(error):
 
 
 def on_device():
-    """A tensor that lies on the device alone."""
     return Copies(None, {"fake_npu": Copies(X).on("fake_npu")})
 
 

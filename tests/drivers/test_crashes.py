@@ -1,4 +1,4 @@
-"""A driver that crashes the process: the trace says which device, call and segment it was in; the exit code stays."""
+"""Drivers that crash the process: the trace has the device, call and segment."""
 
 from __future__ import annotations
 

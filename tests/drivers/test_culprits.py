@@ -1,4 +1,4 @@
-"""Finding the nodes that make a loader refuse a model."""
+"""Search for the nodes that make a loader refuse a model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Bytes that are kept and read back."""
-
 from __future__ import annotations
 
 from hashlib import sha256
@@ -27,7 +25,7 @@ def test_a_view_is_read_where_it_lies():
     _, contents = ENVELOPE.open(memoryview(BLOB))
     assert np.shares_memory(np.frombuffer(contents, np.uint8), np.frombuffer(BLOB, np.uint8))
     with pytest.raises(IncompatibleProgramError, match="got memoryview"):
-        ENVELOPE.open(memoryview(bytearray(BLOB)))  # it may become another thing behind its digest
+        ENVELOPE.open(memoryview(bytearray(BLOB)))  # may change after its digest is checked
 
 
 def test_the_prefix():
@@ -65,4 +63,4 @@ def test_bytes_that_were_checked_are_not_read_for_the_digest():
         ENVELOPE.open(damaged)
     assert bytes(ENVELOPE.open(damaged, is_checked=True)[1]) == b"somethin!"
     with pytest.raises(IncompatibleProgramError, match="damaged"):
-        ENVELOPE.open(memoryview(BLOB[:PREFIX_BYTES]), is_checked=True)  # the header is longer than what is there
+        ENVELOPE.open(memoryview(BLOB[:PREFIX_BYTES]), is_checked=True)  # the header is longer than the bytes

@@ -1,4 +1,4 @@
-"""What programs say that they hold is what the process holds for them, by the system's own count."""
+"""Reported memory of programs, compared with the system's count."""
 
 from __future__ import annotations
 

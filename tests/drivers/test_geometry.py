@@ -1,5 +1,3 @@
-"""Geometry of windows, samples and slices, held against the definition."""
-
 from __future__ import annotations
 
 import itertools
@@ -15,7 +13,7 @@ from tests.models import numbers
 
 
 def made(type_, attributes, x, *constants):
-    """An operation by name, and what the definition says of it."""
+    """Return a named operation, and its results by the definition."""
     builder = ModelBuilder()
     given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
     more = [builder.add_constant(f"c{number}", each) for number, each in enumerate(constants)]
@@ -24,7 +22,7 @@ def made(type_, attributes, x, *constants):
 
 
 def windows(operation, x, fill):
-    """[N, C, rows, columns, taps] of a pool."""
+    """Return the windows of a pool as [N, C, rows, columns, taps]."""
     padded = np.pad(x, ((0, 0), (0, 0), *geometry.window_padding(operation)), constant_values=fill)
     (down, across), (apart_down, apart_across) = operation.strides, operation.dilations
     extent = [(k - 1) * d + 1 for k, d in zip(operation.kernel_shape, operation.dilations, strict=True)]

@@ -1,5 +1,3 @@
-"""What devices need of a machine."""
-
 from __future__ import annotations
 
 import pytest

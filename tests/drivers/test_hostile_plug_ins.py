@@ -1,4 +1,4 @@
-"""Plug-ins that end the process, lie about themselves, or print: each is a row, and nothing else breaks."""
+"""Plug-ins that exit, misreport or print are listed and affect nothing else."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PLUG_INS = {
 
 
 def put(folder, code, name="hostile"):
-    """Lay a plug-in into a folder as pip would."""
+    """Write a plug-in into a folder as pip installs it."""
     (folder / f"{name}.py").write_text(code)
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
@@ -97,7 +97,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def listing(tmp_path_factory):
-    """What `devices` prints and says where all of them are installed at once, each under a name of its own."""
+    """Return the output of `devices` with all plug-ins installed at once."""
     folder = tmp_path_factory.mktemp("plug_ins")
     for name, code in {**{what: code for what, (code, _) in PLUG_INS.items()}, **OTHERS}.items():
         put(folder, code.replace("'hostile'", f"'{named(name)}'"), named(name))
@@ -110,7 +110,7 @@ def rows(listing):
 
 
 def named(what):
-    """The name of a plug-in where others are installed too."""
+    """Return the name of a plug-in among the others."""
     return f"hostile{[*PLUG_INS, *OTHERS].index(what)}"
 
 
@@ -154,7 +154,7 @@ def test_what_one_prints_is_not_among_the_results(rows, listing, words):
 def test_what_a_device_prints_is_not_among_the_results_of_any_command(tmp_path, monkeypatch, of_the_cpu, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
-    keep_calibration(of_the_cpu)  # so that `calibrate` measures the plug-in alone
+    keep_calibration(of_the_cpu)  # so that `calibrate` measures only the plug-in
     onnx.save(parse(f"{MODEL_HEAD} g (float[3] x) => (float[3] y) {{ y = Abs(x) }}"), "m.onnx")
     put(tmp_path, CHATTY)
     done = said(tmp_path, *words.split())

@@ -1,4 +1,4 @@
-"""Drivers that are handed an invalid model directly blame the model."""
+"""Errors for invalid models blame the model, not the driver."""
 
 from __future__ import annotations
 

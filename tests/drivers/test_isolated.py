@@ -1,5 +1,3 @@
-"""A device in a process of its own: answers, errors, a crash, a hang, and the death of either side."""
-
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""Messages between two processes, for one who stays awake for them and one who does not."""
+"""Messages between two processes, with and without spinning while waiting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from nnadapter.drivers.isolation import Channel, from_descriptor, pair
 
 @pytest.fixture
 def sides() -> tuple[Channel, Channel]:
-    """Both sides of a channel."""
     own, other = pair()
     return own, from_descriptor(other.detach())
 
@@ -21,7 +20,7 @@ def sides() -> tuple[Channel, Channel]:
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_a_message_arrives_however_one_waits_for_it(sides, size, is_alone):
     own, other = sides
-    for late in (0.0, 0.01, 0.0):  # there already; after one has gone to sleep; after one that came late
+    for late in (0.0, 0.01, 0.0):  # already there; after the receiver slept; after a late message
         sender = Timer(late, other.send, [b"x" * size])
         sender.start()
         assert own.receive(time.monotonic() + 10, is_alone=is_alone) == b"x" * size

@@ -1,4 +1,4 @@
-"""What a device's process may say: plain values, and places that there are; and nothing else is made of it."""
+"""Messages of an isolated device: only plain values and valid memory references are unpickled."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_memory_is_known_by_its_address():
     block, offset = place_of(piece)
     assert offset == 4096 and block.address == shared_memory.__array_interface__["data"][0]
     assert place_of(other) is None and place_of(piece.T) is None and place_of(piece[:, 1:]) is None
-    with pytest.raises(PermissionError):  # nobody makes it smaller
+    with pytest.raises(PermissionError):  # the file cannot shrink
         os.ftruncate(block.descriptor, 0)
 
 

@@ -1,5 +1,3 @@
-"""Sessions with devices in processes of their own: results, losses, limits, who asks for it, what is left behind."""
-
 from __future__ import annotations
 
 import errno
@@ -69,7 +67,7 @@ def alive(process_id):
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch):
-    """Sessions try a device again at once; how long it rests there has tests of its own."""
+    """Disable the pause before a lost device is tried again."""
     monkeypatch.setattr(plan_devices, "FIRST_PAUSE", 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Memory of devices that lives as long as something on the host does."""
+"""Device memory that lives as long as its owner on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.models import HEAD, parse
 
 
 class Owner:
-    """What memory lives as long as."""
+    pass
 
 
 class Bytes(Memory):
@@ -24,10 +24,10 @@ class Bytes(Memory):
         self.failure, self.freed = failure, 0
 
     def copy_in(self, array):
-        """Nothing is copied."""
+        pass
 
     def copy_out(self, array):
-        """Nothing is copied."""
+        pass
 
     def free(self):
         self.freed += 1
@@ -67,7 +67,7 @@ def test_memory_that_another_thread_was_first_with_is_freed_too():
 
 @pytest.mark.slow
 def test_runs_of_others_go_on(monkeypatch):
-    """Of another session, and on another device."""
+    """A failing free must not disturb another session or another device."""
     x = np.asarray([-1, 2, 3], np.float32)
     model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")
     with (

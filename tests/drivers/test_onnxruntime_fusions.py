@@ -1,4 +1,4 @@
-"""Models that ONNX Runtime's optimizers break, on the CPU alone and in CPU segments."""
+"""Models that ONNX Runtime's optimizers break."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ INLINED = {
     "a reciprocal that Cast makes": """g (int32[4] x, int32[4] w) => (int32[4] y) <float o = {1}> {
       one = Cast<to=6>(o)  r = Div(one, x)  y = Mul(r, w) }""",
 }
-"""Forms that only exist after ONNX Runtime has inlined a call, or folded a constant."""
+"""Forms that exist only after ONNX Runtime inlines a call or folds a constant."""
 HALF = """g (float16[2,2,4] x) => (float16[2,a,b] y) <float16[4,4] c =
   {{1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}}> {{ {} }}"""
 CRASHES = {
@@ -205,7 +205,7 @@ def test_each_crash_of_the_list_happens_in_onnxruntime() -> None:
 
 
 def test_each_flaw_of_the_list_goes_wrong_in_onnxruntime() -> None:
-    found = set(failures.FLAWS["float16 batch"].optimizers)  # it ends the process
+    found = set(failures.FLAWS["float16 batch"].optimizers)  # it crashes the process
     for text in (*WRONG.values(), *INLINED.values()):
         model = parsed(text)
         feed = feed_for(model)

@@ -1,4 +1,4 @@
-"""Which CPU segments get threads: those that gain from them, as long as there are some."""
+"""Threads of CPU segments: only segments that gain get them, up to a limit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def with_weights(text, **dimensions):
     ],
 )  # fmt: skip
 def test_what_is_worth_threads(text, weights, gain):
-    """Small segments are faster in one; what cannot be told counts as worth it."""
+    """Small segments are faster on one thread; segments of unknown size get threads."""
     assert threads_gain(with_weights(text, **weights)) is gain
 
 
@@ -62,7 +62,7 @@ def test_many_little_nodes_are_worth_threads_together(nodes):
 
 
 def chain(channels, length):
-    """Convolutions on the CPU, each with a Neg behind it."""
+    """Build convolutions on the CPU, each followed by a Neg."""
     weight = np.random.default_rng(0).standard_normal((channels, channels, 3, 3), np.float32) / (9 * channels) ** 0.5
     nodes = []
     for at in range(length):
@@ -79,7 +79,7 @@ def chain(channels, length):
 @pytest.mark.parametrize(("channels", "gain"), [(8, False), (64, True)])
 @pytest.mark.parametrize("is_file", [False, True])
 def test_every_segment_that_gains_has_threads(channels, gain, is_file, monkeypatch, tmp_path):
-    """Not the first eight, whatever they do; and a file says of its segments what a session found."""
+    """The permits do not go to the first eight segments; a compiled file stores the decisions."""
     monkeypatch.setattr(program, "usable", lambda: 2)
     model, x = chain(channels, 12), numbers(1, channels, 28, 28)
     source, given = model, {"devices": ["fake_npu"], "options": nna.Options(rules=RULES)}

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's optimizers would get wrong in parts of a model, and not in the model as a whole."""
+"""Optimizers that are wrong on a part of a model but right on the entire model."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ NESTED = f"""{HEAD} g (float[0, 3] x, bool c) => (float[0, 3] y) <bool no = {{0}
 
 
 def test_a_branch_within_one_that_is_known_does_not_end_the_process():
-    """Loaded with all optimizers, ONNX Runtime 1.32 does."""
+    """With all optimizers, ONNX Runtime 1.32 crashes the process."""
     model = parse(NESTED)
     assert wrong_optimizers(model) == ("ConstantFolding",)
     (made,) = CpuContext().compile(model).create_execution().compute([np.zeros((0, 3), np.float32), np.array(True)])

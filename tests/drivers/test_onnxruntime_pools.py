@@ -1,4 +1,4 @@
-"""How many sessions have thread pools."""
+"""Limit on the number of sessions with thread pools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_there_are_so_many_permits_and_those_that_are_dropped_come_back():
     permits = list(iter(pool_permit, None))
     assert pools_held() == most_pools()
     permits.pop()
-    assert pool_permit() is not None  # and it is dropped at once
+    assert pool_permit() is not None  # released at once
     permits.append(pool_permit())
     assert pool_permit() is None
 
@@ -24,7 +24,7 @@ def test_what_is_timed_beside_others_has_what_it_has_without_them():
     rivals = list(iter(pool_permit, None))
     with not_counting(len(rivals)):
         own = list(iter(pool_permit, None))
-        with not_counting(-1):  # some went that had been counted
+        with not_counting(-1):  # some counted sessions have closed
             assert pool_permit() is None
     assert len(own) == len(rivals)
     assert pool_permit() is None
@@ -36,6 +36,6 @@ def test_what_is_timed_beside_others_has_what_it_has_without_them():
 def test_threads_of_a_process_are_bounded(processors, most, monkeypatch):
     monkeypatch.setattr(program, "usable", lambda: processors)
     gc.collect()
-    taken = pools_held()  # by others that live in this process
+    taken = pools_held()  # by other sessions of this process
     permits = list(iter(pool_permit, None))
     assert len(permits) == most - taken

@@ -1,5 +1,3 @@
-"""A session of a model in memory opens no files, whatever the model says; options of a caller's stay the caller's."""
-
 from __future__ import annotations
 
 import onnx
@@ -35,7 +33,7 @@ def of_a_constant():
 
 
 def plain_options():
-    """In which ONNX Runtime reads files of the current folder."""
+    """Return options with which ONNX Runtime reads files of the current folder."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

@@ -1,4 +1,4 @@
-"""Types that ONNX Runtime's Python interface does not take, through its memory."""
+"""Types that ONNX Runtime's Python interface refuses, passed through its memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ QUANTIZED = (
 
 
 def elements_of(name):
-    """Five values that the data type holds."""
     values = ELEMENTS.get(name, np.array([1, 2 if name[0] == "u" else -2, 0, 3, 1]))
     return values if name == "string" else values.astype(np.float32).astype(array_type_of(name))
 
@@ -76,7 +75,7 @@ def model_of(nodes, inputs, outputs, initializers=()):
 
 
 def forms_of(name):
-    """Models in which constants and inputs of a data type are folded, computed with, read and written."""
+    """Yield models that fold, compute with, read and write values of a data type."""
     element, values, node = ELEMENT_TYPE_OF_DTYPE[name], elements_of(name), onnx.helper.make_node
     constant = node("Constant", [], ["c"], value=onnx.numpy_helper.from_array(values, "c"))
     yield model_of([constant], [], [("c", element, [5])]), {}, values

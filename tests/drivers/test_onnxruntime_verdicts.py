@@ -1,4 +1,4 @@
-"""What the `cpu` device says of operators by their names, of those inside of nodes too."""
+"""Verdicts of the `cpu` device on operators, including nested ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FUNCTION = '<domain: "own", opset_import: ["" : 17]> Twice (x) => (y) { y = Add 
 
 
 def verdict_of(op_types):
-    """On the last of some nodes, each written as what makes a value of one."""
+    """Return the verdict on the last of some nodes."""
     body = "".join(f" v{at} = {op_type} (x)" for at, op_type in enumerate(op_types))
     model = onnx.parser.parse_model(f"{HEAD} g (float[1] x) => (float[1] v0) {{ {body} }} {FUNCTION}")
     return CpuContext().supported(model)[-1]
@@ -63,7 +63,7 @@ OWN_OPERATORS = [
     (13, "com.microsoft.Gelu(h)"),
     (17, "com.microsoft.FusedMatMul<alpha = 2.0>(h, h)"),
 ]
-"""Operators that ONNX Runtime has at an opset in which ONNX has none of that name; its optimizer writes some."""
+"""Operators of ONNX Runtime that ONNX lacks at these opsets, some written only by its optimizer."""
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_what_onnxruntime_has_beyond_onnx_runs_beside_another_device(opset, node
 
 
 def test_a_build_with_providers_in_libraries_is_not_asked_for_its_kernels(monkeypatch):
-    """onnxruntime-gpu 1.31 ends the process then, with a GPU and without."""
+    """onnxruntime-gpu 1.31 would crash the process."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(builtin_operators.native, "get_all_opkernel_def", lambda: pytest.fail("it was asked"))
     said = [
@@ -113,7 +113,7 @@ def packed_attention(what):
 
 
 def attended(queries, keys, values):
-    """Each `[batch, length, heads, features]`."""
+    """Return attention of [batch, length, heads, features] inputs."""
     scores = np.einsum("bqhf,bkhf->bhqk", queries, keys) / np.sqrt(queries.shape[-1])
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     mixed = np.einsum("bhqk,bkhf->bqhf", weights / weights.sum(-1, keepdims=True), values)
@@ -136,7 +136,7 @@ def test_what_onnxruntime_loads_and_does_not_compute_is_refused(what):
 @pytest.mark.parametrize("device", [("trial", {"only": ["TANH"]}), "openvino", "fake_npu"], ids=str)
 @pytest.mark.parametrize("what", PACKED)
 def test_it_runs_by_its_body_where_no_device_takes_all_of_that(what, device):
-    """And where one does; at lengths of so many as there are heads, too."""
+    """The device may also support the entire body; some lengths equal the number of heads."""
     generator = np.random.default_rng(0)
     for order in ([(1, 2), (1, 1), (2, 2), (1, 3)], [(1, 1), (1, 2), (2, 3), (1, 7), (3, 5), (2, 2), (1, 2)]):
         with nna.InferenceSession(packed_attention(what), devices=device, options=QUIET) as session:

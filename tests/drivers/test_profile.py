@@ -1,4 +1,4 @@
-"""What a device says of its speed is checked at the border."""
+"""Checks of a device's reported speed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ GOOD = Profile(peak_flops=1e9, bandwidth=1e9, launch_seconds=0, transfer_seconds
 
 
 class Asked:
-    """A context that says this."""
-
     def __init__(self, said):
         self.said = said
 

@@ -1,5 +1,3 @@
-"""The reference device by itself."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -78,7 +78,7 @@ def test_names_that_are_common_elsewhere_name_the_device_and_what_to_install(nam
 def test_a_device_that_is_here_is_said_to_be(monkeypatch):
     with pytest.raises(DeviceNotFoundError, match=r"it may be 'cpu' \(which is here\)\. Run"):
         registry.open_device("host")
-    monkeypatch.setitem(sys.modules, "openvino", None)  # as if it were not there
+    monkeypatch.setitem(sys.modules, "openvino", None)  # simulates a missing package
     with pytest.raises(DeviceNotFoundError, match=r"'openvino:GPU' \(.* pip install 'nnadapter\[openvino\]'\)"):
         registry.open_device("gpu")
 

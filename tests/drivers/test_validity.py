@@ -1,4 +1,4 @@
-"""What is wrong with a node, apart from what a device can do."""
+"""Invalid nodes, as opposed to nodes that a device does not support."""
 
 import re
 
@@ -13,7 +13,7 @@ RECURRENT = "(float[5, 1, 4] x, float[1, 12, 4] w, float[1, 12, 3] r) => (y)"
 
 
 def refusals_in(text):
-    """Return the refusals of the first node, or the error if no device supports it."""
+    """Return the refusals of the first node, or the error if the model is invalid."""
     model = parse(f'<ir_version: 10, opset_import: ["" : 17]> g {text}')
     try:
         report = nna.partition_report(model, "fake_npu", options=nna.Options(fallback="allow"))

@@ -1,5 +1,3 @@
-"""No kernel of one test is there in the next."""
-
 from __future__ import annotations
 
 import pytest
@@ -18,7 +16,6 @@ def no_kernels_left():
 
 @pytest.fixture(autouse=True)
 def fallback_is_forbidden():
-    """What a test expects of the device, the device has done."""
     before = nna.set_eager_fallback("forbid")
     yield
     nna.set_eager_fallback(before)

@@ -1,4 +1,4 @@
-"""What tensors on fake_npu compute, against numpy."""
+"""Tensor operations on fake_npu, with numpy as the oracle."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_reductions(name, data):
     x = data.draw(arrays(dtype, data.draw(hnp.array_shapes(max_dims=4, max_side=3))))
     axis = data.draw(st.none() | hnp.valid_tuple_axes(x.ndim, min_size=1) | st.integers(-x.ndim, x.ndim - 1))
     keepdims = data.draw(st.booleans())
-    with np.errstate(over="ignore"):  # a product of many is inf on both
+    with np.errstate(over="ignore"):  # a long product overflows to inf on both sides
         wanted = getattr(np, name)(x.astype(np.float64) if name == "mean" else x, axis=axis, keepdims=keepdims)
     kind = np.float32 if name == "mean" else x.dtype
     got = getattr(np, name)(placed(x), axis=axis, keepdims=keepdims)

@@ -1,4 +1,4 @@
-"""Operators and outs, as of arrays that never change; numpy's are the oracle."""
+"""Operators and `out` arguments of immutable tensors, with numpy as the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors of a device with memory of its own have their contents there."""
+"""Tensors on a device with its own memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_contents_are_on_the_device_as_long_as_the_tensor_is():
 
 
 def test_what_computes_is_what_lies_on_the_device(monkeypatch):
-    """No array goes in a second time."""
+    """A resident operand is not copied in again."""
     from nnadapter.drivers.native import DeviceMemory
 
     copied = []
@@ -51,7 +51,8 @@ def test_what_computes_is_what_lies_on_the_device(monkeypatch):
 def test_no_room_is_said():
     x = nna.tensor(np.zeros(256, np.float32), device="acme_c")
     before = used()
-    with registry.open_device("acme_c").allocate((1 << 30) - before - 1024):  # room for the operand, not for the sum
+    # enough for the operand, too little for the sum
+    with registry.open_device("acme_c").allocate((1 << 30) - before - 1024):
         with pytest.raises(NNAdapterError, match=r"1024 bytes"):
             x + x
         assert used() == 1 << 30
@@ -79,7 +80,7 @@ def test_many_threads():
 
 
 def test_arrays_may_go_while_a_lock_is_held():
-    """As where the collector runs in the middle of an operation."""
+    """A garbage collection may free tensors while the lock is held; that must not deadlock."""
     x = nna.tensor([1.0, 2.0], device="acme_c")
     y = x + x
     with RESIDENTS._lock:

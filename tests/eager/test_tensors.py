@@ -1,5 +1,3 @@
-"""Where tensors live, what they say, what they refuse, and the programs that are kept for them."""
-
 from __future__ import annotations
 
 import threading
@@ -17,7 +15,7 @@ from nnadapter.options import set_default_devices
 def on_npu():
     nna.set_device("fake_npu")
     yield
-    set_default_devices([])  # as before: nothing was set
+    set_default_devices([])
 
 
 def test_a_tensor_says_where_it_lives(on_npu):

@@ -1,5 +1,3 @@
-"""No kernel of one test is there in the next."""
-
 from __future__ import annotations
 
 import pytest

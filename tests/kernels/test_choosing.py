@@ -1,4 +1,4 @@
-"""The pick rule, against a brute force that knows it as eight pairwise comparisons."""
+"""Kernel selection, compared with a brute force of eight pairwise comparisons."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def fits(kernel, request):
 
 
 def beats(one, other, request):
-    """The eight comparisons of the page, in order."""
+    """Return whether a kernel wins the eight comparisons of the documentation, in order."""
 
     def stated(kernel):
         wide = KernelType()

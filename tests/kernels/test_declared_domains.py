@@ -1,4 +1,4 @@
-"""Nodes that nobody converts, offered as they are to a device that declares their domain."""
+"""Nodes without a converter, delegated unchanged to a device that declares their domain."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_is_not_offered_or_not_taken_is_an_error(made, devices, why):
 
 
 def test_a_device_with_kernels_of_its_own_too_is_given_nodes_as_they_are():
-    """A kernel for one op of the domain takes its nodes, and no others."""
+    """A kernel takes only its own op; the device takes the others unchanged."""
     kernel = nna.register_kernel("declaring", "Other", lambda x, *, factor: x - factor, domain="com.acme")
     text = """<ir_version: 10, opset_import: ["": 17, "com.acme": 1]>
         g (float[N, 3] x) => (float[N, 3] y) <float[N, 3] a, float[N, 3] b> {

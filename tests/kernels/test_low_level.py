@@ -1,4 +1,4 @@
-"""Kernels without ONNX: models built by hand, programs as bytes, kernels that a driver offers."""
+"""Kernels without ONNX: models from the builder, serialized programs, kernels of a driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels on devices that take ONNX: the same as on those that take adapter IR, in every way in."""
+"""Kernels on devices that take ONNX."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Kernels in sessions: ops that a device refuses and ops of private domains, against numpy and ONNX Runtime."""
-
 from __future__ import annotations
 
 import math
@@ -106,7 +104,7 @@ def test_a_device_before_it_that_takes_the_op_keeps_it():
 
 
 def test_the_pieces_of_a_spelled_out_function():
-    """fake_npu without ERF refuses the GELU; apart, its nodes are taken, and the kernel computes the Erf."""
+    """fake_npu without ERF refuses the GELU; once expanded, the kernel computes its Erf."""
     model = parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 3] y)
         <float two = {1.4142135}, float one = {1.0}, float half = {0.5}> {

@@ -1,4 +1,4 @@
-"""Segments in pieces: run piece by piece they are the whole, and there are as few programs as can be."""
+"""Segments split around kernels: same results, as few programs as possible."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_operation_is_in_one_piece_and_no_piece_waits_in_vain(model):
 
     @functools.cache
     def turns(operand):
-        """The most times that the path to an operand enters the driver."""
+        """Return the most times that a path to an operand enters the driver, and whether it ends in a call."""
         at = model.producer.get(operand)
         if at is None:
             return 0, False
@@ -73,7 +73,7 @@ def test_each_operation_is_in_one_piece_and_no_piece_waits_in_vain(model):
             return max(count for count, _ in before), True
         return max(count + (after_call or count == 0) for count, after_call in before), False
 
-    # A path may end in a call that follows another path's programs: the bound is of the longest alternation.
+    # Lower bound only: a path may end in a call that waits for programs of another path.
     programs = sum(piece.model is not None for piece in pieces)
     most = max((turns(operand)[0] for operation in model.operations for operand in operation.outputs), default=0)
     assert programs >= most

@@ -1,6 +1,6 @@
-"""A driver behind the C interface, in this process: it takes every operation and computes it by the IR's definition.
+"""In-process driver for the C interface that computes every operation by the IR's definition.
 
-It has neither memory nor streams of its own, and fails where FAILS says: "compile" or "compute".
+It has no memory or streams of its own. FAILS selects the failing phase: "compile" or "compute".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _kept: list[object] = []
 
 
 def install() -> None:
-    """Make the table, and say where it is."""
+    """Build the function table and export its address in DRIVER_TABLE."""
     functions = {name: SIGNATURES[name](function) for name, function in _FUNCTIONS.items()}
     addresses = {name: ctypes.cast(function, ctypes.c_void_p).value for name, function in functions.items()}
     table = make("Driver", **addresses)
@@ -61,7 +61,7 @@ def _type_of(operand: object) -> OperandType:
 
 
 def _model_of(address: int) -> Model:
-    """The model, by the builder, which refuses what the schema does not know; every attribute must be there."""
+    """Rebuild the model with `ModelBuilder`, which checks it; all attributes must be present."""
     model = read("Model", address)
     operands = [read("Operand", each) for each in read_pointers(model.operands, model.operand_count)]
     (only,) = (read("Operation", each) for each in read_pointers(model.operations, model.operation_count))
@@ -82,7 +82,7 @@ def _supported(context: int, model: int, verdicts: int, error: int) -> int:
     (verdict,) = read_pointers(verdicts, 1)
     try:
         found = _model_of(model)
-    except Exception as wrong:  # noqa: BLE001  a model that makes no sense is the plug-in's mistake
+    except Exception as wrong:  # noqa: BLE001  an invalid model is a bug of the plug-in
         print(f"wrong model: {wrong!r}", file=sys.stderr)
         return _fail(error, repr(wrong)[:900])
     print("asked", found.operations[0].type, file=sys.stderr)

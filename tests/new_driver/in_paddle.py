@@ -1,9 +1,8 @@
-"""What test_paddle_plug_in.py runs in a process of its own: Paddle, with the device that is there.
+"""Child process of test_paddle_plug_in.py: Paddle with the custom device.
 
-The argument is a list in JSON: variables of the environment, and functions of this file. Paddle is imported once, and
-each entry has a process that is forked off before the device is used. Their results are printed as JSON, in order: what
-the functions returned by name, and what was written to standard error. With `by_definition` first, the device is the
-one of by_definition.py.
+The argument is a JSON list of environment variables and function names. Paddle is imported once; each entry runs in a
+process forked before the device is used. Prints a JSON list of results by function name and standard error.
+`by_definition` as the first function installs the driver of by_definition.py.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import threading
 import numpy as np
 import paddle
 from paddle import nn
-from paddle.nn import functional as F  # noqa: N812  as everywhere in Paddle's documents
+from paddle.nn import functional as F  # noqa: N812  the name that Paddle's documentation uses
 
 DEVICE = "acme_c"
 _RANDOM = np.random.default_rng(0)
@@ -159,7 +158,7 @@ CASES = {
 
 
 def cases() -> dict[str, object]:
-    """By case: how far the device's result is from the CPU's, and where it lies."""
+    """Return per case whether the device's result is close to the CPU's, and its place."""
     found = {}
     for name, (function, *arrays) in CASES.items():
         results = {}
@@ -175,7 +174,7 @@ def cases() -> dict[str, object]:
 
 
 def tutorial() -> dict[str, object]:
-    """The lines of Paddle's tutorial of custom devices."""
+    """Run the lines of Paddle's tutorial of custom devices."""
     paddle.set_device(DEVICE)
     x = paddle.to_tensor([1])
     y = paddle.to_tensor([1.0])
@@ -214,12 +213,12 @@ def _trained(device: str) -> list[float]:
 
 
 def training() -> dict[str, object]:
-    """Losses of three steps."""
+    """Return the losses of three training steps on the CPU and the device."""
     return {device: _trained(device) for device in ("cpu", DEVICE)}
 
 
 def threads() -> dict[str, object]:
-    """How many of 200 sums by four threads are wrong; streams, events, copies between devices, memory."""
+    """Check sums on four threads, streams, events, copies between devices and memory."""
     wrong = []
 
     def work(seed: int) -> None:
@@ -250,13 +249,13 @@ def threads() -> dict[str, object]:
 
 
 def failures() -> dict[str, object]:
-    """What is raised where the driver fails, and where no such device is."""
+    """Return the exceptions of a failing driver and of a missing device index."""
     raised = {}
 
     def told(name: str, function: object) -> None:
         try:
             function()
-        except Exception as error:  # noqa: BLE001  whatever is raised is what is asked for
+        except Exception as error:  # noqa: BLE001  the test checks the exception's type
             raised[name] = [type(error).__name__, str(error)]
 
     def add() -> None:
@@ -269,7 +268,7 @@ def failures() -> dict[str, object]:
 
 
 def no_room() -> dict[str, object]:
-    """What is raised where the device has no memory left."""
+    """Return the exception of an allocation beyond the device's memory."""
     paddle.set_device(DEVICE)
     try:
         paddle.empty([1 << 28, 2], dtype="float32")
@@ -279,15 +278,15 @@ def no_room() -> dict[str, object]:
 
 
 def room_again() -> dict[str, object]:
-    """Room that Paddle keeps for later is given to a tensor that it is too small for."""
+    """Allocate a tensor that fits only if Paddle releases its cached memory."""
     paddle.set_device(DEVICE)
-    kept = paddle.empty([1200, 1 << 17], dtype="float32")  # rows of half a MiB; the device has a GiB
+    kept = paddle.empty([1200, 1 << 17], dtype="float32")  # half a MiB per row; the device has one GiB
     del kept
     return {"shape": list(paddle.empty([1800, 1 << 17], dtype="float32").shape)}
 
 
 def fork() -> dict[str, object]:
-    """What a child is told that uses the device of its parent, and how the child ends."""
+    """Return the error in a forked child that uses its parent's device, and its exit status."""
     paddle.set_device(DEVICE)
     x = paddle.ones([2]) + 1
     reading, writing = os.pipe()
@@ -305,9 +304,9 @@ def fork() -> dict[str, object]:
 
 
 def called(asked: list[str]) -> dict[str, object]:
-    """What the functions return, by name."""
+    """Call functions and return their results by name."""
     if asked[0] == "by_definition":
-        from by_definition import install  # it lies beside this file
+        from by_definition import install  # in this file's folder
 
         install()
         asked = asked[1:]
@@ -315,7 +314,7 @@ def called(asked: list[str]) -> dict[str, object]:
 
 
 def apart(variables: dict[str, str], asked: list[str]) -> tuple[dict[str, object] | None, str]:
-    """What the functions return in a process of their own, or None where that fails, and its standard error."""
+    """Call functions in a forked process; return their results (None on failure) and standard error."""
     with tempfile.TemporaryFile("w+") as results, tempfile.TemporaryFile("w+") as told:
         child = os.fork()
         if not child:

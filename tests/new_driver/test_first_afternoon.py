@@ -1,4 +1,4 @@
-"""The five commands of docs/write-a-driver.md, as they stand, in an environment of their own."""
+"""The five commands of docs/write-a-driver.md, verbatim, in a new environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = re.search(r"## Five commands\n.*?```console\n(.*?)```", PAGE, re.DOTA
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """A new environment that sees the packages of this one, and this checkout."""
+    """Return variables of a new environment that sees the installed packages and this checkout."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -44,7 +44,6 @@ def run(command, environment, folder):
 @pytest.mark.skipif(sys.platform == "win32", reason="the scripts of the environment are for a POSIX shell")
 @pytest.mark.parametrize("language", ["python", pytest.param("c", marks=(needs_compiler, pytest.mark.sweep))])
 def test_the_five_commands(environment, tmp_path, language):
-    """As they stand for Python; for C the first one says so."""
     assert len(COMMANDS) == 5
     name, first = f"my_{language}_npu", COMMANDS[0] if language == "python" else f"{COMMANDS[0]} --lang {language}"
     said = [run(command.replace("my_npu", name), environment, tmp_path) for command in (first, *COMMANDS[1:])]

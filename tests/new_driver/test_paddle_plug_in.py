@@ -1,4 +1,4 @@
-"""A driver in C as a custom device of Paddle: the plug-in that is written, compiled once, in processes of its own."""
+"""Driver in C as a custom device of Paddle, in child processes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ RUNS = {
     "definition": ("definition", ["by_definition", "cases"], {}),
     "template": ("template", ["cases"], {}),
 }
-"""By name: a driver, functions of in_paddle.py, and variables of their process."""
+"""A driver, functions of in_paddle.py, and environment variables."""
 
 
 @pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.sweep, id="optimized"), "-O0"])
 def plug_in(tmp_path_factory, request):
-    """The folder that the plug-in of acme_c was installed in; no driver lies beside it."""
+    """Return the folder with the installed plug-in; no driver is next to it."""
     folder = tmp_path_factory.mktemp("plug_in")
     with acme_among_devices(folder):
         write_plug_in("acme_c", folder / "package")
@@ -46,10 +46,10 @@ def plug_in(tmp_path_factory, request):
 
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory):
-    """By name: the folder of a driver of the device."""
     folders = {name: tmp_path_factory.mktemp("driver") for name in ("acme", "definition", "template", "none", "broken")}
     compile_acme(folders["acme"])
-    compile_library(folders["definition"] / LIBRARY, Path(__file__).with_name("table.c"))  # computes all by definition
+    # computes everything by definition
+    compile_library(folders["definition"] / LIBRARY, Path(__file__).with_name("table.c"))
     write_driver("big_npu", folders["template"] / "package", "c")
     source = folders["template"] / "package" / "csrc" / "driver.c"
     compile_library(folders["template"] / LIBRARY, source, "-lm")
@@ -59,9 +59,9 @@ def drivers(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def in_paddle(plug_in, drivers):
-    """By name of `RUNS`: what functions of in_paddle.py return, and what their process wrote to standard error.
+    """Return the results and standard error of each of `RUNS`.
 
-    Paddle counts devices when it is imported, by the driver that it finds then: acme_c has two.
+    Paddle counts devices at import, with the driver it finds then: acme_c has two.
     """
     environment = {"CUSTOM_DEVICE_ROOT": str(plug_in / "paddle_custom_device"), "GLOG_v": "1"}
     found = {}
@@ -88,7 +88,7 @@ def _in_paddle(environment: dict[str, str], asked: list) -> list:
 
 
 def _not_right(cases: dict[str, list]) -> dict[str, list]:
-    """The cases whose results are not the CPU's, or do not lie on the device."""
+    """Return cases with results that differ from the CPU's or are not on the device."""
     return {name: each for name, each in cases.items() if each != [True, "Place(acme_c:0)"]}
 
 

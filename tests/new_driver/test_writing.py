@@ -1,5 +1,3 @@
-"""Packages of new drivers: what is written, what is refused."""
-
 from __future__ import annotations
 
 import ast

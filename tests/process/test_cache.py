@@ -1,5 +1,3 @@
-"""What is remembered is bounded, and counted."""
-
 from __future__ import annotations
 
 import threading

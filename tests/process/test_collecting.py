@@ -1,4 +1,4 @@
-"""The collector is paused while a function runs, and left as it was found."""
+"""Decorator that pauses garbage collection during a call and restores its state."""
 
 import gc
 import subprocess

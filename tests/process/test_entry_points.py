@@ -1,5 +1,3 @@
-"""What packages bring by entry points."""
-
 from __future__ import annotations
 
 import math

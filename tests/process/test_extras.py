@@ -1,4 +1,4 @@
-"""Packages that an extra brings: each has a row in pyproject.toml, and what needs a missing one says what to run."""
+"""Optional dependencies: declared in pyproject.toml, and named with a pip command when missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.modules.update(dict.fromkeys(("scipy", "openvino", "onnxruntime_qnn")))
 from nnadapter.cli import main
 main()
 """
-"""The command line where packages are as if they were not there."""
+"""Script that runs the command line with these packages missing."""
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
 DECLARED = PYPROJECT["project"]["optional-dependencies"]
 
@@ -31,13 +31,14 @@ DECLARED = PYPROJECT["project"]["optional-dependencies"]
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_the_extra_is_declared_with_its_package(extra):
     package, _ = EXTRAS[extra]
-    declared = [re.sub(r"\[.*\]", "", requirement) for requirement in DECLARED[extra]]  # which may have extras, too
+    # requirements may have extras, too
+    declared = [re.sub(r"\[.*\]", "", requirement) for requirement in DECLARED[extra]]
     assert any(requirement.startswith(f"{package}>=") for requirement in declared)
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_a_missing_package_is_told_from_one_that_is_there(extra, monkeypatch):
-    monkeypatch.setitem(sys.modules, EXTRAS[extra][1], None)  # as if it were not there
+    monkeypatch.setitem(sys.modules, EXTRAS[extra][1], None)  # simulates a missing package
     assert not has_extra(extra)
     error = missing_extra(extra, "this")
     assert (error.extra, error.package) == (extra, EXTRAS[extra][0])

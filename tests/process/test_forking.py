@@ -1,4 +1,4 @@
-"""Processes that are forked while other threads hold locks: nothing waits there for threads that there are not."""
+"""Forks while other threads hold locks: the child must not wait for threads it lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIGNALS = {
     "engine/concurrent_steps.py": "a step that is run elsewhere",
     "engine/tracing.py": "all is noted",
 }
-"""Locks that say that something has happened, each made for that and held by nobody else."""
+"""Locks that only signal events; no other thread holds them."""
 OTHERS = {
     "drivers/isolation/child_process.py": "parts by itself",
     "drivers/isolation/isolated_device.py": "parts by itself",
@@ -39,9 +39,9 @@ OTHERS = {
 
 
 def status_of(work):
-    """The exit code of a forked process that does some work within ten seconds."""
+    """Return the exit code of a forked process that has ten seconds for `work`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forks in threaded processes
         process = os.fork()
     if not process:
         code = 1
@@ -56,7 +56,7 @@ def status_of(work):
 
 @pytest.fixture
 def held_elsewhere():
-    """Holds locks in another thread until the test ends."""
+    """Yield a function that locks a lock in another thread until the test ends."""
     over, threads = threading.Event(), []
 
     def hold(lock):
@@ -141,14 +141,15 @@ def test_locks_are_made_in_one_place():
         made = [
             node.lineno
             for node in calls
-            for maker in (node.func, *node.args, *(keyword.value for keyword in node.keywords))  # as default_factory
+            # including default_factory
+            for maker in (node.func, *node.args, *(keyword.value for keyword in node.keywords))
             if ast.unparse(maker).split(".")[-1] in ("Lock", "RLock")
         ]
         assert not made or name in SIGNALS or name in OTHERS, f"{name}, lines {made}: use process.forking.new_lock"
 
 
 def test_a_session_with_steps_of_the_cpu_can_be_closed_in_a_forked_process():
-    """ONNX Runtime would wait for threads that are not there."""
+    """ONNX Runtime would wait for threads that do not exist in the child."""
     model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ a = Exp(x) y = Sin(a) }}")
     session = nna.InferenceSession(model, devices=[("fake_npu", {"switched_off": ["SIN"]})])
     expected = session.run(None, {"x": X})[0]

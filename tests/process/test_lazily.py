@@ -1,5 +1,3 @@
-"""Names that are imported when they are first used."""
-
 from __future__ import annotations
 
 import subprocess

@@ -1,5 +1,3 @@
-"""How busy others keep the machine, by figures of a test; and what this machine says."""
-
 from __future__ import annotations
 
 import os
@@ -52,7 +50,7 @@ def test_this_machine():
 
 
 def test_processors_compute_in_all_columns_but_those_of_idleness_and_of_guests(tmp_path, monkeypatch):
-    """User, nice, system, idle, waiting for a disk, two kinds of interrupts, stolen, and guests, counted as users."""
+    """The kernel counts guest time as user time, too."""
     file = tmp_path / "stat"
     file.write_text("cpu  1000 200 30 400000 50000 6 7 8 900 90\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
     monkeypatch.setattr(processors, "_STAT", file)
@@ -88,7 +86,7 @@ def test_seconds_of_a_process_that_ends_as_they_are_read_count_once(monkeypatch)
 
     def seconds_of(process_id):
         seconds = told[process_id].pop(0) if process_id in told else None  # devices of other tests may end meanwhile
-        if told.get(process_id):  # as another thread, or a finalizer, would say it meanwhile
+        if told.get(process_id):  # simulates another thread or a finalizer
             computes_no_more(process_id)
         return seconds
 

@@ -1,5 +1,3 @@
-"""Standard output is for results."""
-
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""Versions by the names of folders are those that importlib.metadata reads in them."""
+"""Versions read from folder names, compared with importlib.metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver that tells one of sixteen lies is found out, and one that tells none gets full marks."""
+"""Conformance suite against a driver with sixteen selectable bugs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOUND_AS = {
     "stays_at_its_size": ("sizes/RELU/*", OutcomeKind.DOES_NOT_RUN),
     "computes_nothing_ahead": ("programs/streams/*", OutcomeKind.WRONG_VALUES),
 }
-"""Where each lie must show, and as what."""
+"""Where each bug must show, and as which outcome."""
 
 
 def settings(lie: str, **others) -> Settings:

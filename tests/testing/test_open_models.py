@@ -1,4 +1,4 @@
-"""Models with a size left open are, at each size, what the builder makes of that size."""
+"""Models with a dynamic size, compared with models built at each size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from nnadapter.testing.random_models import RandomCase
 
 
 def reshaped(size: int) -> RandomCase:
-    """A sum of what is turned, and laid out in one axis."""
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, size, 3)))
     (turned,) = builder.add_operation("TRANSPOSE", [x], {"perm": (1, 0, 2)}, outputs=["turned"])
@@ -24,7 +23,7 @@ def reshaped(size: int) -> RandomCase:
 
 
 def enlarged(height: int, scale: float) -> RandomCase:
-    """A picture whose first axis is resized."""
+    """Build a case that resizes the first axis of an image."""
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (1, height, 7)))
     attributes = {"scales": (1.0, scale, 1.0), "shape": (1, int(height * scale), 7)}

@@ -1,4 +1,4 @@
-"""A driver's own test file is a few lines."""
+"""Test file of a third-party driver: a marker and a few lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is right of a model with results from elsewhere."""
+"""Acceptance of a model's results from another runtime."""
 
 from __future__ import annotations
 

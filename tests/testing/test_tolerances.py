@@ -1,5 +1,3 @@
-"""One table of bands, which the page shows as it is; and what is beyond them."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Reading who runs what."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The provider behind a context: its hardware, its options, and sessions that lack it."""
+"""Hardware and options of a provider, and sessions without it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULTS = {option.name: option.default for option in OPTIONS}
 
 @dataclass
 class Hardware:
-    """What ONNX Runtime says of a device that a library offers."""
+    """Stand-in for a device in `onnxruntime.get_ep_devices`."""
 
     kind: str
     ep_name: str = "AcmeExecutionProvider"
@@ -31,7 +31,7 @@ class Hardware:
 
 @pytest.fixture
 def acme(monkeypatch, tmp_path):
-    """A registered provider with the hardware that the test names, and a library with two names of options in it."""
+    """Return a function that registers a provider with some kinds of hardware and two options."""
     path = tmp_path / "libacme.so"
     path.write_bytes(b"...speed\0...depth\0")
 
@@ -116,8 +116,6 @@ def test_an_older_onnx_runtime_is_said(monkeypatch):
 
 
 class LeftOut(Backing):
-    """ONNX Runtime leaves it out without a word."""
-
     def session_options(self, level=None):
         return onnxruntime.SessionOptions()
 

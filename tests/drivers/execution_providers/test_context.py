@@ -1,4 +1,4 @@
-"""Verdicts and programs of a provider, with ONNX Runtime's CPU provider in the place of an accelerator's."""
+"""Verdicts and programs of a provider; ONNX Runtime's CPU provider stands in for an accelerator's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHAIN = f"{HEAD} g (float[4] x) => (float[4] y) {{ a = Relu(x) b = Sin(a) c = Co
 
 
 class Failing(Backing):
-    """It compiles no Sin, at the levels that are named; sessions that it made are counted."""
+    """Backing that fails on Sin and records its sessions."""
 
     def __init__(self, *, levels=("judge", "compile")):
         super().__init__(provider=PROVIDER)
@@ -47,7 +47,7 @@ def test_a_graph_that_the_provider_takes():
     x = numbers(4)
     np.testing.assert_allclose(program.create_execution().compute([x])[0], run_whole(model, {"x": x})[0], atol=1e-6)
     assert program.memory_bytes > 0
-    assert program.serialize() is None  # the CPU has no compiled form
+    assert program.serialize() is None  # the CPU provider has no compiled form
 
 
 def test_events_of_a_session_on_the_provider_are_in_a_trace(tmp_path):
@@ -92,8 +92,6 @@ class Assigned:
 
 
 class Session:
-    """What programs ask of one."""
-
     def __init__(self, assigned):
         self._assigned = assigned
 
@@ -109,7 +107,7 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class Partial(Backing):
-    """It leaves a node to another provider, and takes fewer nodes than `most`."""
+    """Backing that leaves a node to another provider and fails from `most` nodes on."""
 
     provider: str = PROVIDER
     most: int = 100
@@ -153,7 +151,7 @@ OPEN = f"""{HEAD} g (float[n, 2] x) => (float[m] y) <int64[1] all = {{-1}}> {{
 
 @dataclass(frozen=True, kw_only=True)
 class Leaves(Backing):
-    """It leaves a node to another provider."""
+    """Backing that leaves one node to another provider."""
 
     provider: str = PROVIDER
     position: int = 0

@@ -1,5 +1,3 @@
-"""Which providers are devices, and what is said of those that are not."""
-
 from __future__ import annotations
 
 import sys
@@ -38,7 +36,7 @@ def test_rows_say_what_is_here_and_how_to_get_the_rest():
 
 
 def test_a_provider_whose_hardware_is_not_here_is_no_device_of_the_machine(monkeypatch):
-    """As where onnxruntime-gpu is installed on a machine without a GPU; ONNX Runtime itself takes its CPU then."""
+    """The case of onnxruntime-gpu without a GPU: ONNX Runtime itself silently uses its CPU."""
     if has_hardware("CUDAExecutionProvider"):
         pytest.skip("this machine has an NVIDIA GPU")
     provider_names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -81,7 +79,7 @@ def test_a_provider_goes_by_its_name_in_any_form(device):
 
 @pytest.fixture
 def acme(tmp_path, monkeypatch):
-    """A package with a provider called Acme, and what its module says, if it has one."""
+    """Yield a function that installs a package with a provider called Acme."""
 
     def install(says=None):
         folder = tmp_path / "acme-1.0.dist-info"
@@ -129,7 +127,7 @@ def test_a_package_whose_library_ends_the_process_is_listed_so(acme):
 
 
 def test_a_plug_in_that_works_without_known_hardware_is_available(monkeypatch):
-    """As WebGPU does with a software adapter."""
+    """WebGPU, for instance, works with a software adapter."""
     if "QNNExecutionProvider" not in backing.installed():
         pytest.skip("onnxruntime-qnn is not installed")
     nowhere = HardwareNeeds(("no system",))

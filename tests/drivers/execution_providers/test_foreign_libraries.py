@@ -1,5 +1,3 @@
-"""Libraries that a provider needs, and what is said of those that are missing."""
-
 from __future__ import annotations
 
 import sys

@@ -1,4 +1,4 @@
-"""Memory of a provider's device, and what is computed in it, with ONNX Runtime's CPU in the place of another."""
+"""Memory of a provider's device; ONNX Runtime's CPU stands in for an accelerator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_is_copied_in_comes_out_whatever_becomes_of_the_array(dtype):
 
 
 def test_a_scalar_stays_one_wherever_it_is_put(monkeypatch):
-    """ONNX Runtime's function with the host's memory in the place of a device's."""
+    """Host memory takes the place of device memory."""
     place = onnxruntime.OrtValue.ortvalue_from_numpy
     monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", lambda array, *at: place(array))
     for provider in (PROVIDER, "CUDAExecutionProvider"):

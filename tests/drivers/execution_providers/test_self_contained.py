@@ -1,4 +1,4 @@
-"""What a compiled model keeps in other files is found; what is told by bytes alone is never less strict than onnx."""
+"""External files named in compiled models; the check on raw bytes is at least as strict as onnx."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ def written(made):
 
 
 def within(part, name="value", op_type="Constant"):
-    """A node with a tensor, or graphs, as an attribute."""
     return onnx.NodeProto(op_type=op_type, output=["z"], attribute=[helper.make_attribute(name, part)])
 
 
@@ -138,7 +137,7 @@ def entry(number, value):
 
 
 def attribute(*parts):
-    """A model whose compiled node has an attribute of these fields."""
+    """Return a model with these fields in an attribute of its compiled node."""
     return entry(7, entry(1, entry(4, b"EPContext") + entry(5, b"".join(parts))))
 
 
@@ -177,7 +176,7 @@ def test_what_is_written_in_another_way_is_not_told_by_bytes(contents):
 
 
 def refused_at_first_sight(contents):
-    """Whether nodes and weights of the model itself name files, by onnx's parser; or it is no model."""
+    """Return whether onnx finds external files in the main graph, or cannot parse the model."""
     try:
         graph = onnx.load_from_string(contents).graph
         modes = [
@@ -185,7 +184,7 @@ def refused_at_first_sight(contents):
             for n in graph.node
             if n.op_type == "EPContext"
         ]
-    except Exception:  # noqa: BLE001  protobuf's own, and texts that are none
+    except Exception:  # noqa: BLE001  protobuf has errors of its own; some texts are not UTF-8
         return True
     return any(mode != 1 for mode in modes) or any(w.data_location == TensorProto.EXTERNAL for w in graph.initializer)
 
@@ -193,13 +192,12 @@ def refused_at_first_sight(contents):
 def refused(contents):
     try:
         return external_data_text(contents) != ""
-    except Exception:  # noqa: BLE001  protobuf's own, and texts that are none
+    except Exception:  # noqa: BLE001  protobuf has errors of its own; some texts are not UTF-8
         return True
 
 
 @st.composite
 def damaged(draw):
-    """A model with bytes put in, taken out, doubled and changed."""
     contents = bytearray(draw(st.sampled_from([PLAIN, written(model(FILE)), written(model(initializers=[OUTSIDE]))])))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(contents) - 1))
@@ -224,7 +222,7 @@ OFTEN = ("graph", "node", "op_type", "attribute", "name", "i", "initializer", "d
 
 @st.composite
 def odd(draw, descriptor=onnx.ModelProto.DESCRIPTOR, depth=5):
-    """A message of onnx's fields, often in a form that nobody writes."""
+    """Draw a message of onnx's fields, often in a form that no writer produces."""
     parts = []
     for _ in range(draw(st.integers(0, 4))):
         fields = [field for field in descriptor.fields for _ in range(4 if field.name in OFTEN else 1)]

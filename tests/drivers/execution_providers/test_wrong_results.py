@@ -1,4 +1,4 @@
-"""What is kept from a provider that would take it: forms that were seen to go wrong, and their likes that were not."""
+"""Forms withheld from a provider that computes them wrongly, and similar correct ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_forms_that_go_wrong_are_kept_from_a_provider(name):
 
 
 def microsoft(op_type, inputs, **attributes):
-    """A model of one node of com.microsoft; inputs by the letters of a word, those left out by _."""
+    """Return a model of one node; each letter of `inputs` names an input, "_" an absent one."""
     names = ["" if name == "_" else name for name in inputs]
     node = helper.make_node(op_type, names, ["y"], domain="com.microsoft", **attributes)
     return helper.make_model(helper.make_graph([node], "g", [], []))

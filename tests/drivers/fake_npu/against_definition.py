@@ -1,5 +1,3 @@
-"""One operation on the device, compared with the definition."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +18,7 @@ def agrees(
     tolerance: float = 0.0,
     constants: Sequence[int] = (),
 ) -> list[Array]:
-    """Compare all outputs and return the device's; `tolerance` is absolute and relative.
-
-    What runs has been written to bytes and read back.
-    """
+    """Compare all outputs of a deserialized program with the definition and return them."""
     model, feeds = model_of(type_, arrays, attributes, constants)
     opened = context()
     assert all(opened.supported(model)), opened.supported(model)

@@ -1,5 +1,3 @@
-"""One operation at a time: built as adapter IR, run through the driver's seam, and run by ONNX Runtime."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -22,7 +20,7 @@ def type_of(array):
 
 
 def model_of(type_, arrays, attributes=None, constants=()):
-    """A model of one operation; positions in `constants` are constants, None is an absent input."""
+    """Return a model of one operation and its feeds; None is an absent input."""
     builder = ModelBuilder()
     operands, feeds = [], []
     for position, array in enumerate(arrays):
@@ -54,14 +52,13 @@ def run(type_, arrays, attributes=None, constants=(), **options):
 
 
 def kernels_of(type_, arrays, attributes=None, constants=()):
-    """What one operation is lowered to, without what moves its image between layouts."""
+    """Return the kernels of a lowered operation, except layout changes."""
     model, _ = model_of(type_, arrays, attributes, constants)
     names = [instruction.kernel for instruction in lower(model).graph.instructions]
     return [name for name in names if name != "transpose"]
 
 
 def oracle(op_type, arrays, attributes=None, constants=(), outputs=1, opset=22):
-    """What ONNX Runtime makes of one node."""
     names = [f"input{position}" if array is not None else "" for position, array in enumerate(arrays)]
     node = helper.make_node(op_type, names, [f"output{index}" for index in range(outputs)], **(attributes or {}))
     given = {

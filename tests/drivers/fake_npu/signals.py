@@ -1,4 +1,4 @@
-"""What may come between two steps of a thread: an interrupt, or a handler of signals that computes."""
+"""Signals simulated between any two bytecode steps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import nnadapter
 
 _OURS = str(Path(nnadapter.__file__).parent)
 _LOOKED_BEHIND = ("CALL", "JUMP_BACKWARD", "RESUME")
-"""Steps behind which CPython looks for signals."""
+"""Bytecode steps after which CPython checks for signals."""
 
 
 def call_with_signals(call, handler) -> int:
-    """Call, and the handler wherever a signal may come in files of ours; how often it was called.
+    """Call, run the handler wherever our files could receive a signal, and return the count.
 
-    What the handler calls itself gets none, and where it raises none come any more.
+    The handler itself receives no signals. If it raises, no more arrive.
     """
     last: dict[FrameType, str] = {}
     names: dict[CodeType, list[str]] = {}
@@ -39,7 +39,7 @@ def call_with_signals(call, handler) -> int:
 
     before = sys.gettrace()
     try:
-        sys._getframe().f_trace_opcodes = True  # Python 3.12 has events of opcodes only if this is set before settrace
+        sys._getframe().f_trace_opcodes = True  # before settrace, or Python 3.12 has no opcode events
         sys.settrace(trace)
         call()
     finally:

@@ -1,5 +1,3 @@
-"""Attention and what stands around it, on the device against the definition."""
-
 import numpy as np
 import pytest
 from hypothesis import given

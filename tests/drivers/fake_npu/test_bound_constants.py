@@ -1,4 +1,4 @@
-"""What was made of constants is found as long as both live, and not longer."""
+"""Weak cache of values derived from constants."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Kernels are bound before anything is computed, so what they keep must be views of arrays, never copies."""
+"""Kernels bound before execution must keep views of arrays, never copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.drivers.fake_npu.harness import close, floats, run_model, type_of
 
 
 def after_negation(type_: str, arrays: list[np.ndarray], attributes: dict[str, AttributeValue]) -> None:
-    """Run an operation on inputs that the device computes itself."""
+    """Check an operation on inputs that the device computes itself."""
     builder = ModelBuilder()
     given = [builder.add_input(f"x{index}", type_of(array)) for index, array in enumerate(arrays)]
     computed = [builder.add_operation("NEG", [operand])[0] for operand in given]

@@ -1,4 +1,4 @@
-"""The simulated clock, by hand and against the schema table's FLOPs."""
+"""Simulated clock, compared with hand-computed times and the schema's FLOPs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMITS = {"peak_gflops": 1.0, "bandwidth_gbs": 1.0, "launch_us": 100.0, "transfe
 
 
 def products(model):
-    """FLOPs of the lowered instructions that are products, by the clock."""
+    """Return the FLOPs that the clock counts, without copies and transposes."""
     graph = lower(model).graph
     found = 0.0
     for each in graph.instructions:

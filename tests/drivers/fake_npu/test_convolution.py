@@ -1,5 +1,3 @@
-"""Convolutions and pools against ONNX Runtime."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""The driver as a host sees it: capability, options, verdicts, admission, programs, executions."""
-
 from __future__ import annotations
 
 import gc
@@ -22,7 +20,7 @@ from tests.models import parse, run_whole
 
 
 def small_network(batch=1, size=12):
-    """Convolution, batch norm, relu, residual sum, pool, matrix product: with two outputs."""
+    """Build a network with two outputs."""
     builder = ModelBuilder()
     x = builder.add_input("x", type_of(floats(batch, 4, size, size)))
     weights = [floats(4, 4, 3, 3, seed=1), floats(4, seed=2), floats(4, seed=3), floats(4, seed=4), np.abs(floats(4))]
@@ -149,7 +147,7 @@ def test_deserialized_programs_give_the_same():
         np.testing.assert_array_equal(found, expected)
     assert deserialized.serialize() == blob
     assert 0 < program.memory_bytes < program.memory.arena_bytes, "the arena is the context's"
-    assert program.memory_bytes < deserialized.memory_bytes < program.memory_bytes + len(blob)  # weights of its own
+    assert program.memory_bytes < deserialized.memory_bytes < program.memory_bytes + len(blob)  # owns its weights
 
 
 def spoiled(blob):
@@ -250,7 +248,7 @@ def test_half_precision():
 
 
 def test_half_precision_leaves_masks_of_the_least_float32_what_they_are():
-    """(1 - mask) * -3.4e38 is 0 where somebody looks: -infinity times 0 would be no number, in the whole attention."""
+    """float16 must not turn (1 - mask) * -3.4e38 into NaN at visible positions."""
     model = parse("""<ir_version: 8, opset_import: ["": 17]> g (float[2, 4] x, float[2, 4] mask) => (float[2, 4] y)
     <float one = {1}, float least = {-3.4028235e38}> {
         a = Sub(one, mask)  m = Mul(a, least)  s = Add(x, m)  y = Softmax<axis = -1>(s)

@@ -1,5 +1,3 @@
-"""Element-wise operations against ONNX Runtime and numpy."""
-
 from __future__ import annotations
 
 from math import erf

@@ -1,4 +1,4 @@
-"""Which pixel is nearest, and where taps meet: as ONNX Runtime has it."""
+"""Nearest pixels and overlapping taps, compared with ONNX Runtime."""
 
 from __future__ import annotations
 

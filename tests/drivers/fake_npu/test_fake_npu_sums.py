@@ -1,5 +1,3 @@
-"""Sums over a picture keep their digits."""
-
 from __future__ import annotations
 
 import numpy as np

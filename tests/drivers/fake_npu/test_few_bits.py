@@ -1,5 +1,3 @@
-"""Weights of few bits: what the device makes of them, compared with the definition."""
-
 from __future__ import annotations
 
 import numpy as np

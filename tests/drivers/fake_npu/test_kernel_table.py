@@ -1,5 +1,3 @@
-"""The table of kernels names every family, and imports one only when one of its kernels is named."""
-
 from __future__ import annotations
 
 import subprocess
@@ -14,7 +12,6 @@ from nnadapter.drivers.fake_npu.kernels import FAMILIES, KERNELS
 
 
 def tables():
-    """The kernels of every module that has some."""
     names = sorted(path.stem for path in Path(kernels.__file__).parent.glob("*.py") if path.stem != "__init__")
     modules = {name: import_module(f"{kernels.__name__}.{name}") for name in names}
     return {name: module.KERNELS for name, module in modules.items() if hasattr(module, "KERNELS")}

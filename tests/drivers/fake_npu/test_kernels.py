@@ -1,4 +1,4 @@
-"""Matrices, normalizations, reductions, movements and resizes against ONNX Runtime and numpy."""
+"""Matrices, normalizations, reductions, movements and resizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions, bits, triangles, equations and generators against ONNX Runtime, numpy, and the definition."""
+"""Functions, bits, triangles, equations and generators."""
 
 from __future__ import annotations
 

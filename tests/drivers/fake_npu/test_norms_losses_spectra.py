@@ -1,5 +1,3 @@
-"""Norms, losses and Fourier transforms on the device, against ONNX Runtime and numpy."""
-
 import numpy as np
 import pytest
 

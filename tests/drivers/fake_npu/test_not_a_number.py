@@ -1,4 +1,4 @@
-"""Inputs that hold NaN: what ONNX Runtime makes of them where it has a rule, and our own rule where it has none."""
+"""Inputs with NaN: ONNX Runtime's rule if it has one, otherwise our own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES = np.array([[2, 7, 2, 7, -1], [-np.inf, -np.inf, 3, np.inf, np.inf]], np.
 
 
 def lines():
-    """Every choice of places for NaN, in lines of several values, [count, LENGTH]."""
+    """Return lines with NaN at every combination of places, [count, LENGTH]."""
     found = []
     for places in PLACES:
         for values in VALUES:
@@ -28,7 +28,6 @@ def lines():
 
 
 def both(op_type, x, attributes=None, outputs=1, opset=13):
-    """What ONNX Runtime and fake_npu alone make of `x`."""
     contents = make(op_type, opset, [x], attributes, outputs=outputs).SerializeToString()
     session = onnxruntime.InferenceSession(contents, providers=["CPUExecutionProvider"])
     ours = nna.InferenceSession(contents, devices="fake_npu", options=nna.Options(fallback="forbid"))

@@ -1,5 +1,3 @@
-"""Programs of symbolic sizes at one set of sizes after the other."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -17,7 +15,7 @@ COLUMNS = 6
 
 
 def layers(scales: list[float]) -> tuple[NpuGraph, SymbolicTrace]:
-    """A sum and a softmax of it per scale, over rows of which there may be any number."""
+    """Build a graph with a sum and a softmax per scale, over a symbolic number of rows."""
     trace, builder = SymbolicTrace(), ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), COLUMNS)))
     (made,) = builder.add_operation("TANH", (x,))

@@ -1,4 +1,4 @@
-"""Kernels that read and write at positions, against the definition."""
+"""Kernels that gather and scatter, compared with the definition."""
 
 from __future__ import annotations
 

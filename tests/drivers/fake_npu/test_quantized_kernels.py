@@ -1,4 +1,4 @@
-"""Quantized operations on the device, against integers of 64 bits or the floating-point definition."""
+"""Quantized operations, compared with 64-bit integers or the floating-point definition."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_a_table_says_what_float32_would(type_, source, target):
     attributes = {"min": -1.0, "max": 2.0} if type_ == "CLIP" else {}
     model, feeds = model_of(type_, [x], [quantized(source, 0.04, 5)], attributes, result=result)
     (found,), (wanted,) = run_model(model, feeds), by_definition(model, feeds)
-    # what is at the edge of two integers may fall to either side; infinities are saturated, NaN is the smallest
+    # Halves may round either way; infinities saturate, NaN becomes the smallest value.
     assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
     assert np.count_nonzero(found != wanted) <= 2
     kernels = {instruction.kernel for instruction in lower(model).graph.instructions}

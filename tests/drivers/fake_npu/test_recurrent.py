@@ -1,5 +1,3 @@
-"""Whole recurrent layers as ONNX nodes on the device, against ONNX Runtime."""
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -87,7 +85,7 @@ def test_clip_limits_what_functions_are_given(op_type):
 @pytest.mark.parametrize("op_type", _GATES)
 def test_functions_of_gates(op_type, function):
     count = {"LSTM": 3, "GRU": 2, "RNN": 1}[op_type]
-    # ONNX Runtime's Softplus overflows, so it gets no gate that lets states grow.
+    # ONNX Runtime's Softplus overflows if states grow.
     names = [function, "Tanh", function] if function != "Softplus" else ["Sigmoid", function, "Tanh"]
     names = names[:count] if count > 1 else [function]
     values = [0.3] * sum(name in _HAS_ALPHA for name in names)

@@ -1,4 +1,4 @@
-"""A template filled for other sizes is what lowering would have made of them."""
+"""Specialized templates, compared with lowering at the same sizes."""
 
 import weakref
 from collections.abc import Iterator, Sequence
@@ -134,7 +134,7 @@ EVERY = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.s
 
 
 def cases(every: int) -> Iterator[tuple[str, Model]]:
-    """Every so many-th of ONNX's own operator tests, as far as the device takes them whole."""
+    """Yield every `every`-th of ONNX's operator tests that the device supports entirely."""
     for case in load_model_tests(kind="node")[::every]:
         shapes = {
             value.name: tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
@@ -152,7 +152,7 @@ def doubled(value: object) -> object:
 
 @pytest.mark.slow
 @EVERY
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx makes its cases with overflows
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx builds its cases with overflows
 def test_every_lowering_works_with_traced_numbers(every: int) -> None:
     seen = refitted = 0
     for name, model in cases(every):
@@ -166,7 +166,7 @@ def test_every_lowering_works_with_traced_numbers(every: int) -> None:
         same(filled.graph, plainly(model).graph)
         seen += 1
         other = with_numbers(model, list(map(doubled, values)))
-        with suppress(IndexError, ValueError):  # an axis doubled may be none: there is no such model
+        with suppress(IndexError, ValueError):  # a doubled axis may be out of range: no such model exists
             refilled = template.filled(other, numbers(other))
             if refilled is not None:
                 same(refilled.graph, plainly(other).graph)
@@ -176,7 +176,7 @@ def test_every_lowering_works_with_traced_numbers(every: int) -> None:
 
 
 def with_weights(model: Model, seed: int) -> Model:
-    """The model with all inputs but the first as constants of random contents."""
+    """Return the model with random constants for all inputs except the first."""
     generator = np.random.default_rng(seed)
     operands = list(model.operands)
     for index in model.inputs[1:]:
@@ -198,7 +198,7 @@ def test_every_lowering_works_with_traced_constants(every: int) -> None:
         try:
             expected = [plainly(each).graph for each in (first, second)]
         except NNAdapterError:
-            continue  # contents that no model has
+            continue  # the random contents are invalid for this model
         template = LoweringTemplate(first, Groups.of(numbers(first), ()), numbers(first))
         filled = template.filled(first, numbers(first))
         assert filled is not None, name

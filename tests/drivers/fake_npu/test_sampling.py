@@ -1,4 +1,4 @@
-"""Kernels that read images between their pixels, against the definition."""
+"""Kernels that sample images between pixels, compared with the definition."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_places_that_are_no_numbers_do_no_harm(mode):
 
 @given(st.floats(-30, 30, width=32), st.integers(1, 6))
 def test_reflected_places_lie_inside(place, size):
-    """Each pixel is its own place; beyond the centers of the outer ones the image goes on as it ends."""
+    """Pixel centers map to themselves; positions beyond the outer centers repeat the border pixel."""
     image = np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)
     grid = np.array([[[[(2 * place + 1) / size - 1, 0]]]], np.float32)
     found = run("GRID_SAMPLE", [image, grid], {"padding_mode": "reflection"})

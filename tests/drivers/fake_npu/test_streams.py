@@ -1,5 +1,3 @@
-"""Streams and events of the device: order, failures, and what they are after an interrupt or a close."""
-
 from __future__ import annotations
 
 import gc
@@ -44,7 +42,7 @@ def test_a_stream_waits_for_the_event_of_another(device):
     second.wait(event)
     second.submit(passed.set)
     second.submit(partial(done.append, "second"))
-    assert not passed.wait(0.05)  # a stream that does not wait passes at once
+    assert not passed.wait(0.05)  # a stream that ignored the event would pass at once
     gate.set()
     second.synchronize()
     assert done == ["first", "second"]

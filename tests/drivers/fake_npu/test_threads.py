@@ -1,4 +1,4 @@
-"""How many threads BLAS has while programs run, whatever comes between."""
+"""BLAS threads during programs, interrupts, signal handlers and forks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from tests.drivers.fake_npu.signals import call_with_signals
 from tests.models import HEAD, parse
 
 SECONDS = 60
-"""Nothing here waits longer."""
 
 
 def blas_threads() -> set[int]:
-    """Of numpy's BLAS; other packages bring one of their own, which may have been loaded at any time."""
+    """Return the thread counts of numpy's BLAS; other packages may load another at any time."""
     np.ones((2, 2)) @ np.ones((2, 2))
     libraries = [each for each in threadpool_info() if each["user_api"] == "blas"]
     own = [each for each in libraries if "numpy" in each["filepath"]]
@@ -33,13 +32,11 @@ def blas_threads() -> set[int]:
 
 
 def set_number() -> list[int]:
-    """What `blas_threads` says of all libraries, sooner."""
+    """Return the thread counts of all BLAS libraries; faster than `blas_threads`."""
     return [pool.get_num_threads() for pool in blas._pools()]
 
 
 class Worker(threading.Thread):
-    """A computation in a thread, from when it is made until it is told to finish."""
-
     def __init__(self, limit):
         super().__init__(daemon=True)
         self.limit = limit
@@ -82,7 +79,7 @@ def test_the_lowest_limit_holds_until_the_last_has_finished() -> None:
 
 @pytest.mark.parametrize("rows", [8, "N"])
 def test_a_handler_of_signals_may_run_a_session_wherever_it_comes(rows) -> None:
-    """The session that it stands in the middle of, too, and with another number of threads."""
+    """The handler may interrupt the same session, or one with another number of threads."""
     model = parse(f"{HEAD} g (float[{rows}, 8] x) => (float[{rows}, 8] y) {{ y = MatMul(x, x) }}")
     feed, before, calls = {"x": floats(8, 8)}, set_number(), []
     with (
@@ -136,7 +133,7 @@ def test_a_forked_process_computes_while_its_parent_does() -> None:
     workers = [begun(1) for _ in range(2)]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+            warnings.simplefilter("ignore", DeprecationWarning)  # about forks in threaded processes
             child = os.fork()
         if not child:
             try:
@@ -193,7 +190,7 @@ def test_many_threads_compute_what_one_does() -> None:
 
 
 def test_any_thread_sets_the_number_and_puts_it_back() -> None:
-    """threadpoolctl lets the first thread that did so do it again, and no other as long as that is alive."""
+    """threadpoolctl lets only the first thread set the number again while it lives."""
     before = blas_threads()
     with threadpool_limits(limits=max(before), user_api="blas"):
         first, second = begun(1), begun(1)

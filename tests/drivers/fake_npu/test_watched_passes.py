@@ -1,4 +1,4 @@
-"""The options dump_passes and check_passes, and what they and constant folding run models with."""
+"""Options dump_passes and check_passes."""
 
 import numpy as np
 import pytest

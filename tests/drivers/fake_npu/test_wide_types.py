@@ -1,4 +1,4 @@
-"""Integers and floats of 64 bits: exact, and wrapping around, as numpy and ONNX Runtime have them."""
+"""64-bit integers and floats: exact, with numpy's wraparound."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_two_operands_as_onnxruntime_has_them(op_type, dtype):
 
 @pytest.mark.parametrize(("type_", "op_type"), [("REDUCE_SUM", "ReduceSum"), ("REDUCE_MAX", "ReduceMax")])
 def test_reductions_as_onnxruntime_has_them(type_, op_type):
-    x = np.array([[2**50, 2**51, 5], [-(2**52), -1, 1]], np.int64)  # ONNX Runtime's sums pass through float64
+    x = np.array([[2**50, 2**51, 5], [-(2**52), -1, 1]], np.int64)  # ONNX Runtime sums in float64
     wanted = oracle(op_type, [x, np.array([1])], {"keepdims": 0}, constants=(1,))
     np.testing.assert_array_equal(run(type_, [x], {"axes": (1,), "keepdims": False}), wanted)
 

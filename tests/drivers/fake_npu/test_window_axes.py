@@ -1,4 +1,4 @@
-"""Kernels over windows of any rank, against the definition."""
+"""Kernels over windows of any rank, compared with the definition."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""The device faulty: what a session on it meets, and that nothing else changes."""
-
 from __future__ import annotations
 
 import inspect
@@ -240,7 +238,7 @@ def test_programs_as_bytes(monkeypatch):
     with pytest.raises(NNAdapterError):
         context.deserialize(damaged)
     y, z = context.deserialize(foreign).create_execution().compute([X["x"]])
-    assert np.isnan(y).all() and np.array_equal(z, RIGHT[1])  # what it is about is known from the bytes
+    assert np.isnan(y).all() and np.array_equal(z, RIGHT[1])  # the subject of the fault is stored in the bytes
     with pytest.raises(NNAdapterError, match="fault 4"):
         context.deserialize_view(memoryview(blob))
     plain = a_plain_context()

@@ -1,5 +1,3 @@
-"""Which calls a fault comes at: numbers, chance, seeds, threads, and logs."""
-
 from __future__ import annotations
 
 import json
@@ -14,7 +12,7 @@ SUBJECT = Subject((("CONV_2D", ("conv1",)), ("RELU", ("relu1", "relu2"))))
 
 
 def calls_of(fault, count=20, seed=0, subject=SUBJECT):
-    """The numbers of the calls at which a fault comes."""
+    """Return the numbers of the calls at which a fault occurs."""
     moment = Faults(Script(faults=(fault,), seed=seed)).moment(Phase.RUN, subject)
     return [call for call in range(1, count + 1) if moment is not None and moment.due()]
 
@@ -48,7 +46,7 @@ def test_chance_is_the_seeds():
     fault = slow(probability=0.25)
     drawn = [calls_of(fault, 4000, seed) for seed in (1, 2)]
     assert drawn[0] == calls_of(fault, 4000, 1) != drawn[1]
-    assert all(800 < len(each) < 1200 for each in drawn)  # 1000 +- 27: seven times that
+    assert all(800 < len(each) < 1200 for each in drawn)  # 1000 +- 7 * 27, the standard deviation
     assert calls_of(fault, 4000, 1, Subject((("ADD", ()),))) != drawn[0]
 
 
@@ -76,7 +74,7 @@ def test_a_lost_device_stays_lost_or_comes_back():
         run, create, close = (faults.moment(phase, SUBJECT) for phase in (Phase.RUN, Phase.CREATE, Phase.CLOSE))
         with pytest.raises(DeviceLostError, match="fault 1"):
             make(run, run.due())
-        assert not close.due()  # what is lost can be let go of
+        assert not close.due()  # a lost device can be closed
         if comes_back:
             assert not create.due() and not run.due()
         else:
@@ -99,7 +97,7 @@ def test_counts_go_on_behind_a_log(tmp_path):
         return found
 
     assert some(2) == [(2, 1), (1, 2)]
-    assert some(3) == [(1, 5)]  # the third, fourth and fifth call
+    assert some(3) == [(1, 5)]
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(line["fault"], line["kind"], line["phase"], line["call"]) for line in lines] == [
         (2, "slow", "run", 1),
@@ -107,7 +105,7 @@ def test_counts_go_on_behind_a_log(tmp_path):
         (1, "slow", "run", 5),
     ]
     log.write_text("no JSON\n[]\n" + log.read_text()[:-5])
-    assert some(3) == [(1, 5)]  # the last line cannot be read
+    assert some(3) == [(1, 5)]  # the last line is truncated
 
 
 def test_a_log_that_cannot_be_written(tmp_path):

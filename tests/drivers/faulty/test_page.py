@@ -1,5 +1,3 @@
-"""The fault scripts in docs/failures.md work."""
-
 from __future__ import annotations
 
 import re

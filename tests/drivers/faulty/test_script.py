@@ -1,5 +1,3 @@
-"""Scripts of faults: what is read, what is refused, and in which words."""
-
 from __future__ import annotations
 
 import pytest

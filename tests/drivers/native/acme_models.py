@@ -1,8 +1,8 @@
-"""Models for acme_c, against ONNX Runtime; also a program, for a process in which the sanitizers look on.
+"""Models for acme_c, compared with ONNX Runtime; also a program to run with sanitizers:
 
     python -m tests.drivers.native.acme_models
 
-wants `acme_c` among the devices.
+It needs `acme_c` among the devices.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ MODELS = {
 }
 OPTIONS = {"memory_bytes": 1 << 20, "switched_off": ()}
 ORDERS = tuple(permutations(range(3)))
-"""In which three programs are destroyed."""
 HEAD_BYTES = 40
-"""Of a program in bytes: 8 of magic, 8 of chip, format and release (uint32), bytes and checksum (uint64)."""
+"""Header of a serialized program: 8 bytes of magic; chip, format and release (uint32); size and checksum (uint64)."""
 
 
 def model_of(name):
@@ -69,7 +68,7 @@ def feeds_of(model, seed=0):
 
 
 def check(name, device="acme_c"):
-    """Run a model in a session on the device, with nothing allowed to fail, and compare."""
+    """Run a model in a session without fallback, and compare."""
     model = model_of(name)
     feeds = feeds_of(model)
     with nna.InferenceSession(model, devices=device) as session:
@@ -81,7 +80,7 @@ def check(name, device="acme_c"):
 
 
 def dense(seed):
-    """A model in the adapter IR whose constants only depend on `seed`, and what it computes."""
+    """Return a model with constants drawn from `seed`, and a function with its results."""
     generator = np.random.default_rng(seed)
     weight, bias = (generator.standard_normal(shape).astype(np.float32) for shape in ((6, 4), (4,)))
     builder = ModelBuilder()
@@ -93,9 +92,9 @@ def dense(seed):
 
 
 def check_bound(order, device="acme_c"):
-    """Three programs, one compiled, one bound to it and one bound to that, destroyed in an order, each right till then.
+    """Bind a program to other constants twice, destroy the three in an order, and compare until then.
 
-    A model and its constants are let go of with their program.
+    Each releases its model and constants.
     """
     context = registry.open_device(device).create_context(OPTIONS)
     x = np.random.default_rng(9).standard_normal((2, 6)).astype(np.float32)
@@ -114,13 +113,13 @@ def check_bound(order, device="acme_c"):
 
 
 def inside(blob):
-    """The types at the border, and the driver's own bytes."""
+    """Return the boundary types and the driver's own bytes."""
     border, contents = unseal("acme_c", blob)
     return border, bytes(contents)
 
 
 def checksum(contents):
-    """As blob.c counts it."""
+    """Return the checksum of blob.c."""
     value = 0
     for (word,) in struct.iter_unpack("<Q", contents):
         value = (value ^ word) * 0x9E3779B97F4A7C15 % (1 << 64)
@@ -129,7 +128,7 @@ def checksum(contents):
 
 
 def check_bounds(context):
-    """Deserialize a program with every number changed and a checksum that is right; return how many are refused."""
+    """Deserialize a program with every number changed and a valid checksum; return how many are refused."""
     border, contents = inside(context.compile(dense(0)[0]).serialize())
     head, body = contents[: HEAD_BYTES - 8], contents[HEAD_BYTES:]
     assert contents[HEAD_BYTES - 8 : HEAD_BYTES] == struct.pack("<Q", checksum(body))
@@ -147,7 +146,6 @@ def check_bounds(context):
 
 
 def run_beside_each_other(session, feeds, expected):
-    """The same results in several threads at once."""
     wrong = []
 
     def run():

@@ -8,7 +8,6 @@ from tests.c_compiler import COMPILER, compile_acme
 
 @pytest.fixture(scope="session")
 def acme_folder(tmp_path_factory):
-    """A folder with the example driver, compiled as it is."""
     if COMPILER is None:
         pytest.skip("there is no C compiler: none of cc, gcc and clang")
     return compile_acme(tmp_path_factory.mktemp("acme")).parent
@@ -16,7 +15,6 @@ def acme_folder(tmp_path_factory):
 
 @pytest.fixture
 def acme(acme_folder, monkeypatch):
-    """`acme_c` is among the devices."""
     with monkeypatch.context() as patch:
         patch.setenv("NNADAPTER_DRIVER_PATH", str(acme_folder))
         registry.refresh()

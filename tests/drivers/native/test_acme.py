@@ -1,5 +1,3 @@
-"""The example driver: what it computes, its memory, its streams, deadlines and cancelling."""
-
 from __future__ import annotations
 
 import threading
@@ -258,7 +256,7 @@ def test_progress_and_cancelling_in_the_middle(device):
 
 
 def test_other_threads_run_while_the_device_computes(device):
-    """The computation asks whether it is cancelled until another thread of Python says so."""
+    """The cancellation callback needs another Python thread to make progress."""
     said = threading.Event()
     asked = threading.Event()
 

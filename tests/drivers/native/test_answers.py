@@ -1,4 +1,4 @@
-"""What a driver in C answers, right and wrong, and what becomes of it."""
+"""Valid and invalid responses of a C driver."""
 
 from __future__ import annotations
 

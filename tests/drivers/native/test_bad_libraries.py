@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a library is a row with what to do, and breaks nothing else."""
+"""Broken libraries are listed with a remedy and affect nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BAD = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of NNADAPTER_DRIVER_PATH; call `registry.refresh` when it has changed."""
+    """Yield a folder on NNADAPTER_DRIVER_PATH; call `registry.refresh` after changing it."""
     monkeypatch.setenv("NNADAPTER_DRIVER_PATH", str(tmp_path))
     yield tmp_path
     monkeypatch.delenv("NNADAPTER_DRIVER_PATH")

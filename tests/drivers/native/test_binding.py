@@ -1,4 +1,4 @@
-"""Programs of C drivers, bound to other constants: what they compute, who is destroyed first, and what goes wrong."""
+"""Programs of C drivers bound to other constants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ X = np.random.default_rng(2).standard_normal((2, 6)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
-    """Opens the trial driver, compiled with flags."""
+    """Return a function that opens the trial driver, compiled with flags."""
 
     def opened(*flags):
         folder = tmp_path_factory.mktemp("trial")
@@ -65,7 +65,7 @@ def test_programs_are_bound_in_a_process_of_their_own(acme):
 
 
 def test_programs_come_and_go_in_many_threads(device):
-    """One is bound and destroyed while others are: what they share counts who uses it."""
+    """Concurrent binds and destroys must keep the shared reference count right."""
     context = device.create_context(OPTIONS)
     program = context.compile(dense(0)[0])
     wrong = []

@@ -1,5 +1,3 @@
-"""Programs of C drivers as bytes: what the driver says of them by their heads, and what it makes of them."""
-
 from __future__ import annotations
 
 import json
@@ -38,13 +36,12 @@ OTHERS = {"older": "-DACME_RELEASE=0", "newer": "-DACME_RELEASE=2", "other chip"
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Folders of the example driver in other versions, by what they are."""
     return {name: compile_acme(tmp_path_factory.mktemp("other"), "-O0", flag).parent for name, flag in OTHERS.items()}
 
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
-    """The trial driver's context, with a fault, compiled with flags."""
+    """Return a function that creates a context with a fault and compiler flags."""
 
     def context(fault, *flags):
         folder = tmp_path_factory.mktemp("trial")
@@ -99,7 +96,7 @@ def test_one_of_another(context, folders, other, answer):
 
 
 def test_what_it_wrote_is_what_it_reads(context):
-    """Also from bytes that lie at any address, and after those are gone."""
+    """The bytes may be unaligned, and overwritten after deserializing."""
     blob = bytearray(b"1" + context.compile(dense(0)[0]).serialize())
     program = context.deserialize(bytes(memoryview(blob)[1:]))
     blob[:] = bytes(len(blob))
@@ -117,7 +114,6 @@ def test_a_deserialized_program_is_bound_and_outlived(context):
 
 
 def test_truncated(context):
-    """Behind every cut the answer is no program, and what is read of it ends in an error."""
     border, contents = inside(context.compile(dense(0)[0]).serialize())
     for length in range(len(contents)):
         blob = seal("acme_c", border, [contents[:length]])
@@ -135,7 +131,7 @@ def test_every_byte_changed(context):
         blob = seal("acme_c", border, [changed])
         if place < 20:
             assert says(context, blob) in (Compatibility.INCOMPATIBLE, Compatibility.RECOMPILE)
-        # A release that becomes a greater number is a newer one; none becomes a smaller one by this change.
+        # No release becomes a smaller one by this change.
         with pytest.raises(IncompatibleProgramError):
             context.deserialize(blob)
 
@@ -152,7 +148,7 @@ def test_random_bytes(context):
 
 
 def test_counts_that_lead_nowhere(context):
-    """With a checksum that is right: bounds are looked at all the same."""
+    """The checksum is valid, so only bounds checks catch these."""
     assert check_bounds(context) > 100
 
 
@@ -197,7 +193,7 @@ def test_codes(trial, code, answer):
 
 
 def test_a_driver_of_an_older_header_does_not_tell(trial):
-    """The function stands behind the end of its group: it is not called, and the rest of the group is there."""
+    """The driver's function group ends before check_blob, which must not be called."""
     older = trial("", "-DGROUP_SIZE=offsetof(NNAdapterSerializationFunctions, check_blob)")
     blob = older.compile(assigning()).serialize()
     assert says(older, blob) is None
@@ -217,7 +213,7 @@ def test_a_driver_of_an_older_header_does_not_tell(trial):
     ],
 )
 def test_a_compiled_model_of_another_version(tmp_path, acme, folders, other, note):
-    """A process has one driver of a name, so the other one compiles in its own."""
+    """A process has one driver per name, so a child process compiles with the other version."""
     onnx.save(model_of("twice"), tmp_path / "m.onnx")
     command = [sys.executable, "-m", "nnadapter", "compile", tmp_path / "m.onnx", "-d", acme, "-o", tmp_path / "f"]
     environment = {**os.environ, "NNADAPTER_DRIVER_PATH": str(folders[other]), "PYTHONPATH": str(ROOT)}

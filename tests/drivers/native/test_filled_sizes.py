@@ -1,4 +1,4 @@
-"""Drivers in C that compile for fixed sizes: plans of a class are filled by one table, whoever runs meanwhile."""
+"""C drivers that compile for static sizes: specialized plans, used from many threads."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LAYERS = f"""{HEAD} g (float[n, m] x, float[n, m] w) => (float[n, m] y)
     <float[1] p = {{1}}, float[1] q = {{2}}, float[1] r = {{3}}> {{
     a = Add (x, p) b = Sin (a) c = Add (b, q) d = Sin (c) e = Add (d, r) f = Sin (e) y = Add (f, w)
 }}"""
-"""Segments that are alike but for a constant, between others of the CPU."""
+"""Segments that differ only in a constant, separated by CPU steps."""
 
 
 @pytest.fixture
 def fixed(tmp_path):
-    """The example driver is among the devices, and compiles for fixed sizes."""
+    """Add the example driver, compiled for static sizes, to the devices."""
     with acme_among_devices(tmp_path, "-DACME_OPEN_SIZES=NNADAPTER_SHAPES_STATIC", name="fixed_acme") as name:
         yield name
 
@@ -74,7 +74,7 @@ def test_what_is_refused_for_one_operation_at_some_size_runs_elsewhere_there_alo
                 agree(session, model, {"x": numbers(rows, 3), "w": numbers(rows, 3, seed=1)})
                 taken = [step.device for step in session.provenance.steps].count(name)
                 assert taken == 4 - (rows in (9, 10, 11))
-                if rows in (7, 8, 12):  # each segment is asked about once
+                if rows in (7, 8, 12):  # one verdict per segment
                     assert seen.refusing_judged() - asked == 4 and seen.refusing_refused_operations() == refused
         assert seen.refusing_refused_operations() and not seen.refusing_forced()
 

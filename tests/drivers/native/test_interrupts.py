@@ -1,4 +1,4 @@
-"""An interrupt leaves no work under way: a device would write to memory that was freed."""
+"""Interrupts must leave no device work that uses freed memory."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def test_an_interrupt_at_any_step_of_a_run_frees_nothing_that_the_device_works_i
             if came is None:
                 break
             assert done == len(asked) or (how == "enqueue" and has_memory), f"at step {step}"
-            del came  # last: its frames may have what is worked in
+            del came  # last, because its frames may hold memory in use
         assert step > 20 and len(asked) >= 20
         stream.close()

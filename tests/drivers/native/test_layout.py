@@ -1,4 +1,4 @@
-"""The header and the loader's table say the same; the header compiles as C and as C++."""
+"""Agreement of the C header with the loader's table."""
 
 from __future__ import annotations
 

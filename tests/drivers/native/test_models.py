@@ -1,4 +1,4 @@
-"""A model in C, read back by addresses as a driver reads it."""
+"""Models in C structures, read by address as a driver reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into programs with open sizes and comes out: one thing for all that are alike, at every sizes."""
+"""Boundary types of programs with dynamic shapes, shared among identical models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nnadapter.ir.symbolic_numbers import SymbolicTrace
 
 
 def model_of(rows: int, columns: int, width: int = 3, *, operation: str = "RELU"):
-    """A model of [rows, columns, width] -> the same, whose first two dimensions are open."""
+    """Build a model with two symbolic dimensions."""
     trace = SymbolicTrace()
     builder = ModelBuilder()
     dimensions = (trace.variable(rows), trace.variable(columns), width)

@@ -1,5 +1,3 @@
-"""Drivers in C that leave sizes open: what they say of it, what they are told, and what they compute at many sizes."""
-
 from __future__ import annotations
 
 import ctypes
@@ -65,7 +63,7 @@ def test_many_threads_with_sizes_of_their_own(acme):
             try:
                 for offset in range(20):
                     agree(session, model, feed_of(*SIZES[(first + offset) % len(SIZES)]))
-            except BaseException as error:  # noqa: BLE001  told below
+            except BaseException as error:  # noqa: BLE001  checked below
                 wrong.append(error)
 
         threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
@@ -88,7 +86,7 @@ def test_a_run_with_open_sizes_has_a_deadline(acme):
 
 
 def opened(size=5):
-    """A model with a traced size, and its replay."""
+    """Return a model with a symbolic size, and its trace."""
     trace = SymbolicTrace()
     size = trace.variable(size)
     builder = ModelBuilder()
@@ -145,7 +143,7 @@ def test_a_model_of_known_sizes_has_none(acme):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Opens the example driver, compiled with flags."""
+    """Return a function that opens the example driver, compiled with flags."""
 
     def opened(*flags):
         return NativeDriver("acme_c", compile_acme(tmp_path_factory.mktemp("acme"), *flags)).open("")

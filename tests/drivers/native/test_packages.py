@@ -1,5 +1,3 @@
-"""The example's packages: wheels by setuptools and by CMake, and what is found once they are installed."""
-
 from __future__ import annotations
 
 import os
@@ -23,7 +21,7 @@ SHOW = (
 
 @pytest.fixture
 def tree(tmp_path):
-    """The example where it lies in the repository, so that building leaves nothing behind there."""
+    """Copy the example, so that builds leave no files in the repository."""
     shutil.copytree(ACME, tmp_path / "examples" / "drivers" / "acme_c")
     shutil.copytree(ROOT / "nnadapter" / "include", tmp_path / "nnadapter" / "include")
     return tmp_path / "examples" / "drivers" / "acme_c"

@@ -1,5 +1,3 @@
-"""The example driver in a process in which the address and undefined-behavior sanitizers look on."""
-
 from __future__ import annotations
 
 import os
@@ -15,7 +13,7 @@ pytestmark = needs_compiler
 
 
 def runtimes():
-    """Libraries that must be loaded before Python is: the sanitizer's, and the one whose exceptions it looks at."""
+    """Return the sanitizer's library and libstdc++, to load before Python; the sanitizer intercepts C++ exceptions."""
     names = ("libasan.so", "libstdc++.so.6")
     asked = [subprocess.run([COMPILER, f"-print-file-name={name}"], capture_output=True, text=True) for name in names]
     return [done.stdout.strip() for done in asked if Path(done.stdout.strip()).is_absolute()]
@@ -29,10 +27,10 @@ def environment(tmp_path_factory):
     return {
         **os.environ,
         "LD_PRELOAD": " ".join(runtimes()),
-        # Python itself does not free everything at its end; what the driver leaves is counted by its own statistics.
+        # Python itself leaks at exit; the driver counts its own leaks.
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
-        "PYTHONMALLOC": "malloc",  # so that models, which Python allocates, are looked after as well
+        "PYTHONMALLOC": "malloc",  # shows models, which Python allocates, to the sanitizer
         "NNADAPTER_DRIVER_PATH": str(folder),
         "PYTHONPATH": str(ROOT),
     }

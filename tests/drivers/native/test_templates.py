@@ -1,4 +1,4 @@
-"""Models in C that are filled at new sizes say what those say that are built for these sizes."""
+"""Specialized C models, compared with models built at the same sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SINGLE = {AttributeCode.KIND_BOOL: "boolean", AttributeCode.KIND_INT: "integer",
 
 
 def made_of(rows, columns, table=None, dtype=DataType.FLOAT32):
-    """A model that is given a table of sizes, traced where the sizes are; the table is a constant where it is known."""
+    """Build a model with shapes of rows and columns; `table` is a constant, or an input if None."""
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (rows, 3, columns)))
     type_ = OperandType(dtype, (columns,))
@@ -66,7 +66,7 @@ def operation(address):
 
 
 def said(address):
-    """What a driver reads of a model."""
+    """Return the model's contents as a driver reads them."""
     found = CLASSES["Model"].from_address(address)
     return (
         found.size_count,
@@ -99,7 +99,7 @@ def test_a_filled_model_says_what_one_built_for_its_sizes_says(sizes):
     model, table = filled_at(trace, of, *sizes)
     built = made_of(*sizes, table)
     address = template.build(model, holder)
-    assert "operands" not in model.__dict__  # nothing was made for it
+    assert "operands" not in model.__dict__  # no operands were built
     assert said(address) == said(build(model, other)) == said(build(built, other))
     assert to_text(model) == to_text(built) and model.structure == built.structure
     assert [model.type_at(index) for index in range(len(built.operands))] == [each.type for each in built.operands]

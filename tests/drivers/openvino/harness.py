@@ -1,5 +1,3 @@
-"""What the tests of the driver share: a context, and one model through it."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -21,7 +19,6 @@ def context(**options):
 
 
 def computed(opened, model, inputs):
-    """The results of a model that `opened` takes."""
     program = opened.compile(model)
     execution = program.create_execution()
     results = execution.compute(list(map(fixed, inputs)))
@@ -31,7 +28,7 @@ def computed(opened, model, inputs):
 
 
 def fixed(array):
-    """As the host hands arrays over: contiguous and read-only."""
+    """Return a contiguous, read-only copy, as the host passes arrays."""
     array = np.array(array, order="C")
     array.setflags(write=False)
     return array

@@ -1,4 +1,4 @@
-"""ONNX's own Attention and RotaryEmbedding, written down in ops that the device takes: one plan for growing caches."""
+"""Attention and RotaryEmbedding, expanded into supported ops: one plan for a growing cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.every import for_every_value
 
 HEADS = {"one for each": 2, "shared": 1}
 SIZES = ((3, 0), (1, 3), (2, 4), (1, 6))
-"""New keys, and those of the cache."""
+"""Numbers of new and cached keys."""
 MASKS = {
     "none": ("", ""),
     "bool": (", bool[S, T] m", "m"),

@@ -1,4 +1,4 @@
-"""Conversions to boolean, of which the engine gets two forms wrong."""
+"""Conversions to boolean; the engine computes two forms wrongly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ReduceMax and ReduceMin where what follows bounds them, which is left as it is."""
+"""ReduceMax and ReduceMin with a following clamp, which must not change."""
 
 from __future__ import annotations
 

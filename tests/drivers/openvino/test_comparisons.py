@@ -1,5 +1,3 @@
-"""Comparisons of reals that are not numbers, or infinite, or the same."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -32,7 +30,7 @@ def test_nothing_is_greater_than_what_is_no_number(op_type, dtype):
             for got, wanted in zip(session.run(None, part), run_whole(model, part), strict=True):
                 np.testing.assert_array_equal(got, wanted)
         (node,) = (node for node in session.report().nodes if node.op_type == op_type)
-    assert node.device == "openvino" or dtype is np.float16  # at open sizes the engine has few ops of float16
+    assert node.device == "openvino" or dtype is np.float16  # the engine has few float16 ops with dynamic shapes
 
 
 def test_integers_are_compared_as_they_are():

@@ -1,4 +1,4 @@
-"""OpenVINO's tools that convert models are not imported with the package, and there for who asks for them."""
+"""OpenVINO's model conversion tools, imported lazily."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnadapter.drivers.openvino import engine, without_conversion_tools
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package of the same name and form, which notes when its tools are imported."""
+    """Yield a function that imports a stand-in of the package."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "openvino"]:
         monkeypatch.delitem(sys.modules, name)
     (tmp_path / "openvino" / "tools").mkdir(parents=True)
@@ -51,7 +51,7 @@ def test_nobody_misses_a_finder_meanwhile(package):
 
 def test_who_was_interrupted_imports_them_later(package):
     package_of = without_conversion_tools()
-    package_of.__enter__()  # and nothing comes behind it
+    package_of.__enter__()  # never exited
     package()
     importlib.import_module("openvino.tools.ovc")
 
@@ -64,5 +64,5 @@ def test_tools_that_cannot_be_imported_are_no_attribute(package, tmp_path):
 
 
 def test_the_package_that_is_installed_offers_its_tools(monkeypatch):
-    monkeypatch.setenv("CI", "true")  # they tell nobody that they are imported
+    monkeypatch.setenv("CI", "true")  # disables OpenVINO's import telemetry
     assert engine.module().convert_model is importlib.import_module("openvino.tools.ovc").convert_model

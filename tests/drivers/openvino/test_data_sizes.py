@@ -1,4 +1,4 @@
-"""Sizes that data decide stay inside of a segment on openvino, and are what ONNX Runtime makes of them."""
+"""Data-dependent sizes inside a segment."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def devices_of(session):
 def test_boxes_that_are_kept_stay_in_the_segment():
     with nna.InferenceSession(DETECTION, devices="openvino", options=nna.Options(fallback="forbid")) as session:
         feeds = [detections(seed) for seed in range(4)]
-        feeds.append(feeds[0] | {"scores": np.full((1, 3, 50), -9, np.float32)})  # none
+        feeds.append(feeds[0] | {"scores": np.full((1, 3, 50), -9, np.float32)})  # no detections
         for feed in (*feeds, feeds[0]):
             for got, expected in zip(session.run(None, feed), run_whole(DETECTION, feed), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
@@ -110,7 +110,7 @@ def test_what_is_filled_to_a_size_of_none_has_no_elements():
 
 
 def convolution(attributes, filter_size):
-    """A convolution over as many positions as there are numbers above none in the input."""
+    """Build a convolution over as many positions as the input has positive numbers."""
     model = model_of(
         "(float[9] x, float[9, 3] table) => (float[1, 4, m] y) <int64[1] no = {0}> {"
         "  large = Relu (x) found = NonZero (large) at = Squeeze (found, no) rows = Gather (table, at)"
@@ -141,7 +141,7 @@ def test_a_convolution_over_what_is_found_is_right_and_empty_over_nothing(attrib
         if count:
             (y,), (expected,) = computed(opened, model, [x, table]), run_whole(model, {"x": x, "table": table})
             np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
-        else:  # ONNX Runtime has no convolution over nothing, and strides in one fail here as well
+        else:  # ONNX Runtime refuses an empty convolution; some strides fail here as well
             with suppress(ExecutionError):
                 (y,) = computed(opened, model, [x, table])
                 assert y.shape == (1, 4, 0)
@@ -201,7 +201,7 @@ def test_a_size_of_what_has_no_type_is_left_alone_and_nothing_else():
 
 
 def test_a_size_of_what_has_no_rank_is_left_alone_at_all_sizes():
-    """Nobody says how many dimensions the state has that a loop hands on: OpenVINO takes no ShapeOf of that."""
+    """The loop's state has no known rank, and OpenVINO refuses ShapeOf for that."""
     model = parse("""<ir_version: 10, opset_import: ["" : 18]>
     g (float[n, 4] x) => (float[a, b] y) <int64[1] first = {0}, int64 zero = {0}, float half = {0.5}> {
         rows = Shape (x)

@@ -1,4 +1,4 @@
-"""Models that round divide as IEEE 754 says, also as programs that were kept."""
+"""IEEE 754 division in models that round, also after deserialization."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""The driver as a host sees it: rows, options, verdicts, programs, executions."""
-
 from __future__ import annotations
 
 import gc
@@ -46,7 +44,7 @@ def test_each_kind_is_a_row():
 
 
 def test_a_missing_package_is_a_row_that_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "openvino", None)  # as if it were not there
+    monkeypatch.setitem(sys.modules, "openvino", None)  # simulates a missing package
     assert {name: "pip install 'nnadapter[openvino]'" in row.reason for name, row in rows().items()} == dict.fromkeys(
         ["openvino:CPU", "openvino:GPU", "openvino:NPU"], True
     )
@@ -199,7 +197,7 @@ def test_executions_side_by_side():
 def test_a_node_that_the_query_takes_and_the_compiler_does_not_is_named():
     model = model_of("(string[4] s, float[4] x) => (bool[4] b, float[4] y) { y = Relu(x)  b = Equal(s, s) }")
     opened = context()
-    assert opened._asker._query(model) is None  # the engine says that it takes it
+    assert opened._asker._query(model) is None  # the engine claims support
     with pytest.raises(CompilationError, match="OpenVINO does not compile") as caught:
         opened.compile(model)
     assert list(caught.value.refused) == [1]
@@ -220,7 +218,7 @@ def test_a_forked_process_is_told_that_the_threads_that_compile_are_gone():
     program = opened.compile(model)
     blob = program.serialize()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python warns of forks where there are threads
+        warnings.simplefilter("ignore")  # Python warns about forks in threaded processes
         child = os.fork()
     if child == 0:
         told = 0

@@ -1,5 +1,3 @@
-"""The largest and the least of what may be infinite, or no number."""
-
 from __future__ import annotations
 
 import itertools

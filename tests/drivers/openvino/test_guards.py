@@ -1,4 +1,4 @@
-"""Compositions that the engine replaced by operators that compute something else, or that ended the process."""
+"""Compositions that the engine fuses wrongly, or that crash the process."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ CASES = {
         a = Mul(x, k) p = Mul(a, a) v = ReduceSum(p, axes) c = Add(v, small) r = Sqrt(c) y = Div(a, r)
         q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Add(d, k) }}""",
 }
-"""Each begins with the name of the guard that it needs."""
+"""Each name begins with the guard that it needs."""
 FUSED = {
     "layer norm": """g (float[2,3,8] x) => (float[2,3,8] y) <float two = {2}, float small = {0.00001}> {
         m = ReduceMean<axes=[-1]>(x) d = Sub(x, m) p = Pow(d, two) v = ReduceMean<axes=[-1]>(p)
@@ -158,7 +158,7 @@ def _kinds(text):
 
 
 def chain(count, *lines):
-    """A row of operators; `$` stands for the value before."""
+    """Build a chain of operators; `$` is the previous value."""
     values = ["x", *(f"v{at}" for at in range(count - 1)), "y"]
     nodes = " ".join(f"{values[at + 1]} = {lines[at % len(lines)].replace('$', values[at])}" for at in range(count))
     return model_of(f"g (float[4] x) => (float[4] y) {{ {nodes} }}")

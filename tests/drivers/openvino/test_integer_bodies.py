@@ -1,4 +1,4 @@
-"""DynamicQuantizeLinear, MatMulInteger and ConvInteger on the device: the integers that ONNX says, none of them off."""
+"""DynamicQuantizeLinear, MatMulInteger and ConvInteger: exactly ONNX's integers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUANTIZING = """<ir_version: 8, opset_import: ["": {opset}]>
 
 
 def samples(size, seed):
-    """Numbers of every kind, those among them that are halves of a step."""
+    """Return numbers of every kind, including exact halves of a step."""
     random = np.random.default_rng(seed)
     normal = (random.standard_normal(size) * 10.0 ** random.integers(-6, 6)).astype(np.float32)
     halves = random.integers(-255, 256, size).astype(np.float32) / 2
@@ -52,7 +52,7 @@ def test_quantizing_by_a_range(sizes, opset):
 
 
 def model_of(node, first, given, known, opset=17):
-    """A node of integers; `first` says the sizes of `a`, `given` are other inputs, and `known` constants."""
+    """Build a model of one node; `first` is the shape of `a`, `given` are other inputs, `known` constants."""
     sizes = {name: ", ".join(map(str, array.shape)) for name, array in given.items()} | {"a": first}
     stated = [f"{array.dtype}{f'[{sizes[name]}]' if array.ndim else ''} {name}" for name, array in given.items()]
     text = f"""<ir_version: 8, opset_import: ["": {opset}]> g ({", ".join(stated)}) => (int32 y) {{ y = {node} }}"""
@@ -73,7 +73,7 @@ POINTS = {"none": (None, None), "one": ((), (1,)), "each": ((3,), (6,))}
 
 @for_every_value(a=("uint8", "int8"), b=("uint8", "int8"), points=POINTS, is_known=(True, False), depth=(4, 515, 3000))
 def test_products(a, b, points, is_known, depth):
-    """Sums of 3000 products of 8 bits are larger than float32 has integers."""
+    """Sums of 3000 8-bit products exceed float32's exact integers."""
     arrays = {"a": integers(0, a, 3, depth), "b": integers(1, b, depth, 6)}
     arrays["b"][:, 0] = arrays["b"].max()
     for name, of, shape in zip("pq", (a, b), POINTS[points], strict=True):
@@ -82,7 +82,7 @@ def test_products(a, b, points, is_known, depth):
     constants = {name: arrays[name] for name in "bpq" if name in arrays and (is_known or name == "p")}
     feed = {name: array for name, array in arrays.items() if name not in constants}
     model = model_of(f"MatMulInteger({', '.join(arrays)})", f"N, {depth}", feed, constants)
-    if points == "each":  # a zero point for each row fixes their number
+    if points == "each":  # a zero point per row fixes the number of rows
         model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
     first, second = arrays["a"].astype(np.int64), arrays["b"].astype(np.int64)
     p, q = (arrays[name].astype(np.int64) if name in arrays else 0 for name in "pq")
@@ -106,7 +106,7 @@ def test_stacks_of_products(opset, known):
     channels=(2, 40),
 )
 def test_convolutions(a, b, points, attributes, channels):
-    """40 channels of 9 pixels sum up to more than float32 has integers."""
+    """Sums over 40 channels of 9 pixels exceed float32's exact integers."""
     groups = 2 if "group" in attributes else 1
     arrays = {"a": integers(0, a, 2, channels, 5, 6), "b": integers(1, b, 4, channels // groups, 3, 3)}
     arrays["b"][0] = arrays["b"].max()
@@ -137,7 +137,7 @@ FUSED = {
     "of reals": "i, a, p = DynamicQuantizeLinear(x)  y = com.microsoft.MatMulIntegerToFloat(i, b, a, s, p, q, c)",
     "quantized": "i, a, p = DynamicQuantizeLinear(x)  y = com.microsoft.QGemm<alpha = 0.5>(i, a, p, b, s, q)",
 }
-"""Forms that ONNX Runtime's optimizer makes of the others."""
+"""Fused forms that ONNX Runtime's optimizer produces."""
 
 
 @for_every_value(form=FUSED, depth=(24, 2000))
@@ -157,7 +157,7 @@ def test_forms_of_com_microsoft(form, depth):
 
 
 def quantized_model(weights, end=""):
-    """What quantize_dynamic makes of a Linear, with the sums as an output."""
+    """Return the model that quantize_dynamic makes of a Linear, with the integer sums as an output."""
     depth, width = weights.shape
     text = f"""<ir_version: 8, opset_import: ["": 17]>
     g (float[N, {depth}] x) => (int32[N, {width}] y, float[N, {width}] r) <float s = {{0.01}}> {{

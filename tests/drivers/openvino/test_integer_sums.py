@@ -1,4 +1,4 @@
-"""Products of integers are right on processors without instructions for them."""
+"""Integer products on processors without instructions for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for depth in (24, 515):
 @pytest.mark.sweep
 @pytest.mark.parametrize("instructions", ["AVX2", pytest.param("AVX512_CORE", marks=pytest.mark.sweep)])
 def test_without_instructions(instructions):
-    """The engine reads the variable once, when it begins."""
+    """The engine reads the variable once, at start."""
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
     made = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT], env=environment, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""Values that are joined and quantized: the engine moves both, ended the process, and had other zero points."""
+"""Quantized Concat: the engine reorders both, which crashed the process or used wrong zero points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnadapter.drivers.openvino import read
 from tests.every import for_every_value
 
 RANGES = {0: (-2, 2), -128: (0, 4), -28: (-1.57, 2.43)}
-"""What the zero points are of."""
+"""Range of each zero point."""
 JOINED = {
     "as they are": "c = Concat<axis = 1>(x, z)",
     "quantized before": """p = QuantizeLinear(x, other, zero)  r = DequantizeLinear(p, other, zero)
@@ -71,7 +71,7 @@ def test_a_model_that_joins_nothing_is_as_it_was():
     plain.graph.node[0].CopyFrom(onnx.helper.make_node("Pad", ["x", "pads"], ["c"]))
     plain.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0, 0, 0, 0, 0, 5, 0, 0]), "pads"))
     kinds = [[operator.get_type_name() for operator in read(each).get_ops()] for each in (joined, plain)]
-    assert [each.count("Subtract") for each in kinds] == [1, 2]  # that of the filter, and that of the values
+    assert [each.count("Subtract") for each in kinds] == [1, 2]  # one for the filter, one for the values
 
 
 TWICE = ("", "e = Mul(d, k)", "e = Add(d, k)", "e = Neg(d)", "e = Identity(d)", "e = BatchNormalization(d, v, v, v, v)")
@@ -82,7 +82,7 @@ KINDS = (("int8", 0), ("int8", -20), ("uint8", 128))
     kind=KINDS, middle=TWICE, joined=("c = Concat<axis = 1>(x, x)", "j = Concat<axis = 1>(x, x)  c = Relu(j)")
 )
 def test_joined_values_that_are_quantized_twice_do_not_end_the_process(kind, middle, joined):
-    """As in DenseNet: batch normalization folded into Mul and Add behind a Concat."""
+    """DenseNet has this: Mul and Add after a Concat."""
     text = f"""<ir_version: 10, opset_import: ["" : 19]> g (float[N, 2, 4, 4] x) => (float[N, 4, 4, 4] y)
     <float s = {{0.05}}, {kind[0]} z = {{{kind[1]}}}, float t = {{0.04}}, float[4, 1, 1] k = {{1, 2, 1, 2}},
     float[4] v = {{1, 2, 0.5, 2}}> {{

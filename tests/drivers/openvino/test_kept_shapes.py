@@ -1,4 +1,4 @@
-"""Transposes that leave the shape as it is: nets in which the engine alone takes one layout for another."""
+"""Transposes that keep the shape: the engine alone confuses the two layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums with constants behind sums with large ones: the engine adds the constants up, and loses the small ones."""
+"""Sums of small and large constants: the engine folds them and loses the small ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_small_constants_are_not_lost_beside_large_ones(form, large, rows):
 
 
 def test_what_rounds_by_a_large_number_rounds():
-    """1.5 * 2^23, added and taken away, leaves whole numbers, the nearest and even ones."""
+    """Adding and subtracting 1.5 * 2^23 rounds to integers, halves to even."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[7] x) => (float[7] y)
     <float C = {12582912}> { a = Add(x, C) y = Sub(a, C) }""")
     numbers = np.array([-2.5, -1.4, -0.5, 0.2, 0.5, 1.5, 2.7], np.float32)
@@ -88,7 +88,7 @@ def test_large_numbers_are_centered_before_they_are_scaled():
 
 
 def test_a_bias_beside_a_mask_counts():
-    """Attention as T5 has it: its bias is a constant where the length is known, and the mask is a large one."""
+    """T5's attention has a constant bias and a mask of large constants."""
     generator = np.random.default_rng(0)
     bias = generator.standard_normal((1, 2, 5, 5)).astype(np.float32)
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g

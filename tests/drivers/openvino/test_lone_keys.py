@@ -1,4 +1,4 @@
-"""Attention whose first run has one key: from 16 keys on the engine was wrong."""
+"""Attention that starts with one key: the engine was wrong from 16 keys on."""
 
 from __future__ import annotations
 

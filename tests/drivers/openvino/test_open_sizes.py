@@ -1,4 +1,4 @@
-"""A model whose sizes grow, on openvino by two plans, beside ONNX Runtime at every size."""
+"""Models with growing sizes: two plans, compared with ONNX Runtime at every size."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_cache_that_is_empty_at_first():
     cache = [np.empty((1, 2, 0, 4), np.float32)] * 2
     with nna.InferenceSession(model, devices="openvino") as session:
         for length in (4, 1, 1, 0, 2, 1, 0, 5):
-            if not length:  # a new text
+            if not length:
                 cache = [np.empty((1, 2, 0, 4), np.float32)] * 2
                 continue
             feed = {"x": numbers(1, length, 8, seed=length), "k0": cache[0], "v0": cache[1]}
@@ -168,7 +168,7 @@ POOLED = """<ir_version: 10, opset_import: ["" : 20]> g (float[n, 5, h, w] x) =>
 
 
 def test_a_program_that_failed_at_some_sizes_is_made_again_for_others():
-    """The engine computes with memory that it had before: numbers were wrong, by 1e27, or the process ended."""
+    """The engine reused memory of the failed run: wrong results, or a crash."""
     model = parse(POOLED)
     compiled = context().compile(model)
     executions = [compiled.create_execution() for _ in range(2)]
@@ -184,7 +184,7 @@ def test_a_program_that_failed_at_some_sizes_is_made_again_for_others():
 
 
 def test_a_program_that_was_read_is_written_as_it_was_read():
-    """What the engine writes of a model that it has read, it does not read."""
+    """The engine cannot read its own serialization of a deserialized model."""
     model, x = parse(POOLED), numbers(2, 5, 8, 4)
     compiled = context().compile(model)
     for _ in range(3):
@@ -227,7 +227,7 @@ def test_a_program_that_the_engine_does_not_read_back_is_not_trusted_after_it_fa
 
 
 def test_one_run_that_fails_takes_no_later_one_from_the_device():
-    """As a server gets it: sizes that contradict each other, in between others."""
+    """A server may receive inconsistent sizes between valid ones."""
     model = parse("""<ir_version: 10, opset_import: ["" : 17]> g (float[n, 4] x, float[m, 4] z) => (float[k, 4] y) {
         a = Relu (x)  y = Add (a, z) }""")
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
@@ -357,7 +357,7 @@ def test_a_program_with_open_sizes_is_kept():
             "(float[n, c] x) => (uint8[n, c] y) <float[2] s = {0.5, 2}, uint8[2] z = {0, 1}> "
             "{ y = QuantizeLinear (x, s, z) }",
             "unsupported_attribute",
-            "for each index of an open dimension",  # it ends the process
+            "for each index of an open dimension",  # it would crash the process
         ),
         ("(float x) => (float y) { y = Mystery (x) }", "unsupported_operation", "fixed sizes alone"),
     ],
@@ -387,7 +387,7 @@ def test_a_scale_for_each_channel_where_others_are_open(axis):
     [("2, n, 1", "2, 1, 1"), ("b, n, 1", "1, 1, 1"), ("b, h, n, 1", "2, 1, 1"), ("n, 1", "1, 1, 1")],
 )
 def test_products_with_several_constants(shape, weights):
-    """One matrix for each of them is taken, and so are the same for all."""
+    """One matrix per item is supported, and so is one matrix for all."""
     table = f"float[{weights}] w = {{{', '.join(map(str, range(2, 2 + int(weights[0]))))}}}"
     opened, model = (
         context(),
@@ -486,7 +486,7 @@ CAUSAL = """<ir_version: 10, opset_import: ["" : 17]> g (float[t, 2] x) => (floa
 
 
 def test_a_plan_for_sizes_of_which_too_much_would_be_folded_is_not_the_last_one(monkeypatch):
-    """One that was made at a length whose mask is not folded holds for such lengths alone."""
+    """A plan for lengths with an unfolded mask holds only for such lengths."""
     monkeypatch.setattr(limits, "FOLDED_BYTES_PER_SHAPE", 1 << 12)
     model = parse(CAUSAL)
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:

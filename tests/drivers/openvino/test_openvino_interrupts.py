@@ -1,4 +1,4 @@
-"""An interrupt while the engine works: it is stopped before anything is freed that it works on."""
+"""Interrupts must stop the engine before its memory is freed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OF_DATA = f"""(float[30000, 32] x, float[32, 32] w) => (float[32] y)
 
 
 def stopping_after(looks, error):
-    """Stops a run behind some looks at it: the driver is told to, or interrupted."""
+    """Return a callback that stops a run after some polls."""
     left = iter(range(looks))
 
     def stopped():

@@ -1,4 +1,4 @@
-"""Outputs, small ones copied and large ones written where they are wanted: nobody's are overwritten."""
+"""Outputs, copied if small and written in place if large: no caller's results are overwritten."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_results_stay_what_they_were_in_whatever_way_they_are_computed(name, way
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what the process holds")
 def test_outputs_count_once():
-    """Beside the system's own count, of programs all of whose tensors are inputs and outputs."""
+    """Compared with the system's count, for programs without intermediate tensors."""
     opened = context()
     model = model_of("(float[1024,1024] x) => (float[1024,1024] y) { y = Relu(x) }")
     programs = []
     for _ in range(12):
         program = opened.compile(model)
         programs.append((program, program.create_execution()))
-        if len(programs) == 2:  # what the first ones make stays for all
+        if len(programs) == 2:  # memory of the first programs is shared by all
             before, counted_before = anonymous_bytes(), sum(each.memory_bytes for each, _ in programs)
     counted = sum(each.memory_bytes for each, _ in programs) - counted_before
     held = anonymous_bytes() - before

@@ -1,5 +1,3 @@
-"""Sessions over openvino, alone and beside other devices."""
-
 from __future__ import annotations
 
 import subprocess
@@ -113,7 +111,6 @@ def test_as_many_heads_as_tokens():
 
 
 def layers_of_attention(batch, length, heads, width):
-    """Two layers; `length` tokens, `heads` of so much `width`."""
     sizes = f"{{{batch}, {length}, {heads}, {width}}}"
     model = onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["" : 17]>
@@ -141,7 +138,7 @@ joined{at} = Reshape (back{at}, whole) out{at} = MatMul (joined{at}, o{at}) x{af
 
 @pytest.mark.parametrize("sizes", [(3, 4, 4, 4), (4, 4, 4, 1), (1, 2, 2, 3), (3, 2, 2, 2), (2, 3, 4, 3), (2, 5, 5, 1)])
 def test_layers_with_as_many_heads_as_tokens(sizes):
-    """Two runs, as the engine's error is not the same each time."""
+    """The engine's error varies between runs."""
     model = layers_of_attention(*sizes)
     batch, length, heads, width = sizes
     feed = {"x0": numbers(batch, length, heads * width, seed=9)}
@@ -155,7 +152,7 @@ def test_layers_with_as_many_heads_as_tokens(sizes):
     "order", ["b = MatMul (x, w) y = Gemm <transB = 1> (b, w)", "b = Gemm <transB = 1> (x, w) y = Gemm (b, w)"]
 )
 def test_weights_that_are_read_plainly_and_transposed(order):
-    """The engine takes them for one constant, and one of both ways for the other."""
+    """The engine confuses a constant with its transpose."""
     head = '<ir_version: 10, opset_import: ["" : 17]>'
     model = onnx.parser.parse_model(f"{head} g (float[n, 16] x) => (float[n, 16] y) {{ {order} }}")
     model.graph.initializer.append(onnx.numpy_helper.from_array(numbers(16, 16, seed=1), "w"))
@@ -167,7 +164,7 @@ def test_weights_that_are_read_plainly_and_transposed(order):
 @pytest.mark.parametrize(("batch", "is_kept"), [("1", True), ("3", False), ("b", False)])
 @pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 def test_a_compiled_file_computes_recurrent_layers_as_the_session_does(tmp_path, op_type, gates, batch, is_kept):
-    """The engine reads those of more than one sequence as others than it wrote; they are compiled again."""
+    """The engine misreads its serialization of layers with a batch above 1."""
     weights, again = (", ".join(map(str, numbers(gates * size, seed=size))) for size in (6, 9))
     model = parse(f"""{HEAD} g (float[5, {batch}, 2] x) => (float[5, 1, {batch}, 3] y)
         <float[1, {3 * gates}, 2] w = {{{weights}}}, float[1, {3 * gates}, 3] r = {{{again}}}> {{
@@ -190,7 +187,7 @@ NARROW = """
     d = Mul (first, s)  e = Mul (second, c)  imaginary = Add (d, e)
     y = Concat <axis = 3> (real, imaginary)
 """
-"""Rotary embeddings by tables half as wide as what is turned."""
+"""Rotary embeddings with tables half as wide as the rotated value."""
 WIDE = """
     zero = Constant <value = int64[1] {0}> ()  two = Constant <value = int64[1] {2}> ()
     four = Constant <value = int64[1] {4}> ()  last = Constant <value = int64[1] {3}> ()
@@ -203,7 +200,7 @@ WIDE = """
 
 @pytest.mark.parametrize(("turned", "is_kept"), [(NARROW, False), (WIDE, True)], ids=["narrow", "wide"])
 def test_a_compiled_file_computes_rotary_embeddings_as_the_session_does(tmp_path, turned, is_kept):
-    """The engine does not write how wide tables are, and reads behind those that are half as wide as what is turned."""
+    """The engine does not serialize the tables' width, and reads past the end of half-width tables."""
     model = parse(f"""{HEAD} g (float[n, 2, t, 4] x, float[n, 1, t, 2] angle) => (float[n, 2, t, 4] y) {{
         c = Cos (angle)  s = Sin (angle) {turned}
     }}""")

@@ -1,6 +1,6 @@
-"""onnx's operator tests on openvino alone: what the driver takes is right.
+"""onnx's operator tests on openvino alone.
 
-Every twentieth case runs always, all of them with `-m sweep`.
+Every twentieth case always runs; all of them run with `-m sweep`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HALF = "ONNX's own numbers are rounded to half precision at every step, the engi
 EXCLUDED = {"test_attention_4d_causal_fp16_expanded": HALF}
 SAME = "as without"
 LEAST_TAKEN = {20: 20, 1: 450}
-"""Cases where every so many-th is run, so that the test cannot become empty."""
+"""Least number of accepted cases per stride, so that the test cannot become empty."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def cases():
 
 
 def baked(model: onnx.ModelProto, values) -> tuple[onnx.ModelProto, list]:
-    """The model with every input of integers behind the first input, and small floats, as constants."""
+    """Return the model with small floats and later integer inputs as constants, and the remaining inputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.input[:]
@@ -51,7 +51,7 @@ def array_of(value):
 
 
 def outcome(opened, case, bake):
-    """None where the driver refuses a node, else how the results differ; `SAME` where there is nothing to bake."""
+    """Describe how results differ; None if a node is refused, `SAME` if nothing becomes constant."""
     inputs, outputs = (list(map(array_of, values)) for values in case.data_sets[0])
     model, given = baked(case.model, inputs) if bake else (case.model, inputs)
     if bake and len(given) == len(inputs):
@@ -67,7 +67,7 @@ def outcome(opened, case, bake):
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.sweep), 20])
 def test_what_is_taken_is_right(cases, every, capsys):
-    """With inputs as they are, and with those as constants that mostly are."""
+    """Some inputs are usually constants, so the cases also run with these as constants."""
     opened = context(threads=1)
     plain = {case.name: outcome(opened, case, bake=False) for case in cases[::every]}
     constant = {case.name: outcome(opened, case, bake=True) for case in cases[::every]}

@@ -1,4 +1,4 @@
-"""Transposes behind convolutions: the engine leaves out those that undo each other, or takes one for another."""
+"""Transposes after convolutions: the engine removes inverse pairs, or confuses two of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels in another order before a convolution, which the engine would move into the filter the wrong way round."""
+"""Permuted channels before a convolution: the engine would permute the filter the wrong way round."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def random(*shape):
 
 
 def picture_model(nodes, channels, sizes, constants):
-    """Nodes that make p of a picture x, and what stands behind them."""
     batch, height, width = sizes
     shape = [batch, channels, height, width]
     tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
@@ -43,7 +42,7 @@ def picture_model(nodes, channels, sizes, constants):
 
 
 def convolved(nodes, between, channels, sizes=SIZES["known"], **constants):
-    """The nodes, what stands between, and a convolution behind it."""
+    """Build a model of the nodes, then `between`, then a convolution."""
     behind = BETWEEN[between]
     last = helper.make_node("Conv", ["q" if behind else "p", "filter"], ["y"], pads=[1, 1, 1, 1])
     given = {

@@ -1,4 +1,4 @@
-"""Functions of positions, which follow from sizes alone: angles that turn keys, logarithms of distances."""
+"""Functions of positions, which depend only on sizes: rotary angles, logarithms of distances."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TURNED = """<ir_version: 10, opset_import: ["" : 17]> g
 
 
 def check_one_plan(model):
-    """A cache that grows from nothing, on the device alone: right at every length, with one plan."""
+    """Check a growing cache on the device alone: right at every length, with one plan."""
     past = np.empty((1, 0, 8), np.float32)
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="forbid")) as session:
         for length in (4, 1, 1, 3, 1, 40, 1):

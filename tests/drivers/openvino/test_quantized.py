@@ -1,4 +1,4 @@
-"""Quantized models on openvino: what is computed in integers is a step from ONNX at most; what is not is refused."""
+"""Quantized models: at most one step from ONNX, or refused."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_the_engine_computes_wrong_in_integers_is_computed_in_reals(node):
     ids=["minimum", "minimum at open sizes", "normalization of open channels"],
 )
 def test_what_is_quantized_behind_it_is_computed_in_reals(sizes, given, made, node):
-    """The engine took Min and a step before it for one Clip, whose bounds it rounds; and another zero, in the other."""
+    """The engine fused Min into a Clip with rounded bounds, and used a wrong zero point."""
     model = model_of(f"""(float[1,{sizes}] x) => (q) <float s = {{{given[0]}}}, int8 z = {{{given[1]}}},
     float bound = {{1.7}}, float[2] c = {{0.5, 1.5}},
     float t = {{{made}}}, uint8 n = {{0}}> {{

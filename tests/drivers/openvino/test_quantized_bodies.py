@@ -1,4 +1,4 @@
-"""QLinearConv and QLinearMatMul on the device, one step away from ONNX Runtime at most."""
+"""QLinearConv and QLinearMatMul: at most one step from ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_models_of_older_opsets_run_on_the_cpu_as_they_are():
 
 
 def test_channels_last():
-    """As com.microsoft has it, QLinearConv is transposed, and written out inside of that."""
+    """QLinearConv of com.microsoft is transposed, and expanded inside the transposes."""
     weights = ", ".join(map(str, np.random.default_rng(1).integers(-largest_int8(), largest_int8(), 72)))
     check(
         f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (uint8[N, 5, 5, 2] x) => (uint8 y)

@@ -1,4 +1,4 @@
-"""Reductions of three dimensions and several batches, of quantized values: zero points were read beyond their end."""
+"""Quantized reductions with three dimensions and a batch: zero points were read out of bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP = 0.02
 
 @for_every_value(op_type=("Mean", "Sum", "Max", "Min", "L1", "L2"), axis=(1, 2), behind=BEHIND)
 def test_reductions_of_quantized_values_have_their_zero_points(op_type, axis, behind):
-    """As LayerNormalization has them where it is written in parts."""
+    """LayerNormalization written in parts has these."""
     text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[4, 3, 5] x) => (float[a, b, c] y)
     <float s = {{0.0485}}, float t = {{{STEP}}}, uint8 z = {{128}}, int64[1] axes = {{{axis}}}, float k = {{1.5}}> {{
         q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)

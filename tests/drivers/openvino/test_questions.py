@@ -1,4 +1,4 @@
-"""What the engine is asked about nodes that are nearly alike, and that it is asked no less where it says no."""
+"""Engine queries about similar nodes: few if the engine accepts them, complete if it refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIKE = (
 
 @pytest.fixture
 def queried(monkeypatch):
-    """How many operations of a type each query is about."""
+    """Return the number of Relus in each query, and a set of numbers to refuse."""
     counts: list[int] = []
 
     class Watched:
@@ -41,7 +41,7 @@ def test_of_nodes_that_differ_in_sizes_alone_one_is_queried(queried):
     assert all(opened.supported(model_of(ALIKE)))
     assert counts == [1]
     assert all(opened.supported(model_of(ALIKE)))
-    assert counts == [1]  # nothing of it is new
+    assert counts == [1]
 
 
 def test_where_that_one_is_not_taken_all_are_queried(queried):
@@ -85,10 +85,10 @@ def test_constants_that_are_shared_and_those_that_are_written_give_the_same(dtyp
 
 
 def test_what_was_refused_stays_so_where_another_thread_makes_room_meanwhile(queried, monkeypatch):
-    """Answers are bounded in number, and beyond it all are forgotten."""
+    """The answers' cache is bounded; when full, it is cleared."""
     monkeypatch.setattr("nnadapter.drivers.openvino.compiler._MOST_KNOWN", 1)
     opened, (_, refuses) = context(), queried
-    refuses.add(1)  # every Relu
+    refuses.add(1)
     relu, *others = (
         model_of(f"(float[2] x) => (float[2] y) {{ y = {each}(x) }}") for each in ("Relu", "Tanh", "Cos", "Abs")
     )

@@ -1,4 +1,4 @@
-"""Quantized products, rectified and multiplied by negative numbers, which the engine put inside of the rectifier."""
+"""Quantized products, rectified and scaled by negative numbers, which the engine moved inside the rectifier."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_is_multiplied_by_negative_numbers_is_rectified_before(product, rec
 def test_what_is_multiplied_by_positive_numbers_has_no_step(monkeypatch):
     monkeypatch.setattr(
         quantized_workarounds, "_has_room", lambda: True
-    )  # products have no step either, on any processor
+    )  # products need no step either, on any processor
 
     def steps(negated):
         made = read(model(PRODUCTS["Conv"], RECTIFIERS["Relu"], negated, "3")).get_ops()

@@ -1,4 +1,4 @@
-"""Reductions whose axes are an attribute: from opset 13 on the engine's reader looks for them among the inputs."""
+"""Reductions with axes as an attribute: from opset 13 on, the engine's reader expects an input."""
 
 from __future__ import annotations
 

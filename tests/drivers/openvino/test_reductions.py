@@ -1,4 +1,4 @@
-"""Reductions over one of three dimensions, with constants per channel, which the engine misreads."""
+"""Reductions over one of three dimensions with constants per channel, which the engine misreads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every restriction: a form that it refuses, and the nearest one that stays taken and is right."""
+"""Restrictions: a form that each refuses, and a similar form that is accepted and right."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ PAIRS = {
         "float[2,1,1] w = {1, 2}",
     ),
 }
-"""Opset, input, node, constants; between the signs what makes it a form that is taken, and one that is not."""
+"""Opset, input, node, constants; §accepted|refused§ marks the difference."""
 
 
 def model_of(form: int, opset: str, given: str, node: str, constants: str = "") -> onnx.ModelProto:
@@ -133,7 +133,7 @@ def test_a_form_is_refused_and_its_neighbor_is_taken(parts):
 
 
 def test_a_choice_among_one_value():
-    """ONNX Runtime has no Where of booleans."""
+    """ONNX Runtime has no boolean Where to compare with."""
     opened, (taken, refused) = (
         context(),
         (model_of(form, "16", "bool[3] x", "y = Where (x, §z|x§, §z|x§)", "bool[1] z = {1}") for form in (1, 2)),

@@ -1,4 +1,4 @@
-"""Products of quantized values that several read: at open sizes the engine scaled them twice."""
+"""Quantized products with several readers: with dynamic shapes the engine scaled them twice."""
 
 from __future__ import annotations
 

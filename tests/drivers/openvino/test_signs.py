@@ -1,4 +1,4 @@
-"""Values that are multiplied by negative numbers and quantized: wrong at open sizes, with a number for each channel."""
+"""Values scaled by negative numbers per channel, then quantized: wrong with dynamic shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that carry a state along a sequence: what openvino does not take of them leaves what is around them to it."""
+"""Recurrent states: openvino keeps the nodes around an unsupported layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HYBRID = """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]> g
     normal = com.microsoft.GatedRMSNorm (made, scale, x)
     y = MatMul (normal, out)
 }"""
-DEVICES = {  # by device, some of what it takes; openvino takes bodies
+DEVICES = {  # part of each device's ops; openvino supports function bodies
     "openvino": {"MatMul", "Conv", "Div"},
     "fake_npu": {"MatMul", "LinearAttention"},
 }

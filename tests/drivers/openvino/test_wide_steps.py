@@ -1,4 +1,4 @@
-"""Values quantized to 16 bits, and dequantized at once: the engine leaves both out, and their bounds with them."""
+"""Values quantized to 16 bits and dequantized: the engine drops both, and their saturation."""
 
 from __future__ import annotations
 

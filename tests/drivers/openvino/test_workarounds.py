@@ -1,6 +1,6 @@
-"""Every row of the table of workarounds: the engine alone is still wrong about a minimal model.
+"""Workarounds: the engine alone still fails a minimal model of each.
 
-A test that fails says that its row can go.
+A failing test means that its row can be deleted.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ CASES = {
     "reductions of three dimensions": """(float[N, 3, 4] x) => (float[N, 3, 1] y)
         <int64[1] a = {-1}, float[1, 3, 1] k = {-4.5, 2, 3}> { m = ReduceSum(x, a) y = Add(m, k) }""",
 }
-"""By the name of the row; those of fusions stand in `test_guards.py`."""
+"""By name of the row; `test_guards.py` has the cases of fusions."""
 FEEDS = {
     "NaN in comparisons": [{"x": SPECIAL, "z": SPECIAL[::-1]}],
     "conversions to boolean": [{"x": SPECIAL}],
@@ -100,28 +100,28 @@ FEEDS = {
     "infinite extremes": [INFINITE],
     "overlap thresholds": [{"boxes": BOXES, "scores": np.float32([[[0.9, 0.8, 0.7]]])}],
 }
-"""Inputs that random numbers are not enough for."""
+"""Inputs that random numbers would not find."""
 SIZES = {
     "attention that begins with one key": [{"n": n, "t": 1, "b": 1, "h": 4} for n in (1, 5, 16, 17)],
     "": [{"N": 2, "H": 4, "W": 5}, {"N": 3, "H": 5, "W": 4}, {"N": 1, "H": 6, "W": 6}],
 }
 """Dynamic dimensions in runs of one program."""
 PROCESSORS = {"sums of 8-bit products": "AVX2"}
-"""Rows that are needed where the engine has no more instructions than these."""
+"""Rows needed only without newer processor instructions than these."""
 ELSEWHERE = {
     "axes as an attribute": (compiler, "with_axes_as_input", lambda model: model),
     "recurrent programs read again": (compiler, "is_read_as_written", lambda model: True),
     "rotary embeddings read again": (program, "turns_by_narrow_tables", lambda compiled: False),
 }
-"""What takes the place of functions of rows without `apply`."""
+"""Replacements for functions of rows without `apply`."""
 READ_AGAIN = {"recurrent programs read again", "rotary embeddings read again"}
 IN_A_CHILD = {
     "joined values of 8 bits", "gates of attention", "operators in integers", "attention that begins with one key",
     "reductions of three dimensions", "rotary embeddings of another form", *PROCESSORS, *ELSEWHERE,
 }  # fmt: skip
-"""Rows without which the engine ends the process, or reads other memory; or that depend on how the engine begins."""
+"""Rows without which the engine crashes or reads foreign memory, or that depend on its start-up."""
 UNTESTED = {"long chains", "runs after a failed one", "stopped runs"}
-"""Rows about compile time, or about what comes by chance after a run that fails; `test_open_sizes.py` has these."""
+"""Rows about compile time or chance effects; `test_open_sizes.py` tests these."""
 ROWS = [row for row in WORKAROUNDS if row.name not in UNTESTED]
 
 
@@ -151,7 +151,7 @@ def feeds_of(name, model):
 
 
 def is_right(name):
-    """Check whether the engine, as the table is now, computes the models of a row as ONNX Runtime does."""
+    """Return whether the engine, with the current table, computes the models as ONNX Runtime does."""
     return all(_agrees(name, model, feeds) for model, feeds in models(name))
 
 
@@ -191,7 +191,7 @@ def leave_out(name):
 
 
 def _is_right_in_a_child(name):
-    """Check the models of a row in a child process, without that row."""
+    """Return whether a child process computes the models correctly without the row."""
     code = f"""
 import sys
 from functools import partial

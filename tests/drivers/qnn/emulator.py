@@ -1,5 +1,3 @@
-"""What the tests of `qnn` need: the package, and models on the emulator in its compiler."""
-
 from __future__ import annotations
 
 from nnadapter.drivers.boundary import open_context

@@ -1,5 +1,3 @@
-"""`qnn`, failing to compile what was cut out of a graph because of one op."""
-
 from __future__ import annotations
 
 import onnx
@@ -8,7 +6,7 @@ from nnadapter.drivers.execution_providers import PROVIDER, Backing, EpContext, 
 
 
 class FailingBacking(Backing):
-    """It takes the graph, and has no memory for a Sin in a program."""
+    """Backing that accepts the graph and fails to compile a program with Sin."""
 
     def open(self, contents, level=None, profile=None, without=(), weights=None):
         ops = [node.op_type for node in onnx.load_from_string(contents).graph.node]

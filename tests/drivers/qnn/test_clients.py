@@ -1,5 +1,3 @@
-"""Clients of ONNX Runtime that name the provider, and RapidOCR with one model on the NPU."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -18,7 +16,7 @@ PROVIDER = "QNNExecutionProvider"
 
 
 def test_onnx_runtime_leaves_out_a_registered_provider_that_is_named():
-    """The trap that this driver is kept from by naming the provider's devices."""
+    """The driver therefore passes the provider's devices, not its name."""
     context()  # registers the library
     assert PROVIDER in onnxruntime.get_available_providers()
     options = onnxruntime.SessionOptions()

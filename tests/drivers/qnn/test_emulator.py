@@ -1,4 +1,4 @@
-"""Models compiled for the NPU and run in the emulator, against ONNX Runtime's CPU."""
+"""Models compiled for the NPU and run in its emulator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EMPTY = f"""{HEAD} g (float[0, 3] x, float[2, 3] y) => (float[0, 3] a, float[2, 
 
 
 def test_tensors_without_elements_are_not_shown_to_qnn():
-    """Its compiler divides by their number, which ends the process."""
+    """QNN's compiler divides by the number of elements, which crashes the process."""
     feeds = {"x": np.zeros((0, 3), np.float32), "y": np.array([[1, -1, 2], [-3, 4, 5]], np.float32)}
     with nna.InferenceSession(parse(EMPTY), devices="qnn") as session:
         results = session.run(None, feeds)
@@ -53,7 +53,7 @@ def test_tensors_without_elements_are_not_shown_to_qnn():
 
 
 def test_a_cast_that_ends_its_process_is_not_shown_to_qnn():
-    """From int32 to int64 at rank 5, as indices are cast, constants too; other ranks and types are no harm."""
+    """Only casts from int32 to int64 at rank 5 crash, also of constants."""
     model = parse(f"""{HEAD} g (int32[1, 2, 1, 2, 1] x, float[2] z) => (int64[1, 2, 1, 2, 1] y, float[2] w) {{
         y = Cast<to = 7>(x)
         w = Relu(z)
@@ -89,7 +89,7 @@ def test_what_qnn_computes_otherwise_runs_on_the_cpu():
 
 
 def test_computed_indices_below_zero_are_left_to_the_cpu():
-    """QNN takes them for others; constant ones are right."""
+    """QNN misreads computed negative indices; constant ones are right."""
     text = f"""{HEAD} g (float[3, 4] x, int32[3] at, int32[2, 4] among) => (float[3, 4] y, float[2, 4] z, float[3, 4] w)
         <int64[3] known = {{0, -1, -2}}> {{
         a = Relu(x)
@@ -108,7 +108,7 @@ def test_computed_indices_below_zero_are_left_to_the_cpu():
 
 
 def test_what_is_quantized_behind_a_cast_is_rounded():
-    """QNN truncates the elements behind the last 128."""
+    """QNN truncates the elements after the last multiple of 128."""
     size = 160
     text = f"""{HEAD} g (float16[1, {size}] x) => (int8[1, {size}] y) <float s = {{0.05}}, int8 z = {{3}}> {{
         a = Cast<to = 1>(x)
@@ -120,7 +120,7 @@ def test_what_is_quantized_behind_a_cast_is_rounded():
         on = {node.op_type: node.device for node in session.report().nodes}
     assert on == {"Cast": "qnn", "QuantizeLinear": "cpu"}
     real = x.astype(np.float32) / np.float32(0.05)
-    far = np.abs(real - np.floor(real) - 0.5) > 0.2  # half precision decides nearer to a half
+    far = np.abs(real - np.floor(real) - 0.5) > 0.2  # half precision decides closer to a half
     np.testing.assert_array_equal(got[far], (np.rint(real) + 3)[far])
 
 
@@ -132,7 +132,7 @@ CASTS = {
     ("int32", "bool"),
     ("int64", "bool"),
 }
-"""Casts that QNN saturates, or that are 0 and 1 there."""
+"""Casts for which QNN saturates, or returns 0 and 1."""
 
 
 @pytest.mark.parametrize("source", ["uint8", "int32", *(pytest.param(each, marks=pytest.mark.sweep) for each in
@@ -154,7 +154,7 @@ def test_casts_give_onnx_s_numbers(source):
 
 
 def small_integers(name, axis, zero_point, tag):
-    """A constant of 2 or 4 bits with every value, dequantized, and the numbers that it stands for."""
+    """Return a dequantized constant of 2 or 4 bits with every value, its nodes, and its numbers."""
     bits = int(name[-1])
     low = 0 if name.startswith("u") else -(2 ** (bits - 1))
     values = np.resize(np.arange(low, low + 2**bits), (4, 4))
@@ -268,7 +268,6 @@ def test_half_precision_without_a_chip_is_qnn_s_own_words():
 
 @pytest.fixture
 def failing(tmp_path, monkeypatch):
-    """`failing_qnn` is among the devices."""
     folder = tmp_path / "failing-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: failing\nVersion: 1.0\n")
@@ -282,7 +281,7 @@ def failing(tmp_path, monkeypatch):
 
 
 def test_a_segment_that_fails_loses_only_its_culprits(failing):
-    """The provider takes the graph, and fails to compile what was cut out of it because of one op."""
+    """The provider accepts the graph, but fails to compile a segment because of one op."""
     with pytest.warns(FallbackWarning, match="failed to compile it: .*no memory for Sin"):
         session = nna.InferenceSession(parse(MIXED), devices=failing)
         session.run(None, {"x": X})

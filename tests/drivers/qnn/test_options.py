@@ -1,5 +1,3 @@
-"""Typed options -> the provider's own."""
-
 from __future__ import annotations
 
 import sys

@@ -1,5 +1,3 @@
-"""Compiled programs as bytes: deserialized where they fit, refused where they do not."""
-
 from __future__ import annotations
 
 import json
@@ -54,7 +52,7 @@ def test_truncated_bytes_are_refused(qnn, blob, length):
 
 
 def sealed(blob, header=None, contents=None):
-    """The program with another header or other contents, and a digest that fits."""
+    """Return the program with another header or other contents, and a valid digest."""
     found, inside = ENVELOPE.open(blob)
     written = json.dumps({**json.loads(found), **(header or {})}).encode()
     return ENVELOPE.close(written, [bytes(inside) if contents is None else contents(bytes(inside))])
@@ -67,7 +65,7 @@ def not_embedded(contents):
 
 
 def not_embedded_within(contents):
-    """The node in both branches of an If: QNN would open the file before anybody sees who took which node."""
+    """Put the node in both branches of an If: QNN would open the file before the assignment is checked."""
     model = onnx.load_from_string(not_embedded(contents))
     compiled, result = model.graph.node[0], model.graph.output[0]
     branch = onnx.GraphProto(name="branch", node=[compiled], output=[result])

@@ -1,5 +1,3 @@
-"""A driver of a few rows, and models of one operation for it."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -55,7 +53,6 @@ def context(driver=Small, **options):
 
 
 def single(type_, *types, attributes=None, constants=(), fuse_code=None):
-    """A model of one operation on operands of these types."""
     builder = ModelBuilder()
     made = [builder.add_input(f"x{number}", each) for number, each in enumerate(types)]
     made += [builder.add_constant(f"c{number}", each) for number, each in enumerate(constants)]

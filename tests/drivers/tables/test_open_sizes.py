@@ -1,4 +1,4 @@
-"""Tables of devices that take open sizes: one program for many, lowered anew at each."""
+"""Table drivers with dynamic shapes: one program, lowered again at each size."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""What drivers that are tables compute: arrays that come and go, errors, threads."""
-
 from __future__ import annotations
 
 import threading
@@ -138,7 +136,7 @@ def test_a_result_that_looks_at_a_constant_is_copied(place):
 
         @lowers("GATHER")
         def gather(self, operation):
-            return lambda table, index: table[int(index) :][0]  # a view, which depends on an input
+            return lambda table, index: table[int(index) :][0]  # a view that depends on an input
 
     builder = ModelBuilder()
     table = builder.add_constant("table", np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -155,7 +153,7 @@ def test_results_may_be_written_to():
     class Spreading(TableDriver):
         @lowers("NEG")
         def neg(self, operation):
-            return lambda x: np.broadcast_to(-x, x.shape)  # numpy makes it read-only
+            return lambda x: np.broadcast_to(-x, x.shape)  # numpy returns a read-only view
 
     (result,) = compute(single("NEG", FLOATS), np.ones((2, 3), np.float32), driver=Spreading)
     result[:] = 7
@@ -164,7 +162,7 @@ def test_results_may_be_written_to():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda x: x, "returned ndarray, expected a list or tuple of 2 values"),  # not its rows
+        (lambda x: x, "returned ndarray, expected a list or tuple of 2 values"),  # not the rows of x
         (lambda x: [x], "returned 1 values, expected 2"),
         (lambda x: None, "returned NoneType, expected a list or tuple of 2 values"),
     ],

@@ -1,5 +1,3 @@
-"""Drivers as tables: what is derived from the functions, and what is refused for them."""
-
 from __future__ import annotations
 
 import copy
@@ -109,7 +107,7 @@ def test_functions_of_other_files_and_of_base_classes_count():
     class Larger(Small):
         lowerings = (sine,)
 
-        def assign(self, operation):  # not in the table any more
+        def assign(self, operation):  # no longer in the table
             return None
 
     rows = {row.type for row in Larger().open("").capability.operations}
@@ -130,7 +128,7 @@ def test_a_table_that_is_wrong(types, words):
             return None
 
     with pytest.raises(DriverError, match=words):
-        Wrong().table  # noqa: B018  the point is the look-up
+        Wrong().table  # noqa: B018  the access raises
 
 
 def test_names_that_are_none():
@@ -147,10 +145,10 @@ def test_names_that_are_none():
             return np.add
 
     with pytest.raises(DriverError, match="Wrong has types 'float': 'float' is not a valid DataType"):
-        Wrong().table  # noqa: B018  the point is the look-up
+        Wrong().table  # noqa: B018  the access raises
     Wrong.types = "float64"
     with pytest.raises(DriverError, match="add has the unknown activation 'rellu'; did you mean 'relu'"):
-        Wrong().table  # noqa: B018  the point is the look-up
+        Wrong().table  # noqa: B018  the access raises
 
 
 def test_data_types_that_an_operation_has_not():
@@ -160,7 +158,7 @@ def test_data_types_that_an_operation_has_not():
             return np.negative
 
     with pytest.raises(DriverError, match="neg lowers NEG for bool, expected some of bfloat16, float16"):
-        Wrong().table  # noqa: B018  the point is the look-up
+        Wrong().table  # noqa: B018  the access raises
 
 
 def test_one_name_is_taken_for_several():
@@ -194,7 +192,7 @@ def test_names_of_an_operation():
     assert operation.fuse_code == "none" and operation.output.type.dimensions == (2, 2)
     assert operation.inputs[2] is None and len(operation.outputs) == 1
     with pytest.raises(AttributeError, match="FULLY_CONNECTED has no 'filter'; it has input, weight, bias, fuse_code"):
-        operation.filter  # noqa: B018  the point is the look-up
+        operation.filter  # noqa: B018  the access raises
 
 
 def test_an_operation_may_be_copied():
@@ -233,4 +231,4 @@ def test_a_function_without_a_row_is_not_passed_over():
         lowerings = (plain,)
 
     with pytest.raises(DriverError, match="Forgotten lists plain in lowerings, which lacks @lowers"):
-        Forgotten().table  # noqa: B018  the point is the look-up
+        Forgotten().table  # noqa: B018  the access raises

@@ -1,5 +1,3 @@
-"""What tests of the device share."""
-
 from __future__ import annotations
 
 import os
@@ -11,18 +9,17 @@ from nnadapter.ir import DataType, ModelBuilder, OperandType
 
 DEVICE = os.environ.get("NNADAPTER_XLA_DEVICE", "xla:cpu")
 PLACE = (1, 0) if DEVICE == "xla:cpu" else (2, 0)
-"""Where its values lie, as DLPack numbers devices: the host's memory, or that of an NVIDIA GPU."""
+"""DLPack device of its values: host memory, or that of an NVIDIA GPU."""
 
 
 def context(**options):
-    """A context of the device."""
     device = open_device(DEVICE)
     defaults = {option.name: option.default for option in device.capability.options}
     return device.create_context({**defaults, **options})
 
 
 def model_of(type_, inputs, attributes=None, constants=()):
-    """A model of one operation: inputs by types and shapes, then constants."""
+    """Build a model of one operation: inputs by types and shapes, then constants."""
     builder = ModelBuilder()
     operands = [
         builder.add_input(f"x{position}", OperandType(DataType(dtype), shape))
@@ -33,16 +30,13 @@ def model_of(type_, inputs, attributes=None, constants=()):
 
 
 def computed(model, *inputs, **options):
-    """What the device computes."""
     program = context(**options).compile(model)
     return list(program.create_execution().compute(list(inputs)))
 
 
 def relu(size=4):
-    """The least model."""
     return model_of("RELU", [("float32", (size,))])
 
 
 def numbers(*shape):
-    """Seeded numbers around 0."""
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)

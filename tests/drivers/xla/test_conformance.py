@@ -1,5 +1,3 @@
-"""The conformance kit: a few cases of each kind, and all of them in the long form."""
-
 from __future__ import annotations
 
 import pytest
@@ -10,7 +8,7 @@ from tests.drivers.xla.harness import DEVICE
 
 @pytest.mark.sweep
 def test_a_few_of_each_kind():
-    """Without the search for leaks: in its short form the heap that XLA compiles in has not settled yet."""
+    """Skips the search for leaks, which is too short here for XLA's heap to settle."""
     for pattern in ("[!p]*/*", "programs/[!l]*"):
         card = run_conformance(Settings(device=DEVICE, short=True), pattern=pattern, limit=6)
         assert card.all_passed, str(card)

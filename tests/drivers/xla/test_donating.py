@@ -1,4 +1,4 @@
-"""A value that is fed and holds an output behind it gives its memory up: XLA makes the output there."""
+"""Donated inputs: XLA writes an output into the memory of a value bound to both."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ g (float[4, 8] past) => (float[4, 8] present, float[4, 8] same) { present = Neg(
 
 
 def bound(session, cache, **fed):
-    """A binding of a value to the first input and the first output, and of others to inputs."""
+    """Return a binding of a value to the first input and first output, and of others to inputs."""
     binding = session.io_binding()
     binding.bind_ortvalue_input("past", cache)
     for name, value in fed.items():
@@ -42,7 +42,6 @@ def bound(session, cache, **fed):
 
 
 def address(value):
-    """Where a value lies."""
     tensor = value.contents.tensor_on(DEVICE)
     return tensor.memory.value(tensor.dtype, tensor.shape).unsafe_buffer_pointer()
 
@@ -59,7 +58,7 @@ def test_a_cache_is_written_where_it_lies():
         binding.bind_cpu_input("at", at)
         binding.bind_cpu_input("new", new)
         session.run_with_iobinding(binding)
-        places.add(address(cache))  # of what XLA made: it does not write to what lies in numpy's memory
+        places.add(address(cache))  # only addresses that XLA allocated: it does not overwrite numpy's memory
         (expected,) = oracle.run(None, {"past": expected, "at": at, "new": new})
         np.testing.assert_array_equal(cache.numpy(), expected)
     assert len(places) == 1
@@ -146,11 +145,11 @@ def test_another_owner_learns_that_the_tensor_is_gone():
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["before the run", "during the run"])
 def test_whoever_feeds_a_tensor_that_is_gone_is_at_fault(meanwhile, monkeypatch):
-    """Nothing falls back, however often, and the device does what it is asked next."""
+    """The error belongs to the caller: nothing falls back, and the device stays usable."""
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE, options={"fallback": "allow"})
     cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
     gone, binding = nna.DeviceValue(cache.contents, DEVICE), bound(session, cache, also=other)
-    if meanwhile:  # somebody else takes the memory when this run has looked at it
+    if meanwhile:  # another thread takes the memory after this run's check
         array = gone.contents.tensor_on(DEVICE).memory.value(np.dtype(np.float32), (4, 8))
         kind = type(context().compile(relu()).create_execution())
         started = kind._started
@@ -211,7 +210,7 @@ def test_another_library_keeps_what_it_gave():
 
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_two_values_that_hold_one_tensor_keep_it(is_replaced):
-    """An output that is an input: what was fed, and the output, are the same."""
+    """The passed-through output shares its tensor with the input."""
     text = """
     <ir_version: 8, opset_import: ["": 17]>
     g (float[4, 8] past) => (float[4, 8] past, float[4, 8] negative) { negative = Neg(past) }

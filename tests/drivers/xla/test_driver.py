@@ -1,5 +1,3 @@
-"""The driver as a host sees it: rows, options, verdicts, programs, executions."""
-
 from __future__ import annotations
 
 import os
@@ -35,7 +33,7 @@ def test_each_kind_is_a_row():
 
 
 def test_a_missing_package_is_a_row_that_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jax", None)  # as if it were not there
+    monkeypatch.setitem(sys.modules, "jax", None)  # simulates a missing package
     expected = {name: f"device {name!r} needs the package jax" for name in ("xla:cpu", "xla:gpu", "xla:tpu")}
     found = rows()
     assert found.keys() == expected.keys()
@@ -167,7 +165,7 @@ def test_a_damaged_program_is_refused():
 def test_a_forked_process_is_told_that_the_threads_of_xla_are_gone():
     program = context().compile(relu())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # JAX warns of forks, and so does Python
+        warnings.simplefilter("ignore")  # Python and JAX warn about forks
         child = os.fork()
     if child == 0:
         try:

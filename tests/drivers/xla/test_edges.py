@@ -1,5 +1,3 @@
-"""Edges of a type, a tensor or a picture: divisors of 0, large exponents, positions that are not there."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -33,7 +31,7 @@ def test_floats_become_integers_of_64_bits_without_sign():
 
 
 POSITIONS = np.array([-6, -(2**31), 5, 2**31 - 1, -5, -1], np.int32)
-"""Of 5 elements: two before them, two behind them, the first, the last."""
+"""Two indices before the first of 5 elements, two after the last, the first, the last."""
 
 
 @pytest.mark.parametrize("type_", ["GATHER", "GATHER_ELEMENTS", "GATHER_ND"])
@@ -59,7 +57,7 @@ def test_nothing_is_written_where_there_is_none(type_):
     [("CONV_2D", (9, 7), (3, 2)), ("CONV_3D", (5, 6, 4), (2, 1, 3)), ("CONV_2D", (8, 8), (8, 7))],
 )
 def test_a_filter_for_each_channel(type_, sizes, kernel, is_constant):
-    """Those of 3 x 2 and 2 x 1 x 3 are sums of moved pictures, the one of 8 x 7 is XLA's."""
+    """Small kernels become sums of shifted images; XLA computes the 8 x 7 one."""
     x, weight, bias = numbers(2, 5, *sizes), numbers(5, 1, *kernel), numbers(5)
     rank = len(sizes)
     pads = tuple(range(1, rank + 1)) + (0,) * rank

@@ -1,4 +1,4 @@
-"""JAX as others have set it, and where it is not there."""
+"""JAX with changed settings, and without the package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHERS = {
     "numpy_rank_promotion": "raise",
     "transfer_guard": "disallow",
 }
-"""What somebody may have set who looks for mistakes in a program of theirs."""
+"""Settings for debugging that a user may have changed."""
 
 
 def test_settings_of_others_change_nothing_and_stay():
@@ -44,7 +44,7 @@ def test_settings_of_others_change_nothing_and_stay():
 
 
 def in_a_process(preparing):
-    """What a process says of the devices that prepares itself by some lines."""
+    """Return the XLA devices that a process lists after some lines of code."""
     says = "import nnadapter as nna\nprint([(x.name, x.reason) for x in nna.devices() if x.name.startswith('xla')])"
     run = subprocess.run([sys.executable, "-c", f"{preparing}\n{says}"], capture_output=True, text=True, check=True)
     return run.stdout

@@ -1,5 +1,3 @@
-"""Memory of the device, what is computed in it, and work that goes on by itself."""
-
 from __future__ import annotations
 
 import jax
@@ -81,7 +79,7 @@ def test_a_state_stays_on_the_device_between_runs():
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16"])
 def test_values_come_and_go_by_dlpack(dtype):
-    """64-bit types in a process that has not switched them on, and bfloat16, which numpy's DLPack does not have."""
+    """64-bit types work without JAX's global flag, and so does bfloat16, which numpy's DLPack lacks."""
     torch = pytest.importorskip("torch")
     given = torch.tensor([[1, 0], [0, 2], [3, 0]]).to(getattr(torch, dtype)).T
     value = nna.DeviceValue.from_dlpack(given, DEVICE)

@@ -1,5 +1,3 @@
-"""Random models of what the device takes equal the definition; each is compiled, so they are in the long form."""
-
 from __future__ import annotations
 
 import os
@@ -19,7 +17,7 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 
 
 def taken(model):
-    """Only what the device takes is wanted."""
+    """Return whether the device supports the model's last operation."""
     return isinstance(context().supported(model)[-1], Supported)
 
 

@@ -1,4 +1,4 @@
-"""What a sweep over random cases does not look at closely."""
+"""Values that random sweeps rarely reach."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_transposed_convolution_of_a_column_does_not_end_the_process():
 
 @pytest.mark.parametrize("depth", [8, 1024])
 def test_sums_of_quantized_products_are_exact(depth):
-    """8 products fit into float32 without rounding, 1,024 of them do not."""
+    """8 products fit into float32 exactly, 1,024 do not."""
     random = np.random.default_rng(0)
     one, two = (Quantization(scale=(0.5,), zero_point=(point,)) for point in (3, -128))
     builder = ModelBuilder()

@@ -1,4 +1,4 @@
-"""Values for every attribute, by its name; those that mean something else in one op, by op and name."""
+"""Random values for every attribute, by name, or by op and name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import TensorProto
 Shape = tuple[int, ...]
 Value = object
 Choice = Callable[[Random, Shape], Value]
-"""Draws a value for a node whose first input has a shape."""
+"""Function that draws a value, from the shape of a node's first input."""
 
 FLAG = (0, 1)
 
@@ -24,13 +24,13 @@ def axis(random: Random, shape: Shape) -> int:
 
 
 def axes(random: Random, shape: Shape) -> Sequence[int]:
-    """Some axes, in any order, some of them counted from the end."""
+    """Draw some axes in any order, some counted from the end."""
     found = random.sample(range(len(shape)), random.randint(0, len(shape)))
     return [each - random.choice((0, len(shape))) for each in found]
 
 
 def spatial(*values: int, times: int = 1) -> Choice:
-    """A number for each dimension behind [N, C]; for pads, two: all begins, then all ends."""
+    """Draw a number for each dimension after [N, C]; for pads twice: all begins, then all ends."""
     return lambda random, shape: [random.choice(values) for _ in range(times * max(len(shape) - 2, 0))]
 
 
@@ -155,7 +155,6 @@ CHOICES: dict[str, Choice] = {
     "upper": one_of(*FLAG),
     "value": one_of(0.0, 1.5, -2.0),
 }
-"""By attribute name."""
 
 OWN_CHOICES: dict[tuple[str, str], Choice] = {
     ("DepthToSpace", "mode"): one_of("DCR", "CRD"),
@@ -171,9 +170,8 @@ OWN_CHOICES: dict[tuple[str, str], Choice] = {
     ("Unsqueeze", "axes"): _unsqueezed,
     ("Upsample", "mode"): one_of("nearest", "linear"),
 }
-"""By op and attribute name."""
 
 
 def choice_of(op_type: str, name: str) -> Choice:
-    """How an attribute is drawn; one that is new to ONNX needs a row in a table above."""
+    """Return the function that draws an attribute; a new one needs a row in a table above."""
     return OWN_CHOICES.get((op_type, name)) or CHOICES[name]

@@ -1,7 +1,7 @@
-"""One form of an op: a node with everything that may decide how it is computed; and how one is drawn.
+"""Random forms of an op: a node with everything that may affect its computation.
 
-What an op has comes from its schema: attributes, optional inputs, data types. Values of attributes are in
-`attributes.py`, shapes that fit each other in `recipes.py`.
+The op's schema determines attributes, optional inputs and data types; `attributes.py` has values of attributes,
+`recipes.py` compatible shapes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from tests.drivers.openvino.sweep.values import array_of
 
 _OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
 _WRITTEN = (np.int64, np.int32)
-"""What is written out, for it may decide over shapes."""
+"""Types with their values in the text, because shapes may depend on them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Form:
-    """A node, its inputs, and which of them are constants."""
-
     node: onnx.NodeProto
     opset: int
     arrays: tuple[np.ndarray | None, ...]
@@ -35,7 +33,7 @@ class Form:
 
     @property
     def text(self) -> str:
-        """The form in words; two of the same words differ in numbers at most."""
+        """Description; forms with the same text differ at most in numbers."""
         attributes = {each.name: helper.get_attribute_value(each) for each in self.node.attribute}
         inputs = (
             "none"
@@ -47,7 +45,7 @@ class Form:
 
     @property
     def steps(self) -> int:
-        """How far integers may be off."""
+        """Allowed difference of integers."""
         return int(self.node.op_type == "QuantizeLinear")
 
     @property
@@ -60,7 +58,7 @@ class Form:
 
 
 def model_of(forms: Sequence[Form]) -> onnx.ModelProto:
-    """The nodes of forms of one opset, side by side, with the types of their outputs."""
+    """Return a model with the nodes of several forms of one opset."""
     nodes, inputs, constants = [], [], []
     for number, form in enumerate(forms):
         node = onnx.NodeProto()
@@ -80,7 +78,7 @@ def model_of(forms: Sequence[Form]) -> onnx.ModelProto:
 
 
 class Draft:
-    """A form on its way: recipes say shapes and integers, the rest is drawn by the schema."""
+    """Form under construction: a recipe sets shapes and integers, the schema determines the rest."""
 
     def __init__(self, op_type: str, random: Random) -> None:
         self.op_type, self.random = op_type, random
@@ -88,9 +86,9 @@ class Draft:
         self.attributes: dict[str, object] = {}
         self.shapes: list[Shape | None] = []
         self.arrays: dict[int, np.ndarray] = {}
-        """Inputs that a recipe says, constants most often."""
+        """Inputs set by a recipe, mostly constants."""
         self.drawn: dict[int, np.ndarray] = {}
-        """Inputs of `shapes` whose numbers a recipe says."""
+        """Inputs of `shapes` with values from a recipe."""
         self.outputs = 1
         self.kinds = ("normal", "steps")
 
@@ -98,7 +96,7 @@ class Draft:
         return position < len(self.schema.inputs)
 
     def draw_attributes(self, shape: Shape) -> None:
-        """Every attribute that the schema requires, and some of the others."""
+        """Draw the attributes that the schema requires, and some of the others."""
         for name, attribute in self.schema.attributes.items():
             if name not in self.attributes and (attribute.required or self.random.random() < 0.5):
                 self.attributes[name] = choice_of(self.op_type, name)(self.random, shape)
@@ -133,7 +131,7 @@ class Draft:
 
 @cache
 def _versions(op_type: str) -> tuple[tuple[int, onnx.defs.OpSchema], ...]:
-    """Every schema of an op, at its first opset and at its last one."""
+    """Return every schema of an op at its first and last opset."""
     found = {}
     for opset in _OPSETS:
         try:
@@ -146,7 +144,7 @@ def _versions(op_type: str) -> tuple[tuple[int, onnx.defs.OpSchema], ...]:
 
 
 def _dtypes(draft: Draft) -> list[np.dtype]:
-    """A data type for every input: one for each type variable, of those that the schema and the driver's row take."""
+    """Draw a data type per type variable that both the schema and the driver's row allow."""
     row, bound, found = OPERATORS[draft.op_type], {}, []
     allowed = {each.type_param_str: set(each.allowed_type_strs) for each in draft.schema.type_constraints}
     for at in range(len(draft.shapes)):

@@ -1,6 +1,6 @@
-"""Groups of nodes at random: an op between DequantizeLinear and QuantizeLinear, with its weights, as exporters write.
+"""Random groups: an op with weights between DequantizeLinear and QuantizeLinear, as exporters write them.
 
-The numbers that go in are whole steps: nothing before the op is rounded, and the result is one step off at most.
+Inputs are integral multiples of the step, so results are off by at most one step.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ _OPSETS = (20, 21, 22)
 
 
 class Group:
-    """A model under way, its feed, and what it is in words."""
-
     def __init__(self, op_type: str, seed: object) -> None:
         self.random = Random(f"{op_type} {seed}")
         self.op_type = op_type
@@ -54,7 +52,7 @@ class Group:
         return self._input(self._numbers.standard_normal(shape).astype(np.float32))
 
     def activation(self, shape: Shape) -> str:
-        """A value that was quantized, as reals: fed as integers, or quantized in the model."""
+        """Add a dequantized activation, fed as integers or quantized in the model."""
         dtype, is_fed = self.random.choice(_BYTES), self.random.random() < 0.5
         integers, scale, point = self._integers(shape, dtype), self._scales(()), self._points((), dtype)
         self.words.append(f"{np.dtype(dtype)}{list(shape)} zero point {point} {'fed' if is_fed else ''}")
@@ -67,7 +65,7 @@ class Group:
         return self.node("DequantizeLinear", given, *parameters)
 
     def weight(self, shape: Shape) -> str:
-        """A constant of integers as reals: with one scale, some along any axis, or of blocks."""
+        """Add a dequantized constant with one scale, scales along an axis, or block scales."""
         random, dtype, axis = self.random, self.random.choice((np.int8, *_BYTES)), self.random.randrange(len(shape))
         kind = random.choice(("one", "axis", "axis", "blocks") if self._opset > 20 else ("one", "axis"))
         attributes: dict[str, int] = {} if kind == "one" else {"axis": axis}
@@ -100,7 +98,7 @@ class Group:
         return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
 
     def quantized(self, output: str, reals: np.ndarray) -> tuple[str, float]:
-        """QuantizeLinear behind an output, or both, and how large a step is."""
+        """Add QuantizeLinear, possibly also DequantizeLinear; return the output and step size."""
         dtype = self.random.choice(_BYTES)
         scale = np.float32((float(np.abs(reals).max()) or 1.0) / self.random.choice((40, 100, 128, 255)))
         point = self._points((), dtype)
@@ -256,12 +254,11 @@ GROUPS: dict[str, Callable[[Group], str]] = {
         _unary(),
     ),
 }
-"""By op type, what may stand between DequantizeLinear and QuantizeLinear."""
 _ACTIVATED = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Add")
 
 
 def group_of(op_type: str, seed: object) -> tuple[Group, str]:
-    """A group without the QuantizeLinear behind it, and its output."""
+    """Return a group without its final QuantizeLinear, and its output."""
     group = Group(op_type, seed)
     output = GROUPS[op_type](group)
     kind = group.random.choice(("", "", "Relu", "Clip", "Sigmoid")) if op_type in _ACTIVATED else ""

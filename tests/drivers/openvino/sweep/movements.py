@@ -1,5 +1,3 @@
-"""Inputs of ops that move elements: which go where is often said by integers."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -141,7 +139,7 @@ def gather(draft: Draft) -> None:
 
 
 def _indices(draft: Draft, shape: Shape, sizes: Sequence[int]) -> None:
-    """Indices into dimensions of `sizes`, some of them from the end; a constant or not."""
+    """Draw indices, some counted from the end."""
     values = [draft.random.randrange(-size, size) for size in sizes]
     draft.arrays[1] = np.array(values, draft.random.choice((np.int64, np.int32))).reshape(shape)
 
@@ -161,7 +159,7 @@ def gather_nd(draft: Draft) -> None:
 
 
 def scatter_elements(draft: Draft) -> None:
-    """Updates of different elements, or of any where they are reduced."""
+    """Draw updates of distinct elements, or of any elements if they are reduced."""
     random, shape = draft.random, some_shape(draft.random, 1)
     draft.kinds = ALL_NUMBERS
     draft.draw_attributes(shape)
@@ -174,7 +172,7 @@ def scatter_elements(draft: Draft) -> None:
 
 
 def scatter_nd(draft: Draft) -> None:
-    """The same of slices."""
+    """Draw updates of distinct slices, or of any slices if they are reduced."""
     random, shape = draft.random, some_shape(draft.random, 1)
     draft.kinds = ALL_NUMBERS
     draft.draw_attributes(shape)
@@ -189,7 +187,7 @@ def scatter_nd(draft: Draft) -> None:
 
 
 def _places(draft: Draft, size: int, count: int) -> list[int]:
-    """Positions, some of them from the end, no two the same unless what is written there is reduced."""
+    """Draw positions, some counted from the end, distinct unless updates are reduced."""
     reduces = draft.attributes.get("reduction", "none") != "none"
     drawn = draft.random.choices(range(size), k=count) if reduces else draft.random.sample(range(size), count)
     return [place - draft.random.choice((0, size)) for place in drawn]

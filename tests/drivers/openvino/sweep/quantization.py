@@ -1,5 +1,3 @@
-"""Inputs of QuantizeLinear and DequantizeLinear: scales and zero points of one number, along an axis, or of blocks."""
-
 from __future__ import annotations
 
 import numpy as np

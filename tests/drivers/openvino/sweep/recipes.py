@@ -1,4 +1,4 @@
-"""Inputs of every op whose shapes fit each other, by families of ops."""
+"""Inputs of every op, by families of ops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def finite(draft: Draft) -> None:
 
 
 def cast(draft: Draft) -> None:
-    """What is out of range of the type that is cast to is not defined."""
+    """Draw positive numbers, because casts out of range are undefined."""
     unary(draft)
     draft.kinds = ("positive",)
 
@@ -65,7 +65,7 @@ def clip(draft: Draft) -> None:
 
 
 def window(draft: Draft) -> None:
-    """Pooling; windows that are padded by themselves are not padded again."""
+    """Draw a pooling window; automatic padding excludes explicit pads."""
     draft.shapes = [picture(draft.random)]
     _draw_window(draft, draft.shapes[0])
 
@@ -215,7 +215,7 @@ def einsum(draft: Draft) -> None:
 
 
 def suppression(draft: Draft) -> None:
-    """Boxes anywhere, or on a grid, where overlaps are often equal to the threshold; scores with many equal ones."""
+    """Draw random boxes, or boxes on a grid, with many overlaps equal to the threshold."""
     random, generator = draft.random, np.random.default_rng(draft.random.randrange(1 << 30))
     batch, classes, count = random.choice((1, 2)), random.choice((1, 3)), random.choice((1, 2, 5, 30))
     corners, sizes = generator.random((batch, count, 2)) * 10, generator.random((batch, count, 2)) * 4 + 0.1

@@ -1,5 +1,3 @@
-"""Forms on openvino alone and on ONNX Runtime, and how their results differ."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +19,14 @@ from tests.drivers.openvino.sweep.recipes import RECIPES
 from tests.drivers.openvino.sweep.values import difference
 
 BATCH = 24
-"""Nodes of one model: compiling costs more than they do."""
+"""Nodes per model: compiling a model costs more than its nodes."""
 _NARROW = frozenset(("LRN", "InstanceNormalization"))
-"""Ops of which ONNX Runtime takes fewer forms than ONNX has; onnx's evaluator computes the others."""
+"""Ops that ONNX Runtime supports incompletely; onnx's evaluator computes the rest."""
 Case = tuple[Form, list[np.ndarray]]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the forms of one op, in words, and of those that differ how."""
-
     op_type: str
     tried: int = 0
     skipped: int = 0
@@ -45,7 +41,7 @@ class Outcome:
 
 
 def sweep(opened, op_types: Sequence[str], count: int, seed: int) -> Mapping[str, Outcome]:
-    """Try different forms of each op, those of one opset side by side in a model."""
+    """Try different forms of each op, several of one opset per model."""
     outcomes, batches = {op_type: Outcome(op_type) for op_type in op_types}, {}
     for form in (form for op_type in op_types for form in forms_of(op_type, count, seed)):
         expected = expected_of(form)
@@ -62,7 +58,7 @@ def sweep(opened, op_types: Sequence[str], count: int, seed: int) -> Mapping[str
 
 
 def sweep_open(opened, op_type: str, count: int, seed: int) -> Outcome:
-    """The same of one op, some sizes of its inputs left open, or all, each form in a model of its own."""
+    """Try forms of one op with some or all input sizes dynamic, one per model."""
     outcome, random = Outcome(op_type), Random(f"{op_type} {seed} open")
     for form in forms_of(op_type, count, seed):
         expected = expected_of(form)
@@ -77,7 +73,7 @@ def sweep_open(opened, op_type: str, count: int, seed: int) -> Outcome:
             continue
         try:
             results = computed(opened, model, form.feed.values())
-        except CompilationError as error:  # its sizes are left closed then
+        except CompilationError as error:  # the driver would then use static sizes
             outcome.refused[form.text] = str(error)
             continue
         wrong = next(filter(None, map(difference, results, expected, repeat(form.steps))), "")
@@ -98,7 +94,7 @@ def _opened(form: Form, random: Random) -> onnx.ModelProto:
 
 
 def forms_of(op_type: str, count: int, seed: int) -> Iterator[Form]:
-    """Up to `count` different forms; fewer where an op has fewer."""
+    """Yield up to `count` different forms; fewer if the op has fewer."""
     random, seen = Random(f"{op_type} {seed}"), set()
     for _ in range(4 * count):
         draft = Draft(op_type, random)
@@ -110,11 +106,11 @@ def forms_of(op_type: str, count: int, seed: int) -> Iterator[Form]:
 
 
 def expected_of(form: Form) -> list[np.ndarray] | None:
-    """What ONNX Runtime computes; None where it does not, or makes another shape than ONNX says, or nothing."""
+    """Return ONNX Runtime's results, or None if it fails, deviates from ONNX's shape, or returns empty results."""
     try:
         model = onnx.shape_inference.infer_shapes(model_of([form]), strict_mode=True, check_type=True, data_prop=True)
         results = _computed(model, {f"{name}0": array for name, array in form.feed.items()})
-    except Exception:  # noqa: BLE001  whatever onnx or ONNX Runtime raises, the form is no case
+    except Exception:  # noqa: BLE001  any error of onnx or ONNX Runtime excludes the form
         return None
     types = map(value_of, model.graph.output)
     fits = (
@@ -124,7 +120,6 @@ def expected_of(form: Form) -> list[np.ndarray] | None:
 
 
 def run_plain(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """What ONNX Runtime computes node by node, nothing fused."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -159,7 +154,7 @@ def _try(opened, batch: Sequence[Case], outcomes: Mapping[str, Outcome]) -> None
 
 
 def _differences(opened, taken: Sequence[Case]) -> Iterator[tuple[Form, str]]:
-    """How the results of each form differ; a form that makes a model fail is found by halves."""
+    """Yield each form with its difference; a form that fails the whole model is found by bisection."""
     if not taken:
         return
     try:

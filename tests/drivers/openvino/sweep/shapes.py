@@ -1,5 +1,3 @@
-"""Shapes that fit each other, and how a recipe asks for the rest."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,13 +16,13 @@ def some_shape(random: Random, low: int = 0, high: int = 5) -> Shape:
 
 
 def picture(random: Random) -> Shape:
-    """[N, C, ...] of one to three dimensions more."""
+    """Draw [N, C, ...] with one to three spatial dimensions."""
     sizes = (random.randint(1, 9) for _ in range(random.choice((1, 2, 2, 2, 3))))
     return (random.choice((1, 2)), random.choice((1, 2, 3, 4, 6, 8, 16, 17)), *sizes)
 
 
 def narrowed(random: Random, shape: Shape) -> Shape:
-    """A shape that broadcasts to `shape`: leading dimensions left out, some of the others 1."""
+    """Draw a shape that broadcasts to `shape`."""
     kept = shape[random.choice((0, 0, random.randint(0, len(shape)))) :]
     return tuple(1 if random.random() < 0.3 else size for size in kept)
 

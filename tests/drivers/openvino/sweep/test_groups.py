@@ -1,4 +1,4 @@
-"""No group of quantized nodes that openvino takes is further from ONNX than one step: a few of each op, or many."""
+"""Quantized groups that openvino accepts: at most one step from ONNX."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _try(opened, outcome: Outcome, seed: str, is_open: bool) -> None:
         output, step = group.quantized(output, reals) if group.random.random() < 0.75 else (output, 0.0)
         model = group.model(output)
         (expected,) = run_plain(model, group.feed)
-    except Exception:  # noqa: BLE001  whatever onnx or ONNX Runtime raises, the group is no case
+    except Exception:  # noqa: BLE001  any error of onnx or ONNX Runtime excludes the group
         outcome.skipped += 1
         return
     text = f"{seed} opset {model.opset_import[0].version}: {', '.join(group.words)}"
@@ -91,7 +91,7 @@ def _leave_open(model: onnx.ModelProto, random: Random) -> None:
 
 
 def _difference(got: np.ndarray, expected: np.ndarray, step: float) -> str:
-    """How a result differs by more than a step and rounding; or nothing."""
+    """Describe a difference beyond one step plus rounding, or return ""."""
     if (got.dtype, got.shape) != (expected.dtype, expected.shape):
         return f"{got.dtype}{list(got.shape)} instead of {expected.dtype}{list(expected.shape)}"
     off = np.abs(got.astype(np.float64) - expected.astype(np.float64))

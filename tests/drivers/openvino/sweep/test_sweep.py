@@ -1,4 +1,4 @@
-"""No form of an op that openvino takes differs from ONNX by more than rounding: a few forms of each, or many."""
+"""Forms that openvino accepts: equal to ONNX up to rounding."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Numbers for the inputs of a form, and whether two results agree."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ _ABSOLUTE = {"float32": 1e-5, "float16": 2e-3}
 
 
 def array_of(random: Random, shape: Sequence[int], dtype: np.dtype, kinds: Sequence[str]) -> np.ndarray:
-    """An array of one of the kinds: `normal` numbers, `steps` of a half with many equal ones, or `special` ones."""
+    """Draw an array of a random kind; `steps` are multiples of a half, many of them equal."""
     generator = np.random.default_rng(random.randrange(1 << 30))
     if dtype == np.bool_:
         return generator.integers(0, 2, shape).astype(bool)
@@ -32,9 +30,9 @@ def array_of(random: Random, shape: Sequence[int], dtype: np.dtype, kinds: Seque
 
 
 def difference(mine: np.ndarray, right: np.ndarray, steps: int = 0) -> str:
-    """How a result differs by more than rounding; or nothing. Where the right one is NaN, any number may stand.
+    """Describe a difference beyond rounding, or return "". NaN as the expected value allows any number.
 
-    Integers may be some steps off.
+    Integers may be off by `steps`.
     """
     if mine.dtype != right.dtype or mine.shape != right.shape:
         return f"{mine.dtype}{list(mine.shape)} instead of {right.dtype}{list(right.shape)}"
