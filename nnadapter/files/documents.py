@@ -35,7 +35,7 @@ class Twice:
         self.key = key
 
     def __str__(self) -> str:
-        return "it stands twice"
+        return "it occurs twice"
 
 
 def explained(document: object, kind: Any) -> Fault:
@@ -93,7 +93,7 @@ def _of_fields(value: Any, type_info: inspect.StructType | inspect.DataclassType
         if key in fields:
             yield from _within(key, _faults(item, fields[key].type))
         elif getattr(type_info, "forbid_unknown_fields", False):
-            yield (key,), f"there is no such key; {close_names(key, list(fields))}"
+            yield (key,), f"unknown key; {close_names(key, list(fields))}"
     for key, declared in fields.items():
         if declared.required and key not in value:
             yield (key,), "it is missing"
@@ -141,7 +141,7 @@ def _of_number(value: float, type_info: inspect.IntType | inspect.FloatType) -> 
 def _of_names(value: object, type_info: inspect.EnumType) -> Iterator[Fault]:
     names = [member.value for member in type_info.cls]
     if value not in names:
-        yield (), f"it is not known; {close_names(value, names)}"
+        yield (), f"unknown name; {close_names(value, names)}"
 
 
 def _nothing(value: object, type_info: object) -> Iterator[Fault]:
@@ -205,7 +205,7 @@ class FileKind(Generic[Contents]):
                 contents = opened.read(self.most_bytes + 1)
             text = contents.decode("utf-8-sig") if len(contents) <= self.most_bytes else ""
         except UnicodeDecodeError as error:
-            self.refuse(f"it is no UTF-8 text at byte {error.start}; save it as UTF-8", file, cause=error)
+            self.refuse(f"it is not UTF-8 at byte {error.start}; save it as UTF-8", file, cause=error)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             self.refuse(f"it cannot be read: {reason}; check the path", file, cause=error)
@@ -230,7 +230,7 @@ class FileKind(Generic[Contents]):
             document = self.upgrade(document)
         for key, expected in self.header.items():
             if not isinstance(document, Mapping) or key not in document:
-                self.refuse(f"it is no {self.name}: it has no key {key!r}; {self.advice}", file)
+                self.refuse(f"it is not a {self.name}: it has no key {key!r}; {self.advice}", file)
             if (type(document[key]), document[key]) != (type(expected), expected):
                 self.refuse(f"expected {expected!r}, got {brief(document[key])}; {self.advice}", file, (key,))
         if self.header and isinstance(document, Mapping):
@@ -280,7 +280,7 @@ def _finite(text: str) -> float:
     number = float(text)
     if math.isfinite(number):
         return number
-    raise ValueError(f"{text} is no finite number")
+    raise ValueError(f"{text} is not a finite number")
 
 
 def _entry_and_key(place: Place) -> tuple[str, str]:

@@ -42,7 +42,7 @@ class Messages(NamedTuple):
         try:
             message.ParseFromString(bytes(contents))
         except DecodeError as error:
-            text = f"{len(contents)} bytes are no message {name}: {error}; {self.advice}"
+            text = f"{len(contents)} bytes are not a valid message {name}: {error}; {self.advice}"
             raise self.error(text) from error
         return message
 
@@ -65,7 +65,7 @@ class Messages(NamedTuple):
         self.refuse_unknown(message)
         if message.ByteSize() != len(contents):  # protobuf keeps the last of duplicate fields
             raise self.error(
-                f"the message {name} has {len(contents)} bytes, expected {message.ByteSize()}, no field twice; "
+                f"the message {name} has {len(contents)} bytes, expected {message.ByteSize()}, no duplicate fields; "
                 f"{self.advice}"
             )
         return message

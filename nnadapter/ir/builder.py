@@ -55,7 +55,7 @@ def check_arguments(
 
 def _check_quantized(which: str, result: QuantizedType) -> None:
     if not is_one_of(DTYPES, result.dtype):
-        raise InvalidModelError(f"{which} is quantized as {result.dtype!r}, expected a data type of integers")
+        raise InvalidModelError(f"{which} is quantized as {result.dtype!r}, expected an integer data type")
     check_quantization_fields(which, result.quantization)
 
 
@@ -183,7 +183,9 @@ class ModelBuilder:
         outputs = tuple(outputs)
         for index in outputs:
             if not (is_number(index) and 0 <= index < len(self._operands)):
-                raise InvalidModelError(f"model output {index!r} is no operand of the model of {len(self._operands)}")
+                raise InvalidModelError(
+                    f"model output {index!r} is not one of the {len(self._operands)} operands of the model"
+                )
         operands = list(self._operands)
         for index in outputs:
             operand = operands[index]
@@ -196,7 +198,7 @@ class ModelBuilder:
         if is_number(index) and 0 <= index < len(self._operands):
             return self._operands[index]
         raise InvalidModelError(
-            f"{reader}: operand {index!r} is none of the {len(self._operands)} added so far; pass a number that an "
+            f"{reader}: operand {index!r} is not one of the {len(self._operands)} added so far; pass a number that an "
             "add_… method returned"
         )
 
@@ -497,7 +499,7 @@ class ModelEditor(EditedModel):
         """
         operand, replacement_operand = self._operands[original], self._operands[replacement]
         if self._resolved(replacement) == original:
-            raise InvalidModelError(f"operand {operand.name!r} is made from itself, expected operations in order")
+            raise InvalidModelError(f"operand {operand.name!r} depends on itself, expected operations in order")
         if (operand.type.dtype, operand.type.dimensions) != (
             replacement_operand.type.dtype,
             replacement_operand.type.dimensions,
@@ -559,9 +561,7 @@ class ModelEditor(EditedModel):
             )
         for result in results:
             if not isinstance(result, int) or not 0 <= result < len(self._operands):
-                raise InvalidModelError(
-                    f"{replaced_operation.type} is replaced by {result!r}, which is the number of no operand"
-                )
+                raise InvalidModelError(f"{replaced_operation.type} is replaced by {result!r}, which is not an operand")
 
     def _origins_of(self, index: int) -> Origins:
         origins = self._origins.get(index)

@@ -22,10 +22,10 @@ def check_well_formed(model: Model) -> None:
         _check_operand(index, operand)
     for name, listed in (("input", model.inputs), ("output", model.outputs)):
         if not isinstance(listed, tuple):
-            raise InvalidModelError(f"model {name}s are {listed!r}, expected a tuple of whole numbers")
+            raise InvalidModelError(f"model {name}s are {listed!r}, expected a tuple of integers")
         for operand_index in listed:
             if not _is_integer(operand_index):
-                raise InvalidModelError(f"model {name} {operand_index!r} is no operand, expected a whole number")
+                raise InvalidModelError(f"model {name} {operand_index!r} is not an operand, expected an integer")
     for position, operation in enumerate(model.operations):
         _check_operation(position, operation)
 
@@ -49,9 +49,9 @@ def _check_operand(index: int, operand: Operand) -> None:
     if not isinstance(operand.lifetime, Lifetime):
         raise InvalidModelError(f"{which} has the lifetime {operand.lifetime!r}, expected a Lifetime")
     if not isinstance(type_.dimensions, tuple):
-        raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected a tuple of whole numbers")
+        raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected a tuple of integers")
     if not all(map(_is_integer, type_.dimensions)):
-        raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected whole numbers, all known")
+        raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected integers")
     if type_.quantization is not None:
         check_quantization_fields(which, type_.quantization)
     if operand.value is not None:
@@ -67,14 +67,12 @@ def check_quantization_fields(which: str, quantization: object) -> None:
             raise InvalidModelError(f"{which} has the {name} {values!r}, expected a tuple, of one number per tensor")
     for scale in quantization.scale:
         if not isinstance(scale, Real):
-            raise InvalidModelError(f"{which} has a scale that is no number: {scale!r}, expected numbers")
+            raise InvalidModelError(f"{which} has a scale that is not a number: {scale!r}, expected numbers")
     for point in quantization.zero_point:
         if not _is_integer(point):
-            raise InvalidModelError(
-                f"{which} has a zero point that is no whole number: {point!r}, expected whole numbers"
-            )
+            raise InvalidModelError(f"{which} has a zero point that is not an integer: {point!r}, expected integers")
     if quantization.axis is not None and not _is_integer(quantization.axis):
-        raise InvalidModelError(f"{which} is quantized along axis {quantization.axis!r}, expected a whole number")
+        raise InvalidModelError(f"{which} is quantized along axis {quantization.axis!r}, expected an integer")
 
 
 def _check_value(which: str, value: object) -> None:
@@ -91,15 +89,15 @@ def _check_operation(position: int, operation: Operation) -> None:
         raise InvalidModelError(f"operation {position} is {operation!r}, expected an Operation")
     if not isinstance(operation.type, str):
         raise InvalidModelError(f"operation {position} is of type {operation.type!r}, expected an operation's name")
-    for verb, operands in (("reads", operation.inputs), ("makes", operation.outputs)):
+    for verb, operands in (("reads", operation.inputs), ("produces", operation.outputs)):
         if not isinstance(operands, tuple):
             raise InvalidModelError(
-                f"operation {position}, {operation.type}: {verb} {operands!r}, expected a tuple of whole numbers"
+                f"operation {position}, {operation.type}: {verb} {operands!r}, expected a tuple of integers"
             )
         for operand in operands:
             if not _is_integer(operand):
                 raise InvalidModelError(
-                    f"operation {position}, {operation.type}: {verb} operand {operand!r}, expected a whole number"
+                    f"operation {position}, {operation.type}: {verb} operand {operand!r}, expected an integer"
                 )
     if not isinstance(operation.attributes, Mapping):
         raise InvalidModelError(
@@ -135,11 +133,11 @@ def check_quantization(name: str, type_: OperandType) -> None:
             f"expected {expected_count} of each"
         )
     if not all(isinstance(scale, float) for scale in quantization.scale):
-        raise InvalidModelError(f"{name} has a scale that is no number, expected numbers")
+        raise InvalidModelError(f"{name} has a scale that is not a number, expected numbers")
     if not all(_LEAST_SCALE <= scale <= _LARGEST_SCALE for scale in quantization.scale):
-        raise InvalidModelError(f"{name} has a scale that is not positive and finite in float32, expected only such")
+        raise InvalidModelError(f"{name} has a scale that is not positive and finite in float32")
     if not all(isinstance(point, int) for point in quantization.zero_point):
-        raise InvalidModelError(f"{name} has a zero point that is no whole number, expected whole numbers")
+        raise InvalidModelError(f"{name} has a zero point that is not an integer, expected integers")
     smallest, largest = integer_range(type_.dtype)
     if not all(smallest <= point <= largest for point in quantization.zero_point):
         raise InvalidModelError(f"{name} has a zero point outside its data type, expected {smallest} to {largest}")
@@ -192,7 +190,10 @@ def _result(
     if schema.quantized is not None:
         _check_by_rule(schema, types, attributes, result)
     elif quantized_type.dtype is not inferred.dtype or any(map(_is_quantized, types)):
-        raise InvalidModelError(f"{schema.type}: result is {result} and quantized, expected {inferred}: it has no such")
+        raise InvalidModelError(
+            f"{schema.type}: result is {result} and quantized, expected {inferred}: the operation has no quantized "
+            "results"
+        )
     return result
 
 
@@ -237,9 +238,7 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
     try:
         dimensions = tuple(map(_dimension, type_.dimensions))
     except TypeError:
-        raise InvalidModelError(
-            f"operand {name!r} has dimensions {type_.dimensions!r}, expected whole numbers, every one known"
-        ) from None
+        raise InvalidModelError(f"operand {name!r} has dimensions {type_.dimensions!r}, expected integers") from None
     if any(isinstance(size, int) and size < 0 for size in dimensions):
         raise InvalidModelError(f"operand {name!r} has dimensions {list(dimensions)}, expected none below 0")
     if not is_one_of(tuple(Layout), type_.layout):

@@ -176,7 +176,7 @@ def verify(model: Model) -> None:
         index = next(index for index in range(len(model.operands)) if index not in defined_operands)
         operand = model.operands[index]
         raise InvalidModelError(
-            f"operand {index} {operand.name!r} is {operand.lifetime.value}, expected an operation that makes it"
+            f"operand {index} {operand.name!r} is {operand.lifetime.value}, expected an operation that produces it"
         )
     model.mark_verified()
 
@@ -203,7 +203,7 @@ def _check_operand(operand: Operand) -> None:
     if (value is None) is (operand.lifetime is Lifetime.CONSTANT):
         got = "no contents" if value is None else "contents"
         raise InvalidModelError(
-            f"operand {operand.name!r} is {operand.lifetime.value} and has {got}, expected contents for constants alone"
+            f"operand {operand.name!r} is {operand.lifetime.value} and has {got}, expected contents only for constants"
         )
     if value is not None and (value.dtype.name != type_.dtype.value or value.shape != type_.dimensions):
         raise InvalidModelError(
@@ -215,9 +215,11 @@ def _check_inputs_and_outputs(model: Model) -> None:
     for name, listed in (("input", model.inputs), ("output", model.outputs)):
         for index in listed:
             if not 0 <= index < len(model.operands):
-                raise InvalidModelError(f"model {name} {index} is no operand, expected one of {len(model.operands)}")
+                raise InvalidModelError(
+                    f"model {name} {index} is not an operand, expected one of {len(model.operands)}"
+                )
     if len(frozenset(model.inputs)) != len(model.inputs):
-        raise InvalidModelError(f"model inputs are {list(model.inputs)}, expected none twice")
+        raise InvalidModelError(f"model inputs are {list(model.inputs)}, expected no duplicates")
     _check_listed(model, model.inputs, Lifetime.MODEL_INPUT, frozenset({Lifetime.MODEL_INPUT}))
     _check_listed(model, model.outputs, Lifetime.MODEL_OUTPUT, _INPUT_LIFETIMES | {Lifetime.MODEL_OUTPUT})
 
@@ -239,13 +241,15 @@ def _check_operation(model: Model, operation: Operation, defined_operands: set[i
     schema = schema_of(operation.type)
     for index in operation.inputs:
         if index != ABSENT and index not in defined_operands:
-            raise InvalidModelError(f"{operation.type}: reads operand {index}, expected one that exists by then")
+            raise InvalidModelError(f"{operation.type}: reads operand {index}, expected one defined earlier")
     types = tuple(model.type_of(index) for index in operation.inputs)
     check_inputs(schema, types)
     complete = check_attributes(schema, operation.attributes)
     if complete.keys() != operation.attributes.keys():
         missing = sorted(complete.keys() - operation.attributes.keys())
-        raise InvalidModelError(f"{operation.type}: attributes {missing} are missing, expected every one of the schema")
+        raise InvalidModelError(
+            f"{operation.type}: attributes {missing} are missing, expected all attributes of the schema"
+        )
     inferred = schema.infer(types, complete)
     _check_outputs(model, operation, len(inferred), defined_operands)
     quantized = [model.operands[index].type.quantized for index in operation.outputs]
@@ -260,14 +264,16 @@ def _check_outputs(model: Model, operation: Operation, count: int, defined_opera
     if len(operation.outputs) != count:
         raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {count}")
     if len(frozenset(operation.outputs)) != count:
-        raise InvalidModelError(f"{operation.type}: outputs are {list(operation.outputs)}, expected none twice")
+        raise InvalidModelError(f"{operation.type}: outputs are {list(operation.outputs)}, expected no duplicates")
     for index in operation.outputs:
         if not 0 <= index < len(model.operands):
-            raise InvalidModelError(f"{operation.type}: makes operand {index}, expected one of {len(model.operands)}")
+            raise InvalidModelError(
+                f"{operation.type}: produces operand {index}, expected one of {len(model.operands)}"
+            )
         if index in defined_operands:
             raise InvalidModelError(
-                f"{operation.type}: makes operand {index} {model.operands[index].name!r},"
-                " expected one that does not exist yet"
+                f"{operation.type}: produces operand {index} {model.operands[index].name!r},"
+                " expected one without a producer"
             )
 
 

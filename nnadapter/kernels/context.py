@@ -361,7 +361,7 @@ class KernelContext(Context):
         try:
             return [self._bind(operation) for operation in segment.operations]
         except CompilationError as error:
-            raise IncompatibleProgramError(f"the program calls a kernel that is not here: {error}") from error
+            raise IncompatibleProgramError(f"the program calls a kernel that is not registered: {error}") from error
 
     def _compiled(self, segment: Segment) -> Program:
         pieces = split(segment)

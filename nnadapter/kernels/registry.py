@@ -105,7 +105,7 @@ def warn_of_infer(refusals: Sequence[str]) -> None:
     """Warn of kernels skipped because their `infer` failed."""
     failed = [refusal for refusal in refusals if f": {_INFER}" in refusal]
     if failed:
-        warnings.warn(f"{'; '.join(failed)}; it is passed over, so correct its infer", DriverWarning, stacklevel=2)
+        warnings.warn(f"{'; '.join(failed)}; the kernel is skipped, so correct its infer", DriverWarning, stacklevel=2)
 
 
 def misfit(kernel: Kernel, request: Request) -> str:
@@ -134,9 +134,9 @@ def _misfits(kernel: Kernel, request: Request) -> Iterator[str]:
 
 def _mismatch(kernel_type: KernelType, type_: OperandType) -> str:
     if kernel_type.target is Target.DEVICE:
-        return "is wanted in the device's memory, and drivers hand over host memory"
+        return "is required in device memory, but drivers pass host memory"
     if type_.dtype not in kernel_type.precision:
-        return f"is {type_.dtype.value}, it takes {', '.join(sorted(kernel_type.precision))}"
+        return f"is {type_.dtype.value}, expected {', '.join(sorted(kernel_type.precision))}"
     if kernel_type.layout is Layout.NHWC and type_.rank != _IMAGE_RANK:
         return f"has rank {type_.rank}, its layout NHWC is for rank {_IMAGE_RANK}"
     return ""
@@ -187,7 +187,7 @@ def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) 
         and all(isinstance(output_type, OperandType) for output_type in types)
     ):
         return tuple(types)
-    return f"{_INFER} gave {output_types!r}, expected an OperandType for each output"
+    return f"{_INFER} returned {output_types!r}, expected an OperandType for each output"
 
 
 def complete(kernel: Kernel, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _outputs(kernel: Kernel, request: Request) -> tuple[OperandType, ...] | str:
         return (
             declared_outputs
             if declared_outputs is not None
-            else "neither ONNX nor the model says what it makes, and it has no infer"
+            else "neither ONNX nor the model has its output types, and it has no infer"
         )
     output_types = inferred(kernel.infer, request, complete(kernel, request.attributes))
     if isinstance(output_types, str) or declared_outputs is None:
@@ -209,7 +209,7 @@ def _outputs(kernel: Kernel, request: Request) -> tuple[OperandType, ...] | str:
     if [(output_type.dtype, output_type.dimensions) for output_type in output_types[: len(declared_outputs)]] != [
         (declared_output.dtype, declared_output.dimensions) for declared_output in declared_outputs
     ]:
-        return f"it makes {', '.join(map(str, output_types))}; the model says {', '.join(map(str, declared_outputs))}"
+        return f"it infers {', '.join(map(str, output_types))}; the model has {', '.join(map(str, declared_outputs))}"
     return declared_outputs
 
 
@@ -284,8 +284,8 @@ def _accelerator(device: object) -> str:
         raise InvalidOptionError(f"a kernel is registered for a device by its name, got {device!r}")
     if inside(chosen).partition(":")[0] in HOSTS:
         raise InvalidOptionError(
-            f"a kernel is registered for device {chosen!r}, which takes what devices refuse; register it for one of "
-            "these, such as fake_npu, or give ONNX Runtime a library of custom ops in session options"
+            f"a kernel is registered for device {chosen!r}, which runs nodes that devices refuse; register it for an "
+            "accelerator such as fake_npu, or give ONNX Runtime a library of custom ops in session options"
         )
     _warn_of_an_unknown_name(chosen)
     return chosen
@@ -322,7 +322,7 @@ def kernel_table(device: str, context: Context) -> KernelTable:
     try:
         offered = named_call(device, "kernels")(lambda: list(context.kernels()))
         if not all(isinstance(offered_kernel, Kernel) for offered_kernel in offered):
-            raise TypeError("Context.kernels gave something that is no Kernel")
+            raise TypeError("Context.kernels returned something that is not a Kernel")
     except FAILURES as error:
         warnings.warn(
             f"device {device!r} offers no kernels: {describe(error)}; report it to the vendor",

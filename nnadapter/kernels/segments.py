@@ -297,7 +297,7 @@ def read(blob: bytes) -> tuple[StoredKernelProgram, list[bytes]]:
         )
         _check(stored, len(parts) - 2)
     except (ValueError, KeyError, TypeError, IndexError, InvalidModelError, ModelFileError) as error:
-        raise IncompatibleProgramError(f"the program with kernels contradicts itself: {error}; {ADVICE}") from error
+        raise IncompatibleProgramError(f"the program with kernels is inconsistent: {error}; {ADVICE}") from error
     return stored, parts[2:]
 
 
@@ -454,8 +454,8 @@ def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[Op
         return outputs
     return Unsupported(
         Reason.DYNAMIC_SHAPE,
-        f"the model does not state types and shapes of the outputs of {node.domain}::{node.op_type}, which devices are "
-        "offered as it is; add value_info for them, or install a package with its converter",
+        f"the model does not state types and shapes of the outputs of {node.domain}::{node.op_type}, which devices "
+        "accept unconverted; add value_info for them, or install a package with its converter",
     )
 
 

@@ -41,11 +41,11 @@ class Selector:
                 return f"the model has no tensor {tensor!r}"
         if rule.name is not None and not self._named(rule.name):
             if_name = next(filter(rule.name.startswith, self._before_branches), "")[:-1]
-            reason = f"; {if_name!r} runs as one, so that its branches have no nodes of their own" if if_name else ""
+            reason = f"; {if_name!r} runs as a whole, so its branches have no separate nodes" if if_name else ""
             return f"no node's name matches {rule.name!r}{reason}"
         if rule.region is not None and not self._between(*rule.region):
             return "no path leads from one end of the region to the other"
-        return "no node matches everything that the rule gives"
+        return "no node matches all criteria of the rule"
 
     def _matches(self, rule: Rule) -> Iterable[frozenset[int]]:
         domain, op_type = rule.domain_and_op_type
@@ -221,8 +221,8 @@ class _Binder:
             if atoms and pin.device not in self._devices:
                 raise self._error(
                     f"{self._rules.entry_location(pin)} pins {self._called(atoms[0], pin)} to {pin.device!r}, "
-                    f"which is none of the devices {', '.join(self._devices)}; name it as a device, or leave the rule "
-                    "out",
+                    f"which is not one of the devices {', '.join(self._devices)}; name it as a device, or leave the "
+                    "rule out",
                 )
             for atom in atoms:
                 other = pins_by_atom.setdefault(atom, pin)
@@ -273,7 +273,7 @@ class _Binder:
                     )
                     raise self._error(
                         f"{self._rules.entry_location(ban)} leaves no device to {self._called(atom, ban)}: it is "
-                        f"banned from {device!r}, and no other takes it"
+                        f"banned from {device!r}, and no other supports it"
                         f"{f' ({alternatives})' if alternatives else ''}; narrow the ban",
                     )
 
@@ -290,18 +290,18 @@ class _Binder:
 
     def _notes(self, rule: Pin | Ban, selected: int, running: int) -> Iterator[str]:
         if rule.device not in self._devices:
-            yield f"{rule.device!r} is none of the devices {', '.join(self._devices)}"
+            yield f"{rule.device!r} is not one of the devices {', '.join(self._devices)}"
         if not selected:
             yield self._selector.why_nothing(rule)
         elif not running:
-            yield f"it binds only nodes that are folded before the run or that nobody uses ({selected})"
+            yield f"it selects only nodes that are folded before the run or unused ({selected})"
         elif running < selected:
-            yield f"{selected - running} more are folded before the run or nobody uses them"
+            yield f"{selected - running} more are folded before the run or unused"
         along = self._along(rule)
         if along:
             named = ", ".join(map(repr, along[:_NAMED]))
             more = f" and {len(along) - _NAMED} more" if len(along) > _NAMED else ""
-            yield f"it applies to {named}{more} too, placed as one with these"
+            yield f"it applies to {named}{more} too, which are placed together with these"
 
     def _along(self, rule: Pin | Ban) -> list[str]:
         """Return unselected nodes in atoms of selected ones."""
@@ -327,7 +327,7 @@ class _Binder:
         subject = (
             f"node {first_name!r} is"
             if first_name == other
-            else f"nodes {first_name!r} and {other!r}, which are placed as one, are"
+            else f"nodes {first_name!r} and {other!r}, which are placed together, are"
         )
         return (
             f"{subject} pinned to two devices: to {first.device!r} by {self._rules.entry_location(first)} and to "
@@ -440,7 +440,7 @@ class _Limiter:
         """Report rule 4."""
         for name, rule, below in self._below():
             if below:
-                note = f"{_counted(len(below))} below it, no other device taking all of it"
+                note = f"{_counted(len(below))} below it, which no other device supports entirely"
                 yield RuleEffect(rule=rule, source=self.rules.limit_location(name), nodes=0, note=note)
 
     def at_most(self) -> SegmentsDroppedByLimits:
@@ -499,8 +499,8 @@ class _Limiter:
             if stuck is not None:
                 device = self.candidates[position].segment.device
                 raise RulesError(
-                    f"{self.rules.limit_location(name)} cannot be kept: a segment on {device!r} has to stay there, as "
-                    f"other devices refuse a part of it ({stuck[1]}); change the limit or what keeps it there",
+                    f"{self.rules.limit_location(name)} cannot be met: a segment on {device!r} must stay there, as "
+                    f"other devices refuse part of it ({stuck[1]}); change the limit or what keeps it there",
                     file=self.rules.source,
                     entry="limits",
                     key=name,
@@ -512,7 +512,7 @@ class _Limiter:
             rule=rule,
             source=place,
             nodes=sum(self.candidates[at].nodes for at in drop),
-            note=f"{_counted(len(drop))} given up: the limit {reason}",
+            note=f"{_counted(len(drop))} dropped: the limit {reason}",
         )
         refusal = Unsupported(Reason.RULE, f"{place}: {rule} {reason}")
         return SegmentsDroppedByLimits(segments=dict.fromkeys(drop, refusal), effects=(effect,))

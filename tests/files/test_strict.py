@@ -51,7 +51,7 @@ def refused(document):
 @pytest.mark.parametrize(
     ("document", "entry", "key", "said"),
     [
-        ({"itens": []}, "", "itens", ", key 'itens': there is no such key; did you mean 'items'?"),
+        ({"itens": []}, "", "itens", ", key 'itens': unknown key; did you mean 'items'?"),
         ({"items": [{"name": "a"}, {"name": 1}]}, "items 2", "name",
          ", items 2, key 'name': expected a text, got 1; write it again"),
         ({"items": [{"name": "a", "sizes": [1, "x"]}]}, "items 1.sizes 2", "",
@@ -59,7 +59,7 @@ def refused(document):
         ({"by_color": {"red": {"a": {"name": "a"}, "b\n": {}}}}, "by_color.red.'b\\n'", "name",
          ", by_color.red.'b\\n', key 'name': it is missing; write it again"),
         ({"by_color": {"red": {}, "gren": {}}}, "by_color", "gren",
-         ", by_color, key 'gren': it is not known; did you mean 'green'?"),
+         ", by_color, key 'gren': unknown name; did you mean 'green'?"),
         ({"numbers": {"a": {"b": 1}, "c": {"d": 1, "e": None, "f": "x", "g": "y"}, "h": {"f": "z"}}}, "numbers.c", "f",
          ", numbers.c, key 'f': expected a number or nothing, got 'x'; write it again"),
         ({"numbers": {"a": {"b": 10**400}}}, "numbers.a", "b",
@@ -73,14 +73,14 @@ def test_the_place_is_named(document, entry, key, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"version": 1, "items": [{"name": "a", "name": "b"}]}', ", items 1, key 'name': it stands twice; write it"),
-        ('{"version": 1, "version": 1}', ", key 'version': it stands twice; write it again"),
-        ('{"version": 1, "numbers": {"a": {"b": 1, "b": 2}}}', ", numbers.a, key 'b': it stands twice; write it again"),
-        ('{"version": 1, "numbers": -1e999}', ": it does not parse, or is cut off: -1e999 is no finite number"),
-        ('{"version": 1, "numbers": NaN}', ": it does not parse, or is cut off: NaN is no finite number"),
+        ('{"version": 1, "items": [{"name": "a", "name": "b"}]}', ", items 1, key 'name': it occurs twice; write it"),
+        ('{"version": 1, "version": 1}', ", key 'version': it occurs twice; write it again"),
+        ('{"version": 1, "numbers": {"a": {"b": 1, "b": 2}}}', ", numbers.a, key 'b': it occurs twice; write it again"),
+        ('{"version": 1, "numbers": -1e999}', ": it does not parse, or is cut off: -1e999 is not a finite number"),
+        ('{"version": 1, "numbers": NaN}', ": it does not parse, or is cut off: NaN is not a finite number"),
         (f'{{"version": 1, "items": {"[" * 100_000}', "nested too deeply"),
         (f'{{"version": 1, "items": {"9" * 5000}}}', "it does not parse, or is cut off: Exceeds the limit"),
-        ("3", ": it is no list: it has no key 'version'; write it again"),
+        ("3", ": it is not a list: it has no key 'version'; write it again"),
         ('{"version": "1"}', ", key 'version': expected 1, got '1'; write it again"),
     ],
 )

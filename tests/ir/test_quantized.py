@@ -93,7 +93,7 @@ def test_integers_that_are_quantized_are_still_integers():
         ("SIGMOID", [((3,), along(0, 3))], INT8, "quantized along axis 0, expected per tensor"),
         ("ADD", [((3,), INT8), ((3,), DataType.FLOAT32)], INT8, "expected int8 as 'x'"),
         ("ABS", [((3,), INT8)], along(0, 3), "quantized along axis 0, expected per tensor"),
-        ("REDUCE_MAX", [((3,), INT8)], INT8, "it has no such"),
+        ("REDUCE_MAX", [((3,), INT8)], INT8, "the operation has no quantized results"),
         ("MAT_MUL", [((2, 3), INT8), ((3, 4), along(0, 3))], INT8, "expected per tensor or along axis 1"),
         ("MAT_MUL", [((2, 3), INT8), ((3,), along(0, 3))], INT8, "axis 0, expected per tensor"),
         ("MAT_MUL", [((2, 3), INT8), ((3, 4), DataType.INT8)], INT8, "the second input is int8"),
@@ -132,8 +132,8 @@ def test_verify_finds_a_result_that_does_not_belong():
     ("outputs", "message"),
     [
         ((), "QUANTIZE: 0 outputs, expected 1"),
-        ((-1,), "QUANTIZE: makes operand -1, expected one of 2"),
-        ((0,), "QUANTIZE: makes operand 0 'x0', expected one that does not exist yet"),
+        ((-1,), "QUANTIZE: produces operand -1, expected one of 2"),
+        ((0,), "QUANTIZE: produces operand 0 'x0', expected one without a producer"),
     ],
 )
 def test_what_is_made_is_looked_at_before_its_quantization(outputs, message):
@@ -153,7 +153,7 @@ def test_constants_may_be_quantized():
 
 @pytest.mark.parametrize(
     ("scale", "zero_point", "said"),
-    [((0.1,), (0.5,), "no whole number"), (("1",), (0,), "no number"), ((1e300,), (0,), "finite")],
+    [((0.1,), (0.5,), "not an integer"), (("1",), (0,), "not a number"), ((1e300,), (0,), "finite")],
 )
 def test_what_does_not_quantize_is_refused(scale, zero_point, said):
     builder = ModelBuilder()

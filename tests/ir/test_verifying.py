@@ -70,14 +70,14 @@ _CASES = {
     "wrong contents": (_with_operand(1, value=np.ones(4, np.float32)), r"'b' holds float32\[4\], expected its type"),
     "wrong dtype": (_with_operand(1, value=np.ones(3)), r"'b' holds float64\[3\]"),
     "input list": (replace(_model(), inputs=()), "operand 0 'x' is model_input, expected it in that list"),
-    "input twice": (replace(_model(), inputs=(0, 0)), r"model inputs are \[0, 0\], expected none twice"),
+    "input twice": (replace(_model(), inputs=(0, 0)), r"model inputs are \[0, 0\], expected no duplicates"),
     "input lifetime": (replace(_model(), inputs=(0, 2)), "operand 2 'sum' is listed as model_input and is temporary"),
     "output lifetime": (
         replace(_model(), outputs=(2, 3)),
         "operand 2 'sum' is listed as model_output and is temporary",
     ),
     "output list": (replace(_model(), outputs=()), "operand 3 'y' is model_output, expected it in that list"),
-    "output range": (replace(_model(), outputs=(9,)), "model output 9 is no operand, expected one of 4"),
+    "output range": (replace(_model(), outputs=(9,)), "model output 9 is not an operand, expected one of 4"),
     "type": (_with_operation(0, type="ADDD"), r"operation 0, from nodes \['add'\]: unknown operation 'ADDD'"),
     "order": (replace(_model(), operations=_model().operations[::-1]), "operation 0.*RELU: reads operand 2"),
     "input index": (_with_operation(0, inputs=(0, 9)), "ADD: reads operand 9"),
@@ -87,10 +87,10 @@ _CASES = {
         _with_operation(0, attributes={}),
         r"ADD: attributes \['fuse_code', 'fuse_parameters'\] are missing",
     ),
-    "made twice": (_with_operation(1, outputs=(2,)), "RELU: makes operand 2 'sum', expected one that does not exist"),
+    "made twice": (_with_operation(1, outputs=(2,)), "RELU: produces operand 2 'sum', expected one without a producer"),
     "made never": (replace(_model(), operations=(_ADD,)), "operand 3 'y' is model_output, expected an operation"),
-    "makes input": (_with_operation(1, outputs=(0,)), "RELU: makes operand 0 'x'"),
-    "output index": (_with_operation(1, outputs=(4,)), "RELU: makes operand 4, expected one of 4"),
+    "makes input": (_with_operation(1, outputs=(0,)), "RELU: produces operand 0 'x'"),
+    "output index": (_with_operation(1, outputs=(4,)), "RELU: produces operand 4, expected one of 4"),
     "output count": (_with_operation(1, outputs=()), "RELU: 0 outputs, expected 1"),
     "result type": (
         _with_operand(3, type=OperandType(DataType.FLOAT32, (4,))),
@@ -111,7 +111,7 @@ def test_outputs_of_one_operation_differ():
     parts = builder.add_operation("SPLIT", (builder.add_input("x", _VECTOR),), {"axis": 0, "split": (1, 2)})
     model = builder.finish(parts)
     doubled = replace(model.operations[0], outputs=(parts[0], parts[0]))
-    with pytest.raises(InvalidModelError, match=r"SPLIT: outputs are .* expected none twice"):
+    with pytest.raises(InvalidModelError, match=r"SPLIT: outputs are .* expected no duplicates"):
         verify(replace(model, operations=(doubled,)))
 
 

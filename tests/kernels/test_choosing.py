@@ -122,13 +122,13 @@ def test_the_order_of_the_table_does_not_matter(found, request):
 @pytest.mark.parametrize(
     ("details", "why"),
     [
-        ({"inputs": (KernelType(precision="float16"),)}, "input 0 is float32, it takes float16"),
-        ({"inputs": (KernelType(target="device"),)}, "drivers hand over host memory"),
+        ({"inputs": (KernelType(precision="float16"),)}, "input 0 is float32, expected float16"),
+        ({"inputs": (KernelType(target="device"),)}, "drivers pass host memory"),
         ({"outputs": (KernelType(precision="int8"),)}, "output 0 is float32"),
         ({"attributes": {}}, "does not know the attributes alpha"),
         ({"since_version": 7}, "versions 7 to any, the op has 1"),
-        ({"infer": lambda types, attributes: ROW}, "it makes int8"),
-        ({"infer": lambda types, attributes: 3}, "its infer gave 3"),
+        ({"infer": lambda types, attributes: ROW}, "it infers int8"),
+        ({"infer": lambda types, attributes: 3}, "its infer returned 3"),
         ({"infer": lambda types, attributes: types[9]}, "its infer failed: IndexError"),
     ],
 )
@@ -166,6 +166,6 @@ def test_a_kernel_whose_infer_fails_is_not_passed_over_in_silence():
     request = Request(domain="", op_type="Op", version=1, attributes={}, inputs=(IMAGE,), outputs=(IMAGE,))
     faulty = Kernel(op_type="Op", function=max, name="faulty", priority=1, infer=lambda types, attributes: 3)
     other = Kernel(op_type="Op", function=max, name="other")
-    with pytest.warns(DriverWarning, match="kernel 'faulty': its infer gave 3"):
+    with pytest.warns(DriverWarning, match="kernel 'faulty': its infer returned 3"):
         choice = KernelTable("npu", (faulty, other)).choose(request)
     assert choice.kernel is other

@@ -84,7 +84,7 @@ def test_bytes_whose_kernel_is_gone(context):
     nna.register_kernel("fake_npu", "Other", twice, domain="d")
     with (
         nna.Context(context.device) as other,
-        pytest.raises(IncompatibleProgramError, match="a kernel that is not here.*d::Twice"),
+        pytest.raises(IncompatibleProgramError, match="a kernel that is not registered.*d::Twice"),
     ):
         nna.Compilation.deserialize(other, blob)
 

@@ -86,21 +86,21 @@ GOOD = plan_text(PLAN)
         ('"format_version": 1', '"format_version": 2', "", "format_version", "expected 1, got 2; save"),
         ('"format_version": 1', '"format_version": true', "", "format_version", "expected 1, got True"),
         ('"format_version": 1', '"format_version": 1.0', "", "format_version", "expected 1, got 1.0"),
-        ('  "format_version": 1,\n', "", "", "", "no plan file: it has no key 'format_version'"),
+        ('  "format_version": 1,\n', "", "", "", "not a plan file: it has no key 'format_version'"),
         ('  "policy": "priority",\n', "", "", "policy", "it is missing; save the plan again"),
-        ('"policy"', '"polcy"', "", "polcy", r"there is no such key; did you mean 'policy'\?"),
-        ('"policy": "priority"', '"policy": "priority", "extra": 1', "", "extra", "there is no such key"),
-        ('"policy": "priority"', '"policy": "priority", "extra` - at `$.x": 1', "", "extra` - at `$.x", "no such key"),
-        ('"policy": "priority"', '"policy": "priority", "policy": "latency"', "", "policy", "stands twice"),
+        ('"policy"', '"polcy"', "", "polcy", r"unknown key; did you mean 'policy'\?"),
+        ('"policy": "priority"', '"policy": "priority", "extra": 1', "", "extra", "unknown key"),
+        ('"policy": "priority"', '"policy": "priority", "extra` - at `$.x": 1', "", "extra` - at `$.x", "unknown key"),
+        ('"policy": "priority"', '"policy": "priority", "policy": "latency"', "", "policy", "occurs twice"),
         ('"policy": "priority"', '"policy": 3', "", "policy", "expected a text, got 3"),
         ('"fake_npu": "1.0"', '"fake_npu": 1', "devices", "fake_npu", "expected a text, got 1"),
         ('"cpu": "1.31"', '"cpu": {}', "devices", "cpu", "expected a text, got an object"),
-        ('"fake_npu": "1.0"', '"fake_npu": "1.0", "cpu": "2"', "devices", "cpu", "stands twice"),
+        ('"fake_npu": "1.0"', '"fake_npu": "1.0", "cpu": "2"', "devices", "cpu", "occurs twice"),
         ('{"fake_npu": "1.0", "cpu": "1.31"}', "[]", "", "devices", "expected an object, got a list of 0"),
         ("[1, 3]", "[1, -3]", "input_shapes.x 2", "", "expected a whole number >= 0, got -3"),
         ("[1, 3]", "[true]", "input_shapes.x 1", "", "expected a whole number, got True"),
-        ("[1, 3]", "[1, NaN]", "", "", "NaN is no finite number"),
-        ("[1, 3]", "[1, 1e999]", "", "", "1e999 is no finite number"),
+        ("[1, 3]", "[1, NaN]", "", "", "NaN is not a finite number"),
+        ("[1, 3]", "[1, 1e999]", "", "", "1e999 is not a finite number"),
         ("[1, 3]", f"[1, 1{'0' * 5000}]", "", "", "digits"),
         ("[1, 3]", "[" * 100_000 + "]" * 100_000, "", "", "nested too deeply"),
         ('"name": "/c"', '"name": "/a"', "nodes 3", "", "node '/a' appears twice, first in nodes 1"),
@@ -110,9 +110,9 @@ GOOD = plan_text(PLAN)
         ('"name": "/c"', '"name": ""', "nodes 3", "name", "expected a text of length >= 1, got ''"),
         ('"name": "/c"', '"name": null', "nodes 3", "name", "got nothing"),
         ('"name": "/c", ', "", "nodes 3", "name", "it is missing"),
-        ('"name": "/c"', '"nam": "/c"', "nodes 3", "nam", "no such key; did you mean 'name'"),
-        ('"name": "/c"', '"name": "/c", "note": ""', "nodes 3", "note", "there is no such key"),
-        ('"name": "/c"', '"name": "/c", "name": "/d"', "nodes 3", "name", "stands twice"),
+        ('"name": "/c"', '"nam": "/c"', "nodes 3", "nam", "unknown key; did you mean 'name'"),
+        ('"name": "/c"', '"name": "/c", "note": ""', "nodes 3", "note", "unknown key"),
+        ('"name": "/c"', '"name": "/c", "name": "/d"', "nodes 3", "name", "occurs twice"),
         ('"device": "cpu"', '"device": "gpu"', "nodes 2", "device", "'gpu', which is none of the plan's devices; did"),
         ('  "nodes": [\n', '  "nodes": [3,\n', "nodes 1", "", "expected an object, got 3"),
     ],
@@ -131,14 +131,14 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, old, new, entry, key, sa
 
 @pytest.mark.parametrize("contents", ["", "[]", "3", "null", '"nnadapter plan"', "{}", "\x00"])
 def test_what_is_no_plan(tmp_path, contents):
-    with pytest.raises(InvalidOptionError, match="no plan file|does not parse"):
+    with pytest.raises(InvalidOptionError, match="not a plan file|does not parse"):
         read_plan(written(tmp_path, contents))
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path):
     with pytest.raises(PlanFileError, match="nope': it cannot be read: No such file"):
         read_plan(tmp_path / "nope")
-    with pytest.raises(PlanFileError, match="no UTF-8 text at byte 0"):
+    with pytest.raises(PlanFileError, match="not UTF-8 at byte 0"):
         read_plan(written(tmp_path, b"\xff\xfe{"))
     with pytest.raises(PlanFileError, match="cannot be written"):
         write_plan(tmp_path / "nope" / "plan.json", PLAN)

@@ -150,10 +150,10 @@ def damaged(change):
     [
         (real().to_json()[:-200], "cut off: "),
         ("", "cut off: "),
-        ("\udcff".encode("utf-8", "surrogateescape"), "no UTF-8 text at byte 0"),
-        ('{"schema_version": NaN}', "NaN is no finite number"),
+        ("\udcff".encode("utf-8", "surrogateescape"), "not UTF-8 at byte 0"),
+        ('{"schema_version": NaN}', "NaN is not a finite number"),
         ("[" * 100_000, "nested too deeply"),
-        ("[]", "it is no report: "),
+        ("[]", "it is not a report: "),
         ('{"nodes": []}', "it has no key 'schema_version'"),
         (damaged(lambda data: data.update(schema_version=3)), "key 'schema_version': expected 2, got 3"),
         (damaged(lambda data: data.update(schema_version=True)), "key 'schema_version': expected 2, got True"),

@@ -58,7 +58,7 @@ def test_a_device_that_is_asked_later_is_restricted_as_well():
     result = applied(nna.Rules(pins=(pin("a", "n0"),), bans=(ban("reference", "n1"),)), ALL)
     late = result.restricted("reference", (SUPPORTED, SUPPORTED, SUPPORTED, NO))
     assert [bool(verdict) for verdict in late] == [False, False, True, False] and late[3] is NO
-    assert result.effects[1].nodes == 0 and "'reference' is none of the devices a, b, cpu" in result.effects[1].note
+    assert result.effects[1].nodes == 0 and "'reference' is not one of the devices a, b, cpu" in result.effects[1].note
 
 
 def test_a_pin_that_breaks_later():
@@ -77,9 +77,9 @@ def test_a_pin_that_breaks_later():
             [pin("a", "n0"), pin("b", "n?")],
             "node 'n0' is pinned to two devices: to 'a' by pin 1 in Rules and to 'b' by",
         ),
-        ([pin("a", "n1"), pin("b", "n2")], "nodes 'n1' and 'n2', which are placed as one, are pinned to two devices"),
+        ([pin("a", "n1"), pin("b", "n2")], "nodes 'n1' and 'n2', which are placed together, are pinned to two devices"),
         ([pin("b", "n1")], "pin 1 in Rules pins node 'n1' to 'b', which refuses it: unsupported_operation: there is"),
-        ([pin("null", "n1")], "pins node 'n1' to 'null', which is none of the devices a, b, cpu"),
+        ([pin("null", "n1")], "pins node 'n1' to 'null', which is not one of the devices a, b, cpu"),
         ([pin("a", "n0"), ban("a", "n?")], "contradict each other: node 'n0' is pinned to 'a' and banned from it"),
         ([pin("a", "n1"), ban("a", "n2")], "node 'n1' is pinned to 'a' and banned from it"),
         ([ban("cpu", "n3"), ban("a", "n3")], r"leaves no device to node 'n3': it is banned from 'cpu', .*'b': unsup"),
@@ -97,7 +97,7 @@ def test_a_rule_that_means_a_part_of_what_is_placed_as_one_applies_to_all_of_it(
     result = applied(nna.Rules(bans=(ban("a", "n1"),)), {"a": "yyy", "b": "yyy", "cpu": "yyy"}, ((0,), (1, 2), (3,)))
     assert letters(result)["a"] == "y.y"
     assert result.effects[0].nodes == 1
-    assert result.effects[0].note == "it applies to 'n2' too, placed as one with these"
+    assert result.effects[0].note == "it applies to 'n2' too, which are placed together with these"
 
 
 FOLDED = f"""{HEAD} folded (float[2, 3] x) => (float[2, 3] y) {{
@@ -118,9 +118,9 @@ def test_what_is_folded_is_said():
     result = apply_rules(rules, specialized.model_nodes, graph, positions, ("cpu",), {"cpu": (SUPPORTED,) * 2})
     assert [effect.nodes for effect in result.effects] == [1, 0, 0, 0]
     assert [effect.note for effect in result.effects] == [
-        "1 more are folded before the run or nobody uses them",
-        "it binds only nodes that are folded before the run or that nobody uses (1)",
-        "'null' is none of the devices cpu",
+        "1 more are folded before the run or unused",
+        "it selects only nodes that are folded before the run or unused (1)",
+        "'null' is not one of the devices cpu",
         "the model has no op type 'Erf'; known: Add, Constant, Neg",
     ]
 

@@ -84,14 +84,14 @@ def test_what_no_other_device_takes_stays_and_it_is_said():
     kept = yes(b={0: NO}, cpu={0: NO})
     found = segments_to_drop(limits(min_nodes=2), parts, kept)
     assert not found.segments
-    assert found.effects[0].note == "1 segment below it, no other device taking all of it"
+    assert found.effects[0].note == "1 segment below it, which no other device supports entirely"
     assert list(segments_to_drop(limits(max_segments=1), parts, kept).segments) == [2]
 
 
 @pytest.mark.parametrize("given_limits", [{"max_segments": 1}, {"whole_graph": True}])
 def test_hard_limits_and_pins_that_contradict_each_other(given_limits):
     kept = yes(b=dict.fromkeys((0, 2), PINNED), cpu=dict.fromkeys((0, 2), PINNED))
-    with pytest.raises(RulesError, match=r"cannot be kept: .* stay there, .*rule: pinned to 'a' by pin 1 in r.toml"):
+    with pytest.raises(RulesError, match=r"cannot be met: .* stay there, .*rule: pinned to 'a' by pin 1 in r.toml"):
         segments_to_drop(limits(**given_limits), candidates(("a", [0]), ("cpu", [1]), ("a", [2])), kept)
 
 

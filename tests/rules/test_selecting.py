@@ -77,11 +77,11 @@ def test_selectors(selectors, expected):
         ({"name": "/d/*"}, "no node's name matches '/d/*'"),
         (
             {"name": "/If/*"},
-            "no node's name matches '/If/*'; '/If' runs as one, so that its branches have no nodes of their own",
+            "no node's name matches '/If/*'; '/If' runs as a whole, so its branches have no separate nodes",
         ),
         ({"from_": "x", "to": "q"}, "the model has no tensor 'q'"),
         ({"from_": "d", "to": "a"}, "no path leads from one end of the region to the other"),
-        ({"op_type": "Neg", "name": "/a/*"}, "no node matches everything that the rule gives"),
+        ({"op_type": "Neg", "name": "/a/*"}, "no node matches all criteria of the rule"),
     ],
 )
 def test_why_nothing_is_selected(selectors, said):

@@ -69,8 +69,8 @@ def _check_results(model: Model, operation: Operation, results: Sequence[Any]) -
     expected = [model.operands[index].type.dimensions for index in operation.outputs]
     if shapes != expected:
         raise DriverError(
-            f"the definition of {operation.type} of {BROUGHT.distribution_of(operation.type)} gave results of shapes "
-            f"{shapes}, its shape rule says {expected}; ask its vendor"
+            f"the definition of {operation.type} of {BROUGHT.distribution_of(operation.type)} returned results of "
+            f"shapes {shapes}, its shape rule infers {expected}; ask its vendor"
         )
 
 

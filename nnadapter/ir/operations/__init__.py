@@ -69,9 +69,7 @@ def _unknown(type_: str) -> str:
     if problem:
         return f"unknown operation {type_!r}: {problem}"
     close = close_names(type_, (*SCHEMAS, *BROUGHT.all))
-    return (
-        f"unknown operation {type_!r}; {close}{'' if close.endswith('?') else '; one from outside needs its package'}"
-    )
+    return f"unknown operation {type_!r}; {close}{'' if close.endswith('?') else '; external ones need their package'}"
 
 
 __getattr__ = lazily(

@@ -103,7 +103,7 @@ def _linear(
     ):
         if (type_ is not None) is not wanted:
             raise InvalidModelError(
-                f"{name} is {'there' if type_ else 'absent'}, expected otherwise for update_rule {update_rule!r}"
+                f"{name} is {'present' if type_ else 'absent'}, expected otherwise for update_rule {update_rule!r}"
             )
     _check_packed("decay", decay, (batch, steps), groups, groups * depth)
     _check_packed("rate", rate, (batch, steps), groups, 1)

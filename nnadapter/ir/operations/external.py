@@ -116,13 +116,13 @@ def _infer(row: OperationSchema, plug_in: PlugIn) -> ShapeRule:
         names = [*row.outputs, *(f"{row.outputs[-1]} {position}" for position in range(1, len(results)))]
         if not (results if row.variadic_outputs else len(results) == len(row.outputs)):
             raise DriverError(
-                f"{rule} gave {results!r}, expected an OperandType for each output ({', '.join(row.outputs)}); ask its "
-                "vendor"
+                f"{rule} returned {results!r}, expected an OperandType for each output ({', '.join(row.outputs)}); ask "
+                "its vendor"
             )
         try:
             return tuple(map(checked_type, names, results))
         except InvalidModelError as error:
-            raise DriverError(f"{rule} gave types that are none: {error}; ask its vendor") from error
+            raise DriverError(f"{rule} returned invalid types: {error}; ask its vendor") from error
 
     return infer
 
@@ -175,9 +175,9 @@ def brought_operations(own: frozenset[str]) -> PlugIns[OperationSchema]:
 
     def problem(name: str) -> str:
         if name in own:
-            return "nnadapter has an operation of that name; its vendor must take another"
+            return "nnadapter has an operation of that name; its vendor must choose another"
         if not name.isidentifier() or not name.isascii() or name != name.upper():
-            return "it is no name of an operation, such as ACME_SWISH; its vendor must take another"
+            return "it is not a valid operation name, such as ACME_SWISH; its vendor must choose another"
         return ""
 
     return PlugIns(GROUP, checked_row, problem)

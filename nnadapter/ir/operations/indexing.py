@@ -29,7 +29,7 @@ def _plain(type_: OperandType, *dimensions: int) -> OperandType:
 def _slice(first: OperandType, starts: Ints, ends: Ints, axes: Ints, steps: Ints) -> OperandType:
     check_length(len(axes), starts=starts, ends=ends, steps=steps)
     if len(frozenset(axes)) != len(axes):
-        raise InvalidModelError(f"axes is {list(axes)}, expected none twice")
+        raise InvalidModelError(f"axes is {list(axes)}, expected no duplicates")
     dimensions = list(first.dimensions)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         dimensions[axis] = _slice_size(axis, dimensions[check_axis(axis, first.rank)], start, end, step)
@@ -71,7 +71,7 @@ def _pad(first: OperandType, mode: str, pads: Ints, value: float) -> OperandType
 def _padded(mode: str, axis: int, size: int, begin: int, end: int) -> int:
     kept = size + min(begin, 0) + min(end, 0)
     if kept < 0:
-        raise InvalidModelError(f"pads {begin} and {end} take more than the {size} elements of axis {axis}")
+        raise InvalidModelError(f"pads {begin} and {end} crop more than the {size} elements of axis {axis}")
     most = max(begin, end)
     limit = {"constant": most, "reflect": kept - 1}.get(mode, most if kept else 0)
     if most > max(limit, 0):
@@ -88,7 +88,9 @@ def _index_depth(indices: OperandType, available: int) -> int:
         raise InvalidModelError("indices is a scalar, expected rank 1 or more")
     depth = indices.dimensions[-1]
     if not 0 <= depth <= available:
-        raise InvalidModelError(f"indices addresses {depth} axes in its last one, expected at most {available}")
+        raise InvalidModelError(
+            f"the last dimension of indices is {depth}, expected at most {available}, the number of axes to index"
+        )
     return depth.__index__()
 
 

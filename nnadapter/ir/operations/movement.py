@@ -24,7 +24,7 @@ def _reshape(first: OperandType, shape: tuple[int, ...]) -> OperandType:
 
 def _transpose(first: OperandType, perm: Sequence[int], output_layout: str) -> OperandType:
     if sorted(perm) != list(range(first.rank)):
-        raise InvalidModelError(f"perm is {list(perm)}, expected an order of the axes 0 to {first.rank - 1}")
+        raise InvalidModelError(f"perm is {list(perm)}, expected a permutation of the axes 0 to {first.rank - 1}")
     layout = Layout(output_layout)
     if layout is Layout.NHWC and first.rank != 4:
         raise InvalidModelError(f"output_layout is 'NHWC' for rank {first.rank}, expected rank 4")
@@ -34,7 +34,7 @@ def _transpose(first: OperandType, perm: Sequence[int], output_layout: str) -> O
 def _expand(first: OperandType, shape: tuple[int, ...]) -> OperandType:
     check_at_least(0, shape=shape)
     if broadcast((shape, first.dimensions)) != shape:
-        raise InvalidModelError(f"shape is {list(shape)}, expected what {list(first.dimensions)} spreads to")
+        raise InvalidModelError(f"shape is {list(shape)}, expected a shape that {list(first.dimensions)} broadcasts to")
     return like(first, shape) if len(shape) == first.rank else OperandType(first.dtype, shape)
 
 

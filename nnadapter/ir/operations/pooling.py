@@ -47,7 +47,7 @@ def _image_pool(
         if begin >= extent or end >= extent:
             raise InvalidModelError(
                 f"pads along the {name} are {begin} and {end}, expected less than the kernel's extent of {extent}: "
-                "a window would see nothing but padding"
+                "a window would see only padding"
             )
         if ceil_mode:
             counts.append(window_count_ceil(name, sizes[axis], begin, end, kernel, stride, dilation))

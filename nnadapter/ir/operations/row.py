@@ -250,7 +250,7 @@ def check_broadcasts_to(name: str, dimensions: Dimensions, target: Dimensions) -
     """Raise InvalidModelError unless `dimensions` broadcast to `target`."""
     if broadcast((target, dimensions)) != target:
         raise InvalidModelError(
-            f"{name} has dimensions {list(dimensions)}, expected ones that spread to {list(target)}"
+            f"{name} has dimensions {list(dimensions)}, expected dimensions that broadcast to {list(target)}"
         )
 
 
@@ -264,7 +264,7 @@ def check_axis(axis: int, rank: int) -> int:
 def check_axes(axes: Sequence[int], rank: int) -> None:
     """Raise InvalidModelError unless axes are in [0, rank), ascending and not empty."""
     if not axes or any(left >= right for left, right in pairwise(axes)):
-        raise InvalidModelError(f"axes is {list(axes)}, expected at least one, ascending, none twice")
+        raise InvalidModelError(f"axes is {list(axes)}, expected at least one, ascending, no duplicates")
     for axis in axes:
         check_axis(axis, rank)
 

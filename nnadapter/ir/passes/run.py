@@ -240,7 +240,7 @@ def _check_form(name: str, original: Model, result: Model) -> None:
     try:
         verify(result)
     except InvalidModelError as error:
-        raise PassError(f"pass {name!r} made a model that is not sound: {error}", name=name) from error
+        raise PassError(f"pass {name!r} built an invalid model: {error}", name=name) from error
     for side, original_indices, result_indices in (
         ("inputs", original.inputs, result.inputs),
         ("outputs", original.outputs, result.outputs),
@@ -251,7 +251,7 @@ def _check_form(name: str, original: Model, result: Model) -> None:
         )
         if border != new_border:
             raise PassError(
-                f"pass {name!r} made a model with the {side} {'; '.join(new_border)}, expected {'; '.join(border)}",
+                f"pass {name!r} built a model with the {side} {'; '.join(new_border)}, expected {'; '.join(border)}",
                 name=name,
             )
 
@@ -264,7 +264,7 @@ def _signature_text(model: Model, index: int) -> str:
 def _run(name: str, when: str, evaluate: Evaluator, model: Model, inputs: Sequence[Array]) -> Sequence[Array]:
     results = evaluate(model, inputs)
     if results is None:
-        raise PassError(f"pass {name!r} cannot be checked: the evaluator does not take the model {when} it", name=name)
+        raise PassError(f"pass {name!r} cannot be checked: the evaluator cannot run the model {when} it", name=name)
     return results
 
 

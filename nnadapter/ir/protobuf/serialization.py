@@ -32,7 +32,7 @@ from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.verification import check_attributes, verify
 
-ADVICE = "it is damaged, or from elsewhere; write it again"
+ADVICE = "it is damaged or from another program; write it again"
 """Advice for invalid files."""
 _MESSAGES = Messages(DESCRIPTOR, "nnadapter.ir", InvalidModelError, "model", ADVICE, limits.MESSAGE_BYTES)
 
@@ -186,9 +186,11 @@ class Contents:
         try:
             array = self._elements(block, type_).reshape(type_.dimensions)
         except ValueError as error:
-            raise InvalidModelError(f"constant {name!r} is {type_}, which is no array: {error}; {ADVICE}") from error
+            raise InvalidModelError(
+                f"constant {name!r} is {type_}, which is not a valid array: {error}; {ADVICE}"
+            ) from error
         if self._check and type_.dtype is DataType.BOOL and (block > 1).any():
-            raise InvalidModelError(f"constant {name!r} has bytes that are no bool, expected 0 and 1; {ADVICE}")
+            raise InvalidModelError(f"constant {name!r} has bytes that are not bools, expected 0 and 1; {ADVICE}")
         return array
 
     def _elements(self, block: Array, type_: OperandType) -> Array:
@@ -213,7 +215,7 @@ class Contents:
     def _block(self, file: str, offset: int, length: int, digest: bytes) -> Array:
         data = self._opened[file][offset : offset + length]
         if self._check and sha256(data).digest() != digest:
-            raise ModelFileError(f"the {length} bytes at {offset} of {file!r} are not what they were; {ADVICE}")
+            raise ModelFileError(f"the {length} bytes at {offset} of {file!r} do not match their digest; {ADVICE}")
         array = np.frombuffer(data, np.uint8) if length else np.empty(0, np.uint8)
         array.flags.writeable = False
         return array
@@ -266,9 +268,7 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
 
     def named(name: str) -> memoryview:
         if name not in files:
-            raise ModelFileError(
-                f"the model's data file {name!r} is not among those given, {sorted(map(str, files))}; pass it"
-            )
+            raise ModelFileError(f"the model's data file {name!r} is not among {sorted(map(str, files))}; pass it")
         try:
             return memoryview(files[name]).toreadonly()
         except TypeError:
@@ -280,7 +280,7 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
 def weights_of_checked(model: Model) -> Weights:
     """Verify a model and return its weights."""
     if not isinstance(model, Model):
-        raise InvalidModelError(f"what is written is what ModelBuilder.finish gave, got {type(model).__name__}")
+        raise InvalidModelError(f"expected a model from ModelBuilder.finish, got {type(model).__name__}")
     verify(model)
     return weights_of(model)
 
@@ -351,29 +351,31 @@ def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_con
         )
         verify(model)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # shape rules may fail on absurd numbers
-        raise InvalidModelError(f"the model contradicts itself: {type(error).__name__}: {error}; {ADVICE}") from error
+        raise InvalidModelError(f"the model is inconsistent: {type(error).__name__}: {error}; {ADVICE}") from error
     return model
 
 
 def _opened(contents: bytes) -> Message:
     """Check everything that does not depend on models."""
     if not isinstance(contents, (bytes, bytearray)):
-        raise InvalidModelError(f"a model is bytes, got {type(contents).__name__}; pass what `to_bytes` gave first")
+        raise InvalidModelError(
+            f"expected the bytes of a model, got {type(contents).__name__}; pass the first result of `to_bytes`"
+        )
     if not contents.startswith(BEGINNING):
-        raise InvalidModelError(f"{contents[:17]!r}… is the beginning of no nnadapter model; write one with `save`")
+        raise InvalidModelError(f"{contents[:17]!r}… is not the start of an nnadapter model; write one with `save`")
     file_message = parse("File", contents)
     if not 1 <= file_message.version <= VERSION:
         raise InvalidModelError(
-            f"the model has format version {file_message.version}, and this nnadapter knows 1 to {VERSION}; "
+            f"the model has format version {file_message.version}, and this nnadapter supports 1 to {VERSION}; "
             "update nnadapter"
         )
     refuse_unknown(file_message)
     if file_message.ByteSize() != len(contents):  # protobuf keeps the last of duplicate fields
         raise InvalidModelError(
-            f"the model has {len(contents)} bytes, expected {file_message.ByteSize()}, no field twice; {ADVICE}"
+            f"the model has {len(contents)} bytes, expected {file_message.ByteSize()}, no duplicate fields; {ADVICE}"
         )
     if sha256(file_message.model).digest() != file_message.sha256:
-        raise InvalidModelError(f"the model is not what it was: its digest is another; {ADVICE}")
+        raise InvalidModelError(f"the model does not match its digest; {ADVICE}")
     message = parse("Model", file_message.model)
     refuse_unknown(message)
     return message
@@ -389,7 +391,7 @@ def _read_operand(message: Message, contents: Contents) -> Operand:
 def _read_operation(message: Message) -> Operation:
     attributes = {row.name: _value(row) for row in message.attributes}
     if len(attributes) != len(message.attributes):
-        raise InvalidModelError(f"{message.type}: an attribute stands there twice, expected each once; {ADVICE}")
+        raise InvalidModelError(f"{message.type}: an attribute occurs twice, expected each once; {ADVICE}")
     complete = check_attributes(schema_of(message.type), attributes)
     return Operation(message.type, tuple(message.inputs), tuple(message.outputs), complete, tuple(message.origins))
 
@@ -444,7 +446,7 @@ def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
     source = _path(path)
     try:
         if source.exists() and not source.is_file():  # reading a pipe may never end
-            raise ModelFileError(f"{str(source)!r} is no file; give the path of a model")
+            raise ModelFileError(f"{str(source)!r} is not a file; give the path of a model")
         with source.open("rb") as file:
             contents = file.read(len(BEGINNING))
             if contents == BEGINNING:  # the file may be large if it is not a model
@@ -454,7 +456,7 @@ def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
             f"{str(source)!r} cannot be read: {_error_reason(error)}; give the path of a model"
         ) from error
     if not contents.startswith(BEGINNING):
-        raise InvalidModelError(f"{str(source)!r} is no nnadapter model: it begins otherwise; write one with `save`")
+        raise InvalidModelError(f"{str(source)!r} is not an nnadapter model; write one with `save`")
     folder = source.parent
     return read_model(contents, lambda name: _mapped(folder, name), check_contents=check_contents)
 
@@ -467,11 +469,15 @@ def _path(path: object) -> Path:
 
 def _mapped(folder: Path, name: str) -> memoryview:
     if name in ("", ".", "..") or not _FORBIDDEN.isdisjoint(name):
-        raise ModelFileError(f"the model's data file is called {name!r}, expected the plain name of a file beside it")
+        raise ModelFileError(
+            f"the model's data file is called {name!r}, expected the plain name of a file in its folder"
+        )
     try:
         path = (folder / name).resolve()
         if path.parent != folder.resolve():
-            raise ModelFileError(f"the model's data file {name!r} lies at {str(path)!r}, expected it beside the model")
+            raise ModelFileError(
+                f"the model's data file {name!r} is at {str(path)!r}, expected it in the model's folder"
+            )
         if not path.is_file():
             raise ModelFileError(f"the model's data file {name!r} is not in {str(folder)!r}; put it there")
         with path.open("rb") as file:

@@ -46,8 +46,8 @@ def test_values_are_written_as_they_are_read():
         ('kind = "fail"\nphase = "run"\nnth = 0\n', "fault 1", "nth", "a whole number >= 1, got 0"),
         ('kind = "fail"\nphase = "run"\nprobability = 2\n', "fault 1", "probability", "<= 1"),
         ('kind = "fail"\nphase = "run"\nprobability = nan\n', "fault 1", "probability", "got nan"),
-        ('kind = "fail"\nphase = "run"\n\n[[fault]]\nkind = 3\nphase = "run"\n', "fault 2", "kind", "not known"),
-        ('kind = "fail"\nphase = "run"\nwhere = 3\n', "fault 1", "where", "no such key"),
+        ('kind = "fail"\nphase = "run"\n\n[[fault]]\nkind = 3\nphase = "run"\n', "fault 2", "kind", "unknown name"),
+        ('kind = "fail"\nphase = "run"\nwhere = 3\n', "fault 1", "where", "unknown key"),
         ('kind = "fail\n', "", "", "at line 2"),
     ],
 )

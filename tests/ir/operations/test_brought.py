@@ -74,8 +74,8 @@ def test_types_that_a_shape_rule_gives_are_taken_as_those_that_people_write(brin
         (("float32",), "expected an OperandType"),
         ((OperandType("float31", (2,)),), "expected one of bool"),
         ((OperandType("float32", (-1, 2)),), "expected none below 0"),
-        ((OperandType("float32", (None, 2)),), "expected whole numbers"),
-        ((OperandType("float32", 4),), "expected whole numbers"),
+        ((OperandType("float32", (None, 2)),), "expected integers"),
+        ((OperandType("float32", 4),), "expected integers"),
     ],
 )
 def test_a_shape_rule_that_gives_nonsense_is_blamed(bring, results, said):
@@ -110,8 +110,8 @@ def test_a_definition_writes_to_none_of_its_inputs(bring):
         (lambda x, rate: x.nothing, "failed: AttributeError"),
         (lambda x: x, "failed: TypeError"),
         (lambda x, rate: sys.exit(3), "failed: SystemExit"),
-        (lambda x, rate: x[:1], r"gave results of shapes \[\(1, 2\)\], its shape rule says \[\(2, 2\)\]"),
-        (lambda x, rate: [x, x], "gave results of shapes"),
+        (lambda x, rate: x[:1], r"returned results of shapes \[\(1, 2\)\], its shape rule infers \[\(2, 2\)\]"),
+        (lambda x, rate: [x, x], "returned results of shapes"),
     ],
 )
 def test_a_definition_that_fails_is_blamed(bring, definition, said):

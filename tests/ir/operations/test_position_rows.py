@@ -35,7 +35,7 @@ def test_one_hot_has_the_type_of_its_values():
 
 
 _ERRORS = [
-    ("GATHER_ND", [(2, 3), (4, 3)], {}, "addresses 3 axes in its last one, expected at most 2"),
+    ("GATHER_ND", [(2, 3), (4, 3)], {}, "the last dimension of indices is 3, expected at most 2"),
     ("GATHER_ND", [(2, 3), (3, 1)], {"batch_dims": 1}, "differ in their first 1 dimensions"),
     ("GATHER_ND", [(2, 3), (2, 1)], {"batch_dims": 2}, "batch_dims is 2"),
     ("GATHER_ND", [(2, 3), ()], {"batch_dims": 0}, "batch_dims is 0"),

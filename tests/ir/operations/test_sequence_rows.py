@@ -81,7 +81,7 @@ def test_causal_convolution_keeps_what_it_needs_next():
 def test_root_mean_square_takes_the_data_type_of_its_scale():
     (result,) = infer("RMS_NORMALIZATION", [operand(2, 3, dtype="float16"), operand(3)], axis=1)
     assert result.dtype == "float32"
-    with pytest.raises(InvalidModelError, match="expected ones that spread"):
+    with pytest.raises(InvalidModelError, match="expected dimensions that broadcast"):
         dimensions("RMS_NORMALIZATION", [(2, 3), (4, 2, 3)], axis=1)
 
 

@@ -57,9 +57,9 @@ def test_unsound_models_and_other_borders_are_named():
     def breaks(given):
         return Model(given.operands, given.operations[::-1], given.inputs, given.outputs)
 
-    with pytest.raises(PassError, match=r"'renames' made a model with the inputs 'y' .*, expected 'x'"):
+    with pytest.raises(PassError, match=r"'renames' built a model with the inputs 'y' .*, expected 'x'"):
         run_passes(model(), [renames], check_numbers(by_definition))
-    with pytest.raises(PassError, match=r"'breaks' made a model that is not sound: .*reads operand"):
+    with pytest.raises(PassError, match=r"'breaks' built an invalid model: .*reads operand"):
         run_passes(model(), [breaks], check_numbers(by_definition))
 
 
@@ -77,9 +77,9 @@ def test_a_pass_that_returns_no_model_is_named(made, check):
         ((), r"RELU is replaced by \(\), expected 1 operands"),
         ((0, 0), "expected 1 operands"),
         (0, "RELU is replaced by 0, expected 1 operands"),
-        ((999,), "999, which is the number of no operand"),
-        ((-1,), "-1, which is the number of no operand"),
-        ((None,), "None, which is the number of no operand"),
+        ((999,), "999, which is not an operand"),
+        ((-1,), "-1, which is not an operand"),
+        ((None,), "None, which is not an operand"),
         ((2,), "cannot become"),
     ],
 )
@@ -93,9 +93,7 @@ def test_a_replacement_that_does_not_fit_is_named(results, why):
 
 
 def test_what_cannot_be_run_is_no_success():
-    with pytest.raises(
-        PassError, match="'simplify' cannot be checked: the evaluator does not take the model before it"
-    ):
+    with pytest.raises(PassError, match="'simplify' cannot be checked: the evaluator cannot run the model before it"):
         run_passes(model(), ["simplify"], check_numbers(lambda model, inputs: None))
 
 

@@ -16,7 +16,7 @@ CONTENTS, DATA = to_bytes(network())
 @pytest.mark.parametrize("model", ["x", 3, None])
 def test_only_models_are_written(model, tmp_path):
     for use in (lambda: save(model, tmp_path / "m"), lambda: to_bytes(model)):
-        with pytest.raises(InvalidModelError, match=f"ModelBuilder.finish gave, got {type(model).__name__}$"):
+        with pytest.raises(InvalidModelError, match=f"ModelBuilder.finish, got {type(model).__name__}$"):
             use()
     assert not list(tmp_path.iterdir())
 
@@ -43,9 +43,9 @@ def test_paths_that_are_none(path):
         ((CONTENTS, DATA), "data files are bytes, expected bytes by name: {'weights': data}$"),
         ((CONTENTS, None), "data files are NoneType, expected bytes by name"),
         ((CONTENTS, {"weights": "text"}), "data file 'weights' is str, expected bytes$"),
-        (((CONTENTS, DATA), {}), "a model is bytes, got tuple; pass what `to_bytes` gave first$"),
-        ((None, {}), "a model is bytes, got NoneType"),
-        ((CONTENTS, {3: DATA}), r"is not among those given, \['3'\]; pass it$"),
+        (((CONTENTS, DATA), {}), "expected the bytes of a model, got tuple; pass the first result of `to_bytes`$"),
+        ((None, {}), "expected the bytes of a model, got NoneType"),
+        ((CONTENTS, {3: DATA}), r"is not among \['3'\]; pass it$"),
     ],
 )
 def test_bytes_that_are_none(arguments, message):
@@ -58,8 +58,8 @@ def test_a_file_twice_in_a_row_is_refused(tmp_path):
     contents = (tmp_path / "m").read_bytes()
     (tmp_path / "m").write_bytes(contents * 2)
     with pytest.raises(
-        InvalidModelError, match=f"has {2 * len(contents)} bytes, expected {len(contents)}, no field twice"
+        InvalidModelError, match=f"has {2 * len(contents)} bytes, expected {len(contents)}, no duplicate fields"
     ):
         load(tmp_path / "m")
-    with pytest.raises(InvalidModelError, match="no field twice"):
+    with pytest.raises(InvalidModelError, match="no duplicate fields"):
         from_bytes(CONTENTS + CONTENTS[:17], {"weights": DATA})

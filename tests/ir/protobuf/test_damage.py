@@ -19,13 +19,15 @@ _UNKNOWN = b"\xa2\x06\x01x"  # field 100, of one byte
 
 def test_no_model():
     for contents in (b"", b"\x0a\x0f", b"\x08\x0a\x12\x07pytorch", b"x" * 1000):
-        with pytest.raises(InvalidModelError, match="is the beginning of no nnadapter model"):
+        with pytest.raises(InvalidModelError, match="is not the start of an nnadapter model"):
             from_bytes(contents, {})
 
 
 @pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
 def test_other_versions_are_refused_whatever_else_they_hold(version):
-    with pytest.raises(InvalidModelError, match=rf"format version {version}, and this nnadapter knows 1 to 1; update"):
+    with pytest.raises(
+        InvalidModelError, match=rf"format version {version}, and this nnadapter supports 1 to 1; update"
+    ):
         from_bytes(sealed(b"something newer", version=version) + _UNKNOWN, {})
 
 
@@ -68,14 +70,14 @@ def _set(name, value):
 
 
 _FILES = {
-    "missing": (_set("file", "other"), "data file 'other' is not among those given"),
-    "offset": (_set("offset", 64), "are not what they were|overlap"),
+    "missing": (_set("file", "other"), "data file 'other' is not among "),
+    "offset": (_set("offset", 64), "do not match their digest|overlap"),
     "far offset": (_set("offset", 2**63), "expected a multiple of 64 and an end within its 512 bytes"),
     "odd offset": (_set("offset", 4), "432 bytes at 4 of 'weights', expected a multiple of 64"),
     "length": (_set("length", 2**63), "expected a multiple of 64 and an end within"),
-    "short": (_set("length", 428), "are not what they were"),
-    "digest": (_set("sha256", bytes(32)), "432 bytes at 0 of 'weights' are not what they were"),
-    "no digest": (_set("sha256", b""), "are not what they were"),
+    "short": (_set("length", 428), "do not match their digest"),
+    "digest": (_set("sha256", bytes(32)), "432 bytes at 0 of 'weights' do not match their digest"),
+    "no digest": (_set("sha256", b""), "do not match their digest"),
 }
 
 
@@ -130,11 +132,11 @@ _MODELS = {
     "input": (lambda message: message.operations[0].inputs.append(0), "CONV_2D: 4 inputs, expected 2 to 3"),
     "dangling": (lambda message: message.operations[0].inputs.__setitem__(0, 99), "reads operand 99"),
     "absent": (lambda message: message.operations[0].inputs.__setitem__(0, -1), "input 'input' is absent"),
-    "far": (lambda message: message.operations[0].outputs.__setitem__(0, 2**32 - 1), "makes operand 4294967295"),
+    "far": (lambda message: message.operations[0].outputs.__setitem__(0, 2**32 - 1), "produces operand 4294967295"),
     "no output": (lambda message: message.operations[0].ClearField("outputs"), "0 outputs, expected 1"),
     "cycle": (
         lambda message: message.operations[0].inputs.__setitem__(0, 3),
-        "reads operand 3, expected one that exists",
+        "reads operand 3, expected one defined earlier",
     ),
     "attribute": (lambda message: setattr(message.operations[0].attributes[0], "name", "stride"), "unknown attribute"),
     "no value": (lambda message: message.operations[0].attributes[0].ClearField("ints"), "'strides' has no value"),
@@ -145,13 +147,13 @@ _MODELS = {
     "zero": (lambda message: message.operations[0].attributes[0].ints.values.__setitem__(0, 0), "CONV_2D"),
     "twice": (
         lambda message: message.operations[0].attributes.add(name="group", int=1),
-        "attribute stands there twice",
+        "attribute occurs twice",
     ),
-    "model input": (lambda message: message.inputs.append(77), "model input 77 is no operand"),
-    "model inputs": (lambda message: message.inputs.append(0), "expected none twice"),
-    "model output": (lambda message: message.outputs.append(77), "model output 77 is no operand"),
+    "model input": (lambda message: message.inputs.append(77), "model input 77 is not an operand"),
+    "model inputs": (lambda message: message.inputs.append(0), "expected no duplicates"),
+    "model output": (lambda message: message.outputs.append(77), "model output 77 is not an operand"),
     "no outputs": (lambda message: message.ClearField("outputs"), "is model_output, expected it in that list"),
-    "nothing makes it": (lambda message: message.operations.__delitem__(6), "expected an operation that makes it"),
+    "nothing makes it": (lambda message: message.operations.__delitem__(6), "expected an operation that produces it"),
 }
 
 
@@ -194,7 +196,7 @@ def test_bytes_that_are_no_bool():
     _, message = opened(contents)
     message.operands[0].data_type = "bool"
     contents = sealed(message.SerializeToString())
-    with pytest.raises(InvalidModelError, match="bytes that are no bool"):
+    with pytest.raises(InvalidModelError, match="bytes that are not bools"):
         from_bytes(contents, {"weights": data})
     assert from_bytes(*_given(model)).operands[0].value.tolist() == [True, False]
 
@@ -208,7 +210,7 @@ def test_digests_are_compared_unless_the_caller_trusts_the_file(tmp_path):
     save(only(None, np.zeros(3, np.float32)), tmp_path / "m")
     (data,) = tmp_path.glob("*.weights")
     data.write_bytes(np.ones(16, np.float32).tobytes())
-    with pytest.raises(ModelFileError, match="12 bytes at 0 of .* are not what they were"):
+    with pytest.raises(ModelFileError, match="12 bytes at 0 of .* do not match their digest"):
         load(tmp_path / "m")
     assert load(tmp_path / "m", check_contents=False).operands[0].value.tolist() == [1, 1, 1]
 
@@ -226,14 +228,14 @@ def _saved_with(tmp_path, name):
     "name", ["../secret", "/secret", "..", ".", "", "a/../../secret", "a\\secret", "C:secret", "a\0b"]
 )
 def test_paths_that_leave_the_folder(tmp_path, name):
-    with pytest.raises(ModelFileError, match="expected the plain name of a file beside it"):
+    with pytest.raises(ModelFileError, match="expected the plain name of a file in its folder"):
         load(_saved_with(tmp_path, name))
 
 
 def test_links_that_leave_the_folder(tmp_path):
     path = _saved_with(tmp_path, "link")
     path.with_name("link").symlink_to(tmp_path / "secret")
-    with pytest.raises(ModelFileError, match="'link' lies at .*secret', expected it beside the model"):
+    with pytest.raises(ModelFileError, match="'link' is at .*secret', expected it in the model's folder"):
         load(path)
     path.with_name("link").unlink()
     path.with_name("link").symlink_to("link")
@@ -252,7 +254,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path):
     os.mkfifo(path.with_name("pipe"))
     with pytest.raises(ModelFileError, match="'pipe' is not in"):
         load(path)
-    with pytest.raises(ModelFileError, match="is no file"):
+    with pytest.raises(ModelFileError, match="is not a file"):
         load(path.with_name("pipe"))
 
 

@@ -62,7 +62,7 @@ def test_a_definition_of_no_module_with_a_source_is_named(bring, module):
     ("wrong", "told"),
     [
         ({"definition": lambda x: 1 / 0}, "fails with its own example: ZeroDivisionError"),
-        ({"definition": lambda x: x[:1]}, "fails with its own example: .* gave results of shapes"),
+        ({"definition": lambda x: x[:1]}, "fails with its own example: .* returned results of shapes"),
         ({"doc": "twice"}, "doc is str, expected an nnadapter.ir.OperationDoc"),
     ],
 )
