@@ -200,7 +200,7 @@ def test_what_a_kernel_gives_back_belongs_to_nobody_else():
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0", "reference"])
 def test_devices_that_take_what_others_refuse_have_no_kernels(device):
-    with pytest.raises(InvalidOptionError, match=f"device '{device}', which runs nodes that devices refuse; .* such as"):
+    with pytest.raises(InvalidOptionError, match=f"device '{device}', which runs nodes that devices refuse; "):
         nna.register_kernel(device, "Erf", erf)
 
 
