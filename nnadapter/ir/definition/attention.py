@@ -42,10 +42,10 @@ def _attention(query, key, value, mask=None, lengths=None, **attributes):  # typ
 def _rotary(x: Array, cosine: Array, sine: Array, interleaved: bool) -> Array:
     pairs, result = cosine.shape[-1], x.copy()
     for pair in range(pairs):
-        left, right = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + pairs)
+        first_index, second_index = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + pairs)
         c, s = cosine[:, None, :, pair], sine[:, None, :, pair]
-        result[..., left] = c * x[..., left] - s * x[..., right]
-        result[..., right] = s * x[..., left] + c * x[..., right]
+        result[..., first_index] = c * x[..., first_index] - s * x[..., second_index]
+        result[..., second_index] = s * x[..., first_index] + c * x[..., second_index]
     return result
 
 

@@ -130,8 +130,8 @@ def _deformable(
     mask = np.ones((len(x), offset_group, *kernel, *counts)) if mask is None else mask
     mask = mask.reshape(len(x), offset_group, *kernel, *counts)
     result = np.zeros((len(x), len(weights), *counts))
-    for batch, bent, *rest in np.ndindex(len(x), offset_group, *kernel, *counts):
-        tap, window = rest[:2], rest[2:]
+    for batch, bent, *indices in np.ndindex(len(x), offset_group, *kernel, *counts):
+        tap, window = indices[:2], indices[2:]
         axes = []
         for axis, size in enumerate(x.shape[2:]):
             place = window[axis] * strides[axis] + tap[axis] * dilations[axis] - pads[axis]

@@ -117,30 +117,30 @@ def _sections(family: str) -> Mapping[str, Mapping[str, list[str]]]:
         if line.startswith("  "):
             texts[-1] += line[1:]
             continue
-        mark, _, rest = line.partition(" ")
+        mark, _, remainder = line.partition(" ")
         if mark == "#":
-            type_, _, summary = rest.partition(": ")
+            type_, _, summary = remainder.partition(": ")
             section = sections[type_] = {}
             texts = section["summary"] = [summary]
             continue
         name, _, text = line.partition(": ")
-        key, text = (mark, rest) if mark in ("|", "-") else (name, text)
+        key, text = (mark, remainder) if mark in ("|", "-") else (name, text)
         texts = section.setdefault(key, [])
         texts.append(text)
     return sections
 
 
 def _read(schema: OperationSchema, section: Mapping[str, list[str]], shared: Mapping[str, list[str]]) -> OperationDoc:
-    def said(name: str) -> str:
+    def text_of(name: str) -> str:
         return (section.get(name) or shared[name])[0]
 
     return OperationDoc(
-        summary=said("summary"),
+        summary=text_of("summary"),
         formula="\n".join(section["|"]),
-        inputs={role.name: said(role.name) for role in schema.inputs},
-        attributes={attribute.name: said(attribute.name) for attribute in schema.attributes},
-        outputs={name: said(f"-> {name}") for name in schema.outputs},
-        example=_example(schema.type, said("example")),
+        inputs={role.name: text_of(role.name) for role in schema.inputs},
+        attributes={attribute.name: text_of(attribute.name) for attribute in schema.attributes},
+        outputs={name: text_of(f"-> {name}") for name in schema.outputs},
+        example=_example(schema.type, text_of("example")),
         traps=tuple(section.get("-", ())),
         flops="".join(section.get("FLOPs", ())),
     )

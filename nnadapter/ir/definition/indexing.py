@@ -26,12 +26,12 @@ def _pad(x: Array, mode: str, pads: Any, value: float) -> Any:
     if x.ndim == 0:
         return x
     begins, ends = pads[: x.ndim], pads[x.ndim :]
-    kept = tuple(
+    cropped = tuple(
         slice(max(0, -begin), size - max(0, -end)) for begin, end, size in zip(begins, ends, x.shape, strict=True)
     )
     width = [(max(0, begin), max(0, end)) for begin, end in zip(begins, ends, strict=True)]
     extra = {"constant_values": np.array(value).astype(x.dtype)} if mode == "constant" else {}
-    return np.pad(x[kept], width, mode=mode, **extra)  # type: ignore[call-overload]
+    return np.pad(x[cropped], width, mode=mode, **extra)  # type: ignore[call-overload]
 
 
 _REDUCE: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -44,8 +44,8 @@ _REDUCE: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _gather_nd(x: Array, indices: Array, batch_dims: int) -> Array:
-    rest = x.shape[batch_dims + indices.shape[-1] :]
-    result = np.empty((*indices.shape[:-1], *rest), x.dtype)
+    slice_shape = x.shape[batch_dims + indices.shape[-1] :]
+    result = np.empty((*indices.shape[:-1], *slice_shape), x.dtype)
     for place in np.ndindex(indices.shape[:-1]):
         result[place] = x[(*place[:batch_dims], *indices[place])]
     return result

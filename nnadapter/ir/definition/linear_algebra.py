@@ -18,8 +18,8 @@ def _fully_connected(x: Array, weight: Array, bias: Array | None = None) -> Arra
 def _integers(packed: Array, bits: int) -> Array:
     """Return the integers in the bytes of the last axis, lowest bits first."""
     count = packed.shape[-1] * 8 // bits
-    each = np.unpackbits(packed, axis=-1, bitorder="little").reshape(*packed.shape[:-1], count, bits)
-    return each @ (1 << np.arange(bits))
+    bit_rows = np.unpackbits(packed, axis=-1, bitorder="little").reshape(*packed.shape[:-1], count, bits)
+    return bit_rows @ (1 << np.arange(bits))
 
 
 def _mat_mul_n_bits(
@@ -56,8 +56,8 @@ def _waves(length: int, sign: int) -> Any:
 def _dft(x: Array, axis: int, length: int, inverse: bool, onesided: bool) -> Array:
     numbers = np.moveaxis(x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0), axis, -1)
     full = np.zeros((*numbers.shape[:-1], length), np.complex128)
-    kept = min(length, numbers.shape[-1])
-    full[..., :kept] = numbers[..., :kept]
+    length_read = min(length, numbers.shape[-1])
+    full[..., :length_read] = numbers[..., :length_read]
     if inverse and onesided:  # the other half is the conjugate of the first
         half = length // 2 + 1
         full[..., half:] = np.conj(full[..., 1 : length - half + 1][..., ::-1])

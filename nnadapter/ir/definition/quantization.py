@@ -72,8 +72,8 @@ def to_integers(x: Array, type_: OperandType) -> Array:
 
 def _saturated(rounded: Array, zero_point: Array, type_: OperandType) -> Array:
     smallest, largest = integer_range(type_.dtype)
-    whole = np.clip(np.nan_to_num(rounded.astype(np.float64), nan=smallest - 512.0), -(2.0**40), 2.0**40)
-    return np.clip(whole.astype(np.int64) + zero_point, smallest, largest)
+    finite = np.clip(np.nan_to_num(rounded.astype(np.float64), nan=smallest - 512.0), -(2.0**40), 2.0**40)
+    return np.clip(finite.astype(np.int64) + zero_point, smallest, largest)
 
 
 def _quantize(types: Any, result: OperandType) -> Callable[..., Any]:

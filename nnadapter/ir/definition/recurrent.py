@@ -89,11 +89,11 @@ def _recurrent(step: Any, functions: int, states: int, flag: str) -> Callable[..
                 backwards = direction == 1 or attributes["direction"] == "reverse"
                 for t in reversed(order) if backwards else order:
                     weights = w[direction], r[direction], np.split(b[direction], 2), np.split(p[direction], 3)
-                    before = [state[direction, item] for state in last]
-                    after = step(x[t, item], before, *weights, gates[direction], attributes.get(flag))
-                    for state, value in zip(last, after, strict=True):
+                    states_in = [state[direction, item] for state in last]
+                    states_out = step(x[t, item], states_in, *weights, gates[direction], attributes.get(flag))
+                    for state, value in zip(last, states_out, strict=True):
                         state[direction, item] = value
-                    output[t, direction, item] = after[0]
+                    output[t, direction, item] = states_out[0]
         return [output, *last]
 
     return run

@@ -62,13 +62,13 @@ def _hardmax(x: Array, axis: int) -> Array:
 
 
 def _place_of(name: str) -> Callable[..., Any]:
-    def found(xp: Any, x: Any, axis: int, keepdims: bool, select_last_index: bool) -> Any:
+    def argument(xp: Any, x: Any, axis: int, keepdims: bool, select_last_index: bool) -> Any:
         function = getattr(xp, name)
         if select_last_index:
             return x.shape[axis] - 1 - function(xp.flip(x, axis), axis, keepdims=keepdims)
         return function(x, axis, keepdims=keepdims)
 
-    return found
+    return argument
 
 
 SHARED: Mapping[str, Callable[..., Any]] = {"ARG_MAX": _place_of("argmax"), "ARG_MIN": _place_of("argmin")}

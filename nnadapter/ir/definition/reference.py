@@ -65,24 +65,24 @@ def _collect(function: FunctionType, parts: dict[str, str]) -> None:
     module, name = function.__module__, function.__qualname__.partition(".")[0]
     for reference in _references(function.__code__):
         _collect_name(module, reference, parts)
-    held = inspect.getclosurevars(function).nonlocals
-    for value in held.values():
+    captured = inspect.getclosurevars(function).nonlocals
+    for value in captured.values():
         if isinstance(value, FunctionType) and value.__name__ != "<lambda>":
             _collect(value, parts)
     if name == "<lambda>":
         parts[f"{module}.{id(function)}"] = _line(function)
     elif name in _texts(module):
         _collect_name(module, name, parts)
-    if held and "." in function.__qualname__:
-        parts[f"{module}.{id(function)}"] = _made_of(name, held)
+    if captured and "." in function.__qualname__:
+        parts[f"{module}.{id(function)}"] = _made_of(name, captured)
 
 
-def _made_of(name: str, held: Mapping[str, Any]) -> str:
+def _made_of(name: str, captured: Mapping[str, Any]) -> str:
     """Return the line that created a function if it captures a lambda, otherwise a comment with captured values."""
-    for value in held.values():
+    for value in captured.values():
         if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
             return _line(value)
-    return f"# made by {name} with {'; '.join(f'{key} = {_shown(value)}' for key, value in held.items())}"
+    return f"# made by {name} with {'; '.join(f'{key} = {_shown(value)}' for key, value in captured.items())}"
 
 
 def _line(function: FunctionType) -> str:
@@ -126,11 +126,11 @@ def _references(code: CodeType) -> Iterator[str]:
 def _texts(module: str) -> Mapping[str, str]:
     """Return functions and assignments of a module by name, without tables by operation."""
     text = inspect.getsource(sys.modules[module])
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for node in ast.parse(text).body:
         for name in _names(node):
-            found[name] = _without_remarks(ast.get_source_segment(text, node) or "")
-    return found
+            texts[name] = _without_remarks(ast.get_source_segment(text, node) or "")
+    return texts
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
@@ -353,10 +353,10 @@ def operation_called(name: str) -> str:
     """
     if name.upper() in SCHEMAS:
         return name.upper()
-    made = [type_ for type_, ops in ONNX_OPS.items() if name.lower() in map(str.lower, ops)]
-    if len(made) > 1:
-        raise InvalidModelError(f"{name!r} is an ONNX op, which becomes {', '.join(made)}; name one of them")
-    return made[0] if made else name
+    operations = [type_ for type_, ops in ONNX_OPS.items() if name.lower() in map(str.lower, ops)]
+    if len(operations) > 1:
+        raise InvalidModelError(f"{name!r} is an ONNX op, which becomes {', '.join(operations)}; name one of them")
+    return operations[0] if operations else name
 
 
 def _signature(schema: OperationSchema) -> str:
@@ -522,9 +522,9 @@ def _operand_text(name: str, type_: str, contents: str) -> str:
 def _inputs(entry: Entry, example: TriedExample) -> Iterator[tuple[str, str, str]]:
     names = [row["name"] for row in entry.inputs]
     several = len(example.inputs) > len(names)
-    for position, given in enumerate(example.inputs):
+    for position, operand in enumerate(example.inputs):
         name = f"{names[-1]}[{position}]" if several else names[position]
-        yield (name, "absent", "") if given is None else (name, _type(given[0]), _numbers(given[1]))
+        yield (name, "absent", "") if operand is None else (name, _type(operand[0]), _numbers(operand[1]))
 
 
 def _attributes(example: TriedExample) -> dict[str, str]:

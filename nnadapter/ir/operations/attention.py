@@ -97,11 +97,11 @@ def _linear(
     if value.rank != 3 or value.dimensions[:2] != (batch, steps) or value.dimensions[2] % groups:
         raise InvalidModelError(f"value has dimensions {list(value.dimensions)}, expected [B, T, heads * depth]")
     value_depth = value.dimensions[2] // groups
-    for name, type_, wanted in (
+    for name, type_, required in (
         ("decay", decay, update_rule.startswith("gated")),
         ("rate", rate, update_rule.endswith("delta")),
     ):
-        if (type_ is not None) is not wanted:
+        if (type_ is not None) is not required:
             raise InvalidModelError(
                 f"{name} is {'present' if type_ else 'absent'}, expected otherwise for update_rule {update_rule!r}"
             )

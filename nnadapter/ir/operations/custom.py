@@ -90,8 +90,8 @@ def written_types(types: Sequence[OperandType]) -> str:
 def read_types(text: str) -> tuple[OperandType, ...]:
     """Parse a text of `written_types`. Raises InvalidModelError."""
     matches = [_TYPE.fullmatch(type_text.strip()) for type_text in text.split(";")]
-    known = set(map(str, DataType))
-    if any(match is None or match[1] not in known for match in matches):
+    names = set(map(str, DataType))
+    if any(match is None or match[1] not in names for match in matches):
         raise InvalidModelError(f"output_types is {text!r}, expected types such as 'float32[1, 3]; int64[]'")
     return tuple(
         OperandType(DataType(match[1]), tuple(int(size) for size in match[2].split(",") if size.strip()))
@@ -135,7 +135,7 @@ def _value(value: object) -> object:
 
 def _results(*types: OperandType, **attributes: AttributeValue) -> tuple[OperandType, ...]:
     call = CustomCall.of(attributes)
-    ascending = all(one < other for one, other in pairwise(call.present))
+    ascending = all(previous < other for previous, other in pairwise(call.present))
     if len(call.present) != len(types) or not ascending or any(position < 0 for position in call.present):
         raise InvalidModelError(
             f"present is {list(call.present)}, expected one position for each of {len(types)} inputs, ascending"

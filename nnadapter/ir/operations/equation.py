@@ -53,8 +53,8 @@ def terms_of(text: str) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
 
     Raises InvalidModelError.
     """
-    left, arrow, right = text.replace(" ", "").partition("->")
-    return [_split(text, term) for term in left.split(",")], _split(text, right) if arrow else None
+    term_texts, arrow, result_text = text.replace(" ", "").partition("->")
+    return [_split(text, term) for term in term_texts.split(",")], _split(text, result_text) if arrow else None
 
 
 def _split(text: str, term: str) -> tuple[str, ...]:
@@ -69,15 +69,15 @@ def _hidden(text: str, parts: Sequence[tuple[str, ...]], ranks: Sequence[int]) -
     """Return the axes per ellipsis; None if there are none."""
     axis_count: int | None = None
     for part, rank in zip(parts, ranks, strict=True):
-        rest = rank - len("".join(part))
-        if len(part) == 1 and rest != 0:
+        axes = rank - len("".join(part))
+        if len(part) == 1 and axes != 0:
             raise InvalidModelError(f"equation {text!r} has the term {part[0]!r} for an input of rank {rank}")
-        if len(part) == 2 and (rest < 0 or axis_count not in (None, rest)):
+        if len(part) == 2 and (axes < 0 or axis_count not in (None, axes)):
             raise InvalidModelError(
-                f"equation {text!r} has '...' for {rest} axes of an input of rank {rank}, "
+                f"equation {text!r} has '...' for {axes} axes of an input of rank {rank}, "
                 f"expected {'0 or more' if axis_count is None else axis_count}"
             )
-        axis_count = rest if len(part) == 2 else axis_count
+        axis_count = axes if len(part) == 2 else axis_count
     return axis_count
 
 
@@ -86,8 +86,8 @@ def _written_out(part: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...
 
 
 def _checked(text: str, result: tuple[str, ...], terms: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    known = {label for term in terms for label in term}
-    strange = [label for label, count in Counter(result).items() if count > 1 or label not in known]
+    labels = {label for term in terms for label in term}
+    strange = [label for label, count in Counter(result).items() if count > 1 or label not in labels]
     if strange:
         raise InvalidModelError(
             f"equation {text!r} has {strange[0]!r} in the result, expected labels of the terms, none twice"
@@ -104,8 +104,10 @@ def label_sizes(equation: Equation, shapes: Sequence[Sequence[int]]) -> dict[str
     sizes: dict[str, int] = {}
     for term, shape in zip(equation.terms, shapes, strict=True):
         for label, size in zip(term, shape, strict=True):
-            known = sizes.get(label, 1)
-            if known != 1 and size != 1 and known != size:
-                raise InvalidModelError(f"label {label!r} has sizes {known} and {size}, expected equal ones or a 1")
-            sizes[label] = size if known == 1 else known
+            earlier_size = sizes.get(label, 1)
+            if earlier_size != 1 and size != 1 and earlier_size != size:
+                raise InvalidModelError(
+                    f"label {label!r} has sizes {earlier_size} and {size}, expected equal ones or a 1"
+                )
+            sizes[label] = size if earlier_size == 1 else earlier_size
     return sizes

@@ -170,11 +170,11 @@ def _unwritable(value: Any) -> Any:
 GROUP = "nnadapter.operations"
 
 
-def brought_operations(own: frozenset[str]) -> PlugIns[OperationSchema]:
+def brought_operations(reserved: frozenset[str]) -> PlugIns[OperationSchema]:
     """Return the operations of distributions; types in `own` are reserved."""
 
     def problem(name: str) -> str:
-        if name in own:
+        if name in reserved:
             return "nnadapter has an operation of that name; its vendor must choose another"
         if not name.isidentifier() or not name.isascii() or name != name.upper():
             return "it is not a valid operation name, such as ACME_SWISH; its vendor must choose another"

@@ -69,17 +69,17 @@ def _pad(first: OperandType, mode: str, pads: Ints, value: float) -> OperandType
 
 
 def _padded(mode: str, axis: int, size: int, begin: int, end: int) -> int:
-    kept = size + min(begin, 0) + min(end, 0)
-    if kept < 0:
+    cropped = size + min(begin, 0) + min(end, 0)
+    if cropped < 0:
         raise InvalidModelError(f"pads {begin} and {end} crop more than the {size} elements of axis {axis}")
     most = max(begin, end)
-    limit = {"constant": most, "reflect": kept - 1}.get(mode, most if kept else 0)
+    limit = {"constant": most, "reflect": cropped - 1}.get(mode, most if cropped else 0)
     if most > max(limit, 0):
         raise InvalidModelError(
             f"pads along axis {axis} are {begin} and {end}, "
-            f"expected at most {max(limit, 0)} in mode {mode!r} on {kept} elements"
+            f"expected at most {max(limit, 0)} in mode {mode!r} on {cropped} elements"
         )
-    return kept + max(begin, 0) + max(end, 0)
+    return cropped + max(begin, 0) + max(end, 0)
 
 
 def _index_depth(indices: OperandType, available: int) -> int:

@@ -137,12 +137,12 @@ def _einsum_flops(outputs: Sequence[OperandType], *types: OperandType, equation:
     parsed = read_equation(equation, list(map(len, shapes)))
     sizes = label_sizes(parsed, shapes)
     at_once = (len(types) - 1 + (len(sizes) > len(parsed.result))) * prod(sizes.values())
-    left, pairwise = parsed.terms[0], 0
+    remaining_labels, pairwise = parsed.terms[0], 0
     for position, term in enumerate(parsed.terms[1:], 2):
-        meeting = dict.fromkeys((*left, *term))
+        meeting = dict.fromkeys((*remaining_labels, *term))
         read = {*parsed.result, *(label for later in parsed.terms[position:] for label in later)}
-        left = tuple(label for label in meeting if label in read)
-        pairwise += (1 + (len(left) < len(meeting))) * prod(sizes[label] for label in meeting)
+        remaining_labels = tuple(label for label in meeting if label in read)
+        pairwise += (1 + (len(remaining_labels) < len(meeting))) * prod(sizes[label] for label in meeting)
     return min(at_once, pairwise) if pairwise else at_once
 
 

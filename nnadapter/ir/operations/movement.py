@@ -46,17 +46,17 @@ def _tile(first: OperandType, repeats: Sequence[int]) -> OperandType:
 
 def _concat(first: OperandType, *others: OperandType, axis: int) -> OperandType:
     check_axis(axis, first.rank)
-    before, after = first.dimensions[:axis], first.dimensions[axis + 1 :]
+    leading, trailing = first.dimensions[:axis], first.dimensions[axis + 1 :]
     total = first.dimensions[axis]
     for position, type_ in enumerate(others, 1):
         dimensions = type_.dimensions
-        if len(dimensions) != first.rank or dimensions[:axis] != before or dimensions[axis + 1 :] != after:
+        if len(dimensions) != first.rank or dimensions[:axis] != leading or dimensions[axis + 1 :] != trailing:
             raise InvalidModelError(
                 f"input {position} has dimensions {list(dimensions)}, "
                 f"expected those of input 0, {list(first.dimensions)}, on every axis but {axis}"
             )
         total += dimensions[axis]
-    return like(first, (*before, total, *after))
+    return like(first, (*leading, total, *trailing))
 
 
 def _split(first: OperandType, axis: int, split: Sequence[int]) -> tuple[OperandType, ...]:
@@ -67,8 +67,8 @@ def _split(first: OperandType, axis: int, split: Sequence[int]) -> tuple[Operand
             f"split is {list(split)} with the sum {sum(split)}, "
             f"expected {first.dimensions[axis]}, the size of axis {axis}"
         )
-    before, after = first.dimensions[:axis], first.dimensions[axis + 1 :]
-    return tuple(like(first, (*before, size, *after)) for size in split)
+    leading, trailing = first.dimensions[:axis], first.dimensions[axis + 1 :]
+    return tuple(like(first, (*leading, size, *trailing)) for size in split)
 
 
 def _pixels_up(first: OperandType, block_size: int, mode: str) -> OperandType:

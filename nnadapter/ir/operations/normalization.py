@@ -75,9 +75,9 @@ def _deviation(first: OperandType, axes: Sequence[int], epsilon: float) -> Opera
 def _loss(
     first: OperandType, target: OperandType, weight: OperandType | None = None, *, reduction: str, ignore_index: int
 ) -> OperandType:
-    batch, classes, *rest = first.dimensions
-    if target.dimensions != (batch, *rest):
-        raise InvalidModelError(f"target has dimensions {list(target.dimensions)}, expected {[batch, *rest]}")
+    batch, classes, *spatial = first.dimensions
+    if target.dimensions != (batch, *spatial):
+        raise InvalidModelError(f"target has dimensions {list(target.dimensions)}, expected {[batch, *spatial]}")
     check_vector("weight", weight, classes)
     return OperandType(first.dtype, target.dimensions if reduction == "none" else ())
 

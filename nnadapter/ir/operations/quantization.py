@@ -172,12 +172,12 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
         first = _present(types, 0)
-        kept = first.quantization
-        if kept is None or kept.axis is not None:
+        quantization = first.quantization
+        if quantization is None or quantization.axis is not None:
             return results
         if not first_only and any(type_ is None or type_.quantized != first.quantized for type_ in types):
             return results
-        return tuple(OperandType(first.dtype, result.dimensions, result.layout, kept) for result in results)
+        return tuple(OperandType(first.dtype, result.dimensions, result.layout, quantization) for result in results)
 
     return infer
 

@@ -74,16 +74,16 @@ def _rule(
 
 
 def _check_functions(type_: str, directions: int, names: Sequence[str], attributes: Mapping[str, Any]) -> None:
-    wanted = FUNCTIONS_PER_DIRECTION[type_] * directions
-    if len(names) != wanted or any(name not in PARAMETERS for name in names):
+    count = FUNCTIONS_PER_DIRECTION[type_] * directions
+    if len(names) != count or any(name not in PARAMETERS for name in names):
         raise InvalidModelError(
-            f"activations is {' '.join(names)!r}, expected {wanted} names out of {', '.join(PARAMETERS)}"
+            f"activations is {' '.join(names)!r}, expected {count} names out of {', '.join(PARAMETERS)}"
         )
     for parameter in ("alpha", "beta"):
         values = attributes[f"activation_{parameter}"]
         needed = any(parameter in PARAMETERS[name] for name in names)
-        if len(values) != wanted and (values or needed):
-            raise InvalidModelError(f"activation_{parameter} has {len(values)} values, expected {wanted}")
+        if len(values) != count and (values or needed):
+            raise InvalidModelError(f"activation_{parameter} has {len(values)} values, expected {count}")
 
 
 def function_names(attributes: Attributes) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ row = family(cost="reduction")
 
 
 def _without(type_: OperandType, axes: Sequence[int], keepdims: bool, dtype: DataType) -> OperandType:
-    gone = frozenset(axes)
+    removed = frozenset(axes)
     if keepdims:
-        return like(type_, tuple(1 if i in gone else size for i, size in enumerate(type_.dimensions)), dtype)
-    return OperandType(dtype, tuple(size for i, size in enumerate(type_.dimensions) if i not in gone))
+        return like(type_, tuple(1 if i in removed else size for i, size in enumerate(type_.dimensions)), dtype)
+    return OperandType(dtype, tuple(size for i, size in enumerate(type_.dimensions) if i not in removed))
 
 
 def _reduce(first: OperandType, axes: Sequence[int], keepdims: bool) -> OperandType:

@@ -53,8 +53,8 @@ class PerElement:
         return self.steps * counted.size if self.steps else 0
 
     def __str__(self) -> str:
-        each = f" for each element of the {'first input' if self.of_input else 'output'}"
-        return f"{self.steps}{each if self.steps else ''}"
+        suffix = f" for each element of the {'first input' if self.of_input else 'output'}"
+        return f"{self.steps}{suffix if self.steps else ''}"
 
 
 def per_input(steps: int) -> PerElement:
@@ -236,13 +236,13 @@ def broadcast(shapes: Sequence[Dimensions]) -> Dimensions:
 
 def _broadcast_two(first: Dimensions, second: Dimensions) -> Dimensions:
     reversed_result = []
-    for left, right in zip_longest(reversed(first), reversed(second), fillvalue=1):
-        if left != right and left != 1 and right != 1:
+    for first_size, second_size in zip_longest(reversed(first), reversed(second), fillvalue=1):
+        if first_size != second_size and first_size != 1 and second_size != 1:
             raise InvalidModelError(
-                f"dimensions {list(first)} and {list(second)} do not broadcast: {left} against {right}, "
+                f"dimensions {list(first)} and {list(second)} do not broadcast: {first_size} against {second_size}, "
                 "expected equal sizes or a 1"
             )
-        reversed_result.append(right if left == 1 else left)
+        reversed_result.append(second_size if first_size == 1 else first_size)
     return tuple(reversed(reversed_result))
 
 
@@ -263,7 +263,7 @@ def check_axis(axis: int, rank: int) -> int:
 
 def check_axes(axes: Sequence[int], rank: int) -> None:
     """Raise InvalidModelError unless axes are in [0, rank), ascending and not empty."""
-    if not axes or any(left >= right for left, right in pairwise(axes)):
+    if not axes or any(axis >= next_axis for axis, next_axis in pairwise(axes)):
         raise InvalidModelError(f"axes is {list(axes)}, expected at least one, ascending, no duplicates")
     for axis in axes:
         check_axis(axis, rank)

@@ -79,21 +79,21 @@ def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], lis
     """Return minimal runs of axes with equal products, without size 1; None if products are 0 or differ."""
     if prod(source_shape) == 0 or prod(source_shape) != prod(target_shape):
         return None
-    left = [axis for axis, size in enumerate(source_shape) if size != 1]
-    right = [axis for axis, size in enumerate(target_shape) if size != 1]
+    source_axes = [axis for axis, size in enumerate(source_shape) if size != 1]
+    target_axes = [axis for axis, size in enumerate(target_shape) if size != 1]
     groups, second = [], 0
     first = 0
-    while first < len(left):
-        source_run, target_run = [left[first]], [right[second]]
+    while first < len(source_axes):
+        source_run, target_run = [source_axes[first]], [target_axes[second]]
         first, second = first + 1, second + 1
         while (
             sizes := (prod(source_shape[axis] for axis in source_run), prod(target_shape[axis] for axis in target_run))
         )[0] != sizes[1]:
             if sizes[0] < sizes[1]:
-                source_run.append(left[first])
+                source_run.append(source_axes[first])
                 first += 1
             else:
-                target_run.append(right[second])
+                target_run.append(target_axes[second])
                 second += 1
         groups.append((source_run, target_run))
     return groups

@@ -300,14 +300,14 @@ def _fully_connected(shapes: RankShapes, operation: Operation) -> Sequence[int] 
 
 def _mat_mul(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     x, y = operation.inputs
-    left, right = shapes.dimensions(x), shapes.dimensions(y)
-    if len(right) <= 2 and not operation.attributes["transpose_x"]:
-        rows = shapes.shaped(x, (prod(left[:-1]), left[-1]))
+    x_shape, y_shape = shapes.dimensions(x), shapes.dimensions(y)
+    if len(y_shape) <= 2 and not operation.attributes["transpose_x"]:
+        rows = shapes.shaped(x, (prod(x_shape[:-1]), x_shape[-1]))
         return shapes.add("MAT_MUL", (rows, y), operation.attributes)
-    if len(left) < 2 or len(right) < 2:
+    if len(x_shape) < 2 or len(y_shape) < 2:
         return None
-    rank = max(len(left), len(right)) - 2
-    batches = [raised(shape[:-2], rank) for shape in (left, right)]
+    rank = max(len(x_shape), len(y_shape)) - 2
+    batches = [raised(shape[:-2], rank) for shape in (x_shape, y_shape)]
     kinds = [
         None if x_size == 1 and other == 1 else (x_size == 1, other == 1)
         for x_size, other in zip(*batches, strict=True)
@@ -317,7 +317,7 @@ def _mat_mul(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
         return None
     read = [
         shapes.shaped(operand, (*merged(batch, groups), *dimensions[-2:]))
-        for operand, batch, dimensions in zip((x, y), batches, (left, right), strict=True)
+        for operand, batch, dimensions in zip((x, y), batches, (x_shape, y_shape), strict=True)
     ]
     return shapes.add("MAT_MUL", read, operation.attributes)
 

@@ -206,7 +206,7 @@ _Handler = Callable[[ModelEditor, Operation], int | None]
 
 
 def _with(number: float, *positions: int) -> _Handler:
-    def found(editor: ModelEditor, operation: Operation) -> int | None:
+    def unchanged_input(editor: ModelEditor, operation: Operation) -> int | None:
         for position in positions:
             value = editor.value_of(operation.inputs[position])
             if editor.type_of(operation.inputs[position]).quantization is not None:
@@ -215,7 +215,7 @@ def _with(number: float, *positions: int) -> _Handler:
                 return 1 - position
         return None
 
-    return found
+    return unchanged_input
 
 
 def _is_all(value: Array, *, number: float) -> bool:
@@ -223,10 +223,10 @@ def _is_all(value: Array, *, number: float) -> bool:
 
 
 def _where(test: Callable[[Mapping[str, Any]], bool]) -> _Handler:
-    def found(editor: ModelEditor, operation: Operation) -> int | None:
+    def unchanged_input(editor: ModelEditor, operation: Operation) -> int | None:
         return 0 if test(operation.attributes) else None
 
-    return found
+    return unchanged_input
 
 
 def _all(name: str, number: float) -> _Handler:
