@@ -185,11 +185,9 @@ def _span(array: Array) -> tuple[int, int]:
 class HostTransfers(Protocol):
     """Conversion of values between host and device."""
 
-    def to_device(self, array: Array) -> Any:
-        pass
+    def to_device(self, array: Array) -> Any: ...
 
-    def to_host(self, value: Any) -> Array:
-        pass
+    def to_host(self, value: Any) -> Array: ...
 
 
 class Step(NamedTuple):
@@ -389,8 +387,7 @@ class DynamicTableProgram(Program):
 class SpecializableProgram(Protocol):
     """Program with dynamic shapes."""
 
-    def execution_at(self, sizes: Sequence[Any]) -> Execution:
-        pass
+    def execution_at(self, sizes: Sequence[Any]) -> Execution: ...
 
 
 class DynamicTableExecution(Execution):

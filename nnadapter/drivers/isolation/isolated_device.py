@@ -212,11 +212,9 @@ class Compiling(Protocol):
 
     remote: RemoteObject
 
-    def limit(self, command: str) -> float:
-        pass
+    def limit(self, command: str) -> float: ...
 
-    def compiled(self, command: str, model: SegmentModel) -> RemoteHandle:
-        pass
+    def compiled(self, command: str, model: SegmentModel) -> RemoteHandle: ...
 
 
 @dataclass(slots=True)

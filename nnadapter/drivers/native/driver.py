@@ -139,7 +139,7 @@ class NativeContext(Context):
     def __init__(self, functions: Functions, device: int, handle: int) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._lock = new_lock()
-        self._seats = ObjectPool(_new_slot, functions, device)
+        self._slots = ObjectPool(_new_slot, functions, device)
         self._last: tuple[Model | None, _Built] = _NONE_BUILT
         self._admitted = VerdictSink(1, supported=True)
         self._admission = StructPool("Admission", [{"verdict": self._admitted.addresses[0]}])
@@ -179,8 +179,10 @@ class NativeContext(Context):
             handle = self._functions.create_handle(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
-        by_run = None if sizes is None else self._signatures.of(model, sizes)
-        return NativeProgram(self._functions, self._device, handle, _sized(model), holder, self._seats, by_run)
+        dynamic_signature = None if sizes is None else self._signatures.of(model, sizes)
+        return NativeProgram(
+            self._functions, self._device, handle, _signature_of(model), holder, self._slots, dynamic_signature
+        )
 
     def clone_with_constants(self, program: Program, model: Model) -> NativeProgram | None:
         assert isinstance(program, NativeProgram), "programs of a context are its own"
@@ -196,7 +198,7 @@ class NativeContext(Context):
         return (
             None
             if handle is None
-            else NativeProgram(self._functions, self._device, handle, _sized(model), holder, self._seats)
+            else NativeProgram(self._functions, self._device, handle, _signature_of(model), holder, self._slots)
         )
 
     def deserialize(self, blob: bytes) -> NativeProgram:
@@ -210,7 +212,7 @@ class NativeContext(Context):
         return self._deserialized(blob, is_checked=True)
 
     def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> NativeProgram:
-        border, data = unseal(self._functions.driver, blob, is_checked=is_checked)
+        types, data = unseal(self._functions.driver, blob, is_checked=is_checked)
         holder, passing = Holder(), Holder()
         array = holder.keep(np.frombuffer(data, np.uint8))
         request = make(
@@ -224,7 +226,7 @@ class NativeContext(Context):
                 failure=IncompatibleProgramError,
                 misuse=IncompatibleProgramError,
             )
-        return NativeProgram(self._functions, self._device, handle, CallSignature(border), holder, self._seats)
+        return NativeProgram(self._functions, self._device, handle, CallSignature(types), holder, self._slots)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
         """Map unknown codes to RECOMPILE, which is always safe."""
@@ -279,7 +281,7 @@ class NativeContext(Context):
 
     def close(self) -> None:
         self._last = _NONE_BUILT
-        close_all(self._seats.clear())
+        close_all(self._slots.clear())
         self._functions.plain("destroy_context", self._handle)
 
 
@@ -302,13 +304,13 @@ def _build_specialized(model: SpecializedModel) -> _Built:
     return _Built(holder, build(model, holder) if address is None else address)
 
 
-def _sized(model: Model) -> CallSignature:
+def _signature_of(model: Model) -> CallSignature:
     """Return the signature; specialized models share equal ones."""
     if isinstance(model, SpecializedModel):
-        sized: CallSignature = model.prepare_signature(
-            CallSignature, lambda border: CallSignature(NativeSignature(*border))
+        signature: CallSignature = model.prepare_signature(
+            CallSignature, lambda types: CallSignature(NativeSignature(*types))
         )
-        return sized
+        return signature
     return CallSignature(
         NativeSignature(*(tuple(map(model.type_at, operands)) for operands in (model.inputs, model.outputs)))
     )

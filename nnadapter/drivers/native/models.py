@@ -285,10 +285,10 @@ class StructTemplate:
         self._words: Array = np.zeros(count, np.int64)
         self._moves: Array = np.zeros(count, np.int64)
         """1 for words that point into the block, otherwise 0."""
-        every = self._words.view(np.uint8)
+        block_bytes = self._words.view(np.uint8)
         for thing in things:
             place = self._starts[ctypes.addressof(thing)] * WORD
-            every[place : place + ctypes.sizeof(thing)] = np.frombuffer(bytes(thing), np.uint8)
+            block_bytes[place : place + ctypes.sizeof(thing)] = np.frombuffer(bytes(thing), np.uint8)
             for word in _pointers(thing):
                 start = self._starts.get(int(self._words[place // WORD + word]))
                 if start is not None:
@@ -383,7 +383,7 @@ class _Template:
         integers, reals = list[tuple[int, int]](), list[tuple[int, int]]()
         self.bytes, self.data = list[_Bytes](), dict[int, int]()
         for index, address in enumerate(read_pointers(model_struct.operands, model_struct.operand_count)):
-            assert address is not None, "it was made"
+            assert address is not None, "built above"
             operand, type_ = CLASSES["Operand"].from_address(address), traced.operands[index].type
             if is_symbolic(type_.dimensions):
                 integers += _of_list(self.block.word_of(operand.dimensions), type_.dimensions)
@@ -391,7 +391,7 @@ class _Template:
             if index in of.given:
                 self.data[index] = self.block.word_of(address, "data", "Operand")
         for index, address in enumerate(read_pointers(model_struct.operations, model_struct.operation_count)):
-            assert address is not None, "it was made"
+            assert address is not None, "built above"
             operation, type_name = CLASSES["Operation"].from_address(address), traced.operations[index].type
             kinds = {row.name: row.kind for row in schema_of(type_name).attributes}
             addresses = read_pointers(operation.attributes, operation.attribute_count)

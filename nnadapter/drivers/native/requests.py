@@ -164,12 +164,12 @@ class NativeSignature(NamedTuple):
     outputs: tuple[OperandType, ...]
 
 
-def seal(driver: str, border: NativeSignature, parts: Sequence[bytes]) -> bytes:
+def seal(driver: str, types: NativeSignature, parts: Sequence[bytes]) -> bytes:
     """Wrap a serialized program with its signature."""
     header = {
         "driver": driver,
-        "inputs": [_plain(type_) for type_ in border.inputs],
-        "outputs": [_plain(type_) for type_ in border.outputs],
+        "inputs": [_plain(type_) for type_ in types.inputs],
+        "outputs": [_plain(type_) for type_ in types.outputs],
     }
     return _ENVELOPE.close(json.dumps(header).encode(), parts)
 
@@ -183,13 +183,13 @@ def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
         read = json.loads(header)
-        border = NativeSignature(*(tuple(_type(entry) for entry in read[name]) for name in ("inputs", "outputs")))
+        types = NativeSignature(*(tuple(_type(entry) for entry in read[name]) for name in ("inputs", "outputs")))
         writer = read["driver"]
     except (ValueError, KeyError, TypeError) as error:
         raise IncompatibleProgramError(f"the program's header cannot be read: {error}; {ADVICE}") from error
     if writer != driver:
         raise IncompatibleProgramError(f"the program was compiled by {writer!r}, expected {driver!r}; {ADVICE}")
-    return border, contents
+    return types, contents
 
 
 def written_by(driver: str, blob: memoryview) -> memoryview | None:
@@ -237,18 +237,18 @@ def build_control(control: Control, holder: Holder) -> int:
 class Request:
     """Template of an NNAdapterComputeRequest for one signature."""
 
-    def __init__(self, border: NativeSignature) -> None:
-        every = (*border.inputs, *border.outputs)
-        pattern = _pattern(*(tuple([(type_.dtype, type_.rank) for type_ in types]) for types in border))
-        self.sizes = [type_.nbytes for type_ in border.inputs]
-        self.output_sizes = [type_.nbytes for type_ in border.outputs]
-        self.types = border
-        self.rooms = [(type_.dimensions, type_.dtype.array_type) for type_ in border.outputs]
-        self.is_packed = any(type_.dtype in PACKED for type_ in every)
+    def __init__(self, types: NativeSignature) -> None:
+        all_types = (*types.inputs, *types.outputs)
+        pattern = _pattern(*(tuple([(type_.dtype, type_.rank) for type_ in side]) for side in types))
+        self.sizes = [type_.nbytes for type_ in types.inputs]
+        self.output_sizes = [type_.nbytes for type_ in types.outputs]
+        self.types = types
+        self.output_forms = [(type_.dimensions, type_.dtype.array_type) for type_ in types.outputs]
+        self.is_packed = any(type_.dtype in PACKED for type_ in all_types)
         """Some data type is packed in C only."""
-        self.may_lie_on_device = not self.is_packed and all(type_.size for type_ in every)
+        self.may_lie_on_device = not self.is_packed and all(type_.size for type_ in all_types)
         """True if all tensors are nonempty and unpacked."""
-        sizes = [size for type_ in every for size in type_.dimensions]
+        sizes = [size for type_ in all_types for size in type_.dimensions]
         self.block = pattern.block.with_words(pattern.sizes, [*sizes, *self.sizes, *self.output_sizes])
         self.data, self.memory = pattern.data, pattern.memory
 
@@ -275,7 +275,9 @@ class NativeCall:
         else:
             self._input_arrays = list(map(aligned, inputs))
             self._output_arrays = (
-                outputs if self._fit(outputs) else [np.empty(dimensions, dtype) for dimensions, dtype in request.rooms]
+                outputs
+                if self._fit(outputs)
+                else [np.empty(dimensions, dtype) for dimensions, dtype in request.output_forms]
             )
         if [array.nbytes for array in self._input_arrays] != request.sizes:
             raise self._other_sizes(self._input_arrays)
@@ -319,14 +321,14 @@ def _packed(types: NativeSignature, inputs: Sequence[Array]) -> tuple[list[Array
 class CallSignature:
     """Types, sizes and cached requests of a run."""
 
-    def __init__(self, border: NativeSignature, sizes: Any = None) -> None:
-        self.border, self.c_sizes = border, sizes
+    def __init__(self, types: NativeSignature, sizes: Any = None) -> None:
+        self.types, self.c_sizes = types, sizes
         self.calls: dict[object, NativeCall] = {}
         """Requests by slot; a slot runs one computation at a time."""
 
     @cached_property
     def request(self) -> Request:
-        return Request(self.border)
+        return Request(self.types)
 
 
 class ExecutionSlot:
@@ -400,10 +402,10 @@ class _DynamicSignature:
 
     def __init__(self, inputs: Sequence[_Type], outputs: Sequence[_Type]) -> None:
         self._types = inputs, outputs
-        self._sized: Cache[tuple[int, ...], CallSignature] = Cache("drivers.native.open_borders", 8)
+        self._specializations: Cache[tuple[int, ...], CallSignature] = Cache("drivers.native.open_borders", 8)
 
     def at(self, sizes: NumberedSizes, numbers: Sequence[int]) -> CallSignature:
-        return self._sized.get_or_make(
+        return self._specializations.get_or_make(
             tuple(numbers), lambda: CallSignature(self._specialize(numbers), sizes.c_array(numbers))
         )
 
@@ -415,15 +417,15 @@ class _DynamicSignature:
 class RunSignature:
     """Signature of a program that gets sizes per run."""
 
-    def __init__(self, sizes: NumberedSizes, border: _DynamicSignature) -> None:
-        self._sizes, self._border = sizes, border
+    def __init__(self, sizes: NumberedSizes, signature: _DynamicSignature) -> None:
+        self._sizes, self._signature = sizes, signature
 
     def numbers(self, sizes: Sequence[Any]) -> list[int]:
         """Select the model's sizes from a run's."""
         return self._sizes.of(sizes)
 
     def at(self, numbers: Sequence[int]) -> CallSignature:
-        return self._border.at(self._sizes, numbers)
+        return self._signature.at(self._sizes, numbers)
 
 
 class DynamicSignatures:
@@ -458,7 +460,7 @@ def _type_at(type_: _Type, numbers: Sequence[int]) -> OperandType:
 class NativeExecution(Execution):
     """Execution of a C driver. Reads the caller's arrays directly.
 
-    Executions of a context share slots (`seats`), because a stream may be a thread.
+    Executions of a context share `slots`, because a stream may be a thread.
     """
 
     def __init__(
@@ -466,15 +468,15 @@ class NativeExecution(Execution):
         functions: Functions,
         device: int,
         handle: int,
-        sized: CallSignature,
+        signature: CallSignature,
         holder: Holder,
-        by_run: RunSignature | None,
-        seats: ObjectPool[ExecutionSlot],
+        dynamic_signature: RunSignature | None,
+        slots: ObjectPool[ExecutionSlot],
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._holder, self._by_run = holder, by_run
-        self._signature = sized
-        self._seats = seats
+        self._holder, self._dynamic_signature = holder, dynamic_signature
+        self._signature = signature
+        self._slots = slots
         self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
         """Last request per stream, which the driver may still read. The signature is None if it is not reusable."""
         self._last: tuple[Sequence[int], CallSignature | None] = (), None
@@ -500,62 +502,66 @@ class NativeExecution(Execution):
         return self.enqueued(self._signature, inputs, stream, control)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        if self._by_run is None:
+        if self._dynamic_signature is None:
             return super().specialize(sizes)
-        numbers = self._by_run.numbers(sizes)
-        last, sized = self._last
-        if sized is None or last != numbers:
-            sized = self._by_run.at(numbers)
-            self._last = numbers, sized
-        return _SizedExecution(self, sized)
+        numbers = self._dynamic_signature.numbers(sizes)
+        last, signature = self._last
+        if signature is None or last != numbers:
+            signature = self._dynamic_signature.at(numbers)
+            self._last = numbers, signature
+        return _SpecializedExecution(self, signature)
 
     def computed(
-        self, sized: CallSignature, inputs: Sequence[Array], control: Control = UNLIMITED, outputs: Sequence[Array] = ()
+        self,
+        signature: CallSignature,
+        inputs: Sequence[Array],
+        control: Control = UNLIMITED,
+        outputs: Sequence[Array] = (),
     ) -> Sequence[Array]:
         user = object()
         try:
-            seat = self._seats.acquire(user)
-            call = _request_for_slot(seat, sized, control)
+            slot = self._slots.acquire(user)
+            call = _request_for_slot(slot, signature, control)
             call.take(inputs, outputs)
             try:
                 self._compute(call)
-                if seat.stream is not None:
-                    seat.stream.synchronize()
+                if slot.stream is not None:
+                    slot.stream.synchronize()
             except BaseException:
-                wait_out(seat.stream)
+                wait_out(slot.stream)
                 raise
             return call.results()
         finally:
-            self._seats.users.pop(user, None)
+            self._slots.users.pop(user, None)
 
     def computed_on_device(
-        self, sized: CallSignature, inputs: Sequence[DeviceTensor], control: Control
+        self, signature: CallSignature, inputs: Sequence[DeviceTensor], control: Control
     ) -> Sequence[DeviceTensor] | None:
-        input_memories = _input_memories(sized, inputs)
+        input_memories = _input_memories(signature, inputs)
         if input_memories is None:
             return None
         user = object()
         try:
-            seat = self._seats.acquire(user)
-            call = _request_for_slot(seat, sized, control)
-            return self._placed_by(call, sized, input_memories, seat.stream, is_awaited=True)
+            slot = self._slots.acquire(user)
+            call = _request_for_slot(slot, signature, control)
+            return self._placed_by(call, signature, input_memories, slot.stream, is_awaited=True)
         finally:
-            self._seats.users.pop(user, None)
+            self._slots.users.pop(user, None)
 
     def enqueued(
-        self, sized: CallSignature, inputs: Sequence[DeviceTensor], stream: Stream, control: Control
+        self, signature: CallSignature, inputs: Sequence[DeviceTensor], stream: Stream, control: Control
     ) -> Sequence[DeviceTensor] | None:
         assert isinstance(stream, NativeStream), "streams of a device are its own"
-        input_memories = _input_memories(sized, inputs)
+        input_memories = _input_memories(signature, inputs)
         if input_memories is None:
             return None
-        call = self._enqueued(stream, sized, control)
-        return self._placed_by(call, sized, input_memories, stream, is_awaited=False)
+        call = self._enqueued(stream, signature, control)
+        return self._placed_by(call, signature, input_memories, stream, is_awaited=False)
 
     def _placed_by(
         self,
         call: NativeCall,
-        sized: CallSignature,
+        signature: CallSignature,
         input_memories: Sequence[DeviceMemory],
         stream: NativeStream | None,
         *,
@@ -564,13 +570,13 @@ class NativeExecution(Execution):
         """Compute into new memory. On failure, free it only after the stream is done."""
         output_memories: list[DeviceMemory] = []
         try:
-            for nbytes in sized.request.output_sizes:
+            for nbytes in signature.request.output_sizes:
                 output_memories.append(DeviceMemory(self._functions, self._device, nbytes))
             call.place(input_memories, output_memories)
             self._compute(call)
             if is_awaited and stream is not None:
                 stream.synchronize()
-            return _tensors(sized, output_memories)
+            return _tensors(signature, output_memories)
         except BaseException:
             wait_out(stream)
             for memory in output_memories:
@@ -580,59 +586,59 @@ class NativeExecution(Execution):
     def close(self) -> None:
         self._functions.plain("destroy_execution", self._handle)
 
-    def _enqueued(self, stream: NativeStream, sized: CallSignature, control: Control) -> NativeCall:
+    def _enqueued(self, stream: NativeStream, signature: CallSignature, control: Control) -> NativeCall:
         last, call = self._calls.get(stream.handle, (None, None))
-        if call is None or last is not sized or control is not UNLIMITED:
-            call = NativeCall(sized.request, stream.handle, control, sized.c_sizes)
-            self._calls[stream.handle] = sized if control is UNLIMITED else None, call
+        if call is None or last is not signature or control is not UNLIMITED:
+            call = NativeCall(signature.request, stream.handle, control, signature.c_sizes)
+            self._calls[stream.handle] = signature if control is UNLIMITED else None, call
         return call
 
     def _compute(self, call: NativeCall) -> None:
         self._functions.call("compute", self._handle, call.request, failure=ExecutionError, misuse=ExecutionError)
 
 
-class _SizedExecution(Execution):
+class _SpecializedExecution(Execution):
     """Specialized view of an execution."""
 
-    def __init__(self, execution: NativeExecution, sized: CallSignature) -> None:
-        self._execution, self._sized = execution, sized
+    def __init__(self, execution: NativeExecution, signature: CallSignature) -> None:
+        self._execution, self._signature = execution, signature
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        return self._execution.computed(self._sized, inputs)
+        return self._execution.computed(self._signature, inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        return self._execution.computed(self._sized, inputs, control)
+        return self._execution.computed(self._signature, inputs, control)
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        return self._execution.computed_on_device(self._sized, inputs, control)
+        return self._execution.computed_on_device(self._signature, inputs, control)
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        return self._execution.enqueued(self._sized, inputs, stream, control)
+        return self._execution.enqueued(self._signature, inputs, stream, control)
 
 
-def _request_for_slot(seat: ExecutionSlot, sized: CallSignature, control: Control) -> NativeCall:
+def _request_for_slot(slot: ExecutionSlot, signature: CallSignature, control: Control) -> NativeCall:
     """Return the slot's cached request, or a new one for a control."""
-    stream = None if seat.stream is None else seat.stream.handle
+    stream = None if slot.stream is None else slot.stream.handle
     if control is not UNLIMITED:
-        return NativeCall(sized.request, stream, control, sized.c_sizes)
-    call = sized.calls.get(seat)
+        return NativeCall(signature.request, stream, control, signature.c_sizes)
+    call = signature.calls.get(slot)
     if call is None:
-        call = sized.calls[seat] = NativeCall(sized.request, stream, control, sized.c_sizes)
+        call = signature.calls[slot] = NativeCall(signature.request, stream, control, signature.c_sizes)
     return call
 
 
-def _input_memories(sized: CallSignature, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
+def _input_memories(signature: CallSignature, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
     memories = [tensor.memory for tensor in inputs if isinstance(tensor.memory, DeviceMemory)]
-    return memories if len(memories) == len(inputs) and sized.request.may_lie_on_device else None
+    return memories if len(memories) == len(inputs) and signature.request.may_lie_on_device else None
 
 
-def _tensors(sized: CallSignature, memories: Sequence[DeviceMemory]) -> list[DeviceTensor]:
-    rooms = zip(memories, sized.request.rooms, strict=True)
-    return [DeviceTensor(memory, dtype, tuple(map(int, dimensions))) for memory, (dimensions, dtype) in rooms]
+def _tensors(signature: CallSignature, memories: Sequence[DeviceMemory]) -> list[DeviceTensor]:
+    output_forms = zip(memories, signature.request.output_forms, strict=True)
+    return [DeviceTensor(memory, dtype, tuple(map(int, dimensions))) for memory, (dimensions, dtype) in output_forms]
 
 
 class NativeProgram(Program):
@@ -643,19 +649,24 @@ class NativeProgram(Program):
         functions: Functions,
         device: int,
         handle: int,
-        sized: CallSignature,
+        signature: CallSignature,
         holder: Holder,
-        seats: ObjectPool[ExecutionSlot],
-        by_run: RunSignature | None = None,
+        slots: ObjectPool[ExecutionSlot],
+        dynamic_signature: RunSignature | None = None,
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._sized, self._holder, self._by_run, self._seats = sized, holder, by_run, seats
+        self._signature, self._holder, self._dynamic_signature, self._slots = (
+            signature,
+            holder,
+            dynamic_signature,
+            slots,
+        )
         self._lock = new_lock()
 
     def create_execution(self) -> NativeExecution:
         with self._lock:
             handle = self._functions.create_handle("create_execution", self._handle, failure=ExecutionError)
-        around = self._sized, self._holder, self._by_run, self._seats
+        around = self._signature, self._holder, self._dynamic_signature, self._slots
         return NativeExecution(self._functions, self._device, handle, *around)
 
     def bound(self, request: int) -> int | None:
@@ -677,7 +688,7 @@ class NativeProgram(Program):
         return int(self._functions.plain("program_memory", self._handle)) if is_reported else 0
 
     def serialize(self) -> bytes | None:
-        if "serialize" not in self._functions or self._by_run is not None:
+        if "serialize" not in self._functions or self._dynamic_signature is not None:
             return None
         parts: list[bytes] = []
 
@@ -688,7 +699,7 @@ class NativeProgram(Program):
         callback = SIGNATURES["write"](write)
         writer = make("Writer", write=ctypes.cast(callback, ctypes.c_void_p).value)
         self._functions.call("serialize", self._handle, ctypes.addressof(writer))
-        return seal(self._functions.driver, self._sized.border, parts)
+        return seal(self._functions.driver, self._signature.types, parts)
 
     def close(self) -> None:
         self._functions.plain("destroy_program", self._handle)

@@ -37,9 +37,9 @@ def test_types_are_those_of_the_model_at_the_sizes(sizes):
     model, _ = model_of(2, 5)
     found = sized(DynamicSignatures(), model, sizes)
     assert list(found.c_sizes) == list(sizes)
-    assert found.border.inputs == tuple(model.type_at(each).at(sizes) for each in model.inputs)
-    assert found.border.outputs == tuple(model.type_at(each).at(sizes) for each in model.outputs)
-    assert found.border.inputs[0].dimensions == (*sizes, 3)
+    assert found.types.inputs == tuple(model.type_at(each).at(sizes) for each in model.inputs)
+    assert found.types.outputs == tuple(model.type_at(each).at(sizes) for each in model.outputs)
+    assert found.types.inputs[0].dimensions == (*sizes, 3)
 
 
 def test_what_was_made_for_many_sizes_is_forgotten():
