@@ -49,7 +49,9 @@ _SUFFIXES = {"text": "txt"}
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=TIME_LIMIT_S, show_default=True,
     help="Maximum seconds for one request to the driver.",
 )  # fmt: skip
-@click.option("--format", "form", type=OneOf(list(_FORMATS)), default="text", show_default=True)
+@click.option(
+    "--format", "form", type=OneOf(list(_FORMATS)), default="text", show_default=True, help="Format of the score card."
+)
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @click.option(
     "-o", "folder", metavar="DIR",

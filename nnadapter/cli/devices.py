@@ -392,7 +392,9 @@ def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[
 
 @click.command("new-driver", cls=Command)
 @click.argument("name")
-@click.option("--lang", "language", type=OneOf(LANGUAGES), default="python", show_default=True)
+@click.option(
+    "--lang", "language", type=OneOf(LANGUAGES), default="python", show_default=True, help="Language of the driver."
+)
 @click.option(
     "--paddle",
     is_flag=True,
