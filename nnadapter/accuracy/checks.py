@@ -479,10 +479,10 @@ def _request(device: SessionDevice) -> DeviceRequest:
 def with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
     """Return a maker of sources with the checks that `options` require."""
 
-    def made(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:
+    def make_checked(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:
         source = make(*arguments, **keyword_arguments)
         verify, shadow = options.verify is not None, options.shadow
         source.checks = SessionChecks(PlannedSubject(source), verify=verify, shadow=shadow)
         return source
 
-    return made
+    return make_checked

@@ -76,7 +76,7 @@ class Cutting:
         specialized = self.parts.specialized
         positions = [specialized.positions[node] for node in self._positions(atoms)]
         if unshared:
-            positions = [each for each in positions if specialized.positions.count(each) == 1]
+            positions = [position for position in positions if specialized.positions.count(position) == 1]
         return tuple(dict.fromkeys(specialized.model_nodes.nodes[position].name for position in positions))
 
     @cached_property

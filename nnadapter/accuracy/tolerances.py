@@ -68,17 +68,17 @@ def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Devi
         return Deviation(value=value)
     if any(operand is None or isinstance(operand, (list, Mapping)) for operand in (got, expected)):
         return _unlike(value, 1)
-    actual, wanted = np.asarray(got), np.asarray(expected)
-    texts = {actual.dtype.kind, wanted.dtype.kind} <= _TEXTS
-    if actual.shape != wanted.shape or (actual.dtype != wanted.dtype and not texts):
-        return _unlike(value, max(1, actual.size, wanted.size))
-    apart = distances(actual, wanted, tolerance)
+    actual, reference = np.asarray(got), np.asarray(expected)
+    texts = {actual.dtype.kind, reference.dtype.kind} <= _TEXTS
+    if actual.shape != reference.shape or (actual.dtype != reference.dtype and not texts):
+        return _unlike(value, max(1, actual.size, reference.size))
+    differences = distances(actual, reference, tolerance)
     return Deviation(
         value=value,
-        tolerances=float(apart.tolerances.max(initial=0.0)),
-        largest_absolute=float(apart.absolute.max(initial=0.0)),
-        largest_relative=float(apart.relative.max(initial=0.0)),
-        beyond=int(np.count_nonzero(apart.tolerances > 1)),
+        tolerances=float(differences.tolerances.max(initial=0.0)),
+        largest_absolute=float(differences.absolute.max(initial=0.0)),
+        largest_relative=float(differences.relative.max(initial=0.0)),
+        beyond=int(np.count_nonzero(differences.tolerances > 1)),
     )
 
 
@@ -122,8 +122,8 @@ def _between_numbers(got: Array, expected: Array) -> tuple[Array, Array]:
     return np.where(np.isnan(off), np.inf, off), np.abs(b)
 
 
-def _over(off: Array, what: Array) -> Array:
-    quotient = np.where(off == 0, 0.0, np.where(np.isinf(off), np.inf, off / what))
+def _over(off: Array, divisor: Array) -> Array:
+    quotient = np.where(off == 0, 0.0, np.where(np.isinf(off), np.inf, off / divisor))
     return np.where(np.isnan(quotient), np.inf, quotient)
 
 

@@ -104,12 +104,12 @@ def _run(bench: Bench, pattern: str, limit: int | None, folder: Path | None) -> 
         _make(folder)
     with progress("conformance", len(cases)) as advance:
 
-        def told(case: Case, outcome: Outcome) -> None:
+        def on_outcome(case: Case, outcome: Outcome) -> None:
             advance()
             if folder is not None and isinstance(outcome, FailedOutcome):
                 _keep(folder, bench, case, outcome)
 
-        card = run_cases(bench, cases, told)
+        card = run_cases(bench, cases, on_outcome)
     if folder is not None:
         for form, render in _FORMATS.items():
             text = render(card).rstrip("\n") + "\n"

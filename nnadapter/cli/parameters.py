@@ -313,7 +313,7 @@ _PLACING_DECORATORS = (
     click.option(
         "--policy", type=OneOf(tuple(POLICIES)), default="priority", show_default=True,
         help=("How nodes are placed. "
-f"{'; '.join(f'{each.name}, {each.description}' for each in POLICIES.values())}."),
+f"{'; '.join(f'{policy.name}: {policy.description}' for policy in POLICIES.values())}."),
     ),
     click.option(
         "--rules", metavar="FILE", help="TOML file with pins, bans and limits: what must or must not run on a device."

@@ -124,16 +124,16 @@ def what_if_text(
     number = len(model_sources(models))
     with prints_to_stderr(), progress("models", number) as advance:
 
-        def seen(name: str, error: NNAdapterError | None) -> None:
+        def on_model(name: str, error: NNAdapterError | None) -> None:
             if error is not None and number > 1:
                 click.echo(f"Error: {' '.join(f'{name}: {error}'.split())}", err=True)
             advance()
 
-        feature_report = nnadapter.what_if(models, devices, shapes, options, on_model=seen)
+        feature_report = nnadapter.what_if(models, devices, shapes, options, on_model=on_model)
     return RENDERERS[form](feature_report).rstrip("\n")
 
 
-_ENDINGS = dict.fromkeys(each.endings[0] for each in FORMATS.values())
+_ENDINGS = dict.fromkeys(form.endings[0] for form in FORMATS.values())
 
 
 @click.command(cls=ModelCommand, context_settings={"help_option_names": ["-h", "--help"]})

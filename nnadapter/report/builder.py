@@ -99,12 +99,12 @@ _RUNS = 3
 
 def unknown_costs(partitioning: Partitioning) -> str:
     """Return why a plan's cost is unknown; empty if it is known."""
-    costs, used = partitioning.setting.costs, dict.fromkeys(step.device for step in partitioning.plan.steps)
-    unknown = [device for device in used if costs[device].source is Source.ASSUMED]
+    costs, used_devices = partitioning.setting.costs, dict.fromkeys(step.device for step in partitioning.plan.steps)
+    unknown = [device for device in used_devices if costs[device].source is Source.ASSUMED]
     if not unknown:
         return ""
-    why = "".join(f"; {note}" for device in unknown for note in costs[device].missing_cost_notes)
-    return f"not known for {', '.join(unknown)}; `nnadapter calibrate {unknown[0]}` measures it{why}"
+    advice = "".join(f"; {note}" for device in unknown for note in costs[device].missing_cost_notes)
+    return f"not known for {', '.join(unknown)}; `nnadapter calibrate {unknown[0]}` measures it{advice}"
 
 
 def cost_facts(partitioning: Partitioning) -> CostFacts:
@@ -140,21 +140,21 @@ def cost_facts(partitioning: Partitioning) -> CostFacts:
 
 def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how: str) -> CostFacts:
     """Return the costs of a plan chosen by timing; `timed` has the fastest candidate first."""
-    price, known = partitioning.price, not unknown_costs(partitioning)
+    price, costs_are_known = partitioning.price, not unknown_costs(partitioning)
     candidates = [
         (timed_placement.origin, seconds, timed_placement.measured)
         for timed_placement, seconds in zip(timed, _predictions(partitioning, timed), strict=True)
     ]
     return CostFacts(
         seconds=timed[0].measured,
-        predicted_seconds=price.seconds if known else None,
+        predicted_seconds=price.seconds if costs_are_known else None,
         sources=dict.fromkeys(partitioning.plan.devices, str(Source.MEASURED)),
         prediction_sources={name: str(source) for name, source in price.table.sources.items()},
-        candidates=_candidates(candidates, price.on_cpu if known else None),
+        candidates=_candidates(candidates, price.on_cpu if costs_are_known else None),
         all_cpu_seconds=next(
             (timed_placement.measured for timed_placement in timed if timed_placement.origin == _ALL_CPU), None
         ),
-        all_cpu_predicted_seconds=price.on_cpu if known else None,
+        all_cpu_predicted_seconds=price.on_cpu if costs_are_known else None,
         note=_sentences([how]),
     )
 
@@ -189,12 +189,12 @@ def _candidates(
 
 def _bound_of(partitioning: Partitioning) -> str:
     bound, applied = partitioning.judgment.demands.bound, partitioning.judgment.demands.applied
-    said = {
+    constraints = {
         "the plan file": bound is not None and bound.placement,
         "the rules": applied is not None and any(effect.nodes for effect in applied.effects),
         "fallback 'forbid'": partitioning.setting.constraints.fallback_at("load") == "forbid",
     }
-    allowing = [words for words, holds in said.items() if holds]
+    allowing = [words for words, holds in constraints.items() if holds]
     return f"any placement that obeys {_listed(allowing)}" if allowing else "any placement"
 
 
@@ -264,10 +264,10 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
     """Return the atoms of each group; only devices before the current one count."""
-    before = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
+    preceding_devices = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
     atoms_by_group: dict[_Group, set[int]] = {}
     for atom, home in enumerate(plan.placement):
-        for device in before[home]:
+        for device in preceding_devices[home]:
             verdict = plan.verdicts[device][atom]
             if isinstance(verdict, Unsupported):
                 for node in plan.graph.atoms[atom]:
@@ -290,7 +290,7 @@ _SEARCHED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _NodesTold:
+class _SharedFacts:
     runs_as: Mapping[int, str]
     refusals: Mapping[int, tuple[RefusalFacts, ...]]
     sizes: Mapping[str, int]
@@ -346,8 +346,8 @@ def report_of(observed: Observed) -> PartitionReport:
     )
 
 
-def _choice_facts(taken: BranchDecision) -> BranchDecisionFacts:
-    return BranchDecisionFacts(condition=taken.condition, value=taken.value, nodes=taken.nodes)
+def _choice_facts(decision: BranchDecision) -> BranchDecisionFacts:
+    return BranchDecisionFacts(condition=decision.condition, value=decision.value, nodes=decision.nodes)
 
 
 def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[NodeFacts, ...]:
@@ -356,14 +356,14 @@ def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[No
     seconds = price.of_nodes(partitioning.plan, partitioning.model.conversion.flops) if price is not None else {}
     folded = frozenset(specialized.folded)
     step_of = {node: step for step in partitioning.plan.steps for node in step.nodes}
-    told = _NodesTold(
+    shared_facts = _SharedFacts(
         runs_as=_runs_as(partitioning),
         refusals=_refusals(partitioning.plan),
         sizes=_sizes(partitioning.plan.graph),
         seconds=seconds,
     )
     return tuple(
-        _running(partitioning, running[position], step_of[running[position]], told)
+        _running(partitioning, running[position], step_of[running[position]], shared_facts)
         if position in running
         else NodeFacts(
             name=node.name,
@@ -376,18 +376,18 @@ def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[No
 
 
 def _sizes(graph: Graph) -> Mapping[str, int]:
-    known: dict[tuple[float, object], int] = {}
+    size_by_type: dict[tuple[float, object], int] = {}
     sizes_by_name: dict[str, int] = defaultdict(int)
     for name, value in graph.values.items():
         like = value.itemsize, value.shape
-        if like not in known:
-            known[like] = value.nbytes or 0
-        sizes_by_name[name] = known[like]
+        if like not in size_by_type:
+            size_by_type[like] = value.nbytes or 0
+        sizes_by_name[name] = size_by_type[like]
     sizes_by_name[""] = 0  # name of unused optional outputs
     return sizes_by_name
 
 
-def _running(partitioning: Partitioning, index: int, step: Step, told: _NodesTold) -> NodeFacts:
+def _running(partitioning: Partitioning, index: int, step: Step, shared_facts: _SharedFacts) -> NodeFacts:
     graph, model = partitioning.plan.graph, partitioning.model
     node, bodies = graph.nodes[index], model.specialized.nodes[index].bodies
     return NodeFacts(
@@ -397,11 +397,11 @@ def _running(partitioning: Partitioning, index: int, step: Step, told: _NodesTol
         state="runs",
         device=step.device,
         segment=step.segment,
-        runs_as=told.runs_as.get(index, ""),
+        runs_as=shared_facts.runs_as.get(index, ""),
         flops=model.conversion.flops[index],
-        nbytes=sum(map(told.sizes.__getitem__, {*node.reads, *node.outputs})),
-        predicted_seconds=told.seconds.get(index),
-        refusals=told.refusals.get(graph.atom_of[index], ()),
+        nbytes=sum(map(shared_facts.sizes.__getitem__, {*node.reads, *node.outputs})),
+        predicted_seconds=shared_facts.seconds.get(index),
+        refusals=shared_facts.refusals.get(graph.atom_of[index], ()),
         bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in bodies) if bodies else (),
     )
 
@@ -454,7 +454,7 @@ def _segment_facts(
         flops=sum(flops[node] or 0 for node in step.nodes),
         unknown_flops_nodes=sum(flops[node] is None for node in step.nodes),
         weight_bytes=sum(graph.value(name).nbytes or 0 for name in step.constants),
-        facts=_told(piece),
+        facts=_driver_facts(piece),
         seconds=observed.seconds.get(step.segment),
         failures=observed.failures.get(step.segment, ()),
         compile_seconds=observed.compile_seconds.get(step.segment),
@@ -487,8 +487,8 @@ def _cost(partitioning: Partitioning, observed: Observed, unknown: str) -> CostF
 
 
 def _weights(plan: Plan) -> WeightFacts:
-    held = weight_bytes(plan)
-    return WeightFacts(devices=held.per_device, total=held.total)
+    sizes = weight_bytes(plan)
+    return WeightFacts(devices=sizes.per_device, total=sizes.total)
 
 
 def _rules(partitioning: Partitioning) -> tuple[RuleFacts, ...]:
@@ -522,10 +522,10 @@ def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
     if bound is None or source is None:
         return None
     plan, graph = partitioning.plan, partitioning.plan.graph
-    taken = [(atom, device) for atom, device in bound.placement.items() if plan.placement[atom] != device]
+    moved = [(atom, device) for atom, device in bound.placement.items() if plan.placement[atom] != device]
     lost = tuple(
-        UnmatchedEntry(name=graph.nodes[node].name, device=device, reason=_why_taken(plan, atom, device))
-        for atom, device in taken
+        UnmatchedEntry(name=graph.nodes[node].name, device=device, reason=_reason_moved(plan, atom, device))
+        for atom, device in moved
         for node in graph.atoms[atom]
     )
     nodes = sum(len(graph.atoms[atom]) for atom in bound.placement)
@@ -534,16 +534,16 @@ def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
     )
 
 
-def _why_taken(plan: Plan, atom: int, device: str) -> str:
+def _reason_moved(plan: Plan, atom: int, device: str) -> str:
     verdict = plan.verdicts[device][atom]
     return f"it is on {plan.placement[atom]!r}" + (
         "" if verdict else f", because {device!r} does not get it: {verdict}"
     )
 
 
-def _told(piece: AdmittedSegment | None) -> dict[str, int | float | str]:
-    told = piece.admission.facts if piece is not None else {}
-    return {str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in told.items()}
+def _driver_facts(piece: AdmittedSegment | None) -> dict[str, int | float | str]:
+    facts = piece.admission.facts if piece is not None else {}
+    return {str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in facts.items()}
 
 
 def _tensors(plan: Plan) -> Mapping[str, TensorFacts]:
@@ -565,5 +565,5 @@ def _coverage(running: Sequence[NodeFacts], accelerators: Set[str]) -> Coverage:
     )
 
 
-def _share(part: int, whole: int, otherwise: float) -> float:
-    return part / whole if whole else otherwise
+def _share(part: int, total: int, otherwise: float) -> float:
+    return part / total if total else otherwise

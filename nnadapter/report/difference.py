@@ -24,51 +24,53 @@ class Condition:
     new_value: str
 
 
-def conditions(old: ReportFacts, new: ReportFacts) -> tuple[Condition, ...]:
+def conditions(old_report: ReportFacts, new_report: ReportFacts) -> tuple[Condition, ...]:
     """Return the known circumstances that differ."""
     rows = [
-        *_nodes(old, new),
-        *((name, told(old), told(new)) for name, told in _TOLD),
-        *_options(old, new),
-        *_versions(old, new),
+        *_nodes(old_report, new_report),
+        *((name, describe(old_report), describe(new_report)) for name, describe in _CIRCUMSTANCES),
+        *_options(old_report, new_report),
+        *_versions(old_report, new_report),
     ]
     return tuple(
-        Condition(name=name, old_value=before, new_value=after)
-        for name, before, after in rows
-        if before and after and before != after
+        Condition(name=name, old_value=old_value, new_value=new_value)
+        for name, old_value, new_value in rows
+        if old_value and new_value and old_value != new_value
     )
 
 
-def is_other_model(old: ReportFacts, new: ReportFacts) -> bool:
+def is_other_model(old_report: ReportFacts, new_report: ReportFacts) -> bool:
     """Return True if the reports have too few common nodes for one model."""
-    return _common(old, new) < _COMMON * min(len(old.nodes), len(new.nodes))
+    return _common(old_report, new_report) < _COMMON * min(len(old_report.nodes), len(new_report.nodes))
 
 
-def _common(old: ReportFacts, new: ReportFacts) -> int:
-    return len({node.name for node in old.nodes} & {node.name for node in new.nodes})
+def _common(old_report: ReportFacts, new_report: ReportFacts) -> int:
+    return len({node.name for node in old_report.nodes} & {node.name for node in new_report.nodes})
 
 
-def _nodes(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]:
-    if is_other_model(old, new):
-        common = _common(old, new)
+def _nodes(old_report: ReportFacts, new_report: ReportFacts) -> Iterator[tuple[str, str, str]]:
+    if is_other_model(old_report, new_report):
+        common = _common(old_report, new_report)
         shared = f"{common} of them with a name in both reports" if common else "with no common name"
-        yield "another model", f"{len(old.nodes)} nodes", f"{len(new.nodes)} nodes, {shared}"
+        yield "another model", f"{len(old_report.nodes)} nodes", f"{len(new_report.nodes)} nodes, {shared}"
 
 
-def _options(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]:
-    for device in new.device_options:
-        if device in old.device_options:
-            before, after = old.device_options[device], new.device_options[device]
-            changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-            yield f"options of {device}", _said(before, changed), _said(after, changed)
+def _options(old_report: ReportFacts, new_report: ReportFacts) -> Iterator[tuple[str, str, str]]:
+    for device in new_report.device_options:
+        if device in old_report.device_options:
+            old_options, new_options = old_report.device_options[device], new_report.device_options[device]
+            changed = [
+                name for name in {**old_options, **new_options} if old_options.get(name) != new_options.get(name)
+            ]
+            yield f"options of {device}", _options_text(old_options, changed), _options_text(new_options, changed)
 
 
-def _versions(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]:
-    for name in new.versions:
-        yield f"version of {name}", old.versions.get(name, ""), new.versions[name]
+def _versions(old_report: ReportFacts, new_report: ReportFacts) -> Iterator[tuple[str, str, str]]:
+    for name in new_report.versions:
+        yield f"version of {name}", old_report.versions.get(name, ""), new_report.versions[name]
 
 
-def _said(options: Mapping[str, str], names: list[str]) -> str:
+def _options_text(options: Mapping[str, str], names: list[str]) -> str:
     return ", ".join(f"{name}={options.get(name) or 'nothing'}" for name in names)
 
 
@@ -82,7 +84,7 @@ def _rules(report: ReportFacts) -> str:
     return "; ".join(rule.text for rule in report.rules) or "none"
 
 
-_TOLD: tuple[tuple[str, Callable[[ReportFacts], str]], ...] = (
+_CIRCUMSTANCES: tuple[tuple[str, Callable[[ReportFacts], str]], ...] = (
     ("model", lambda report: report.model),
     ("devices", lambda report: ", ".join(report.devices)),
     ("policy", lambda report: report.policy),
@@ -165,7 +167,9 @@ _SHOWN_FOLDED = 100
 
 def difference_text(difference: DifferenceFacts) -> str:
     """Return the difference as text."""
-    return "\n".join(line for part in (_conditions, _figures, _moved, _alone, _refusals) for line in part(difference))
+    return "\n".join(
+        line for part in (_conditions, _figures, _moved, _added_and_removed, _refusals) for line in part(difference)
+    )
 
 
 def difference_markdown(difference: DifferenceFacts) -> str:
@@ -176,11 +180,11 @@ def difference_markdown(difference: DifferenceFacts) -> str:
     ]
     blocks = [f"### {_headline(difference)}"]
     if difference.conditions:
-        made = [
+        condition_rows = [
             (condition.name, code(condition.old_value), code(condition.new_value))
             for condition in difference.conditions
         ]
-        blocks += [f"**{_UNLIKE}**", table(("", "before", "after"), made)]
+        blocks += [f"**{_UNLIKE}**", table(("", "before", "after"), condition_rows)]
     blocks.append(table(("", "before", "after", ""), rows))
     if difference.moved_nodes:
         moved = [
@@ -251,8 +255,8 @@ def _conditions(difference: DifferenceFacts) -> Iterator[str]:
 def _figures(difference: DifferenceFacts) -> Iterator[str]:
     yield f"{'compared':<20}{'before':>12}{'after':>12}"
     for figure in difference.figures:
-        before, after = shown(figure.old_value, figure.unit), shown(figure.new_value, figure.unit)
-        yield f"{figure.name:<20}{before:>12}{after:>12}  {_verdict(figure)}".rstrip()
+        old_text, new_text = shown(figure.old_value, figure.unit), shown(figure.new_value, figure.unit)
+        yield f"{figure.name:<20}{old_text:>12}{new_text:>12}  {_verdict(figure)}".rstrip()
 
 
 def _moved(difference: DifferenceFacts) -> Iterator[str]:
@@ -262,14 +266,14 @@ def _moved(difference: DifferenceFacts) -> Iterator[str]:
         return
     yield f"{count(len(difference.moved_nodes), 'node')} moved"
     ways = Counter((node.old_place, node.new_place) for node in difference.moved_nodes)
-    for (before, after), number in ways.most_common():
-        yield f"  {before} -> {after}: {number}"
+    for (old_place, new_place), number in ways.most_common():
+        yield f"  {old_place} -> {new_place}: {number}"
     for node in difference.moved_nodes[:_SHOWN]:
         yield from wrapped(f"{node.name} ({node.op_type}): {node.old_place} -> {node.new_place}", "    ")
     yield from _left_out(len(difference.moved_nodes))
 
 
-def _alone(difference: DifferenceFacts) -> Iterator[str]:
+def _added_and_removed(difference: DifferenceFacts) -> Iterator[str]:
     for words, names in (("new", difference.added_nodes), ("gone", difference.removed_nodes)):
         if names:
             yield f"{count(len(names), 'node')} {words}"
@@ -290,6 +294,6 @@ def _refusal(change: RefusalChange) -> str:
     return f"  {change.device}: {change.op_type} {change.reason}  {change.old_count} -> {change.new_count}  {word}"
 
 
-def _left_out(whole: int) -> Iterator[str]:
-    if whole > _SHOWN:
-        yield f"    ... and {whole - _SHOWN} more; the JSON form has them all"
+def _left_out(total: int) -> Iterator[str]:
+    if total > _SHOWN:
+        yield f"    ... and {total - _SHOWN} more; the JSON form has them all"

@@ -166,7 +166,7 @@ class PlanFileFacts:
         groups: dict[tuple[str, str], list[str]] = {}
         for entry in self.unmatched_entries:
             groups.setdefault((entry.device, entry.reason), []).append(entry.name)
-        return tuple((_named(names), device, why) for (device, why), names in groups.items())
+        return tuple((_named(names), device, reason) for (device, reason), names in groups.items())
 
 
 def _named(names: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
         **_plan(report),
         "title": title,
         "verdict": plain(verdict(report)),
-        "made": _made(report),
+        "made": _circumstances(report),
         "policy": report.policy,
         "inputs": [[name, list(shape)] for name, shape in report.input_shapes.items()],
         "choice": report.branch_decisions_text,
@@ -82,14 +82,14 @@ def _group(group: RefusedGroup) -> dict[str, Any]:
     return {**plain(group), "between": group.between, "switching": group.switching}
 
 
-def _made(report: ReportFacts) -> dict[str, Any]:
+def _circumstances(report: ReportFacts) -> dict[str, Any]:
     options = {
         name: ", ".join(f"{option}={value or 'nothing'}" for option, value in options.items())
         for name, options in report.device_options.items()
     }
-    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return {
-        "options": options, "versions": dict(report.versions), "machine": report.machine, "date": now,
+        "options": options, "versions": dict(report.versions), "machine": report.machine, "date": date,
         "fallback": report.fallback,
     }  # fmt: skip
 
@@ -120,7 +120,7 @@ def _segment(segment: SegmentFacts, device: int, tensors: _Interned) -> dict[str
             tensors.position((item.name, item.dtype or "", _shape(item.shape), item.nbytes)) for item in tensor_facts
         ]
 
-    told = {
+    optional_values = {
         "seconds": segment.seconds,
         "predicted": segment.predicted_seconds,
         "transfer": segment.transfer_seconds,
@@ -138,7 +138,7 @@ def _segment(segment: SegmentFacts, device: int, tensors: _Interned) -> dict[str
         "weights": segment.weight_bytes,
         "in": crossing(segment.inputs),
         "out": crossing(segment.outputs),
-        **{key: value for key, value in told.items() if value not in (None, {}, [])},
+        **{key: value for key, value in optional_values.items() if value not in (None, {}, [])},
     }
 
 
@@ -290,12 +290,12 @@ def table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) ->
     return f'<div class="wrapped"><table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>'
 
 
-def bars(parts: Mapping[str, int], whole: int) -> str:
+def bars(parts: Mapping[str, int], total: int) -> str:
     """Return bars with numbers, one per device."""
     cells = "".join(
         f'<span class="chip"><i class="{_color(place, name)}"></i>{escape(name)}</span>'
-        f'<meter min="0" max="{max(whole, 1)}" value="{number}"></meter>'
-        f'<span class="number">{number} ({number / max(whole, 1):.1%})</span>'
+        f'<meter min="0" max="{max(total, 1)}" value="{number}"></meter>'
+        f'<span class="number">{number} ({number / max(total, 1):.1%})</span>'
         for place, (name, number) in enumerate(parts.items())
     )
     return f'<div class="rows">{cells}</div>' if cells else ""
@@ -313,8 +313,8 @@ _PALETTE = ("#9cc7f0", "#f3c27b", "#a9d8a0", "#e3a9cf", "#c4b5ee", "#8fd6d2", "#
 
 def colors(devices: Sequence[str]) -> dict[str, str]:
     """Return a color per device."""
-    others = [name for name in devices if name not in HOSTS]
-    accelerator_colors = {name: _PALETTE[index % len(_PALETTE)] for index, name in enumerate(others)}
+    accelerators = [name for name in devices if name not in HOSTS]
+    accelerator_colors = {name: _PALETTE[index % len(_PALETTE)] for index, name in enumerate(accelerators)}
     return {name: accelerator_colors.get(name, HOST) for name in devices}
 
 
@@ -332,9 +332,9 @@ def crossings(report: ReportFacts) -> Mapping[Ends, tuple[TensorFacts, ...]]:
             tensors_by_ends.setdefault((home.get(tensor.name), segment.index), []).append(tensor)
             read.add(tensor.name)
     for segment in report.segments:
-        left = [tensor for tensor in segment.outputs if tensor.name not in read]
-        if left:
-            tensors_by_ends[segment.index, None] = left
+        unread = [tensor for tensor in segment.outputs if tensor.name not in read]
+        if unread:
+            tensors_by_ends[segment.index, None] = unread
     return {ends: tuple(tensors) for ends, tensors in tensors_by_ends.items()}
 
 
@@ -388,8 +388,8 @@ def _tensors(tensors: Sequence[TensorFacts]) -> list[str]:
     ]
     more = tensors[_SHOWN_NAMES:]
     if more:
-        known = sum(tensor.nbytes or 0 for tensor in more)
-        lines.append(f"and {len(more)} more, {quantity(known, 'B')}")
+        nbytes = sum(tensor.nbytes or 0 for tensor in more)
+        lines.append(f"and {len(more)} more, {quantity(nbytes, 'B')}")
     return lines
 
 

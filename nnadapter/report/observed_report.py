@@ -15,7 +15,7 @@ from nnadapter.report.report import PartitionReport, report_from
 def build_report(observed: Observed | KeptReport) -> PartitionReport:
     """Return the report of an observed engine."""
     if isinstance(observed, KeptReport):
-        return _kept(observed)
+        return _stored(observed)
     from nnadapter.report.builder import report_of
 
     return report_of(observed)
@@ -24,7 +24,7 @@ def build_report(observed: Observed | KeptReport) -> PartitionReport:
 _COMPILED = CacheFacts(hit=False, miss_reason="it was compiled again, because its driver cannot serialize it")
 
 
-def _kept(observed: KeptReport) -> PartitionReport:
+def _stored(observed: KeptReport) -> PartitionReport:
     report = report_from(json.loads(observed.contents))
     segments = tuple(
         replace(

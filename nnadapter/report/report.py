@@ -220,30 +220,30 @@ class Difference(DifferenceFacts):
 
 def compare_reports(old: PartitionReport | Mapping[str, Any], new: PartitionReport | Mapping[str, Any]) -> Difference:
     """Compare two reports, or results of `to_dict`. Nodes match by name. Raises InvalidOptionError."""
-    before, after = (item if isinstance(item, PartitionReport) else report_from(item) for item in (old, new))
-    was, now = _by_name(before.nodes), _by_name(after.nodes)
+    old_report, new_report = (item if isinstance(item, PartitionReport) else report_from(item) for item in (old, new))
+    old_nodes, new_nodes = _by_name(old_report.nodes), _by_name(new_report.nodes)
     return Difference(
-        old_report=before,
-        new_report=after,
-        conditions=conditions(before, after),
-        figures=_compared_figures(before, after),
+        old_report=old_report,
+        new_report=new_report,
+        conditions=conditions(old_report, new_report),
+        figures=_compared_figures(old_report, new_report),
         moved_nodes=tuple(
-            MovedNode(name=node.name, op_type=node.op_type, old_place=_place(was[key]), new_place=_place(node))
-            for key, node in now.items()
-            if key in was and _place(was[key]) != _place(node)
+            MovedNode(name=node.name, op_type=node.op_type, old_place=_place(old_nodes[key]), new_place=_place(node))
+            for key, node in new_nodes.items()
+            if key in old_nodes and _place(old_nodes[key]) != _place(node)
         ),
-        added_nodes=tuple(node.name for key, node in now.items() if key not in was),
-        removed_nodes=tuple(node.name for key, node in was.items() if key not in now),
-        refusals=_refusals_of_nodes(before, after),
+        added_nodes=tuple(node.name for key, node in new_nodes.items() if key not in old_nodes),
+        removed_nodes=tuple(node.name for key, node in old_nodes.items() if key not in new_nodes),
+        refusals=_refusals_of_nodes(old_report, new_report),
     )
 
 
 def _by_name(nodes: Iterable[NodeFacts]) -> dict[tuple[str, int], NodeFacts]:
-    seen: Counter[str] = Counter()
+    name_counts: Counter[str] = Counter()
     nodes_by_name = {}
     for node in nodes:
-        nodes_by_name[node.name, seen[node.name]] = node
-        seen[node.name] += 1
+        nodes_by_name[node.name, name_counts[node.name]] = node
+        name_counts[node.name] += 1
     return nodes_by_name
 
 
@@ -251,46 +251,53 @@ def _place(node: NodeFacts) -> Place:
     return node.device or node.state
 
 
-def _refusals_of_nodes(before: ReportFacts, after: ReportFacts) -> tuple[RefusalChange, ...]:
-    was, now = before.refusals(), after.refusals()
+def _refusals_of_nodes(old_report: ReportFacts, new_report: ReportFacts) -> tuple[RefusalChange, ...]:
+    old_refusals, new_refusals = old_report.refusals(), new_report.refusals()
     changes = [
-        RefusalChange(device=device, op_type=op_type, reason=reason, old_count=old, new_count=new)
-        for device, op_type, reason in dict.fromkeys([*now, *was])
-        if (old := len(was.get((device, op_type, reason), ()))) != (new := len(now.get((device, op_type, reason), ())))
+        RefusalChange(device=device, op_type=op_type, reason=reason, old_count=old_count, new_count=new_count)
+        for device, op_type, reason in dict.fromkeys([*new_refusals, *old_refusals])
+        if (old_count := len(old_refusals.get((device, op_type, reason), ())))
+        != (new_count := len(new_refusals.get((device, op_type, reason), ())))
     ]
     return tuple(sorted(changes, key=lambda change: -abs(change.new_count - change.old_count)))
 
 
-def _compared_figures(before: ReportFacts, after: ReportFacts) -> tuple[Figure, ...]:
+def _compared_figures(old_report: ReportFacts, new_report: ReportFacts) -> tuple[Figure, ...]:
     def seconds(report: ReportFacts) -> float | None:
         return report.cost.seconds if report.cost is not None else None
 
     rows: tuple[tuple[str, float | None, float | None, str, int], ...] = (
-        ("nodes off the CPU", before.coverage.nodes, after.coverage.nodes, "share", 1),
-        ("FLOPs off the CPU", before.coverage.flops, after.coverage.flops, "share", 1),
-        ("bytes off the CPU", before.coverage.bytes, after.coverage.bytes, "share", 1),
-        ("nodes", len(before.nodes), len(after.nodes), "", 0),
-        ("segments", len(before.segments), len(after.segments), "", -1),
-        ("switches", before.switches, after.switches, "", -1),
-        ("weights", before.weights.total, after.weights.total, "B", 0),
-        (_cost_name(before, after), seconds(before), seconds(after), "s", -1 if _same_costs(before, after) else 0),
+        ("nodes off the CPU", old_report.coverage.nodes, new_report.coverage.nodes, "share", 1),
+        ("FLOPs off the CPU", old_report.coverage.flops, new_report.coverage.flops, "share", 1),
+        ("bytes off the CPU", old_report.coverage.bytes, new_report.coverage.bytes, "share", 1),
+        ("nodes", len(old_report.nodes), len(new_report.nodes), "", 0),
+        ("segments", len(old_report.segments), len(new_report.segments), "", -1),
+        ("switches", old_report.switches, new_report.switches, "", -1),
+        ("weights", old_report.weights.total, new_report.weights.total, "B", 0),
+        (
+            _cost_name(old_report, new_report),
+            seconds(old_report),
+            seconds(new_report),
+            "s",
+            -1 if _same_costs(old_report, new_report) else 0,
+        ),
     )
-    alike = before.input_shapes == after.input_shapes and not is_other_model(before, after)
+    alike = old_report.input_shapes == new_report.input_shapes and not is_other_model(old_report, new_report)
     return tuple(
-        Figure(name=name, old_value=old, new_value=new, unit=unit, better=better if alike else 0)
-        for name, old, new, unit, better in rows
+        Figure(name=name, old_value=old_value, new_value=new_value, unit=unit, better=better if alike else 0)
+        for name, old_value, new_value, unit, better in rows
     )
 
 
-def _cost_name(before: ReportFacts, after: ReportFacts) -> str:
-    words = {report.cost.word for report in (before, after) if report.cost is not None} or {"predicted"}
+def _cost_name(old_report: ReportFacts, new_report: ReportFacts) -> str:
+    words = {report.cost.word for report in (old_report, new_report) if report.cost is not None} or {"predicted"}
     return f"{words.pop()} cost" if len(words) == 1 else "cost"
 
 
-def _same_costs(before: ReportFacts, after: ReportFacts) -> bool:
-    if before.cost is None or after.cost is None:
+def _same_costs(old_report: ReportFacts, new_report: ReportFacts) -> bool:
+    if old_report.cost is None or new_report.cost is None:
         return False
-    return before.policy == after.policy and before.cost.sources == after.cost.sources
+    return old_report.policy == new_report.policy and old_report.cost.sources == new_report.cost.sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,9 +59,9 @@ def foretold(seconds: float, guessed: bool) -> str:
     return f"{GUESS if guessed else ''}{duration(seconds)}"
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, singular: str, plural: str = "") -> str:
     """Format a number of things: `1 node`, `2 nodes`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 WIDTH = 100
@@ -92,11 +92,11 @@ def code(text: str) -> str:
     return fence + edge + plain.replace("|", "\\|") + edge + fence
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None = None) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None = None) -> str:
     """Return a Markdown table, with a line on omitted rows."""
     lines = [_row(heads), _row(["---"] * len(heads)), *(_row(row) for row in rows)]
-    if whole is not None and whole > len(rows):
-        lines += ["", f"... and {whole - len(rows)} more; the JSON form has them all"]
+    if total is not None and total > len(rows):
+        lines += ["", f"... and {total - len(rows)} more; the JSON form has them all"]
     return "\n".join(lines)
 
 
@@ -113,8 +113,8 @@ def flops_off_the_cpu(report: ReportFacts) -> str:
     """Return `97.1% of FLOPs`, `97.1% of known FLOPs`, or `FLOPs not known`."""
     if not report.unknown_flops_nodes:
         return f"{report.coverage.flops:.1%} of FLOPs"
-    known = any(node.flops for node in report.nodes)
-    return f"{report.coverage.flops:.1%} of known FLOPs" if known else "FLOPs not known"
+    has_flops = any(node.flops for node in report.nodes)
+    return f"{report.coverage.flops:.1%} of known FLOPs" if has_flops else "FLOPs not known"
 
 
 def incident_lines(report: ReportFacts) -> Iterator[str]:
@@ -123,8 +123,8 @@ def incident_lines(report: ReportFacts) -> Iterator[str]:
     for device, kinds in report.incident_counts.items():
         for kind, number in kinds.items():
             incident = last.get((device, kind))
-            said = "" if incident is None else f": {incident.message}; {incident.fallback_action}"
-            yield f"{device}: {kind} x{number}{said}"
+            description = "" if incident is None else f": {incident.message}; {incident.fallback_action}"
+            yield f"{device}: {kind} x{number}{description}"
 
 
 _INDENT = " " * 11
@@ -144,8 +144,8 @@ def cost_lines(report: ReportFacts) -> Iterator[str]:
         yield from wrapped(f"costs of {sources_words(cost)}", _INDENT)
     if cost.is_measured and cost.prediction_sources:
         yield from wrapped(prediction_words(cost), _INDENT)
-    own = cpu_words(report, cost) or _all_cpu_words(cost)
-    for words in (guess_words(cost), own, run_words(report), cost.note):
+    cpu_note = cpu_words(report, cost) or _all_cpu_words(cost)
+    for words in (guess_words(cost), cpu_note, run_words(report), cost.note):
         yield from wrapped(words, _INDENT)
     if cost.candidates:
         yield ""
@@ -170,8 +170,8 @@ def sources_words(cost: CostFacts) -> str:
 
 def prediction_words(cost: CostFacts) -> str:
     """Return the sources of predictions."""
-    told = ", ".join(f"{device}: {source}" for device, source in cost.prediction_sources.items())
-    return f"predictions use other costs, of {told}"
+    sources = ", ".join(f"{device}: {source}" for device, source in cost.prediction_sources.items())
+    return f"predictions use other costs, of {sources}"
 
 
 def guess_words(cost: CostFacts) -> str:
@@ -183,16 +183,18 @@ def guess_words(cost: CostFacts) -> str:
 def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
     """Compare the last run with its prediction; empty if close or unknown."""
     pairs = [(segment.seconds, segment.predicted_seconds) for segment in report.segments]
-    known = [(took, said) for took, said in pairs if took is not None and said is not None]
-    last, said = (sum(times) for times in zip(*known, strict=True)) if known else (0.0, 0.0)
+    times_of_segments = [(took, predicted) for took, predicted in pairs if took is not None and predicted is not None]
+    last, predicted = (
+        (sum(times) for times in zip(*times_of_segments, strict=True)) if times_of_segments else (0.0, 0.0)
+    )
     which, took = ("last", last) if best_seconds is None else ("best", best_seconds)
-    if len(known) < len(pairs) or not took or not said or 1 / _FAR <= took / said <= _FAR:
+    if len(times_of_segments) < len(pairs) or not took or not predicted or 1 / _FAR <= took / predicted <= _FAR:
         return ""
     word = report.cost.predicted_word if report.cost is not None else "predicted"
     run = f"the {which} run took {duration(took)}"
-    if took > said:
-        return f"{run}, {took / said:.1f} times the {duration(said)} {word}"
-    return f"{run}, less than the {duration(said)} {word} by a factor of {said / took:.1f}"
+    if took > predicted:
+        return f"{run}, {took / predicted:.1f} times the {duration(predicted)} {word}"
+    return f"{run}, less than the {duration(predicted)} {word} by a factor of {predicted / took:.1f}"
 
 
 def _all_cpu_words(cost: CostFacts) -> str:
@@ -211,9 +213,11 @@ def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
 def _cpu_sentence(cost: CostFacts) -> str:
     if cost.against_cpu is None or not cost.cpu_is_better:
         return ""
-    own, alone, word = cost.against_cpu
-    of_this = "" if word == cost.word else f" than the {duration(own)} {word} for this plan"
-    return f"the CPU alone is better: {duration(alone)} {word}, {duration(own - alone)} less{of_this}"
+    plan_seconds, cpu_seconds, word = cost.against_cpu
+    of_this = "" if word == cost.word else f" than the {duration(plan_seconds)} {word} for this plan"
+    return (
+        f"the CPU alone is better: {duration(cpu_seconds)} {word}, {duration(plan_seconds - cpu_seconds)} less{of_this}"
+    )
 
 
 def _candidate(candidate: CandidateFacts, width: int, guessed: bool) -> str:
@@ -240,8 +244,10 @@ def _planned(report: ReportFacts) -> Iterator[str]:
     if not steps:
         return
     kinds = Counter(step.kind for step in steps)
-    held = {kind: sum(step.nbytes or 0 for step in steps if step.kind == kind) for kind in kinds}
-    parts = [f"{count(number, *_KINDS[kind])} of {quantity(held[kind], 'B')}" for kind, number in kinds.items()]
+    bytes_by_kind = {kind: sum(step.nbytes or 0 for step in steps if step.kind == kind) for kind in kinds}
+    parts = [
+        f"{count(number, *_KINDS[kind])} of {quantity(bytes_by_kind[kind], 'B')}" for kind, number in kinds.items()
+    ]
     seconds = [step.seconds for step in steps if step.seconds is not None]
     priced = f", predicted {duration(sum(seconds))}" if len(seconds) == len(steps) else ""
     yield f"{', '.join(parts)}{priced}"
@@ -264,8 +270,8 @@ def _staying(report: ReportFacts) -> Iterator[str]:
             f"{resident_value.value} on {resident_value.device}" for resident_value in stay[:_SHOWN_STEPS]
         )
         more = f" and {len(stay) - _SHOWN_STEPS} more" if len(stay) > _SHOWN_STEPS else ""
-        held = quantity(sum(resident_value.nbytes or 0 for resident_value in stay), "B")
-        yield f"{count(len(stay), 'value stays', 'values stay')} ({held}): {shown}{more}"
+        size = quantity(sum(resident_value.nbytes or 0 for resident_value in stay), "B")
+        yield f"{count(len(stay), 'value stays', 'values stay')} ({size}): {shown}{more}"
 
 
 def _waiting(report: ReportFacts) -> Iterator[str]:
@@ -334,8 +340,8 @@ def plan_file_lines(report: ReportFacts) -> Iterator[str]:
     )
     yield from wrapped(f"{plan.path}: {count(plan.matched_nodes, 'node')} placed{lost}", "plan file  ")
     groups = plan.lost_groups()
-    for names, device, why in groups[:_SHOWN_LOST]:
-        yield from wrapped(f"{names} on {device}: {why}", "  ")
+    for names, device, reason in groups[:_SHOWN_LOST]:
+        yield from wrapped(f"{names} on {device}: {reason}", "  ")
     if len(groups) > _SHOWN_LOST:
         yield f"  ... and {len(groups) - _SHOWN_LOST} more reasons; the JSON form has every entry"
 
@@ -361,8 +367,8 @@ def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[s
 
 
 def _bytes(tensors: Sequence[TensorFacts]) -> str:
-    known = [tensor.nbytes for tensor in tensors if tensor.nbytes is not None]
-    return quantity(sum(known), "B") if len(known) == len(tensors) else "?"
+    sizes = [tensor.nbytes for tensor in tensors if tensor.nbytes is not None]
+    return quantity(sum(sizes), "B") if len(sizes) == len(tensors) else "?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,25 +466,34 @@ def _against_the_cpu(report: ReportFacts) -> tuple[str, str]:
     devices = [name for name in report.devices if any(segment.device == name for segment in report.segments)]
     away = " and ".join(name for name in devices if name not in HOSTS)
     if not away:
-        why = cpu_words(report, report.cost) if report.cost is not None else ""
-        return "bad", f"Nothing runs off the CPU{f': {why}' if why else ''}."
+        reason = cpu_words(report, report.cost) if report.cost is not None else ""
+        return "bad", f"Nothing runs off the CPU{f': {reason}' if reason else ''}."
     if report.cost is None or report.cost.against_cpu is None:
-        why = report.cost_note if report.cost is None else "the time on the CPU alone is unknown"
-        return "open", f"It is not known whether {away} is faster than the CPU alone: costs are {why or 'not known'}."
-    own, alone, word = report.cost.against_cpu
-    times = f"{duration(own)} against {duration(alone)}, {word}"
-    if alone >= _ALIKE * own:
-        return "good", f"With {away} the model runs {alone / own:.1f} times as fast as on the CPU alone: {times}."
-    if own >= _ALIKE * alone:
-        return "bad", f"With {away} the model takes {own / alone:.1f} times as long as on the CPU alone: {times}."
+        reason = report.cost_note if report.cost is None else "the time on the CPU alone is unknown"
+        return (
+            "open",
+            f"It is not known whether {away} is faster than the CPU alone: costs are {reason or 'not known'}.",
+        )
+    plan_seconds, cpu_seconds, word = report.cost.against_cpu
+    times = f"{duration(plan_seconds)} against {duration(cpu_seconds)}, {word}"
+    if cpu_seconds >= _ALIKE * plan_seconds:
+        return (
+            "good",
+            f"With {away} the model runs {cpu_seconds / plan_seconds:.1f} times as fast as on the CPU alone: {times}.",
+        )
+    if plan_seconds >= _ALIKE * cpu_seconds:
+        return (
+            "bad",
+            f"With {away} the model takes {plan_seconds / cpu_seconds:.1f} times as long as on the CPU alone: {times}.",
+        )
     return "open", f"With {away} the model is as fast as on the CPU alone: {times}."
 
 
 def _more(report: ReportFacts) -> Iterator[str]:
     groups = sorted(refused_groups(report), key=_weight, reverse=True)
     way = "; ".join(_obstacle(group) for group in groups[:_SHOWN_OBSTACLES])
-    left = f", and {len(groups) - _SHOWN_OBSTACLES} more" if len(groups) > _SHOWN_OBSTACLES else ""
-    refused = f"Refused: {way}{left}." if groups else "Nothing was refused."
+    remaining = f", and {len(groups) - _SHOWN_OBSTACLES} more" if len(groups) > _SHOWN_OBSTACLES else ""
+    refused = f"Refused: {way}{remaining}." if groups else "Nothing was refused."
     yield f"Off the CPU: {report.coverage.nodes:.1%} of nodes, {flops_off_the_cpu(report)}. {refused}"
     if report.cost is not None and (words := guess_words(report.cost)):
         yield f"{words}; `nnadapter calibrate` measures it."
@@ -491,5 +506,5 @@ def _weight(group: RefusedGroup) -> tuple[float, int, int]:
 
 
 def _obstacle(group: RefusedGroup) -> str:
-    told = [count(group.nodes, "node"), *filter(None, (group.cost, group.between))]
-    return f"{group.op_type} ({group.reason}; {', '.join(told)})"
+    details = [count(group.nodes, "node"), *filter(None, (group.cost, group.between))]
+    return f"{group.op_type} ({group.reason}; {', '.join(details)})"

@@ -97,7 +97,7 @@ def _line(name: str, cells: Sequence[str], width: int) -> str:
 _SHOWN_KERNELS = 8
 _SHOWN_SEGMENTS = 20
 _SHOWN_REFUSALS = 20
-_KEPT = "\u00a0"
+_NO_BREAK_SPACE = "\u00a0"
 
 
 def to_text(report: ReportFacts) -> str:
@@ -134,32 +134,32 @@ def _summary(report: ReportFacts) -> Iterator[str]:
     if report.search:
         yield f"           {report.search}"
     if report.weights.total:
-        held = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in report.weights.devices.items() if size)
-        yield from wrapped(f"{quantity(report.weights.total, 'B')} ({held}; shared ones once)", "weights    ")
+        sizes = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in report.weights.devices.items() if size)
+        yield from wrapped(f"{quantity(report.weights.total, 'B')} ({sizes}; shared ones once)", "weights    ")
     if report.plans is not None:
-        held = quantity(report.plans.memory_bytes, "B")
+        sizes = quantity(report.plans.memory_bytes, "B")
         yield (
-            f"plans      {report.plans.in_cache} in cache ({held}), {report.plans.compiled} compiled, "
+            f"plans      {report.plans.in_cache} in cache ({sizes}), {report.plans.compiled} compiled, "
             f"{report.plans.reused} times reused, {report.plans.evicted} evicted"
         )
         if report.plans.served_shapes_text:
             yield from wrapped(report.plans.served_shapes_text, "           ")
     if report.caches:
-        hits, misses = (sum(getattr(cache, what) for cache in report.caches) for what in ("hits", "misses"))
+        hits, misses = (sum(getattr(cache, field_name) for cache in report.caches) for field_name in ("hits", "misses"))
         failures = sum(cache.failures for cache in report.caches)
         yield f"caches     {hits} hits and {misses} misses in this process; {count(failures, 'failure')}"
 
 
 def _groups(report: ReportFacts) -> Iterator[str]:
     for device in report.devices:
-        said = [node for node in report.nodes if node.device == device and node.runs_as]
-        groups = Counter([(node.segment, node.runs_as) for node in said if node.runs_as != NO_OPERATION])
+        described_nodes = [node for node in report.nodes if node.device == device and node.runs_as]
+        groups = Counter([(node.segment, node.runs_as) for node in described_nodes if node.runs_as != NO_OPERATION])
         if groups:
             (((_, largest), members),) = groups.most_common(1)
             fused = f"fused into {count(len(groups), 'group')}, the largest ({count(members, 'node')}): {largest}"
             text = fused if members > 1 else "none fused"
-            yield from wrapped(f"{device}: {count(len(said), 'node')}, {text}", " " * 11)
-        by_kernel = [f"{node.runs_as} ({node.name})" for node in said if node.runs_as.startswith(KERNEL)]
+            yield from wrapped(f"{device}: {count(len(described_nodes), 'node')}, {text}", " " * 11)
+        by_kernel = [f"{node.runs_as} ({node.name})" for node in described_nodes if node.runs_as.startswith(KERNEL)]
         if by_kernel:
             more = f" and {len(by_kernel) - _SHOWN_KERNELS} more" if len(by_kernel) > _SHOWN_KERNELS else ""
             yield from wrapped(f"{device}: {', '.join(by_kernel[:_SHOWN_KERNELS])}{more}", " " * 11)
@@ -179,19 +179,19 @@ def _segments(report: ReportFacts) -> Iterator[str]:
 
 def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str]:
     yield _row(segment_cells(segment, "-", guessed), priced)
-    told = [_fact(name, value) for name, value in segment.facts.items()]
+    facts_shown = [_fact(name, value) for name, value in segment.facts.items()]
     if segment.program_of is not None:
-        told.append(f"uses the program of segment {segment.program_of}")
-    if told:
-        facts = ", ".join(fact.replace(" ", _KEPT) for fact in told)
-        yield from (line.replace(_KEPT, " ") for line in wrapped(facts, " " * 8))
+        facts_shown.append(f"uses the program of segment {segment.program_of}")
+    if facts_shown:
+        facts = ", ".join(fact.replace(" ", _NO_BREAK_SPACE) for fact in facts_shown)
+        yield from (line.replace(_NO_BREAK_SPACE, " ") for line in wrapped(facts, " " * 8))
     if segment.cache is not None:
         yield from wrapped("cache: hit" if segment.cache.hit else f"cache: miss, {segment.cache.miss_reason}", " " * 8)
 
 
 def _row(cells: Sequence[str], priced: bool) -> str:
-    index, device, nodes, flops, *others = cells if priced else (*cells[:-2], cells[-1])
-    return f"{index:<8}{device:<14}{nodes:>6}{flops:>13}" + "".join(f"{cell:>11}" for cell in others)
+    index, device, nodes, flops, *remaining = cells if priced else (*cells[:-2], cells[-1])
+    return f"{index:<8}{device:<14}{nodes:>6}{flops:>13}" + "".join(f"{cell:>11}" for cell in remaining)
 
 
 def _fact(name: str, value: float | str | None) -> str:
@@ -310,8 +310,8 @@ def _markdown_summary(report: ReportFacts) -> Iterator[str]:
         rows.extend(_costs(report.cost))
     yield table(("", ""), rows)
     if report.cost is not None:
-        said = (cpu_words(report, report.cost), run_words(report), guess_words(report.cost))
-        yield from (f"**{words}**" for words in said if words)
+        remarks = (cpu_words(report, report.cost), run_words(report), guess_words(report.cost))
+        yield from (f"**{words}**" for words in remarks if words)
 
 
 def _costs(cost: CostFacts) -> Iterator[tuple[str, str]]:
@@ -319,8 +319,8 @@ def _costs(cost: CostFacts) -> Iterator[tuple[str, str]]:
     if cost.is_measured and cost.prediction_sources:
         yield "predictions", prediction_words(cost)
     if cost.against_cpu is not None:
-        _, alone, word = cost.against_cpu
-        yield "all on the CPU", f"{duration(alone)} {word}"
+        _, cpu_seconds, word = cost.against_cpu
+        yield "all on the CPU", f"{duration(cpu_seconds)} {word}"
 
 
 def _reasons(report: ReportFacts) -> Iterator[str]:
@@ -344,7 +344,7 @@ def _markdown_segments(report: ReportFacts) -> Iterator[str]:
             segment_cells(segment, "–", segment.device in report.guesses)
             for segment in report.segments[:_SHOWN_IN_MARKDOWN]
         ]
-        rows = [(index, code(device), *others) for index, device, *others in cells]
+        rows = [(index, code(device), *remaining) for index, device, *remaining in cells]
         yield folded(count(len(report.segments), "segment"), table((*HEADS, "measured"), rows, len(report.segments)))
 
 
@@ -380,8 +380,8 @@ def _rules(report: ReportFacts) -> Iterator[str]:
     if report.rules:
         rows = [(code(rule.text), code(rule_words(rule))) for rule in report.rules[:_SHOWN_IN_MARKDOWN]]
         idle = sum(not rule.nodes for rule in report.rules)
-        said = f", {idle} of them without effect" if idle else ""
-        yield folded(f"{count(len(report.rules), 'rule')}{said}", table(("rule", ""), rows, len(report.rules)))
+        remark = f", {idle} of them without effect" if idle else ""
+        yield folded(f"{count(len(report.rules), 'rule')}{remark}", table(("rule", ""), rows, len(report.rules)))
 
 
 def _plan_file(report: ReportFacts) -> Iterator[str]:

@@ -520,8 +520,8 @@ class _ReferenceValues:
         self.wrong_on_cpu: set[str] = set()
 
     def differ(self, results: Sequence[Any]) -> list[str]:
-        each = zip(self.names, results, self.expected, strict=True)
-        return [name for name, got, want in each if deviation(name, got, want, self._tolerances.of(name)).beyond]
+        outputs = zip(self.names, results, self.expected, strict=True)
+        return [name for name, got, want in outputs if deviation(name, got, want, self._tolerances.of(name)).beyond]
 
     def hold_to(self, unoptimized: Sequence[Any] | None) -> None:
         if unoptimized is None:
