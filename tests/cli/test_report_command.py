@@ -242,7 +242,7 @@ def test_an_input_chooses_the_plan(call):
     onnx.save(parse(FLAG), "flag.onnx")
     for value in ("true", "false"):
         assert f"where c is {value}" in call(f"report flag.onnx -d fake_npu --input c={value}").stdout
-    assert "--input c=VALUE tells" in " ".join(call("report flag.onnx -d fake_npu").stdout.split())
+    assert "--input c=VALUE plans others" in " ".join(call("report flag.onnx -d fake_npu").stdout.split())
     assert "expected a .npy file, a number" in " ".join(call("report flag.onnx --input c=x.png", 2).stderr.split())
     for value in ("2", "nan", "0.5"):
         assert f"takes bool, got {value}" in call(f"report flag.onnx -d fake_npu --input c={value}", 2).stderr
