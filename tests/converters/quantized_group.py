@@ -1,4 +1,4 @@
-"""Groups of DequantizeLinear, an op and QuantizeLinear as models, and their operands."""
+"""Models of groups (DequantizeLinear, an op, QuantizeLinear), and their operands."""
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ OPSET = 20
 
 
 class Group:
-    """A model of one group; operands are (integers, scale, zero point, axis or None), or floats that are constant."""
+    """Model of one group; operands are (integers, scale, zero point, axis or None), or constant floats."""
 
     def __init__(self, op_type, operands, result, attributes=None, constants=(), relu=False):
         self.constants, self.feeds, self.nodes, names = {}, {}, [], []
@@ -70,7 +70,7 @@ class Group:
         return {name: np.asarray(value) for name, value in self.constants.items()}
 
     def moved(self, position, op_type, *inputs, **attributes):
-        """The group, with a node behind the DequantizeLinear of an operand, which may read more."""
+        """Insert a node between an operand's DequantizeLinear and the op."""
         old = f"x{position}d"
         node = next(each for each in self.nodes if old in each.input)
         node.input[list(node.input).index(old)] = f"{old}m"
@@ -80,14 +80,13 @@ class Group:
         return self
 
     def converted_whole(self):
-        """The whole graph, as sessions have it converted."""
+        """Convert the entire graph as a session does."""
         nodes = self.read_nodes()
         conversion = convert_graph(nodes, self.values(), self.known(), ["y"], groups=find_groups(nodes, ["y"]))
         assert all(conversion.verdicts)
         return conversion.model
 
     def converted(self):
-        """What the group becomes by itself."""
         nodes = self.read_nodes()
         context = ConversionContext(self.values(), self.known())
         node = next(each for each in nodes if each.name == "op")
@@ -109,7 +108,7 @@ class Group:
 
 
 def check(group, optimized=False):
-    """The operations of the group, which computes what ONNX Runtime does."""
+    """Compare the converted group with ONNX Runtime and return its operations."""
     model = group.converted()
     compare(group, model, optimized)
     return [operation.type for operation in model.operations]

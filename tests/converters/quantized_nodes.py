@@ -1,4 +1,4 @@
-"""Nodes on integers with random inputs, as arguments of `tests.converters.single_node`, and their run on fake_npu."""
+"""Integer nodes with random inputs, as arguments of `tests.converters.single_node`, and their runs on fake_npu."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from tests.converters.single_node import check, expected, make
 from tests.models import largest_int8
 
 SCALES = (1, 2, 4, 5, 6, 7)
-"""Positions of scales and zero points among the inputs of QLinearConv and QLinearMatMul."""
+"""Positions of the scales and zero points in QLinearConv and QLinearMatMul."""
 
 
 def integers(generator, dtype, *shape, spread=1.0):
@@ -23,7 +23,7 @@ def scale(value):
 
 
 def check_on_device(op_type, opset, inputs, attributes=None, *, constant=(), outputs=1):
-    """The node as adapter IR and on fake_npu alone equals ONNX Runtime bit by bit."""
+    """Check that the adapter IR of the node and fake_npu equal ONNX Runtime exactly."""
     inputs = [None if value is None else np.asarray(value) for value in inputs]
     conversion = check(op_type, opset, inputs, attributes, constant=constant, outputs=outputs, tolerance=0)
     model = make(op_type, opset, inputs, attributes, constant=constant, outputs=outputs)

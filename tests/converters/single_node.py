@@ -1,4 +1,4 @@
-"""A model of one node, converted, interpreted and compared with ONNX Runtime, or onnx.reference in its place."""
+"""One-node models: converted, interpreted, and compared with ONNX Runtime or the reference evaluator of onnx."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from nnadapter.onnx import inlined
 from partition import Value
 
 EXPORT_TOLERANCE = 1e-4
-"""Of what was spelled out in several operations: both sides round in float32, in another order."""
+"""For nodes exported as several operations: both sides round in float32, in a different order."""
 
 
 def opsets(op_type: str, first: int = 1, last: int = 99) -> list[int]:
-    """An opset for every version of `op_type` that has a converter, those before 7 as opset 7 means them."""
+    """Return an opset for every version of `op_type` with a converter; versions before 7 by opset 7."""
     return [max(version, 7) for version in converted()["", op_type] if first <= version <= last]
 
 
 def floats(*shape: int, seed: int = 0) -> Array:
-    """Seeded float32 numbers around zero."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
@@ -42,7 +41,7 @@ def make(
     constant: Sequence[int] = (),
     outputs: int | Sequence[str] = 1,
 ) -> onnx.ModelProto:
-    """A model of one node; inputs at the positions in `constant` are initializers, None is an absent one."""
+    """Return a model of one node. Inputs at the positions in `constant` are initializers; None is an absent input."""
     names = ["" if value is None else f"x{index}" for index, value in enumerate(inputs)]
     made = [f"y{index}" for index in range(outputs)] if isinstance(outputs, int) else list(outputs)
     node = helper.make_node(op_type, names, made, name="node", **(attributes or {}))
@@ -57,13 +56,13 @@ def make(
     graph = helper.make_graph([node], "graph", given, results, known)
     model = helper.make_model(graph, opset_imports=imports, ir_version=max(4, helper.find_min_ir_version_for(imports)))
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-    if op_type in ("GroupNormalization", "MeanVarianceNormalization"):  # of which onnx infers nothing
+    if op_type in ("GroupNormalization", "MeanVarianceNormalization"):  # onnx infers no type
         inferred.graph.output[0].type.CopyFrom(inferred.graph.input[0].type)
     return inferred
 
 
 def convert(model: onnx.ModelProto, known: Mapping[str, Array] | None = None) -> Conversion:
-    """Convert a model whose shapes are inferred; `known` are inputs to be taken as constants."""
+    """Convert a model with inferred shapes; `known` are inputs to treat as constants."""
     graph, opsets = model.graph, {imported.domain: imported.version for imported in model.opset_import}
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer} | dict(known or {})
     values = {info.name: _value(info) for info in (*graph.input, *graph.value_info, *graph.output)}
@@ -88,13 +87,13 @@ def _value(info: onnx.ValueInfoProto) -> Value:
 
 
 def expected(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    """What ONNX Runtime computes, or onnx.reference where ONNX Runtime does not know the op, version or type."""
+    """Return the results of ONNX Runtime, or of onnx.reference if ONNX Runtime lacks the op, version or type."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return list(session.run(None, dict(feeds)))
-    except Exception:  # noqa: BLE001  whatever it says: the reference evaluator knows every op
+    except Exception:  # noqa: BLE001  the reference evaluator knows every op
         return list(ReferenceEvaluator(model).run(None, dict(feeds)))
 
 
@@ -109,7 +108,7 @@ def check(
     tolerance: float = 1e-5,
     oracle: Sequence[Array] | None = None,
 ) -> Conversion:
-    """Convert a node, run the result, and compare; `tolerance` is absolute and relative."""
+    """Convert a node, run the result and compare; `tolerance` is absolute and relative."""
     model = make(op_type, opset, inputs, attributes, constant=constant, outputs=outputs)
     conversion = convert(model)
     assert conversion.verdicts[0], str(conversion.verdicts[0])
@@ -127,24 +126,24 @@ def check(
 
 
 def check_export(model: Model, feeds: Sequence[Array], wanted: Sequence[Array], tolerance: float) -> None:
-    """Write what a node became as ONNX again: whoever computes that computes what the node did.
+    """Export the converted node to ONNX again and compare the results.
 
-    What was computed with integers goes out as reals that are quantized again, which rounds once more: one step.
+    Integer results may be off by one step: they are exported as floats that are quantized again.
     """
     exported = export_model(model)
     if exported.refusals:
-        return  # tests/exporting holds which forms ONNX cannot say
+        return  # tests/exporting checks what ONNX cannot express
     written = inlined(exported.model)
     onnx.checker.check_model(written, full_check=True)
     try:
         got = expected(written, {value.name: feed for value, feed in zip(written.graph.input, feeds, strict=True)})
-    except Exception:  # noqa: BLE001  neither ONNX Runtime nor the reference evaluator has such a form
+    except Exception:  # noqa: BLE001  neither ONNX Runtime nor the reference evaluator supports the form
         return
     typed = [
         each if each.dtype == want.dtype else each.view(want.dtype) for each, want in zip(got, wanted, strict=True)
     ]
     quantized = any(operand.type.quantization for operand in model.operands)
-    for got_one, want in zip(typed, wanted, strict=True):  # ONNX Runtime gives numbers of 8 bits as their bytes
+    for got_one, want in zip(typed, wanted, strict=True):  # ONNX Runtime returns 8-bit floats as bytes
         is_rounded = quantized and want.dtype.kind in "iu"
         _agree([got_one], [want], 1.0 if is_rounded else max(tolerance, EXPORT_TOLERANCE))
 
@@ -166,7 +165,7 @@ def refusal(
     constant: Sequence[int] = (),
     outputs: int | Sequence[str] = 1,
 ) -> Unsupported:
-    """Convert a node that is to be refused, and return why it was; nothing of it may be in the model."""
+    """Convert a node that must be refused, and return the refusal; the model must stay empty."""
     conversion = convert(make(op_type, opset, inputs, attributes, constant=constant, outputs=outputs))
     verdict = conversion.verdicts[0]
     assert isinstance(verdict, Unsupported), f"{op_type} was converted"
@@ -177,16 +176,15 @@ def refusal(
 
 
 def reason(*arguments: Any, **keywords: Any) -> Reason:
-    """The reason code of `refusal`."""
     return refusal(*arguments, **keywords).reason
 
 
 def reason_by_type(
     op_type: str, version: int, inputs: Sequence[str], output: str, attributes: Mapping[str, Any] | None = None
 ) -> Reason | None:
-    """The reason for which a node is refused whose types, such as `float32[2, 3]`, onnx's own inference would refuse.
+    """Return the reason for refusing a node of these types (`float32[2, 3]`), without onnx's own inference.
 
-    Inputs are known only when the model runs; None if it is converted.
+    No input is constant. None if the node is converted.
     """
     names = [f"x{index}" for index in range(len(inputs))]
     types = {name: _typed(name, text) for name, text in zip([*names, "y"], [*inputs, output], strict=True)}

@@ -93,7 +93,7 @@ def test_a_graph_that_says_otherwise_is_contradicted(declared):
 
 
 def test_a_refused_node_leaves_nothing_behind():
-    # The convolution is refused by the schema table after the weights were reshaped for a sequence.
+    # The schema refuses the convolution after its weights were reshaped for a sequence.
     node = OnnxNode("n", "Conv", "", 11, ("x", "w"), ("y",))
     values = {
         "x": Value("x", "float32", (1, 3, 8)),
@@ -163,7 +163,7 @@ def test_refusals_carry_a_verdict():
 
 
 def test_names_that_look_made_up_hinder_nothing():
-    """The largest of three is two operations, the first of which makes a value that nobody named."""
+    """The largest of three becomes two operations, and the first of them produces an unnamed value."""
     nodes = [
         OnnxNode(f"n{name}", "Max", "", 13, inputs, (name,))
         for name, inputs in (("y", ("x", "z", "x")), ("%4", ("x", "y", "x")), ("%2", ("%4", "x", "z")))

@@ -1,4 +1,4 @@
-"""What was dequantized stays known behind nodes that only move elements."""
+"""Dequantized constants, which stay constant through nodes that only move elements."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ ROWS = picture(5, 30)
 
 
 def products(group):
-    """The operations that add up products and the data types they read, of a graph that computes what it should."""
+    """Check the graph's results, and return its products with the data types that they read."""
     model = group.converted_whole()
     compare(group, model, optimized=True)
     found = [each for each in model.operations if each.type in ("CONV_2D", "FULLY_CONNECTED", "MAT_MUL")]

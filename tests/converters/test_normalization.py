@@ -70,7 +70,7 @@ def test_group_normalization(opset, count, shape, constant):
 @pytest.mark.parametrize("attributes", [{"size": 3}, {"size": 4, "alpha": 0.5, "beta": 0.6, "bias": 2.0}])
 @pytest.mark.parametrize("opset", opsets("LRN"))
 def test_lrn(opset, attributes):
-    # as many pictures as channels: onnx.reference, which stands in for even sizes, loops over the former
+    # the batch equals the channels, as the loop of onnx.reference, the oracle for even sizes, runs over the batch
     check("LRN", opset, [floats(6, 6, 3, 4)], attributes, tolerance=1e-5)
 
 
@@ -82,7 +82,7 @@ def test_lrn(opset, attributes):
 )
 def test_softmax(op_type, opset, axis, shape):
     if axis < 0 and opset < 11:
-        return  # axes count from the front
+        return  # no negative axes
     check(op_type, opset, [floats(*shape)], {"axis": axis}, tolerance=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""ONNX's own operator tests, as far as a single node on dense tensors is what they test."""
+"""ONNX's own operator tests, except the ones of several nodes or of other values than dense tensors."""
 
 import warnings
 
@@ -11,11 +11,11 @@ from nnadapter.ir.definition import by_definition
 from tests.converters.single_node import convert
 
 _DIFFERENT = {
-    # ONNX's data divide by the scaled length, ONNX Runtime and PyTorch by the number of elements that there are.
+    # ONNX's data divide by the scaled length, ONNX Runtime and PyTorch by the actual number of elements.
     "test_resize_downsample_scales_linear_align_corners",
 }
 _ROUNDED_BETWEEN = {
-    # ONNX's data are rounded to bfloat16 after every step of the computation, here they are once.
+    # ONNX's data are rounded to bfloat16 after every step, ours once.
     f"test_attention_{name}_bf16"
     for name in ("3d_causal", "4d_causal", "4d_padded_kv", "4d_causal_padded_kv", "4d_attn_mask_causal")
 }
@@ -36,7 +36,7 @@ def _is_plain(case):
 
 
 def _converted(case):
-    """The conversion with every input given at the run, with all but the first known if it has to be, or with all."""
+    """Convert with all inputs variable; if refused, with all but the first constant; last, with all constant."""
     model, inputs = case.model, [np.asarray(value) for value in case.data_sets[0][0]]
     names = [value.name for value in model.graph.input]
     feeds = dict(zip(names, inputs, strict=True))

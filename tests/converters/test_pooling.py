@@ -40,7 +40,7 @@ def test_windows_that_start_in_the_padding_are_left_out(op_type):
 
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
 def test_a_shape_that_no_kernel_gives_is_refused(op_type):
-    # For versions before 22 onnx infers such windows, and ONNX Runtime leaves them out.
+    # Before version 22, onnx infers such windows and ONNX Runtime omits them.
     assert reason(op_type, 11, [floats(2, 3, 8, 7)], _STARTING_IN_PADDING) is Reason.INVALID_NODE
 
 
@@ -78,7 +78,7 @@ def test_indices_are_made_only_where_somebody_reads_them():
 @pytest.mark.parametrize("shape", [(2, 3, 7), (2, 3, 6, 7), (2, 2, 4, 5, 4)])
 @pytest.mark.parametrize("opset", opsets("MaxPool", 8))
 def test_indices(opset, shape, storage_order):
-    x = np.random.default_rng(0).integers(0, 4, shape).astype(np.float32)  # so that many are equal
+    x = np.random.default_rng(0).integers(0, 4, shape).astype(np.float32)
     rank = len(shape) - 2
     attributes = {"kernel_shape": [3] * rank, "strides": [2] * rank, "pads": [1] * (2 * rank)}
     check("MaxPool", opset, [x], {**attributes, "storage_order": storage_order}, outputs=2, tolerance=0)
@@ -114,7 +114,7 @@ def test_p_norms(opset, attributes, p):
 @pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (1, 2, 3, 4, 5)])
 @pytest.mark.parametrize("opset", opsets("GlobalLpPool"))
 def test_global_p_norms(opset, shape, p):
-    # Nobody computes version 22, which only takes more data types.
+    # No runtime has version 22, which only adds data types.
     oracle = expected(make("GlobalLpPool", 7, [floats(*shape)], {"p": p}), {"x0": floats(*shape)})
     check("GlobalLpPool", opset, [floats(*shape)], {"p": p}, tolerance=1e-5, oracle=oracle)
 

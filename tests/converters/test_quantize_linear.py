@@ -121,7 +121,6 @@ def test_floating_point_results_are_refused():
 
 @pytest.fixture
 def convolution():
-    """A convolution whose weights are dequantized."""
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) <float s = {0.01}> {
             w = DequantizeLinear(q, s)

@@ -1,5 +1,3 @@
-"""Groups of DequantizeLinear, an op and QuantizeLinear as one operation, against ONNX Runtime."""
-
 import numpy as np
 import pytest
 

@@ -11,7 +11,7 @@ PAIRS = [("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8")]
 
 
 def convolution(dtypes=("uint8", "int8"), image=(1, 4, 7, 6), filter_=(6, 4, 3, 3), seed=0, bias=True, channels=False):
-    """Inputs of QLinearConv whose results fill about the range of their type."""
+    """Return inputs of QLinearConv whose results fill most of the range of their type."""
     generator = np.random.default_rng(seed)
     x, w = integers(generator, dtypes[0], *image), integers(generator, dtypes[1], *filter_, spread=0.8)
     depth = np.prod(filter_[1:])
@@ -88,7 +88,7 @@ def test_qlinear_conv_of_any_form(data):
 
 
 def product(dtypes=("uint8", "int8"), a=(5, 40), b=(40, 7), seed=0, columns=False):
-    """Inputs of QLinearMatMul."""
+    """Return inputs of QLinearMatMul."""
     generator = np.random.default_rng(seed)
     x, y = integers(generator, dtypes[0], *a), integers(generator, dtypes[1], *b, spread=0.8)
     scales = generator.uniform(0.5, 2, b[-1]).astype(np.float32) if columns else scale(1.5)

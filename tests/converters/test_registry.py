@@ -1,4 +1,4 @@
-"""Every schema version of every op is converted, or refused with a reason."""
+"""Converters for every schema version of every op, or refusals with a reason."""
 
 from dataclasses import replace
 
@@ -33,11 +33,10 @@ _OPS = """
     MeanVarianceNormalization NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss DFT STFT
 """
 _REMOVED = {("Upsample", 10), ("Scatter", 11)}
-"""Versions that only say that the op is gone."""
+"""Versions that only deprecate the op."""
 
 
 def _versions(op_type):
-    """The versions of an op that some opset from 7 on means."""
     found = [schema.since_version for schema in _schemas() if schema.name == op_type]
     first = max((version for version in found if version <= 7), default=0)
     return [version for version in sorted(found) if version >= first]
@@ -82,7 +81,7 @@ def test_what_is_unconverted_has_no_converter_and_is_an_op():
 
 
 def _verdict_on(schema):
-    """A node without attributes on inputs that no op can have: it must be refused, and with words."""
+    """Return the verdict on a node without attributes and with inputs that fit no op: a refusal with a reason."""
     inputs = [f"x{index}" for index in range(max(1, min(schema.min_input, 5)))]
     node = helper.make_node(schema.name, inputs, ["y"], domain=schema.domain)
     values = {name: Value(name, "float32", (None,)) for name in (*inputs, "y")}
@@ -90,7 +89,7 @@ def _verdict_on(schema):
 
 
 def _read(node, version):
-    """The node, as if its schema had nothing against it: that would be said first, and hide what is said of the op."""
+    """Read the node without its schema's objections, which would hide the converter's refusal."""
     return replace(read_node(node, "node", version), contradiction="")
 
 

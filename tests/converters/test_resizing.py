@@ -7,7 +7,7 @@ from tests.every import for_every_pair
 
 _COORDINATES = ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"]
 _SCALES = [(1, 1, 2, 3), (1, 1, 0.6, 0.5), (1, 1, 1.7, 0.8), (1, 1, 1.2, 1.15)]
-"""The last changes no size: ONNX Runtime hands the input on."""
+"""The last pair keeps all sizes: ONNX Runtime returns the input."""
 
 
 def _scales(*values):
@@ -28,7 +28,7 @@ def test_first_resize(scales, mode):
 
 
 def _inputs(opset, scales, sizes=None):
-    """Version 11 needs every input; later ones may leave out the region and the scales."""
+    """Version 11 needs every input; in later ones the region and the scales are optional."""
     filler = np.zeros(0, np.float32) if opset < 13 else None
     return [floats(2, 3, 4, 5), filler, filler if scales is None else scales, *([] if sizes is None else [sizes])]
 

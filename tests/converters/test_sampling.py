@@ -8,7 +8,7 @@ _OLD = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}
 
 
 def _grid(*shape):
-    """Places inside and outside."""
+    """Return positions inside and outside the image."""
     return np.random.default_rng(1).uniform(-1.7, 1.7, shape).astype(np.float32)
 
 
@@ -74,7 +74,7 @@ def test_max_roi_pool(opset):
     regions = np.concatenate([np.array([[0], [1], [1], [0]], np.float32), _regions()], 1)
     attributes = {"pooled_shape": [3, 2], "spatial_scale": 0.5}
     inputs = [floats(2, 3, 8, 10), regions]
-    # Nobody computes version 22, which only takes more data types.
+    # No runtime has version 22, which only adds data types.
     oracle = expected(make("MaxRoiPool", 7, inputs, attributes), {"x0": inputs[0], "x1": regions})
     check("MaxRoiPool", opset, inputs, attributes, tolerance=0, oracle=oracle)
 

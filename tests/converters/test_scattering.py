@@ -33,7 +33,7 @@ def test_scatter():
 
 
 def _reductions(op_type):
-    """`add` and `mul` exist since version 16, `max` and `min` since 18."""
+    """Return pairs of opset and reduction: `add` and `mul` exist since version 16, `max` and `min` since 18."""
     return [
         (opset, reduction)
         for opset in opsets(op_type, 16)
@@ -75,7 +75,7 @@ def test_tensor_scatter(axis, mode, starts):
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 @pytest.mark.parametrize("opset", opsets("OneHot"))
 def test_one_hot(opset, axis):
-    depth = np.array(4) if opset == 28 else np.array([4], np.float32)  # onnx.reference takes integers alone
+    depth = np.array(4) if opset == 28 else np.array([4], np.float32)  # onnx.reference accepts only integers
     indices, values = np.array([[0, 3, -4], [9, -5, 2]]), np.array([2, 5], np.float32)
     check("OneHot", opset, [indices, depth, values], {"axis": axis}, constant=[1], tolerance=0)
 
@@ -112,7 +112,7 @@ def test_reverse_sequence(opset, batch, time):
 def test_nodes_that_contradict_themselves_are_refused(op_type, inputs, attributes):
     try:
         found = reason(op_type, 18 if op_type != "GatherND" else 13, inputs, attributes)
-    except Exception as error:  # noqa: BLE001  onnx's own inference says no before
+    except Exception as error:  # noqa: BLE001  onnx's inference refuses it first
         assert "InferenceError" in type(error).__name__
     else:
         assert found in (Reason.INVALID_NODE, Reason.DYNAMIC_SHAPE)

@@ -1,4 +1,4 @@
-"""Converters of recurrent layers, attention, norms, losses and Fourier transforms; ONNX's own tests do the rest."""
+"""Converters of recurrent layers, attention, norms, losses and Fourier transforms, beyond ONNX's own tests."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Arithmetic on shapes, against ONNX Runtime, for the sizes that are traced and for others."""
+"""Arithmetic on shapes, compared with ONNX Runtime, at the traced sizes and at others."""
 
 import numpy as np
 import onnx

@@ -75,7 +75,7 @@ def test_slice_with_inputs(opset, case):
 
 @given(st.integers(0, 6), st.integers(-20, 20), st.integers(-20, 20), st.integers(-4, 4).filter(bool))
 def test_resolved_slices_are_those_of_the_text(size, start, end, step):
-    """ONNX Slice-13: start in [0, dims], or backwards in [0, dims - 1] and end in [-1, dims - 1]."""
+    """ONNX Slice-13 clamps start to [0, dims], but for negative steps start to [0, dims - 1], end to [-1, dims - 1]."""
     x = np.arange(size)
     first, last = (value + size if value < 0 else value for value in (start, end))
     limits = ((0, size), (0, size)) if step > 0 else ((0, size - 1), (-1, size - 1))

@@ -12,7 +12,7 @@ _WINDOWS = ["BlackmanWindow", "HammingWindow", "HannWindow"]
 @pytest.mark.parametrize("op_type", _WINDOWS)
 def test_window(op_type, periodic, size):
     if size == 1 and not periodic:
-        return  # 0 / 0 in the definition
+        return  # 0 / 0 by definition
     check(op_type, 17, [np.array(size)], {"periodic": periodic}, constant=[0], tolerance=1e-6)
 
 

@@ -7,7 +7,7 @@ from tests.converters.single_node import check, convert, expected, floats, make,
 
 
 def _pooled(*shape, **attributes):
-    """What MaxPool makes of random numbers, both outputs."""
+    """Return both outputs of MaxPool for random numbers."""
     return expected(make("MaxPool", 12, [floats(*shape)], attributes, outputs=2), {"x0": floats(*shape)})
 
 
@@ -24,7 +24,7 @@ def test_max_unpool_to_another_shape_is_disputed(size, disputed):
     attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
     inputs = [*_pooled(1, 1, size, size, **attributes), np.array([1, 1, size, size])]
     model = make("MaxUnpool", 11, inputs, attributes, constant=[2])
-    # onnx infers nothing of a result whose shape is given, but a model may say it.
+    # onnx infers no type if the shape is an input, but a model may state it.
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y0", TensorProto.FLOAT, [1, 1, size, size]))
     (verdict,) = convert(model).verdicts
     assert (verdict == SUPPORTED) is not disputed

@@ -1,4 +1,4 @@
-"""What is kept between sessions lies in a folder of the test's own; the metered device starts anew."""
+"""Isolation of cost tests: a temporary cache folder, and a reset of the metered device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""A model with the verdicts of some devices, and what the cost model says of it."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -14,8 +12,6 @@ from nnadapter.planning import Judgment, Planner, Setting, open_setting
 
 @dataclass
 class Priced:
-    """A model, priced."""
-
     setting: Setting
     judgment: Judgment
     fusions: dict[str, Fusion]
@@ -29,7 +25,7 @@ class Priced:
         self.table = cost_table(self.fused_graph, conversion, self.verdicts, self.costs, self.fusions)
 
     def run(self, device, *op_types):
-        """Seconds of the one atom with a node of each of these op types."""
+        """Return the seconds of the only atom with nodes of all these op types."""
         nodes = self.fused_graph.original.nodes
         (atom,) = [
             position
@@ -45,7 +41,7 @@ class Priced:
 
 
 def priced(model, devices, shapes=None, costs=None, **fusing):
-    """Judge a model and price it; `costs` are instead of what the devices say; the rest is for `fused_groups`."""
+    """Judge and price a model; `costs` override the devices' own, and `fusing` goes to `fused_groups`."""
     setting = open_setting(devices, Options())
     judgment = Planner(prepare(model), setting).judge(shapes or {})
     graph, conversion, verdicts = judgment.model.graph, judgment.model.conversion, judgment.support.verdicts

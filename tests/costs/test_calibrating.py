@@ -1,5 +1,3 @@
-"""Calibration of a device whose time is known to the nanosecond."""
-
 from __future__ import annotations
 
 import functools
@@ -38,7 +36,7 @@ OF_CLASS = {"elementwise": OTHERS, "convolution": COSTS["CONV_2D"], "matrix": CO
 
 @functools.cache
 def measure(**options):
-    """A calibration, which is made once for the same options."""
+    """Calibrate, once for the same options."""
     return calibrate("metered", options, stopwatch=metered_driver.STOPWATCH, budget_seconds=1e9)
 
 
@@ -54,7 +52,7 @@ def test_the_lines_are_found_again(disturbed):
         assert line.seconds_per_flop == pytest.approx(per_flop, rel=0.05, abs=0), name
         assert line.seconds_per_byte == pytest.approx(per_byte, rel=0.05, abs=0), name
         assert found.lines[OperationClass(name)].error < 0.01
-    # of a depthwise convolution FLOPs and bytes go together, so that FLOPs stand for both
+    # FLOPs and bytes of a depthwise convolution are proportional, so FLOPs represent both
     depthwise = found.lines[OperationClass.DEPTHWISE]
     assert depthwise.seconds_per_flop > COSTS["CONV_2D"][1] and depthwise.seconds_per_byte == 0
     assert not found.unmeasured_classes
@@ -107,7 +105,7 @@ def test_rounds_end_with_the_budget_and_are_told():
     few_of(((64, 8), (16, 14), (2, len(networks()))), (64, 8)),
 )
 def test_few_programs_stand_side_by_side(processors, most, monkeypatch):
-    """Each may have threads of its own. Networks take turns together as far as that allows, in batches of one size."""
+    """Each program may have its own threads. Networks alternate up to that limit, in batches of equal size."""
     monkeypatch.setattr(program, "usable", lambda: processors)
     measure.__wrapped__()
     assert metered_driver.STATE["wholes"] == [0, most]
@@ -116,11 +114,10 @@ def test_few_programs_stand_side_by_side(processors, most, monkeypatch):
 @pytest.mark.sweep
 @pytest.mark.parametrize("others", [pytest.param(0, marks=pytest.mark.sweep), most_pools()])
 def test_a_program_on_the_cpu_has_the_threads_that_it_has_in_a_session(monkeypatch, others):
-    """Whatever sessions live beside."""
     permits, has_pool = [pool_permit() for _ in range(others)], []
 
     def opened(*given, **options):
-        if options["spins"]:  # it is all that runs
+        if options["spins"]:  # the sole segment
             has_pool.append(options["has_pool"])
         return open_session(*given, **options)
 
@@ -150,7 +147,7 @@ def test_real_devices_are_measured_by_the_real_clock(device, request):
 @pytest.mark.sweep
 @pytest.mark.parametrize("shares", [False, True])
 def test_processors_in_use_are_counted(shares):
-    """As many as processor time passes in the time of a clock."""
+    """Processors in use are processor time divided by elapsed time."""
     clock, busy = metered_driver.STOPWATCH.clock, metered_driver.STOPWATCH.busy
     found = calibrate("metered", stopwatch=Stopwatch(clock=clock, busy=clock if shares else busy, sleep=lambda _: None))
     assert found.processors == pytest.approx(1.0 if shares else 0.0)
@@ -165,7 +162,8 @@ def test_processors_in_use_are_counted(shares):
 def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(used, monkeypatch):
     def seconds_of(process_id):
         assert process_id != os.getpid()
-        return None if used is None else used * time.perf_counter() / len(processors._WORKERS._running)  # others, too
+        # includes other processes
+        return None if used is None else used * time.perf_counter() / len(processors._WORKERS._running)
 
     monkeypatch.setattr(processors, "seconds_of_process", seconds_of)
     monkeypatch.setattr("nnadapter.costs.calibrator.seconds_of_process", seconds_of)
@@ -203,7 +201,7 @@ def test_a_run_on_a_device_costs_what_the_session_takes_around_it():
     found = measure()
     on_device, on_host = calibrated(found), calibrated(replace(found, device="cpu"))
     assert on_device.sole_launch_seconds == pytest.approx(found.sole_launch_seconds + AROUND_A_DEVICE, abs=1e-9)
-    assert on_host.sole_launch_seconds == found.sole_launch_seconds  # ONNX Runtime is called, and nothing else is done
+    assert on_host.sole_launch_seconds == found.sole_launch_seconds  # only the call of ONNX Runtime
     for costs, around in ((on_device, AROUND_A_DEVICE), (on_host, AROUND_THE_HOST)):
         assert costs.profile.launch_seconds == pytest.approx(found.launch_seconds + around, abs=1e-9)
 

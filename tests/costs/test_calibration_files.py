@@ -1,5 +1,3 @@
-"""Files of calibrations: kept, found again, and refused with one sentence where they are damaged."""
-
 from __future__ import annotations
 
 import json
@@ -99,7 +97,7 @@ def test_one_of_another_machine_is_not_used_and_said(measured, monkeypatch):
 
 
 def test_a_device_in_a_process_of_its_own_has_a_calibration_of_its_own(measured):
-    """A launch there is a message and back: ten times what it takes here."""
+    """A launch there takes ten times as long: it is a message and its reply."""
     own = replace(measured, options={**measured.options, "isolate": True}, launch_seconds=1e-3)
     assert keep_calibration(own) != keep_calibration(measured)
     assert find_calibration("metered", *table()).calibration == measured
@@ -146,7 +144,7 @@ def test_a_file_that_ends_early_is_one_clear_error(measured):
         with pytest.raises(StoredFileError, match=r"cut off: .*line \d+ column \d+ .*; delete it, or run") as caught:
             read_calibration(file)
         assert str(file) in str(caught.value) and caught.value.file == str(file)
-    file.write_bytes(whole[:-1])  # without the last line's end it is whole
+    file.write_bytes(whole[:-1])  # complete without the final line break
     assert read_calibration(file) == measured
 
 
@@ -161,7 +159,7 @@ def put(data, path, value):
 
 
 def spoilt(measured, path, value):
-    """The file of a calibration with one entry changed."""
+    """Change one entry of a calibration file."""
     file = keep_calibration(measured)
     data = json.loads(file.read_text())
     put(data, path, value)
@@ -282,7 +280,7 @@ def test_a_choice_that_cannot_be_kept_is_a_note(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "file"))
     x = np.ones((2, 4), np.float32)
-    rules = nna.Rules(bans=(nna.Ban(device="fake_npu", name="*"),))  # one candidate, so there is no doubt
+    rules = nna.Rules(bans=(nna.Ban(device="fake_npu", name="*"),))  # a sole candidate cannot be in doubt
     options = {"policy": "measured", "rules": rules, "fallback": "allow"}
     with nna.InferenceSession(parse(SANDWICH), devices="fake_npu", options=options) as session:
         session.run(None, {"x": x})

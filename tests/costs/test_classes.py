@@ -31,9 +31,9 @@ def test_products_of_two_computed_tensors_are_a_class_of_their_own():
 @pytest.mark.parametrize(
     ("dimensions", "other", "expected"),
     [
-        ((2, 3, 4), None, "sum normalization"),  # of two computed tensors
-        ((2, 3, 4), (2, 3, 4), "normalization"),  # a constant is no such tensor
-        ((3, 4), None, "normalization"),  # engines look for a batch
+        ((2, 3, 4), None, "sum normalization"),  # two computed tensors
+        ((2, 3, 4), (2, 3, 4), "normalization"),  # constants do not count
+        ((3, 4), None, "normalization"),  # engines require a batch dimension
     ],
 )
 def test_normalizations_of_sums_are_a_class_of_their_own(dimensions, other, expected):

@@ -1,4 +1,4 @@
-"""Lines that chains gave, scaled by what networks take."""
+"""Cost lines measured in chains, scaled by the times of networks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAUNCHES = Launches(segment=1e-5, sole_segment=1e-6, tensor=0.0, byte=0.0)
 
 
 def timed(slower):
-    """The networks as a device takes them that needs `slower` times its line for operations of some classes."""
+    """Return timings of the networks on a device that needs `slower` times its line for some classes."""
     found = {}
     for name, model in networks().items():
         by_kind = seconds_by_kind(LINES, model)

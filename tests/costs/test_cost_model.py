@@ -1,5 +1,3 @@
-"""The cost model against counts by hand."""
-
 from __future__ import annotations
 
 import re
@@ -16,7 +14,7 @@ from tests.models import HEAD, parse
 from tests.offering.test_atoms import GELU
 
 PROFILE = Profile(peak_flops=1e6, bandwidth=1e3, launch_seconds=3.0, transfer_seconds=0.25, transfer_bandwidth=1e3)
-"""Slow enough for every byte and every operation to show."""
+"""Slow enough that every byte and every operation matters."""
 PLAIN = DeviceCosts(source=Source.MODELED, profile=PROFILE)
 SIMULATED = ("fake_npu", {"clock": "simulated"})
 
@@ -39,7 +37,7 @@ def rooted(flops, nbytes):
 def test_what_is_fused_is_priced_by_its_own_border():
     found = priced(parse(BLOCK), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
     assert [len(atom) for atom in found.fused_graph.graph.atoms] == [3, 1]
-    # x, the filter, one bias, four vectors of statistics (one of them that bias again), and y
+    # x, the filter, one bias, four vectors of statistics (one of them equal to the bias), and y
     nbytes = 4 * (3 * 8 * 8 + 108 + 4 + 3 * 4 + IMAGE)
     flops = sum(found.judgment.model.conversion.flops[node] for node in range(3))
     assert found.run("fake_npu", "Conv", "Relu") == pytest.approx(rooted(flops, nbytes))
@@ -200,7 +198,7 @@ def test_assumptions_are_said(border):
     [*product(["float", "float16", "double"], [Source.CALIBRATED]), ("float16", Source.MODELED)],
 )
 def test_that_calibrations_are_of_float32_is_said_of_what_is_not(dtype, source):
-    """A convolution of float16 takes fake_npu three times what one of float32 does."""
+    """fake_npu takes three times as long for float16 as for float32."""
     model = parse(
         f"{HEAD} g ({dtype}[4, 4] x, int64[4] i) => ({dtype}[4, 4] y, int64[4] j) {{ y = MatMul(x, x)  j = Add(i, i) }}"
     )

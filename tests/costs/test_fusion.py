@@ -1,4 +1,4 @@
-"""What a device fuses as atoms; brute force says which could run one after the other."""
+"""Fusion into atoms; brute force decides if the atoms can run in some order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cases(draw):
 
 
 def runnable(graph, atoms):
-    """Whether the atoms have no circle, by taking away what waits for nothing."""
+    """Return true if the atoms have no cycle, by removing atoms that wait for nothing."""
     left = {atom: set(atom) for atom in atoms}
     while left:
         waiting = {node for atom in left for node in atom}
@@ -61,7 +61,7 @@ def test_groups_are_atoms_unless_they_make_a_circle(case):
     kept = [atom for atom in found.graph.atoms if len(atom) > 1]
     assert set(kept) <= set(groups)
     assert all(tuple(sorted(part)) == atom for part, atom in zip(found.parts, found.graph.atoms, strict=True))
-    for group in groups:  # what runs by itself is never taken apart for another group's sake
+    for group in groups:  # a group that can run alone is not split for another group
         alone = [(node,) for node in range(len(graph.nodes)) if node not in group]
         if not runnable(graph, [group, *alone]):
             assert group not in kept
@@ -102,7 +102,7 @@ def test_a_device_is_not_asked_about_very_large_graphs():
 
 def test_a_group_that_could_not_be_an_atom_is_priced_apart():
     found = priced(parse(CHAIN), "null")
-    circle = {"null": Fusion(((0, 2),))}  # node 1 stands between
+    circle = {"null": Fusion(((0, 2),))}  # node 1 is between them
     graph = fuse_atoms(found.judgment.model.graph, circle.values())
     assert len(graph.graph.atoms) == 4
     table = cost_table(graph, found.judgment.model.conversion, found.judgment.support.verdicts, found.costs, circle)

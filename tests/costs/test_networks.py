@@ -1,4 +1,4 @@
-"""How far a calibration is off, by networks of mixed operations; and where programs are timed."""
+"""Calibration error on networks of mixed operations."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def test_a_device_that_costs_what_its_classes_cost_is_hardly_off():
 def test_programs_are_timed_behind_others():
     ran = metered_driver.STATE["ran"] = []
     calibrate("metered", stopwatch=metered_driver.STOPWATCH, budget_seconds=1e9)
-    rounds = ran[-200:]  # segments come last
+    rounds = ran[-200:]
     again = sum(one is other for one, other in itertools.pairwise(rounds))
     assert again < len(rounds) / 4, "only the last of a round can be the first of the next"

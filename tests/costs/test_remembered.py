@@ -1,4 +1,4 @@
-"""Measured choices, remembered."""
+"""Cached measurements of the policy `measured`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operations come behind, by small programs and by hand."""
+"""Producer fusion, in small programs and by manual counts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Seconds of work, by hand."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Turns, by clocks that a test moves."""
+"""Alternating measurements, with clocks that the test advances."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nnadapter.costs import Stopwatch
 
 
 class Clock:
-    """A clock; threads of the process use so many processors until a moment."""
+    """Clock; the process's threads use processors until `awake_until`."""
 
     def __init__(self, awake_until=0.0):
         self.now, self.used, self.awake_until, self.runs = 0.0, 0.0, awake_until, 0

@@ -1,5 +1,3 @@
-"""What the builder says to somebody who builds by hand."""
-
 from __future__ import annotations
 
 import numpy as np

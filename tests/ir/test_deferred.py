@@ -1,5 +1,3 @@
-"""What is made of constants is computed when it is asked for, and not before."""
-
 from __future__ import annotations
 
 import numpy as np

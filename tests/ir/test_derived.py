@@ -94,7 +94,7 @@ def test_arrays_of_one_buffer_that_changes_share_nothing():
 
 
 def test_many_threads_and_collections():
-    """Arrays that come, are equal or nearly so, and go in reference cycles, all at once."""
+    """Equal and nearly equal arrays are created and collected in reference cycles, by several threads."""
     wrong = []
 
     def work(number):

@@ -1,4 +1,4 @@
-"""Passes written as edits: what they are called with, and that sharing an editor shows in nothing but the time."""
+"""Passes that edit models: their arguments, and sharing an editor, which changes nothing but the time."""
 
 import pickle
 from functools import partial
@@ -15,7 +15,6 @@ from tests.ir.passes.program import Program, chain, types
 
 @editing
 def replace_all(editor, *, old="RELU", new="TANH"):
-    """Replace one type by another."""
     for index in editor.sweep({old}):
         editor.replace((index,), editor.add_operation(new, editor.operation(index).inputs, origins=(index,)))
 
@@ -42,7 +41,7 @@ def test_other_passes_have_no_edit(function):
 
 @editing
 def note(editor, *, editors):
-    """Keep the editor that passes share here."""
+    """Record the editor that the pass runs with."""
     editors.append(editor)
 
 
@@ -88,7 +87,6 @@ def test_the_kit_has_editing_passes():
 
 
 def test_an_editing_pass_is_known_as_functions_are():
-    """Told apart by name, pickled by name, and described by what it is called with."""
     found = PASSES["remove_dead"]
     assert pickle.loads(pickle.dumps(found)) is found
     assert repr(found) == "<pass remove_dead>"
@@ -97,7 +95,7 @@ def test_an_editing_pass_is_known_as_functions_are():
 
 
 def test_nodes_that_go_are_the_first_reader_s_whoever_edited_before():
-    """An edit of another pass changes who came last to a reader, and not who reads first."""
+    """The first reader of a removed node stays the first, although an edit of another pass changes the last one."""
     program = Program(x=(3, 4))
     copy = program("ASSIGN", program.x)
     model = program.finish(program("MUL", program("RELU", program("ADD", copy, 3.0)), copy))

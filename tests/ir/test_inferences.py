@@ -1,4 +1,4 @@
-"""What the schema says of operations is the same whether it was asked before or not."""
+"""Memoized inference, which must agree with the schema."""
 
 import pytest
 from hypothesis import given
@@ -45,7 +45,7 @@ KINDS = [
 
 
 def alone(type_, types, attributes, quantized=()):
-    """The oracle: the schema, asked."""
+    """Return the schema's answer, the oracle."""
     schema = schema_of(type_)
     check_inputs(schema, types)
     complete = check_attributes(schema, attributes)
@@ -95,7 +95,7 @@ def test_the_attributes_are_the_callers_own():
 
 
 def test_a_trace_is_asked_each_time():
-    """Numbers of two traces may be equal, and each has to come from its own."""
+    """Equal numbers of two traces must each come from their own trace."""
     inferences = Inferences()
     for size in (4, 4, 5):
         trace = SymbolicTrace()
@@ -108,7 +108,7 @@ def test_a_trace_is_asked_each_time():
 
 
 def test_an_identity_that_is_used_again_means_nothing():
-    """Types that nobody shared may be gone when others get their place in memory."""
+    """A collected type's identity may be reused by another type."""
     inferences = Inferences()
     for size in range(1, 200):
         assert inferences.of("RELU", [OperandType(DataType.FLOAT32, (size,))], {})[1][0].dimensions == (size,)

@@ -1,5 +1,3 @@
-"""Origins that were merged, in one tuple."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,7 +11,7 @@ from nnadapter.ir.deferred_arrays import pack, unpack
 
 
 def by_hand(values):
-    """Two to a byte, the first in the low half."""
+    """Pack two values per byte, the first in the low half."""
     nibbles = [value & 15 for value in values] + [0] * (len(values) % 2)
     return [low | high << 4 for low, high in zip(nibbles[::2], nibbles[1::2], strict=True)]
 

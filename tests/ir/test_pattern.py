@@ -180,7 +180,6 @@ def test_variadic_inputs_may_be_any_number():
 
 
 def test_rules_are_gone_when_nobody_holds_them():
-    """A driver may make its rules anew for each model, with whatever they hold."""
     held = [np.zeros(1) for _ in range(3)]
     gone = [weakref.ref(each) for each in held]
     for each in held:

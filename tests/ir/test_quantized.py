@@ -1,5 +1,3 @@
-"""What a model may say of quantized results."""
-
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +17,7 @@ def along(axis, count, dtype=DataType.INT8, scale=0.25):
 
 
 def one(type_, inputs, attributes=None, result=INT8):
-    """A model of one operation; inputs are (dimensions, quantized type, or data type, or None for absent)."""
+    """Return a model of one operation; inputs are (dimensions, type), with None for an absent input."""
     builder = ModelBuilder()
     operands = []
     for position, (dimensions, given) in enumerate(inputs):
@@ -137,7 +135,7 @@ def test_verify_finds_a_result_that_does_not_belong():
     ],
 )
 def test_what_is_made_is_looked_at_before_its_quantization(outputs, message):
-    """What an operand that cannot be made lacks is no reason."""
+    """An output without an operand is reported before its missing quantization."""
     model = one("QUANTIZE", [((3,), DataType.FLOAT32)])
     (operation,) = model.operations
     with pytest.raises(InvalidModelError, match=message):

@@ -26,13 +26,13 @@ STEPS = (
     lambda one, _: guard_value(one),
     lambda one, _: bool(one),
 )
-"""The last five decide."""
+"""The last five record guards."""
 SIZES = st.tuples(*[st.integers(0, 3)] * 3)
 PROGRAM = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 30), st.integers(0, 30)), max_size=25)
 
 
 def computed(program: Sequence[tuple[Any, int, int]], variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Numbers, and what was decided."""
+    """Return the numbers, and the values read under guards."""
     numbers, decided = [*variables, 0, 1, 2, 1.0], []
     for function, first, second in program:
         made = function(numbers[first % len(numbers)], numbers[second % len(numbers)])
@@ -111,7 +111,7 @@ def test_what_sums_that_are_equal_are_made_of_is_equal_too() -> None:
 
 
 def test_what_is_equal_is_checked_once() -> None:
-    """Of so many lengths there are 1,128 pairs."""
+    """48 lengths have 1,128 pairs, but equality is transitive."""
     trace = SymbolicTrace()
     words, lengths = trace.variable(3), [trace.variable(5) for _ in range(48)]
     for one, other in pairwise([length + words for length in lengths]):
@@ -153,7 +153,7 @@ def test_a_number_that_is_decided_to_be_one_is_a_constant(decide: Any) -> None:
 
 @pytest.mark.parametrize("chosen", [symbolic_min, symbolic_max])
 def test_the_type_of_a_number_is_the_same_at_every_size(chosen: Any) -> None:
-    """1 is equal to 1.0, so a condition on the number would not tell."""
+    """1 equals 1.0, so a guard on the value would not distinguish their types."""
     trace = SymbolicTrace()
     number = chosen(trace.variable(1), 1.0)
     assert told_apart([guard_value(number)]) == [(float, "1.0")]

@@ -1,4 +1,4 @@
-"""What is taken for sound without a look is sound."""
+"""Models marked as verified without a check."""
 
 from dataclasses import replace
 from random import Random

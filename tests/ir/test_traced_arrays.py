@@ -1,4 +1,4 @@
-"""A trace replayed with other arrays gives what the computation makes of them, or says no."""
+"""Traces replayed with other arrays: the results of the computation, or a refusal."""
 
 import operator
 from collections.abc import Callable

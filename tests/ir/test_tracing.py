@@ -151,7 +151,7 @@ def test_what_was_decided_is_taken_back_and_decided_again():
 def test_a_trace_is_the_same_in_another_process(first: list[int], second: list[int]) -> None:
     trace, (height, width) = traced(*first)
     numbers = height * width + 2, height // 3, math.floor(width / 2)
-    assert bool(height > 3) == (first[0] > 3)  # which is decided on
+    assert bool(height > 3) == (first[0] > 3)  # records a guard
     there, copies = pickle.loads(pickle.dumps((trace, numbers)))
     assert all(copy.trace is there for copy in copies)
     assert there.replay(second) == trace.replay(second) and list(map(size_hint, copies)) == list(

@@ -25,7 +25,7 @@ _VECTOR = OperandType(DataType.FLOAT32, (3,))
 
 
 def _model() -> Model:
-    """y = relu(x + b): operands x, b, sum, y."""
+    """Return y = relu(x + b); operands x, b, sum, y."""
     builder = ModelBuilder()
     x = builder.add_input("x", _VECTOR)
     b = builder.add_constant("b", np.ones(3, np.float32))

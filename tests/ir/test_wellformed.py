@@ -1,5 +1,3 @@
-"""What no type checker saw: models put together by hand from values of the wrong Python type."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What exporters spell out gets one verdict; a device that refuses it is asked for its nodes."""
+"""Patterns of exporters, which get one verdict; a refusal leads to verdicts on their nodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def devices(*takes):
 
 
 def run_on(*takes, shapes=((2, 6), (5, 6))):
-    """Where the parts of the GELU ran, and the number of segments; results are checked."""
+    """Return the devices of the GELU's nodes and the number of segments, after checking the results."""
     model = parse(GELU)
     with nna.InferenceSession(model, devices=devices(*takes)) as session:
         for shape in shapes:
@@ -92,7 +92,7 @@ def test_an_operation_that_is_switched_off_is_missing_in_what_is_made_of_it():
 
 
 def quantized_network():
-    """Two branches from one quantized value: a convolution with relu and another one, and nothing; then their sum."""
+    """Return a quantized residual block: two convolutions, the first with Relu, and the sum with their input."""
     random = np.random.default_rng(0)
     nodes, known = [], {}
 
@@ -161,11 +161,12 @@ def test_quantized_groups_are_one_operation_each_and_exact():
     assert runs_as["conv_c1"] == runs_as["d_w_c1"] == "convolution of conv_c1"
     assert runs_as["conv_c2"] == "convolution of conv_c2"
     counted = {node.op_type for node in report.nodes if node.flops}
-    assert counted == {"Conv", "Add", "QuantizeLinear", "DequantizeLinear"}  # the first and the last, which stand alone
+    # the first and the last, which belong to no group
+    assert counted == {"Conv", "Add", "QuantizeLinear", "DequantizeLinear"}
 
 
 def test_a_cut_between_groups_keeps_both_whole():
-    """What quantizes the residual value is read by two groups, which stand on different devices."""
+    """The node that quantizes the residual value has readers in two groups on different devices."""
     report = run_quantized(["CONV_2D"])
     placed = {node.name: node.device for node in report.nodes}
     assert placed["conv_c1"] == placed["conv_c2"] == "trial:1" and placed["add"] == "cpu"
@@ -173,7 +174,7 @@ def test_a_cut_between_groups_keeps_both_whole():
 
 
 def test_a_device_that_does_not_know_integers_gets_the_reals():
-    report = run_quantized(["RELU", "ADD"], within=0.0601)  # one step, where sums in float lie between two
+    report = run_quantized(["RELU", "ADD"], within=0.0601)  # one step: float sums lie between two integers
     placed = {node.name: node.device for node in report.nodes}
     assert placed["add"] == "trial:1" and placed["conv_c1"] == "cpu"
 

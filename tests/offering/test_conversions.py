@@ -1,4 +1,4 @@
-"""A template filled for other shapes is what preparation and conversion would have made of them."""
+"""Conversions specialized for other shapes, compared with conversions at those shapes."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,3 @@
-"""Models that pool volumes, sample and scatter, converted once for many shapes."""
-
 import onnx
 import onnx.parser
 import pytest

@@ -1,4 +1,4 @@
-"""Function ops that no device takes whole, by their bodies."""
+"""Function ops that no device supports, replaced by their bodies."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Random inputs."""
-
 from __future__ import annotations
 
 import ml_dtypes

@@ -52,7 +52,7 @@ NODES = {
         [],
     ),
 }
-"""Attributes, and the dimensions of a second input of places."""
+"""Attributes, and the dimensions of a second input of indices."""
 
 
 @pytest.mark.parametrize("op_type", NODES)
@@ -85,7 +85,7 @@ def test_nothing_is_said_of_a_node_that_contradicts_its_schema():
 
 
 def _stated(info, rows, shape):
-    """What inference says at so many rows; where it says nothing, that there are so many axes."""
+    """Return the inferred shape at this number of rows; if none was inferred, only the rank."""
     tensor = info.type.tensor_type
     if not tensor.HasField("shape"):
         return ("?",) * len(shape)

@@ -1,4 +1,4 @@
-"""Sizes that are taken where a model leaves them open and nobody says any: those with which it infers."""
+"""Default sizes of dynamic dimensions, chosen so that shape inference succeeds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""`If` with a condition that is known gives way to its branch."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -85,7 +83,7 @@ def test_a_condition_that_is_fed_stays():
 
 
 def test_large_weights_of_branches_lie_outside():
-    """By names of their own, whatever else is called so; what a branch gives out stays, and so does what is small."""
+    """New names avoid every other name. Branch outputs and small weights stay."""
     text = f"""{HEAD} g (float[n, 128] x, bool c, bool d) => (float[n, 128] y, float[128, 128] z) {{
         w = Neg(x)
         y, z = If(c) <
@@ -137,7 +135,7 @@ def test_choices_share_weights_of_branches():
 
 
 def test_weights_brought_outside_take_no_name_that_is_there():
-    """Nor that of an input which nobody reads, or of an initializer which is an output."""
+    """Unused inputs, and initializers that are outputs, count as well."""
     size = 128
     weight, other = numbers(size, size), numbers(size, size, seed=1)
     text = f"""{HEAD} g (float[2, {size}] x, bool c, float[1] i) => (float[2, {size}] y, float[{size}, {size}] o) {{

@@ -1,4 +1,4 @@
-"""Usual sizes of models that keep a cache: one more token behind it, whatever the dimensions are called."""
+"""Typical sizes of models with a cache: one new token after the cached ones, under any dimension names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import nnadapter as nna
 from nnadapter.candidates import random_feed
 
 CACHED = 127
-"""Tokens in a cache, where nothing gives their number."""
+"""Tokens in the cache if no shape determines their number."""
 
 
 def attention(ids="B,S", mask="B,T", past="B,4,P,4", names=("mask", "old_k", "old_v")):
-    """One layer of attention behind a cache, with its inputs' dimensions and names."""
+    """Return one attention layer with a cache, with these dimensions and input names."""
     mask_name, key, value = names
     model = onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["" : 17]>
@@ -36,7 +36,7 @@ def attention(ids="B,S", mask="B,T", past="B,4,P,4", names=("mask", "old_k", "ol
             y = MatMul (shares, new_value)
         }}""")
     for dimension in model.graph.input[1].type.tensor_type.shape.dim:
-        dimension.dim_param = dimension.dim_param.replace("_plus_", " + ")  # which text cannot say
+        dimension.dim_param = dimension.dim_param.replace("_plus_", " + ")  # text cannot express a sum
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((32, 16), np.float32), "table"))
     return model
 
@@ -84,7 +84,7 @@ def test_the_report_says_what_was_assumed():
 
 
 def test_queries_of_a_mask_are_what_is_new():
-    """A mask of four dimensions has a row for each new token, as the other inputs have."""
+    """A four-dimensional mask has a row for each new token."""
     model = onnx.parser.parse_model("""
         <ir_version: 11, opset_import: ["" : 23]>
         g (float[B, S, 8] x, bool[B, 1, S, T] attention_mask, float[B, 2, P, 4] past_key, float[B, 2, P, 4] past_value)

@@ -1,5 +1,3 @@
-"""Which `If` nodes inputs decide, and the models that they choose."""
-
 from __future__ import annotations
 
 from itertools import product
@@ -24,7 +22,7 @@ def decision(condition, inputs="bool c", constants="int64 two = {2}", outputs=""
 
 
 def told(found, *given):
-    """Conditions that are computed, of arrays in their order."""
+    """Compute the conditions from arrays in input order."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(found.conditions.contents, options, providers=["CPUExecutionProvider"])

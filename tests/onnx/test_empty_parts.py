@@ -1,4 +1,4 @@
-"""Parts of a Concat that are empty at all sizes leave it; others stay, and results are the same."""
+"""Inputs of Concat that are empty at all sizes, which are removed without changing results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.models import HEAD, numbers, parse, run_whole
 def rotary(
     *, start="size", end="9223372036854775807", width="8", axis=2, step="1", parts="turned, rest", narrow=6
 ) -> str:
-    """Rotary embeddings that turn as much of each head as there are angles, and hand on the rest."""
+    """Return rotary embeddings that rotate as many elements of each head as there are angles."""
     return f"""{HEAD} g (float[n, t, 8] x, float[n, t, {width}] angles) => (float[a, b, c] y) {{
         shape = Shape (angles)
         zero = Constant <value = int64[1] {{0}}> ()
@@ -45,7 +45,7 @@ def rotary(
         (rotary(parts="rest, turned, rest"), ["turned"]),
         (rotary(start="nine"), ["turned"]),
         (rotary(narrow=7), ["turned"]),
-        (rotary(narrow=3), ["turned"]),  # int8 holds so small a size
+        (rotary(narrow=3), ["turned"]),  # int8 can represent this size
         (rotary(start="eight"), ["turned"]),
         (rotary(start="one"), ["turned", "rest"]),
         (rotary(width="5"), ["turned", "rest"]),

@@ -1,5 +1,3 @@
-"""Equations that are none, of which onnx's inference would never come back."""
-
 import onnx
 import pytest
 
@@ -73,7 +71,6 @@ def test_an_einsum_that_makes_nothing_is_told():
 
 @pytest.mark.parametrize("given", ["model", "bytes", "path"])
 def test_the_cpu_alone_tells_it_before_onnx_runtime_sees_it(given, tmp_path):
-    """ONNX Runtime sometimes never returns from loading it."""
     model = read('g (float[2, 4] x) => (float[n] y) { y = Einsum<equation = "i?j->">(x) }')
     onnx.save(model, tmp_path / "model.onnx")
     source = {"model": model, "bytes": model.SerializeToString(), "path": tmp_path / "model.onnx"}[given]

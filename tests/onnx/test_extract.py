@@ -22,7 +22,7 @@ def run(model, feeds):
 
 
 def run_in_parts(model, placement, feeds, values=None):
-    """Run the steps of a plan one after the other, keeping only what the plan says must be kept."""
+    """Run the steps of a plan in order and discard values as the plan directs."""
     graph, index = read_graph(model, values=values), OnnxIndex.of(model)
     plan = make_plan(graph, sorted(set(placement)), {}, placement, cut(graph, placement).segments, exact=True)
     alive = dict(feeds)
@@ -45,7 +45,7 @@ def assert_same(found, expected):
 
 
 def float_model(predecessors, ops):
-    """A model of element-wise float operations; values that nobody reads are outputs, and so is every third one."""
+    """Return a model of elementwise float operations; unread values and every third value are outputs."""
     nodes, read = [], set()
     for index, (before, op_type) in enumerate(zip(predecessors, ops, strict=True)):
         reads = [f"v{each}" for each in sorted(before)] or ["x"]

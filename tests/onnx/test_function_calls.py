@@ -1,5 +1,3 @@
-"""How many nodes the calls of functions come to."""
-
 from __future__ import annotations
 
 import onnx
@@ -13,7 +11,7 @@ from nnadapter.onnx import check_calls, check_calls_in
 
 
 def _calls(bodies, called="F0"):
-    """A model whose functions call those of the same name; Relu is none."""
+    """Return a model whose functions call each other by name; Relu is an operator."""
     functions = []
     for name, ops in bodies.items():
         values = ["a", *(f"c{number}" for number in range(len(ops) - 1)), "b"]
@@ -54,7 +52,7 @@ def test_functions_that_call_themselves(bodies, name):
 @pytest.mark.parametrize(
     "bodies",
     [
-        {"F0": ["F1", "F2"], "F1": ["F3", "Relu"], "F2": ["F1", "F3"], "F3": ["Relu"]},  # a diamond is no circle
+        {"F0": ["F1", "F2"], "F1": ["F3", "Relu"], "F2": ["F1", "F3"], "F3": ["Relu"]},  # a diamond has no cycle
         {"F0": ["F1"] * 64, "F1": ["Relu"] * 64},
         {"F0": ["Relu"] * 20_000},
     ],

@@ -1,5 +1,3 @@
-"""Functions of a model's own, and of ONNX, in the place of the nodes that call them."""
-
 from __future__ import annotations
 
 import numpy as np

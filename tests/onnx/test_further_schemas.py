@@ -1,5 +1,3 @@
-"""Schemas of ops that onnx knows nothing of, held to those that ONNX Runtime lists."""
-
 from __future__ import annotations
 
 import onnx

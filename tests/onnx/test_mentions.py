@@ -1,5 +1,3 @@
-"""Words are found in serialized models wherever they stand, but in weights."""
-
 from __future__ import annotations
 
 import numpy as np

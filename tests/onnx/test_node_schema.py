@@ -1,4 +1,4 @@
-"""Nodes against their schemas; the oracle is onnx's checker, which ONNX Runtime asks as well."""
+"""Nodes checked against their schemas; the oracle is onnx's checker, which ONNX Runtime uses too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_valid(node, schema):
 
 @st.composite
 def nodes(draw):
-    """A node of some schema, with few things or nothing wrong."""
+    """Draw a node of some schema, with few errors or none."""
     schema = draw(st.sampled_from(SCHEMAS))
     few = st.sampled_from([0, 0, 1, -1])
     inputs = [draw(st.sampled_from(["x", "x", "x", ""])) for _ in range(max(0, schema.min_input + draw(few)))]

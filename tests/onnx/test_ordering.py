@@ -1,5 +1,3 @@
-"""Nodes in an order in which they can run; the oracle is what is made before each node."""
-
 from __future__ import annotations
 
 import onnx
@@ -18,7 +16,7 @@ def model_of(nodes):
 
 
 def is_ordered(model):
-    """No node reads what is made at it or behind it, by looking at all pairs."""
+    """Compare all pairs: no node may read an output of itself or of a later node."""
     nodes = model.graph.node
     return not any(
         name in later.output for at, node in enumerate(nodes) for name in node.input if name for later in nodes[at:]
@@ -48,7 +46,7 @@ def test_circles_stay_as_they_are(pairs):
 
 
 def test_what_is_made_twice_stays_where_it_is():
-    """No order puts that right, and whoever complains of it counts nodes as the file does."""
+    """No order makes the model valid, and errors must number nodes as the file does."""
     model = onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Relu(x) y = Neg(a) a = Abs(x) }}")
     assert in_order(model) is model
 

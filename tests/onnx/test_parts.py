@@ -1,4 +1,4 @@
-"""Nodes of one case are asked about once."""
+"""Equal nodes, on which a device gives its verdict once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from nnadapter.onnx import Parts
 
 
 def convolutions(*biases):
-    """A chain of convolutions, alike but for their biases."""
     channels = biases[0].size
     nodes = [helper.make_node("Conv", [f"x{at}", "w", f"b{at}"], [f"x{at + 1}"]) for at in range(len(biases))]
     first, last = (helper.make_tensor_value_info(f"x{at}", 1, [1, channels, 4, 4]) for at in (0, len(biases)))

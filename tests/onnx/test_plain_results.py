@@ -1,4 +1,4 @@
-"""What numpy gives of nodes whose inputs are known is what ONNX Runtime gives, or nothing."""
+"""Constant folding with numpy: ONNX Runtime's result, or none."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def specialized(text, **shapes):
 
 
 def remaining(model, result):
-    """What is left to run, as a model; all that is known is an initializer of it."""
+    """Return the model that remains to run, with all folded values as initializers."""
     rest = onnx.ModelProto()
     rest.CopyFrom(model)
     del rest.graph.node[:]
@@ -132,7 +132,7 @@ def test_known_sizes_are_taken_of_a_shape_that_is_known_in_part(taken, expected)
 
 
 def test_what_hangs_on_sizes_that_are_taken_is_folded_whatever_it_makes():
-    """As PyTorch writes repeat_interleave of a known width: a range and a selection by it, sizes unknown at first."""
+    """PyTorch exports repeat_interleave as a range and a selection. Their sizes are unknown at first."""
     text = f"""{HEAD} g (float[N, 4] x) => (float[N, a] y)
         <int64 one = {{1}}, int64 zero = {{0}}, int64[1] axis = {{0}}> {{
         s = Shape (x)
@@ -315,7 +315,7 @@ def test_shapes_pass_through_what_inference_does_not_know():
 
 
 def computed_shapes(levels):
-    """A chain of reshapes to shapes that are computed in a way that inference does not follow."""
+    """Return a chain of reshapes to computed shapes that shape inference cannot follow."""
     lines = "".join(
         f"s{k} = Shape(v{k}) d{k} = Div(s{k}, two) m{k} = Mul(d{k}, two) v{k + 1} = Reshape(v{k}, m{k})\n"
         for k in range(levels)

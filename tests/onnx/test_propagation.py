@@ -1,5 +1,3 @@
-"""Contents of values are followed as far as they can be shapes, and no further."""
-
 from __future__ import annotations
 
 import subprocess
@@ -14,7 +12,7 @@ from nnadapter.onnx.preparation import specialize
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]> g'
 HUGE = (1 << 30) - 1
-"""Twice as much is still what a node may make."""
+"""The product with 2 is still below the size limit of one value."""
 CONSTANTS = "<int64[1] zero = {0}, int64[1] one = {1}>"
 MOST_BYTES = 4 << 30
 NODES = [
@@ -44,7 +42,7 @@ for text in sys.argv[1:]:
 
 
 def test_an_output_that_may_have_one_type_alone_has_it():
-    """onnx infers no type of the second result of TreeEnsembleClassifier."""
+    """onnx infers no type for the second result of TreeEnsembleClassifier."""
     text = """<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 1]> g (float[2, 3] x) => (y) {
         label, score = ai.onnx.ml.TreeEnsembleClassifier<classlabels_int64s = [0, 1]>(x) h = Relu(score) y = Neg(h) }"""
     types = infer(parse(text))
@@ -73,7 +71,7 @@ def test_a_vector_of_any_declared_length_takes_no_memory():
     ],
 )  # fmt: skip
 def test_shapes_that_are_computed_are_inferred(text, shapes):
-    """What inference may leave out of whole graphs is found node by node, so plans miss nothing."""
+    """Inference node by node finds shapes that inference of the entire model may miss."""
     model = parse(f"{HEAD} {text}")
     found = specialize(prepare(model), {}).graph.values
     known = values_of(infer(model).values())

@@ -1,5 +1,3 @@
-"""Ranks that follow from how long a shape is are those of what is computed."""
-
 from __future__ import annotations
 
 import numpy as np

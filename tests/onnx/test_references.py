@@ -1,5 +1,3 @@
-"""Weights by reference: where they lie, when they are read, and what is refused."""
-
 from __future__ import annotations
 
 import gc
@@ -35,7 +33,7 @@ X = np.random.default_rng(1).standard_normal((2, 256)).astype(np.float32)
 
 
 def model_with(*tensors: TensorProto) -> onnx.ModelProto:
-    """A product with weights, and whatever else is to be in the model."""
+    """Return a model that multiplies by `w` and contains these tensors."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 256])
     made = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 512])
@@ -237,7 +235,7 @@ def test_contents_are_let_go_with_the_last_who_holds_them(tmp_path):
 
 
 def sparse_model(folder: Path, side: int) -> Path:
-    """Two products with weights of `side` by `side` zeros, in a file that takes no room on disk."""
+    """Return a model of two products with weights of `side` by `side` zeros, in a sparse file."""
     tensors = [TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[side, side]) for name in "vw"]
     for number, tensor in enumerate(tensors):
         tensor.data_location = TensorProto.EXTERNAL
@@ -264,7 +262,7 @@ def test_a_report_looks_at_no_weights(tmp_path, device):
         "print(max(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])\n"
     )
     told = subprocess.run([sys.executable, "-c", code, str(path), device], capture_output=True, text=True, check=True)
-    assert int(told.stdout) < 300 << 10  # KiB; the weights have 512 MiB
+    assert int(told.stdout) < 300 << 10
 
 
 @pytest.mark.slow
@@ -278,7 +276,7 @@ def test_what_was_packed_takes_the_place_of_what_it_was_made_of(tmp_path):
         "print(max(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])\n"
     )
     told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    assert int(told.stdout) < 950 << 10  # KiB; 512 MiB of weights, packed one after the other
+    assert int(told.stdout) < 950 << 10  # KiB; 512 MiB of weights are packed one at a time
 
 
 def test_many_weights_are_read_by_several_threads(tmp_path):
@@ -323,7 +321,7 @@ print(bytes_read() - before)
 
 @pytest.fixture(scope="module")
 def many_weights(tmp_path_factory):
-    """A file of 400 MiB, in which as many tensors lie."""
+    """Yield a file of 400 MiB with as many tensors."""
     tensor = onnx.TensorProto(data_type=1, dims=[MIB // 4], raw_data=bytes(MIB))
     model, path = model_with(), tmp_path_factory.mktemp("many") / "model.onnx"
     for number in range(400):

@@ -1,4 +1,4 @@
-"""Large constants are taken out of a model, and put back with and without onnx."""
+"""Large constants, separated from a model and restored with and without onnx."""
 
 from __future__ import annotations
 

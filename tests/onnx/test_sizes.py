@@ -1,4 +1,4 @@
-"""What follows from shapes alone: held against the names that preparation folds at given shapes."""
+"""Values derived from shapes alone, compared with the names that preparation folds at concrete shapes."""
 
 from __future__ import annotations
 

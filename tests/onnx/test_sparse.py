@@ -1,5 +1,3 @@
-"""Sparse initializers are what ONNX Runtime makes of them, on every device; what contradicts itself is refused."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -17,7 +15,6 @@ LINEAR, ROWS = [0, 3, 5], [[0, 0], [1, 0], [1, 2]]
 
 
 def sparse(indices, dtype=np.float32, dimensions=(2, 3), values=(1, 2, 3)):
-    """A model that adds a sparse initializer to its input."""
     parts = numpy_helper.from_array(np.array(values, dtype), "w"), numpy_helper.from_array(np.array(indices), "at")
     tensor = helper.make_sparse_tensor(*parts, list(dimensions))
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -28,7 +25,7 @@ def sparse(indices, dtype=np.float32, dimensions=(2, 3), values=(1, 2, 3)):
 
 
 def constant(indices):
-    """The same with a Constant in the place of the initializer."""
+    """Return the same model with a Constant node instead of the initializer."""
     model = sparse(indices)
     node = helper.make_node("Constant", [], ["w"], sparse_value=model.graph.sparse_initializer[0])
     del model.graph.sparse_initializer[:]

@@ -1,4 +1,4 @@
-"""Functions that are written down otherwise than ONNX does, where ONNX's form loses what matters."""
+"""Function bodies that replace ONNX's numerically poor ones."""
 
 from __future__ import annotations
 

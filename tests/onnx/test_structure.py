@@ -1,4 +1,4 @@
-"""Hashes of nodes: names do not count, everything else that makes a node what it is does."""
+"""Hashes of nodes, which ignore names and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def structure(text):
 
 
 def changed(old, new):
-    """Which nodes of MODEL have another hash: alone, wired."""
+    """Return the nodes of MODEL with another content hash, and with another ancestry hash, after this edit."""
     assert old in MODEL
     before, after = structure(MODEL), structure(MODEL.replace(old, new))
     return tuple(
@@ -82,7 +82,6 @@ def test_another_process_makes_the_same():
 
 
 def blocks(count):
-    """Blocks of four nodes, one after the other."""
     lines = []
     for index in range(count):
         before = f"y{index - 1}" if index else "x"

@@ -1,5 +1,3 @@
-"""Inferred shapes of windows are those that ONNX Runtime computes."""
-
 from __future__ import annotations
 
 import numpy as np

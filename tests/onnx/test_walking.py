@@ -1,4 +1,4 @@
-"""Models are held against limits as bytes, before anything parses them."""
+"""Size limits on serialized models, checked before parsing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def test_the_table_of_messages_is_onnx_s():
             found[message.name] = {number: each.name for number, each in inner.items()}
             waiting += inner.values()
     found["TypeProto"].pop(7, None)  # opaque types have names alone
-    newer = {"NodeDeviceConfigurationProto", "ShardingSpecProto", "ShardedDimProto"} - found.keys()  # than this onnx
+    # newer than the installed onnx
+    newer = {"NodeDeviceConfigurationProto", "ShardingSpecProto", "ShardedDimProto"} - found.keys()
     assert {name: dict(inner) for name, inner in wire_format._INNER.items() if name not in newer} == found
     fields = {each.name: each for each in onnx.ModelProto.DESCRIPTOR.fields}
     assert fields["functions"].number << 3 | 2 == wire_format._FUNCTIONS
@@ -66,7 +67,7 @@ def test_beyond_a_limit(tmp_path, contents, said, monkeypatch):
 
 
 def test_what_is_large_and_ordinary():
-    """Weights, numbers of an ensemble of trees, and an attribute behind them."""
+    """Weights, long lists of numbers in attributes and a tensor attribute stay within the limits."""
     trees = helper.make_node(
         "Trees", ["x"], ["y"], ids=range(200_000), values=np.ones(100_000).tolist(), names=["LEAF"] * 100_000,
         table=weight("t", np.ones(50_000), TensorProto.FLOAT), domain="own",

@@ -1,4 +1,4 @@
-"""Windows that are larger than what they move over: ONNX Runtime is the oracle, where a window too many is none."""
+"""Windows larger than their input. ONNX Runtime is the oracle, except where it adds a window too many."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPS = {
 @for_every_pair(op_type=OPS, kernel=(1, 2, 3, 5), dilation=(1, 2), pads=((0, 0), (0, 1), (1, 1)), size=(1, 2, 3, 4, 6))
 def test_a_window_fits_where_there_is_one(op_type, kernel, dilation, pads, size):
     if op_type != "Conv" and max(pads) >= kernel:
-        return  # ONNX Runtime takes no such pooling
+        return  # ONNX Runtime refuses such pooling
     attributes = f"kernel_shape = [{kernel}, 1], pads = [{pads[0]}, 0, {pads[1]}, 0], dilations = [{dilation}, 1]"
     model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 19]> g (float[1, 1, {size}, 6] x) => (y)
     <float[1, 1, {kernel}, 1] w = {{{", ".join("1" * kernel)}}}> {{
@@ -36,7 +36,7 @@ def test_a_window_fits_where_there_is_one(op_type, kernel, dilation, pads, size)
         (made,) = onnxruntime.InferenceSession(model.SerializeToString()).run(
             None, {"x": np.ones((1, 1, size, 6), np.float32)}
         )
-    except Exception:  # noqa: BLE001  whatever ONNX Runtime raises, there is no window
+    except Exception:  # noqa: BLE001  any error of ONNX Runtime means that no window fits
         assert not fits
     else:
         assert fits == (made.size > 0)

@@ -1,5 +1,3 @@
-"""Fields of messages, walked through without protobuf."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Networks that Paddle saved and ran, once for all processes of a test run; none of them imports Paddle."""
+"""Networks saved and run by Paddle, once for all processes of a test run; no test imports Paddle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
-    """A folder with a folder for each network of `networks.py`, and one that keeps what is converted."""
+    """Return a folder with a subfolder for each network of `networks.py`, and a cache of conversions."""
     base = tmp_path_factory.getbasetemp()
     root = (base.parent if base.name.startswith("popen-") else base) / "paddle networks"
     root.mkdir(exist_ok=True)

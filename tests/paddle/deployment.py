@@ -1,4 +1,4 @@
-"""A deployment script as Paddle's documentation has it, but for one import.
+"""Deployment script from Paddle's documentation, with one import replaced.
 
 python tests/paddle/deployment.py MODULE MODEL PARAMETERS INPUT.npy OUTPUT.npy
 """

@@ -1,4 +1,4 @@
-"""Six networks saved by Paddle, with inputs and what Paddle's predictor gives: run in a process of its own.
+"""Six networks saved by Paddle, with inputs and the results of Paddle's predictor. Run in its own process.
 
 python tests/paddle/networks.py FOLDER
 """
@@ -20,7 +20,7 @@ from nnadapter.paddle import conversion, worker
 
 
 class Classifier(nn.Layer):
-    """A small convolutional network, with the ops of mobile ones."""
+    """Small convolutional network with the ops of mobile ones."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ class Classifier(nn.Layer):
 
 
 class Recognizer(nn.Layer):
-    """Text in lines of any width: convolutions, an LSTM both ways, letters for CTC."""
+    """Text recognition in lines of any width: convolutions, a bidirectional LSTM, letters for CTC."""
 
     def __init__(self):
         super().__init__()
@@ -54,7 +54,7 @@ class Recognizer(nn.Layer):
 
 
 class Encoder(nn.Layer):
-    """A transformer over tokens, with two outputs."""
+    """Transformer over tokens, with two outputs."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +68,7 @@ class Encoder(nn.Layer):
 
 
 class Deciding(nn.Layer):
-    """A loop that runs as long as the data says, and a branch, behind a convolution."""
+    """Network with a data-dependent loop and branch after a convolution."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ class Deciding(nn.Layer):
 
 
 class Rounding(nn.Layer):
-    """Quantizes to 8 bits and back; by Paddle's operations for that, or as these are defined."""
+    """Rounding to 8 bits and back, by Paddle's quantization operations or by their definitions."""
 
     def __init__(self, largest, axis, written_out):
         super().__init__()
@@ -110,7 +110,7 @@ class Rounding(nn.Layer):
 
 
 class Quantized(nn.Layer):
-    """A convolution and a matrix in 8 bits: activations by one scale, weights by one for each channel."""
+    """Convolution and matrix in 8 bits: one scale for activations, one per channel for weights."""
 
     def __init__(self, written_out=False):
         super().__init__()
@@ -126,7 +126,7 @@ class Quantized(nn.Layer):
 
 
 class Attributes(nn.Layer):
-    """Operations whose attributes paddle2onnx has no form of, or a wrong one, each an output of its own."""
+    """Operations with attributes that paddle2onnx lacks or converts incorrectly, each an output."""
 
     def __init__(self):
         super().__init__()
@@ -195,18 +195,18 @@ NETWORKS = {
     "attributes": (Attributes, ([None, 4, 6, 6], "float32", "x"), [(2, 4, 6, 6)]),
     "quantized": (Quantized, ([None, 3, 8, 8], "float32", "x"), [(2, 3, 8, 8)]),
 }
-"""Name -> what makes it, its input, and shapes that it is run at."""
+"""Name -> class, input, and shapes of runs."""
 
 
 def main(folder: Path) -> None:
     for name, (make, (shape, dtype, called), fed) in NETWORKS.items():
         spec = [InputSpec(shape, dtype, called)]
         path = save(folder / name, make, spec)
-        if make is Quantized:  # Paddle's predictor leaves rounding out on the CPU, unless it is written out
+        if make is Quantized:  # Paddle's predictor skips rounding on the CPU unless it is written out
             path = save(folder / "written out" / name, lambda: Quantized(written_out=True), spec)
         config = Config(f"{path}.json", f"{path}.pdiparams")
         config.disable_glog_info()
-        config.disable_mkldnn()  # which has no form of some attributes
+        config.disable_mkldnn()  # oneDNN lacks some attributes
         predictor, generator = create_predictor(config), np.random.default_rng(0)
         for number, each in enumerate(fed):
             feed = generator.random(each, np.float32) if dtype == "float32" else generator.integers(0, 100, each)
@@ -216,7 +216,7 @@ def main(folder: Path) -> None:
             np.savez(folder / name / f"run{number}.npz", **{f"in {called}": feed}, **outputs)
     paddle.jit.save(Refused(), str(folder / "refused" / "inference"), input_spec=[InputSpec([4, 4], "float32", "x")])
     conversion.convert = converted_here
-    for name in NETWORKS.keys() - {"cnn"}:  # that one has a process of its own, as all have outside of tests
+    for name in NETWORKS.keys() - {"cnn"}:  # the test of "cnn" converts in a process, as outside of tests
         conversion.as_onnx(folder / name, {"cache_dir": folder / "cache" / "programs"})
 
 
@@ -229,7 +229,7 @@ def save(folder: Path, make, spec) -> str:
 
 
 def converted_here(files):
-    """What the process that converts does, in this one, which has imported Paddle already."""
+    """Convert as the conversion process does, but in this process, which has already imported Paddle."""
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "model.json").symlink_to(files.structure)
         (Path(name) / "model.pdiparams").symlink_to(files.parameters)
@@ -237,8 +237,6 @@ def converted_here(files):
 
 
 class Refused(nn.Layer):
-    """What the converter has no form of."""
-
     def forward(self, x):
         return paddle.linalg.svd(x)[1] + paddle.lgamma(x).sum()
 

@@ -1,5 +1,3 @@
-"""Every network of the benchmark: Paddle's results, or a refusal that says why."""
-
 from __future__ import annotations
 
 import subprocess
@@ -14,10 +12,10 @@ import nnadapter as nna
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "models" / "paddle_networks.py"
 REFUSED = {"LSTM, two layers", "SimpleRNN", "deformable convolution", "pooling, adaptive", "svd"}
-"""What paddle2onnx has no form of, or a wrong one."""
+"""Networks with operations that paddle2onnx lacks or converts incorrectly."""
 
 DOUBTED = {"gather_nd", "scatter"}
-"""What Paddle does not run on inputs that are made up."""
+"""Networks that Paddle does not run on random inputs."""
 
 
 @pytest.mark.sweep

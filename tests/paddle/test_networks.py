@@ -1,5 +1,3 @@
-"""Six networks of Paddle's on three devices, held to Paddle's own predictor."""
-
 from __future__ import annotations
 
 import fcntl
@@ -18,7 +16,7 @@ INPUTS = {"cnn": "image", "transformer": "ids"}
 
 
 def opened(saved, name, **arguments):
-    """A session; where several tests want it at once, one converts."""
+    """Return a session; only one of concurrent tests converts the network."""
     with (saved / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         options = nna.Options(cache_dir=saved / "cache" / "programs", fallback="allow")

@@ -1,4 +1,4 @@
-"""Paddle's predictor over sessions; what holds whatever the model is shown by models in ONNX."""
+"""Paddle's predictor interface over sessions; general behavior is tested with ONNX models."""
 
 from __future__ import annotations
 

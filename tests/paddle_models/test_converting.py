@@ -1,4 +1,4 @@
-"""The process that converts, with another program in its place."""
+"""The conversion process, with a substitute program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MADE = "open(f'{sys.argv[1]}/model.onnx', 'wb').write(open(f'{sys.argv[1]}/model
 
 
 def interpreter(version):
-    """`sys` of an interpreter of some version."""
+    """Return a substitute for `sys` of an interpreter of this version."""
     return SimpleNamespace(path=sys.path, executable=sys.executable, version_info=version)
 
 
@@ -34,7 +34,7 @@ def model(tmp_path):
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
-    """Whatever is left behind would be seen."""
+    """Check that the conversion leaves no temporary files."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(conversion.tempfile, "tempdir", str(temporary))

@@ -1,4 +1,4 @@
-"""Files of parameters: what Paddle and its converter would read as if it were whole."""
+"""Damaged parameter files that Paddle and its converter would accept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nnadapter.paddle.model_files import check_whole
 
 
 def tensor(kind, *sizes, elements=b""):
-    """As Paddle writes one: versions, no offsets of sequences, a description, elements."""
+    """Serialize a tensor in Paddle's format: versions, no sequence offsets, a description, elements."""
     description = bytes((8, kind)) + b"".join(bytes((16, size & 127 | 128, size >> 7)) for size in sizes)
     return struct.pack("<IQIi", 0, 0, 0, len(description)) + description + elements
 

@@ -1,4 +1,4 @@
-"""What is changed in structures and in models, without Paddle."""
+"""Corrections of Paddle structures and converted models, without Paddle."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_how_far_results_may_be_off(found, wanted, wrong, doubt):
 
 
 class Predictor:
-    """What `compared` asks of Paddle's, of a network with one input and one output."""
+    """Substitute for Paddle's predictor, for a network with one input and one output."""
 
     def __init__(self, function):
         self.function, self.value = function, None
@@ -284,7 +284,7 @@ def test_an_output_size_of_a_transposed_convolution_becomes_padding(sizes, size)
     structure = program(*data, target, convolution)
     assert rewrite(structure)
     (found,) = (each for each in structure["regions"][0]["blocks"][0]["ops"] if each["#"] == "1.conv2d_transpose")
-    # The defaults are (n - 1) * stride - 2 + 3: 9, 11, ... by stride 2, and 13, 16, 19, ... by stride 3.
+    # The defaults are (n - 1) * stride - 2 + 3: 9, 11, ... for stride 2, and 13, 16, 19, ... for stride 3.
     assert found["A"][2] == numbers("output_padding", size - 9, (size + 5 - 13) % 3)
 
 

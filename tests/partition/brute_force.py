@@ -1,5 +1,3 @@
-"""Answers by trying everything: the fewest segments and the cheapest placement."""
-
 from itertools import product
 
 import numpy as np
@@ -8,13 +6,13 @@ from partition.by_cost.pricing import price
 
 
 def fewest_segments(graph, placement, only=None):
-    """The fewest label-pure parts that run one after the other, over all orders of the atoms.
+    """Return the fewest single-label parts that run in sequence, over all orders of the atoms.
 
-    A part ends where the next atom has another label. States are the sets of atoms that ran and the last label; sets
-    are the bits of a number. Of each state only the fewest parts matter, so every set is left once.
+    A part ends when the next atom has another label. States are the set of executed atoms, as bits of a number, and the
+    last label. Only the fewest parts of each state matter, so every set is expanded once.
 
     Args:
-        only: count parts of this label and no others.
+        only: count only parts of this label.
     """
     before = [sum(1 << atom for atom in predecessors) for predecessors in graph.atom_predecessors]
     layer = {(0, None): 0}
@@ -32,7 +30,6 @@ def fewest_segments(graph, placement, only=None):
 
 
 def cheapest_cost(graph, prices):
-    """The cost of the cheapest placement, each priced by itself."""
     options = [np.flatnonzero(column).tolist() for column in np.isfinite(prices.run).T]
     labels = prices.devices
     return min(price(graph, prices, [labels[row] for row in rows]) for rows in product(*options))

@@ -1,4 +1,4 @@
-"""Graphs and prices by seed, of any size: what the laws of placement are tested on and its speed is measured with."""
+"""Seeded graphs and prices of any size, for laws and benchmarks of placement."""
 
 import random
 
@@ -9,12 +9,11 @@ from partition.by_cost.pricing import Prices, topology_of
 
 
 def chain(count, seed=0):
-    """Each node reads the one before."""
     return linked([{index - 1} if index else set() for index in range(count)])
 
 
 def branches(count, seed=0):
-    """Diamonds of two to six branches, one after the other."""
+    """Return a chain of diamonds of two to six branches."""
     source = random.Random(seed)
     reads, last = [], None
     while len(reads) < count:
@@ -27,7 +26,7 @@ def branches(count, seed=0):
 
 
 def residual(count, seed=0):
-    """Blocks of three nodes whose input is added to their output."""
+    """Return blocks of three nodes with their input added to their output."""
     reads = [set()]
     while len(reads) < count:
         start = len(reads) - 1
@@ -37,11 +36,12 @@ def residual(count, seed=0):
 
 BLOCK = ((-1,), (0,), (0,), (0,), (1, 2), (4,), (3, 5), (6,), (-1, 7), (8,), (9,), (10,), (11,), (8, 12))
 """A transformer layer: norm, three projections, scores, softmax, context, projection, sum, norm, a network, sum; -1 is
-what the layer before makes."""
+the previous layer.
+"""
 
 
 def transformer(count, seed=0, kinds=False):
-    """Equal layers; with `kinds`, node i of a layer has an op type of its own."""
+    """Return equal layers; with `kinds`, each node of a layer has its own op type."""
     reads = [set()]
     while len(reads) < count:
         start = len(reads)
@@ -51,7 +51,7 @@ def transformer(count, seed=0, kinds=False):
 
 
 def woven(count, seed=0, reach=30):
-    """Any node may be read by several others, up to `reach` later; about one in twelve reads nothing but the input."""
+    """Return a graph of nodes with several readers up to `reach` later; one in twelve reads only the input."""
     source = random.Random(seed)
     reads = []
     for index in range(count):
@@ -67,11 +67,11 @@ FAMILIES = {
     "transformer": transformer,
     "woven": woven,
 }
-"""Every generator takes the number of nodes and a seed."""
+"""Generators; each takes the number of nodes and a seed."""
 
 
 def linked(reads, types=None):
-    """One node per entry; node i makes `v{i}` and reads what the nodes in `reads[i]` make, or the input `x`."""
+    """Return one node per entry; node i produces `v{i}` and reads the nodes in `reads[i]`, or the input `x`."""
     nodes = tuple(
         Node(f"n{at}", types[at] if types else "Sum", "", tuple(f"v{b}" for b in sorted(each)) or ("x",), (f"v{at}",))
         for at, each in enumerate(reads)
@@ -82,15 +82,15 @@ def linked(reads, types=None):
 
 
 def random_prices(graph, seed=0, *, devices=("npu", "cpu"), launch=1.0, supported=0.8, forbidden=0.0):
-    """Lognormal seconds, accelerators half to sixteen times as fast; the last device is the host.
+    """Return lognormal seconds, with accelerators half to sixteen times as fast; the last device is the host.
 
     Args:
         graph: the graph.
-        seed: of every number.
-        devices: labels; the last one takes everything, and values cross it for nothing.
-        launch: seconds per launch of every other device, in terms of the median atom.
-        supported: the share of atoms that each other device takes.
-        forbidden: the share of values that may not cross to or from each other device.
+        seed: seed of every number.
+        devices: labels; the last device supports everything, and its transfers are free.
+        launch: seconds per launch of every other device, relative to the median atom.
+        supported: share of atoms that each other device supports.
+        forbidden: share of values that may not cross to or from each other device.
     """
     source = np.random.default_rng(seed)
     topology = topology_of(graph)

@@ -1,11 +1,11 @@
-"""How others cut a graph, given what is supported: re-stated here from their published rules, or called.
+"""Algorithms of other projects that cut a graph by device support, reimplemented from their sources or called.
 
-Each returns parts of atoms with one label; torch.fx only the supported ones.
+Each returns parts of atoms with one label; torch.fx only the supported parts.
 """
 
 
 def tflite_subsets(graph, placement):
-    """TFLite: the first node that can run decides the first label; run all that can run of it, then switch.
+    """Cut as TFLite: the first ready node determines the label; run all ready nodes with it, then switch.
 
     Source: PartitionGraphIntoIndependentNodeSubsets, tflite/graph_info.cc.
     """
@@ -29,9 +29,9 @@ def tflite_subsets(graph, placement):
 
 
 def nnadapter_clusters(graph, placement):
-    """NNAdapter: contract a reader of the same label into a node where no other way leads from one to the other.
+    """Cut as NNAdapter: merge a reader into its producer if the labels are equal and no other path connects them.
 
-    In topological order, again and again until nothing changes; parts are clusters of such pairs.
+    Repeat in topological order until nothing changes; parts are the resulting clusters.
 
     Source: optimizer/partition_model_into_submodels.cc of Paddle Lite.
     """
@@ -51,7 +51,7 @@ def nnadapter_clusters(graph, placement):
 
 
 def leads_another_way(atom, reader, before):
-    """Whether `reader` reads from `atom` through others too: a search backwards from its other producers."""
+    """Search backward from the other producers of `reader` for a path to `atom`."""
     stack = [each for each in before[reader] if each != atom]
     seen = set(stack)
     while stack:
@@ -78,7 +78,7 @@ def contract(atom, reader, before, after, members):
 
 
 def torch_fx_partitions(graph, placement, device):
-    """torch.fx's CapabilityBasedPartitioner over a module of the same shape; parts on `device` alone."""
+    """Apply torch.fx's CapabilityBasedPartitioner to a module of the same structure; return the parts on `device`."""
     import torch
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.operator_support import OperatorSupportBase
@@ -102,7 +102,7 @@ def torch_fx_partitions(graph, placement, device):
 
 
 def _any(*values):
-    """What every node calls."""
+    """Act as the function of every node."""
 
 
 def successors(graph):

@@ -1,4 +1,4 @@
-"""Graphs for the laws: random small ones, and a long chain with branches."""
+"""Graphs for laws: small random ones, and a long chain with branches."""
 
 import random
 
@@ -8,7 +8,7 @@ from partition import Graph, GraphError, Node
 
 
 def graph_of(predecessors, outputs=None, atoms=()):
-    """One node per entry; node i makes `v{i}` and reads what its predecessors make, or the input `x`."""
+    """Return one node per entry; node i produces `v{i}` and reads its predecessors' outputs, or the input `x`."""
     nodes = tuple(
         Node(f"n{index}", "Sum", "", tuple(f"v{before}" for before in sorted(reads)) or ("x",), (f"v{index}",))
         for index, reads in enumerate(predecessors)
@@ -20,14 +20,14 @@ def graph_of(predecessors, outputs=None, atoms=()):
 
 @st.composite
 def edges(draw, most=9):
-    """Predecessors of every node, all of them before it."""
+    """Draw the predecessors of every node, all of them earlier nodes."""
     count = draw(st.integers(0, most))
     return [draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set() for index in range(count)]
 
 
 @st.composite
 def placed_graphs(draw, labels="ab", most=9):
-    """A graph and a label for every node."""
+    """Draw a graph and a label for every node."""
     graph = graph_of(draw(edges(most)))
     labeled = st.lists(st.sampled_from(labels), min_size=len(graph.nodes), max_size=len(graph.nodes))
     return graph, tuple(draw(labeled))
@@ -35,7 +35,7 @@ def placed_graphs(draw, labels="ab", most=9):
 
 @st.composite
 def grouped_graphs(draw, labels="ab"):
-    """As `placed_graphs`, some atoms holding two nodes."""
+    """Draw like `placed_graphs`, with one atom of two nodes."""
     predecessors = draw(edges())
     atoms = [(index,) for index in range(len(predecessors))]
     pair = draw(st.sampled_from([(a, b) for b in range(len(atoms)) for a in range(b)] or [None]))
@@ -46,29 +46,29 @@ def grouped_graphs(draw, labels="ab"):
             try:
                 graph = graph_of(predecessors, atoms=(*rest[:at], pair, *rest[at:]))
                 break
-            except GraphError:  # the pair is not convex, or not in order here
+            except GraphError:  # the pair is not convex, or not in order at this position
                 continue
     labeled = st.lists(st.sampled_from(labels), min_size=len(graph.atoms), max_size=len(graph.atoms))
     return graph, tuple(draw(labeled))
 
 
 def long_graph(count, labels="aaab"):
-    """Many branches that part and rejoin, none longer than a few dozen nodes away."""
+    """Return many branches that rejoin within a few dozen nodes."""
     source = random.Random(count)
     predecessors = [{max(0, index - source.randint(1, 30)) for _ in range(2)} - {index} for index in range(count)]
     return graph_of(predecessors), tuple(source.choice(labels) for _ in range(count))
 
 
 def fewest_turns(graph, placement, only=None):
-    """The fewest label-pure parts, by breadth-first search over downward-closed sets of atoms, one atom at a time.
+    """Return the fewest single-label parts, by breadth-first search over downward-closed sets of atoms.
 
     Args:
-        only: count parts of this label and no others.
+        only: count only parts of this label.
     """
     before = graph.atom_predecessors
     best = {(frozenset(), None): 0}
     waiting = [(frozenset(), None)]
-    for done, label in waiting:  # grows, and comes back to a state that got cheaper
+    for done, label in waiting:  # grows; revisits a state that became cheaper
         for atom in range(len(placement)):
             if atom in done or not done.issuperset(before[atom]):
                 continue

@@ -26,7 +26,7 @@ def test_names_and_sizes_are_those_of_numpy(number):
 
 
 def bits(dtype):
-    """How many bits an element has, as numpy and ml_dtypes count them."""
+    """Return the bits per element according to numpy and ml_dtypes."""
     narrow = dtype.kind == "V" or dtype.name in ("int2", "int4", "uint2", "uint4")
     if dtype == np.bool_ or not narrow or dtype.itemsize > 1:
         return dtype.itemsize * 8

@@ -1,4 +1,4 @@
-"""Never more segments than others cut on the same masks, and never more than the least number."""
+"""Number of segments compared with other algorithms and with the minimum."""
 
 import importlib.util
 import random
@@ -20,7 +20,6 @@ TORCH = importlib.util.find_spec("torch") is not None
 
 
 def random_case(seed):
-    """A random graph of up to 12 nodes with two, three or four labels."""
     source = random.Random(seed)
     count, labels = source.randint(1, 12), "abcd"[: 2 + seed % 3]
     share = source.choice((0.1, 0.25, 0.5))
@@ -48,7 +47,7 @@ def test_both_exhaustive_searches_agree(seed):
 
 
 def masks(graph, number, seed=0):
-    """Placements: half of them refuse nodes, half refuse op types."""
+    """Yield placements: half of them refuse nodes, half refuse op types."""
     source = random.Random(seed)
     types = sorted({node.op_type for node in graph.nodes})
     for at in range(number):

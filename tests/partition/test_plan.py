@@ -48,7 +48,7 @@ def test_steps_field_by_field():
 
 @given(grouped_graphs())
 def test_replaying_the_plan(case):
-    """Sets of names stand for memory: what a step reads is there, nothing is freed that is still wanted."""
+    """Sets of names represent memory: a step's inputs are present, and nothing is freed too early."""
     graph, placement = case
     plan = plan_of(graph, placement)
     alive = set(graph.inputs)

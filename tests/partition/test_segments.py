@@ -9,7 +9,7 @@ from tests.partition.small_graphs import fewest_turns, graph_of, grouped_graphs,
 
 
 def assert_lawful(graph, placement, segments):
-    """Every atom once, on its device; the contracted graph, built here from nodes, is sorted by the given order."""
+    """Check that every atom is on its device once, and that the graph of segments is sorted."""
     home = {atom: at for at, segment in enumerate(segments) for atom in segment.atoms}
     assert sorted(atom for segment in segments for atom in segment.atoms) == list(range(len(graph.atoms)))
     assert all(placement[atom] == segment.device for segment in segments for atom in segment.atoms)
@@ -106,7 +106,7 @@ def test_halves_are_balanced():
 
 
 def count_lines(function):
-    """How many lines of Python run: a measure of work that no other load disturbs."""
+    """Count executed lines of Python: a measure of work that is independent of the machine's load."""
     lines = 0
 
     def trace(frame, event, argument):

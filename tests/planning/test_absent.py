@@ -1,5 +1,3 @@
-"""A device that fails as a session opens it: the policy of stage `load` decides."""
-
 from __future__ import annotations
 
 import warnings

@@ -1,5 +1,3 @@
-"""Where a run waits for steps that go beside others."""
-
 from __future__ import annotations
 
 import pytest
@@ -12,7 +10,7 @@ from tests.planning.test_overlap import plan_of
     ("predecessors", "labels", "handed", "waits"),
     [
         ([{}, {}, {0, 1}], "abc", {0}, [("a", 0, 2)]),
-        ([{}, {}, {0}, {1, 2}], "abac", {0, 2}, [("a", 2, 3)]),  # a thread keeps the order of its device
+        ([{}, {}, {0}, {1, 2}], "abac", {0, 2}, [("a", 2, 3)]),  # a thread preserves the order of its device
         ([{}, {}], "ab", {0}, [("a", 0, None)]),
     ],
 )

@@ -1,5 +1,3 @@
-"""Steps at borders: which there are, merged and cancelled, and that they cost what plans are priced by."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -89,7 +87,7 @@ def test_a_report_says_what_the_last_run_copied():
 
 
 def test_policies_know_what_stays():
-    """One way back would cost more than the run on the device saves."""
+    """A round trip would cost more than the device saves."""
     text = RETURNS.replace("float[4, 8]", "float[256, 256]")
     slow = {**SIMULATED, "transfer_gbs": 0.5}
     report = nna.partition_report(parse_model(text), devices=("fake_npu", slow))

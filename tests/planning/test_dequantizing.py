@@ -1,4 +1,4 @@
-"""Constants behind DequantizeLinear: folded where the device of what reads them does not dequantize, and only there."""
+"""Dequantized constants: folded only for devices that do not support DequantizeLinear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A saving that is smaller than the costs are off by is none."""
+"""Predicted savings below the error of the costs, which do not count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measured():
 
 
 def keep(device, speed, off_by):
-    """A calibration by which `device` has so many times the speed of another, and is off by so much."""
+    """Store a calibration of `device` with this relative speed and this error."""
     found = measured()
     lines = {
         each: replace(
@@ -72,7 +72,7 @@ def report(**given):
         (1.1, 0.4, 0.0, True),
         (1.1, 0.6, 0.0, False),
         (1.1, 0.0, 0.6, False),
-        (1.1, 0.6, 0.6, True),  # what both are off by says nothing of the quotient
+        (1.1, 0.6, 0.6, True),  # an error common to both cancels in the quotient
         (1.25, 0.3, 0.0, True),
         (3.0, 5.0, 0.0, False),
     ],
@@ -94,7 +94,7 @@ def test_the_cpu_alone_is_taken_where_the_saving_is_in_doubt(speed, cpu_off, dev
 def test_the_sentence_has_both_figures():
     keep("cpu", 1.0, 0.0)
     keep("fake_npu", 1.25, 2.0)
-    # a fifth is saved but for what the session takes around the run, and 0.18 of 2.0 is in doubt
+    # the saving is a fifth less the session's overhead; 0.18 of 2.0 is in doubt
     assert "saves 19 %, less than the error of the costs (36 %), so everything runs on the CPU" in report().cost.note
 
 

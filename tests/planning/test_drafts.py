@@ -1,5 +1,3 @@
-"""Drafts that shapes share, as long as nodes, atoms and verdicts are the same."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,7 +1,6 @@
-"""Masks as PyTorch's older exporter writes them: spread to a shape of sizes in which -1 would mean "as it is".
+"""Masks as PyTorch's older exporter writes them: expanded to a shape in which -1 would mean "unchanged".
 
-Beside them it halves a size by Div, behind which the shape of the cache follows, and spreads what is kept for every
-head: onnx's inference over a whole model stops there.
+The model also divides a size by Div and repeats the cache for every head. Inference of the entire model stops there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values of which nothing but the shape is read, as where PyTorch spreads indices to masks: one plan for all sizes."""
+"""Values read only for their shape, such as indices that PyTorch expands to masks: one plan for all sizes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_one_plan_serves_all_sizes_where_a_shape_alone_is_read(name):
 
 @pytest.mark.parametrize("devices", ["fake_npu", ["fake_npu", "cpu"]])
 def test_the_size_of_what_data_decide_is_measured_for_what_is_gone(devices):
-    """`gone` is only measured, and made of the columns of what Compress finds, which runs alone know."""
+    """`gone` is only read for its shape. Its columns come from Compress, so only a run knows their number."""
     model = parse(f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y)
     <int64[1] last = {{-1}}, float zero = {{0}}, int64[1] one = {{1}}> {{
         sums = ReduceSum <keepdims = 0> (x, last)

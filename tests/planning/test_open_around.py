@@ -1,4 +1,4 @@
-"""One plan for many sizes around what runs on the CPU: graphs that data choose or that are repeated, and attention."""
+"""Dynamic-shape plans around nodes on the CPU: branches, loops and attention."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BRANCHES = {
     "else_branch = j () => (float[STATED] c) { c = Neg (x) } >": "Sin (r)",
 }
 UNLIKE = {"Transpose <perm = [1, 0, 2]> (r)": "Sin (r)", "ReduceMax (r, one)": "Sin (r)"}
-"""Of the same sizes at some sizes of inputs alone."""
+"""Equal to the other branch's sizes only at some input sizes."""
 
 
 def chosen(first, second, stated):
@@ -43,7 +43,7 @@ def chosen(first, second, stated):
 
 
 def plans_of(model, feeds, device="fake_npu"):
-    """The plans that were made, once every run agrees with ONNX Runtime's."""
+    """Run the feeds, compare the results with ONNX Runtime, and return the report's plans."""
     with nna.InferenceSession(model, devices=device, options=QUIET) as session:
         for feed in feeds:
             for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
@@ -62,7 +62,7 @@ def in_orders(seed=0):
 @pytest.mark.parametrize("stated", ["b, l, 8", "c, d, f"])
 @pytest.mark.parametrize(("first", "second"), BRANCHES.items())
 def test_branches_that_data_choose_have_the_sizes_that_both_have(first, second, stated):
-    """Also where the model states others, or what it calls by other names."""
+    """Stated sizes and other names of the same size do not matter."""
     model = chosen(first, second, stated)
     for sizes in in_orders():
         feeds = [{"x": numbers(*each, 8, seed=seed) - seed % 2 / 2} for seed, each in enumerate(sizes)]
@@ -107,7 +107,7 @@ g (float[b, l, WIDTH] q, INPUTS float[b, 1, p, 16] pk, float[b, 1, p, 16] pv, in
 PACKED = {"WIDTH": "64", "INPUTS": "", "KEYS": ","}
 APART = {"WIDTH": "32", "INPUTS": "float[b, l, 16] k, float[b, l, 16] v,", "KEYS": "k, v"}
 STEPS = [(1, 3, 0), (1, 1, 3), (1, 1, 4), (1, 1, 5), (2, 1, 5), (2, 1, 6), (3, 4, 0), (1, 1, 1), (2, 1, 1)]
-"""Batch, new keys and those that are there."""
+"""Batch, new keys, and cached keys."""
 
 
 @pytest.mark.slow

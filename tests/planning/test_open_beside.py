@@ -1,4 +1,4 @@
-"""One plan for many shapes beside nodes of which no device can say how large their results are."""
+"""Dynamic-shape plans next to nodes with unpredictable output sizes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_few_plans_serve_all_shapes(among, devices):
 
 
 def test_sizes_of_a_hole_that_are_known_at_these_shapes_alone_are_not_gone_by():
-    """What RandomNormalLike makes is as large as x, which conversion does not know: y may not be planned for it."""
+    """Conversion cannot predict the size of RandomUniformLike's output, so `y` must not depend on its current size."""
     text = f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{
         r = RandomUniformLike <low = 2.0, high = 2.0> (x) a = Add (r, x) y = Relu (a) }}"""
     model = parse(text)

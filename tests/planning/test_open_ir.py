@@ -1,4 +1,4 @@
-"""Plans for many sizes on devices that take adapter IR: what ONNX Runtime computes at each, by few plans."""
+"""Dynamic-shape plans on devices that compile adapter IR: few plans, and ONNX Runtime's results at each size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 QUIET = nna.Options(fallback="allow")
 SMALL = Sizes(layers=2, width=32, heads=2, words=50, positions=64)
 BROADCAST = f"{HEAD} g (float[n, 4] x, float[m, 4] w) => (float[k, 4] y) {{ a = Add (x, w) y = Mul (a, a) }}"
-"""In place or not: whether the sum has the type of `x` hangs on sizes."""
+"""Whether the sum has the type of `x`, and may be computed in place, depends on sizes."""
 IMAGES = f"""{HEAD} g (float[n, 3, h, w] x) => (float[n, 8, i, j] y)
 <float[8, 3, 3, 3] f = {{{", ".join(str((index % 7) / 7 - 0.5) for index in range(216))}}}> {{
     c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, f)
@@ -107,7 +107,6 @@ SHIFTED = f"""{HEAD} g (float[n, m] x) => (float[k, m] y)
     b = Slice (a, one, end, axis)
     y = Relu (b)
 }}"""
-"""Of one row nothing is left."""
 
 
 def test_shapes_that_no_plan_for_many_takes_have_their_own_and_it_stays():
@@ -261,7 +260,7 @@ def test_sizes_beyond_a_table_are_the_callers_mistake():
 
 
 def test_a_step_that_is_given_what_follows_from_sizes_runs_on_the_cpu_where_it_fails():
-    """The CPU's part computes it itself, and is not given it as well."""
+    """The CPU's segment computes shape-derived values itself, so they are not among its inputs."""
     model = parse(f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{
         s = Shape (x)  f = Cast <to = 1> (s)  r = ReduceMax <keepdims = 0> (f)  y = Add (x, r)
     }}""")
@@ -297,7 +296,7 @@ g (float[n, 4] x, float[4, 2] r, float[2, 3, 4] up, float[2, 4, 3] down) => (flo
 
 
 def test_what_is_behind_experts_that_nobody_converts_has_open_sizes():
-    """Nothing is known of the op but that its result is like its input."""
+    """Conversion knows only that the output type equals the input type."""
     model = onnx.parser.parse_model(EXPERTS)
     weights = {"r": numbers(4, 2), "up": numbers(2, 3, 4, seed=1), "down": numbers(2, 4, 3, seed=2)}
     with session(model) as opened:

@@ -1,4 +1,4 @@
-"""One plan for all shapes: what ONNX Runtime computes at each, in whatever order they come; or why there is none."""
+"""One plan for all shapes: ONNX Runtime's results for shapes in any order, or the reason that there is none."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SIZES = f"""{HEAD} g (float[n, t, 6] x, float[n, p, 6] past) => (float[n, q, 2, 
     s = Sin (scaled)
     y = Reshape (s, wanted)
 }}""".replace("int64 none = {0}", "int64 none = {0}, int64[1] two = {2}")
-"""A cache that grows: its length decides a shape and a table."""
+"""A growing cache: its length determines a shape and a table."""
 
 
 @pytest.fixture(autouse=True)
@@ -209,7 +209,7 @@ SLICED = f"""{HEAD} g (float[n, 4] x) => (float[m, 4] y)
 
 @pytest.mark.parametrize("order", [(3, 5, 1, 2, 1, 9), (3, 5, 4, 40, 1, 300), (3, 1, 2, 5), (1, 2, 3, 1)])
 def test_where_something_within_is_empty_there_is_a_plan_for_that(order):
-    """`x[1:]` has no elements at one row."""
+    """`x[1:]` is empty if `x` has one row."""
     open_sizes_driver.COMPILED.clear()
     with session(SLICED) as opened:
         for rows in order:
@@ -273,7 +273,7 @@ def test_where_costs_are_taken_to_be_alike():
     "policy", ["latency", *(pytest.param(each, marks=pytest.mark.sweep) for each in ("throughput", "measured"))]
 )
 def test_what_costs_say_holds_for_sizes_like_those(policy):
-    """A cache grows by one at each token; every one had a plan of its own, at 20 to 500 ms."""
+    """A cache grows by one token per run; each length used to get its own plan."""
     small = Sizes(layers=1, width=16, heads=2, words=20)
     model, names = language_model(small), list(cache_names(small))
     feed, counts = first_feed(small, (1, 2, 3)), []
@@ -392,7 +392,7 @@ def test_what_a_device_refuses_with_open_sizes_goes_elsewhere():
     assert [each.detail for node in report.nodes for each in node.refusals] == [
         "with dynamic shapes, the options say so"
     ]
-    assert [*map(len, open_sizes_driver.COMPILED)] == [6, 3, 4]  # whole at the first sizes, then in two parts
+    assert [*map(len, open_sizes_driver.COMPILED)] == [6, 3, 4]  # whole for the first sizes, then in two parts
 
 
 def test_a_device_that_would_lose_too_much_has_a_plan_for_every_set_of_shapes():
@@ -454,13 +454,13 @@ def test_shapes_that_are_refused_one_after_the_other_end_the_search():
         y = Relu (rest)
     }}"""
     with session(text, "fake_npu") as opened:
-        for length in (1, 2, 3, 4, 5, 6):  # of one row nothing is left
+        for length in (1, 2, 3, 4, 5, 6):  # with one row, `rest` is empty
             agree(opened, text, {"x": numbers(1, length)})
         assert sizes(opened).startswith("a plan for every set of input shapes: 'rest' has no elements")
         agree(opened, text, {"x": numbers(3, 7)})
         agree(opened, text, {"x": numbers(3, 8)})
         assert opened.report().plans.compiled == 8
-        for length in (9, 10, 11):  # the eighth is tried again
+        for length in (9, 10, 11):  # the eighth set of shapes tries again
             agree(opened, text, {"x": numbers(3, length)})
         assert opened.report().plans.compiled == 9 and sizes(opened).startswith("one plan for all input shapes")
 
@@ -530,7 +530,7 @@ CHOICE = f"""{HEAD} g (float[n, 4] x, bool[k] twice) => (float[m, 4] y) {{
 
 @pytest.mark.parametrize("devices", ["fake_npu", "null", ["null", "fake_npu"]], ids=str)
 def test_what_no_device_takes_at_any_size_needs_no_plan_for_each(devices):
-    """How long y is nobody knows before the run, so nothing says how sizes follow from those of inputs."""
+    """The length of y is unknown before the run and does not follow from input sizes."""
     model = parse(CHOICE)
     with nna.InferenceSession(model, devices=devices, options=QUIET) as session:
         for rows in (1, 2, 0, 3, 5, 7):

@@ -1,5 +1,3 @@
-"""Which steps are enqueued, and where the host waits."""
-
 from __future__ import annotations
 
 from hypothesis import given
@@ -11,7 +9,6 @@ from tests.partition.small_graphs import edges, graph_of
 
 
 def plan_of(predecessors, labels):
-    """Every node a segment of its own."""
     segments = [Segment(label, (at,)) for at, label in enumerate(labels)]
     verdicts = {label: [SUPPORTED] * len(labels) for label in dict.fromkeys(labels)}
     return make_plan(graph_of(predecessors), tuple(verdicts), verdicts, tuple(labels), segments, exact=False)
@@ -28,7 +25,7 @@ def test_steps_in_a_row_are_enqueued_and_waited_for_once():
 
 
 def test_a_step_elsewhere_waits_for_what_it_reads():
-    """Segment 1 goes on while segment 2 runs, and is waited for before segment 3."""
+    """Segment 1 continues while segment 2 runs, and completes before segment 3."""
     overlap = overlap_of(plan_of([{}, {0}, {0}, {1, 2}], "aacc"), {"a"}, {})
     assert overlap.enqueued_segments == {0, 1}
     assert overlap.host_waits == (
@@ -67,7 +64,7 @@ def test_what_a_program_reads_beside_its_inputs_is_waited_for():
 
 @given(edges(), st.data())
 def test_nothing_is_read_before_it_is_done(predecessors, data):
-    """What a step reads was waited for, or is in its own stream before it; all is done at the end."""
+    """A step's inputs have been awaited or precede it in its own stream; at the end all steps are done."""
     count = len(predecessors)
     labels = data.draw(st.lists(st.sampled_from("abc"), min_size=count, max_size=count))
     plan = plan_of(predecessors, labels)

@@ -1,5 +1,3 @@
-"""Policies, rules and plan files through sessions and reports."""
-
 from __future__ import annotations
 
 import json
@@ -254,7 +252,8 @@ def test_a_plan_that_cannot_be_read(tmp_path, change):
 
 
 def test_measured_is_remembered(tmp_path):
-    feed, given = {"x": numbers(2, 4)}, {"policy": "measured", "fallback": "forbid"}  # one candidate is no doubt
+    # a sole candidate cannot be in doubt
+    feed, given = {"x": numbers(2, 4)}, {"policy": "measured", "fallback": "forbid"}
     for how in ("the input of the first run", "an earlier session"):
         with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=given) as session:
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model_of(SMALL), feed)[0], rtol=1e-5)
@@ -430,7 +429,7 @@ def test_a_measured_report_tells_what_is_measured_from_what_is_predicted(tmp_pat
         report = session.report()
         measured = report.cost
     again = nna.partition_report(model_of(LARGE), SIMULATED, options=options)
-    for cost in (measured, again.cost) if again.cost.word == "measured" else (measured,):  # or there was doubt
+    for cost in (measured, again.cost) if again.cost.word == "measured" else (measured,):  # the alternative is doubt
         assert cost.word == "measured" and cost.prediction_sources == before.sources
         predicted = {each.name: each.seconds for each in cost.candidates}
         assert predicted.items() <= {each.name: each.seconds for each in before.candidates}.items()

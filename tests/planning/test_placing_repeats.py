@@ -1,4 +1,4 @@
-"""Blocks that repeat are found through a session's own structure hashes, and placed alike."""
+"""Repeated blocks, found by structure hashes and placed identically."""
 
 import re
 
@@ -16,7 +16,7 @@ LAYER = ("MatMul", "MatMul", "MatMul", "Softmax", "MatMul", "Add", "Sinh", "MatM
 
 
 def transformer(layers, width):
-    """Equal attention layers of which the Sinh is nobody's but the CPU's; each has weights of its own."""
+    """Return attention layers that differ only in their weights; only the CPU supports Sinh."""
     nodes, weights, last = [], [], "x"
     for layer in range(layers):
         names = [f"{layer}.{part}" for part in ("q", "k", "v", "p", "c", "s", "g", "d", "y")]
@@ -52,7 +52,7 @@ def test_equal_layers_are_placed_alike(width):
         layers.setdefault(int(re.match(r"n(\d+)", node.name)[1]), []).append((node.op_type, node.device))
     assert len(layers) == 12
     assert all([kind for kind, _ in layer] == list(LAYER) for layer in layers.values())
-    assert len({tuple(layers[at]) for at in range(1, 11)}) == 1  # the first and the last one read and make other things
+    assert len({tuple(layers[at]) for at in range(1, 11)}) == 1  # the first and the last layer have other neighbors
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sizes and positions that a model reckons: pictures made larger by indices, as PyTorch writes it, and others."""
+"""Sizes and positions that a model computes, such as upsampling by indices as exported by PyTorch."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_nothing_is_reduced_along_axes_made_of_sizes(device):
 
 
 def plans_at(model, device, *, alone=True):
-    """Run the model at several shapes, beside ONNX Runtime, and return what the report says of plans."""
+    """Run the model at several shapes, compare with ONNX Runtime, and return the report's plans."""
     with nna.InferenceSession(model, devices=device, options=nna.Options(fallback="allow")) as session:
         for rows, columns in _SHAPES:
             feed = {"x": numbers(rows, columns, seed=rows)}

@@ -1,4 +1,4 @@
-"""Devices that leave sizes open within bounds: one model with symbols for what lies in them, static ones outside."""
+"""Devices with bounds on dynamic dimensions: one dynamic model within them, static ones outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Atoms that wait for values of which they need the sizes, on devices that take ONNX."""
+"""Atoms that need input values to determine shapes, on devices that compile ONNX."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ _LAYER = """
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_what_waits_for_the_segment_that_reads_it_gets_a_segment_at_the_end(layers):
-    """Messages of a graph network are summed where indices say, which are spread to the shape of the messages.
-
-    The CPU spreads integers, at known sizes before OpenVINO computes anything.
-    """
+    """A graph network sums messages by index. The CPU expands the indices before OpenVINO runs."""
     pytest.importorskip("openvino")
     steps = "".join(_LAYER.format(n=n, next=n + 1) for n in range(layers))
     model = parse(f"""{HEAD} g (float[v, 4] x, int64[v] index) => (float[a, b] y) <int64[1] last = {{-1}}> {{
@@ -44,7 +41,7 @@ GRAPH = graph_of([(), (), (), (1, 2)], outputs=("v0", "v3"))
 
 
 class _Parts:
-    """What nodes read, and of the first one the size of `v1`."""
+    """Reads of every node, and for the first one the size of `v1`."""
 
     def reads(self, step):
         own = tuple(name for node in step.nodes for name in GRAPH.nodes[node].reads)

@@ -1,4 +1,4 @@
-"""Ray on this machine alone, for tests and for what is run by hand: some nodes in one, with nothing left behind."""
+"""Ray clusters on this machine, for tests and scripts: several nodes, and no leftovers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import pytest
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",  # else a token is written into the home folder
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # addresses of this machine alone
+    "RAY_AUTH_MODE": "disabled",  # otherwise Ray writes a token into the home folder
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # only addresses of this machine
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_COLOR_PREFIX": "0",
-    "RAY_worker_niceness": "0",  # else workers give way to whatever else runs here, by 15
+    "RAY_worker_niceness": "0",  # otherwise workers run at a niceness of 15
 }
-"""Looked at when Ray is imported, and by the processes that it starts."""
+"""Read by Ray's import, and by its processes."""
 
 
 @contextmanager
 def cluster(nodes: int = 1, cpus: int = 3, resources: Any = ({},), store_bytes: int = 80 << 20) -> Iterator[Any]:
-    """Some nodes, the first one with the driver; each with so many processors to Ray's mind, and its resources."""
-    folder = tempfile.mkdtemp(prefix="nna", dir="/tmp")  # paths of sockets must be short
+    """Start nodes with this many processors and these resources; the driver is on the first node."""
+    folder = tempfile.mkdtemp(prefix="nna", dir="/tmp")  # socket paths must be short
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        # Ray starts some ten processes that import the same: they compile it once, and beside the packages nothing.
+        # About ten processes import the same modules: they share one bytecode cache outside the packages.
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("PYTHONPYCACHEPREFIX", os.environ.get("PYTHONPYCACHEPREFIX") or str(Path(folder, "pyc")))
@@ -43,7 +43,7 @@ def cluster(nodes: int = 1, cpus: int = 3, resources: Any = ({},), store_bytes: 
         head = {**each, "resources": dict(resources[0])}
         made = Cluster(initialize_head=True, head_node_args=head)
         try:
-            # The driver belongs to the first node, as long as there is no other.
+            # The driver attaches to the first node if it is the only one.
             ray.init(address=made.address, log_to_driver=False, logging_level="error")
             others = [
                 made.add_node(num_cpus=cpus, object_store_memory=store_bytes, resources=dict(resources[place]))

@@ -1,4 +1,4 @@
-"""A job and a server on nodes of Ray's that run on this machine; Ray is started once for the file."""
+"""A job and a server on Ray nodes on this machine; Ray is started once for the file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FAULTY = "nnadapter:faulty:fake_npu"
 
 @pytest.fixture(scope="module")
 def nodes():
-    """One node, with its devices as resources."""
+    """Yield one node with its devices as resources."""
     with cluster(resources=({FAULTY: 1},)) as (_, others):
         yield others
 
@@ -46,7 +46,7 @@ def expected(rows):
 
 
 def held(dataset, count):
-    """The rows of a result, held against numpy; how many there are."""
+    """Compare the rows of a result with numpy, and return their number."""
     seen = sorted(dataset.take_all(), key=lambda row: row["id"])
     assert [row["id"] for row in seen] == list(range(count))
     y, k = expected(ROWS[:count])
@@ -75,7 +75,7 @@ def test_a_job_compiles_once_and_its_summary_adds_up(nodes):
 
 
 def _errors(data):
-    """What is wrong is said before the job runs where that can be, and is ours where it cannot."""
+    """Check that errors precede the job if possible, and are nnadapter's otherwise."""
     errors = nna.errors
     for settings, kind, text in (
         ({"columns": {"x": "dat"}}, errors.InvalidInputError, "did you mean 'data'"),
@@ -99,11 +99,11 @@ def test_actors_go_anywhere_where_ray_cannot_be_asked_for_each(monkeypatch):
 
     class Now:
         def map_batches(self, fn, ray_remote_args_fn=None):
-            """As Ray has it."""
+            """Accept Ray's current arguments."""
 
     class Later:
         def map_batches(self, fn, resources=None):
-            """As Ray 2.64 will."""
+            """Accept the arguments of Ray 2.64."""
 
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0, FAULTY: 1.0})
     settings = {"devices": "faulty:fake_npu", "options": None, "threads": 1, "num_cpus": 1, "folder": None}
@@ -116,8 +116,6 @@ def test_actors_go_anywhere_where_ray_cannot_be_asked_for_each(monkeypatch):
 
 
 class Client:
-    """Asks the server as any program would."""
-
     def __init__(self, port):
         self.port = port
 
@@ -162,7 +160,7 @@ def _right_answers(client):
     assert status == 200 and said["outputs"][1]["datatype"] == "INT64"
     np.testing.assert_allclose(np.reshape(said["outputs"][0]["data"], (3, 4)), expected(ROWS[:3])[0], atol=1e-5)
     started = time.monotonic()
-    assert client.infer(ROWS[:1], parameters={"timeout": 300_000})[0] == 504  # the second run is a slow one
+    assert client.infer(ROWS[:1], parameters={"timeout": 300_000})[0] == 504  # the second run is slow
     assert time.monotonic() - started < 1.5
     assert client.infer(ROWS[:1])[0] == 200, "the next one works"
     triton = pytest.importorskip("tritonclient.http")
@@ -193,7 +191,7 @@ def _wrong_requests(client):
 
 
 def _many_callers(client):
-    """Callers of different shapes at once: each gets its own."""
+    """Check that concurrent callers with different shapes get their own results."""
 
     def ask(number):
         rows = ROWS[number : number + 1 + number % 5]

@@ -1,4 +1,4 @@
-"""How many rows an actor gets at once: few tasks, but some for each actor, and no more than fit into memory."""
+"""Rows per task: few tasks, but several for each actor, within the memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from partition import Value
 
 
 def signature(row, made, *, dtype="float32"):
-    """One input of rows of that shape, one output of rows of the other; None where the model says none."""
+    """Return a signature with one input and one output of these row shapes; None is an unknown shape."""
     values = [
         Value(name=name, dtype=dtype, shape=None if shape is None else ("N", *shape))
         for name, shape in (("x", row), ("y", made))

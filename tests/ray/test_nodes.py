@@ -1,4 +1,4 @@
-"""Three nodes: one is killed in the middle of a job, whose driver fails one run in twenty. The long form."""
+"""Job on three nodes: one node is killed, and the driver fails one run in twenty. Long test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = np.random.default_rng(0).normal(size=(10_000, 8)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def nodes():
-    """The driver's node has no device to Ray's mind, so that actors land on the others."""
+    """Yield nodes; the driver's node has no device, so actors run on the others."""
     with cluster(3, cpus=2, resources=({}, {DEVICE: 1}, {DEVICE: 1})) as found:
         yield found
 

@@ -1,5 +1,3 @@
-"""What is said of a job before Ray has any part in it; none of it needs Ray."""
-
 from __future__ import annotations
 
 import sys
@@ -36,7 +34,7 @@ def test_devices_are_resources():
     assert found[f"{PREFIX}fake_npu"] == 1.0 and f"{PREFIX}cpu" not in found
     assert needed(("fake_npu", "cpu"), 0.5) == {f"{PREFIX}fake_npu": 0.5}
     assert missing_devices(("fake_npu",)) == {} and "nobody" in missing_devices(("nobody",))["nobody"]
-    check_declared({f"{PREFIX}fake_npu": 1}, {"CPU": 2.0})  # nobody says what machines have
+    check_declared({f"{PREFIX}fake_npu": 1}, {"CPU": 2.0})  # no machine declares its devices
     with pytest.raises(nna.errors.DeviceUnavailableError, match=r"'fake_npu'; they have nnadapter:qnn"):
         check_declared({f"{PREFIX}fake_npu": 1}, {"CPU": 2.0, f"{PREFIX}qnn": 1.0})
 

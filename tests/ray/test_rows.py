@@ -1,5 +1,3 @@
-"""Rows as feeds and back, held against the model run row by row in numpy."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -38,7 +36,7 @@ NO_AXIS = signature({"x": ("float32", ("N", 3))}, {"y": ("float32", ("N", 3)), "
 
 
 def mapped(model, column, fixed=None):
-    """The rows of a column through y = 2x, s = sum of x along the last axis; and the shapes that were run."""
+    """Return y = 2x and s = sum of x along the last axis for the rows of a column, and the shapes of the runs."""
     shapes = []
 
     def run(feed, rows):

@@ -1,4 +1,4 @@
-"""Starting Ray on this machine, with a stand-in for Ray that handles SIGTERM as Ray does."""
+"""Start of Ray on this machine, with a substitute that handles SIGTERM as Ray does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ time.sleep(30)
 
 
 def ended(turns, before=""):
-    """Send SIGTERM while Ray starts, and return the exit code and what was printed."""
+    """Send SIGTERM while Ray starts, and return the exit code and the output."""
     script = PROGRAM.format(turns=turns, before=before)
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert [child.stdout.readline(), child.stdout.readline()] == ["False\n", "starting\n"], "processes take SIGTERM"

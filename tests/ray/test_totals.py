@@ -1,5 +1,3 @@
-"""Sums of what batches did: each batch once, whatever is repeated; and the report of it."""
-
 from __future__ import annotations
 
 import asyncio
@@ -38,7 +36,7 @@ def totals():
     sums = Totals()
     for each in (record("0", 0), record("0", 1, 20), record("1", 0, where="cpu", fallen=64)):
         sums.add(each)
-    for each in (record("0", 0), record("0", 1, 20), record("0", 2, 6)):  # the machine died behind the second batch
+    for each in (record("0", 0), record("0", 1, 20), record("0", 2, 6)):  # the machine failed after the second batch
         sums.add(each)
     return sums
 

@@ -18,7 +18,7 @@ DEVICES = ("a", "b", "cpu")
 
 
 def applied(rules, verdicts, atoms=((0,), (1,), (2,), (3,)), devices=DEVICES):
-    """The rules on a chain of four nodes n0 to n3; verdicts as texts: `y` is a yes."""
+    """Apply the rules to a chain of nodes n0 to n3; in the verdicts, `y` means supported."""
     graph = graph_of([[], [0], [1], [2]], atoms=atoms)
     given_verdicts = {
         device: tuple(SUPPORTED if letter == "y" else NO for letter in letters) for device, letters in verdicts.items()
@@ -146,14 +146,14 @@ def test_laws(predecessors, pins, bans, data):
     except RulesError:
         return
     after = result.verdicts
-    for device in DEVICES:  # nothing that was refused is taken, and what was refused keeps its reason
+    for device in DEVICES:  # a refused node stays refused, for its first reason
         assert all(new is old for new, old in zip(after[device], before[device], strict=True) if not old)
         assert all(new is SUPPORTED or new.reason is Reason.RULE for new in after[device] if new not in (NO,))
-    for rule in rules.pins:  # a pin holds
+    for rule in rules.pins:
         for index, node in enumerate(graph.nodes):
             if rule.name in (node.name, "n*") or (rule.name == "n[012]" and index < 3):
                 assert [device for device in DEVICES if after[device][index]] == [rule.device]
-    for index in range(count):  # nothing that had a home loses it
+    for index in range(count):  # no node loses its last device
         assert any(after[device][index] for device in DEVICES) == any(before[device][index] for device in DEVICES)
     assert len(result.effects) == len(pins) + len(bans)
 

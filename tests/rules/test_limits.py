@@ -14,7 +14,7 @@ PINNED = Unsupported(Reason.RULE, "pinned to 'a' by pin 1 in r.toml")
 
 
 def candidates(*parts, benefits=None, flops=None):
-    """One segment per (device, atoms), in order."""
+    """Return one segment candidate per (device, atoms), in order."""
     return [
         SegmentCandidate(
             segment=Segment(device, tuple(atoms)),
@@ -28,7 +28,7 @@ def candidates(*parts, benefits=None, flops=None):
 
 
 def yes(count=8, **refused):
-    """Everyone takes everything but what is refused: device -> {atom: why}."""
+    """Return verdicts that support everything except `refused`, a mapping of device to {atom: refusal}."""
     return {
         device: tuple(refused.get(device, {}).get(atom, SUPPORTED) for atom in range(count))
         for device in ("a", "b", "cpu")
@@ -103,7 +103,7 @@ def test_a_device_that_takes_everything_gets_it():
 
 
 def turns(placement):
-    """A chain cut into runs of one device."""
+    """Cut a chain into runs of one device."""
     parts = []
     for atom, device in enumerate(placement):
         if parts and parts[-1][0] == device:

@@ -1,5 +1,3 @@
-"""Rules files: what is read, and what is said of those that are wrong."""
-
 from __future__ import annotations
 
 import pytest

@@ -23,7 +23,7 @@ GRAPH = Graph(NODES, {}, frozenset(("p",)), ("x",), ("d", "e"))
 
 
 def applied(graph, rule):
-    """What a rule does where two devices take every node."""
+    """Apply a rule to a graph that two devices support entirely."""
     rules = Rules(pins=(rule,)) if isinstance(rule, nna.Pin) else Rules(bans=(rule,))
     nodes, devices = range(len(graph.nodes)), ("npu", "cpu")
     return apply_rules(rules, graph, graph, nodes, devices, {name: [SUPPORTED for _ in nodes] for name in devices})
@@ -98,7 +98,7 @@ def test_a_branch_that_was_chosen_is_no_if():
 
 
 def on_paths(graph, first, last):
-    """The nodes of every path, walked one by one."""
+    """Return the nodes of every path, enumerated one by one."""
     found = set()
 
     def walk(trail):

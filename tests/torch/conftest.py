@@ -1,5 +1,3 @@
-"""Fixtures of PyTorch's tests."""
-
 from __future__ import annotations
 
 import pytest
@@ -7,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def unloadable_determinant(monkeypatch):
-    """Have determinants exported by PyTorch's own exporter, which writes a model that ONNX Runtime does not load."""
+    """Export determinants with PyTorch's exporter; ONNX Runtime does not load the result."""
     torch = pytest.importorskip("torch")
     from nnadapter.torch import onnx_forms, operators
 

@@ -1,4 +1,4 @@
-"""Functions trained by graphs that PyTorch exports to ONNX and a device runs, with nothing in between."""
+"""Functions trained with forward and backward graphs that PyTorch exports to ONNX and a device runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import nnadapter as nna
 from nnadapter.torch.decompositions import decompositions
 
 _table = functools.cache(ONNXRegistry.from_torchlib)
-"""What the exporter writes operators by: it makes this anew for each graph, which takes half of its time."""
+"""The exporter's table of operators, which it otherwise builds for each graph in half of its time."""
 
 
 def compiled(function, device="fake_npu"):
-    """Return `function` with forward and backward on a device, and the list of their sessions, which it fills."""
+    """Return `function` with forward and backward on a device, and the list that collects their sessions."""
     sessions = []
 
     def compiler(graph, examples):
@@ -51,12 +51,12 @@ def _session(graph, examples, device):
 
 
 def refused(sessions):
-    """Op types that the device does not run, but for what was folded or has no elements to compute."""
+    """Return the op types on the CPU; folded nodes and nodes without elements do not count."""
     return {node.op_type for session in sessions for node in session.report().nodes if node.device == "cpu"}
 
 
 def gradients(function, leaves, arguments):
-    """The result of `function`, and the gradients of `leaves` for a sum of it with fixed weights."""
+    """Return the result of `function`, and the gradients of `leaves` for its weighted sum."""
     result = function(*arguments)
     weights = torch.sin(torch.arange(result.numel(), dtype=torch.float32)).view(result.shape)
     return result, *torch.autograd.grad((result * weights).sum(), leaves)

@@ -1,6 +1,6 @@
-"""PyTorch's own database of operators and their samples, computed by torch.compile and by PyTorch, and compared.
+"""Samples of PyTorch's operator database, computed by torch.compile and by eager PyTorch.
 
-Each sample is computed in a worker process, so that a crash or an endless computation is the failure of one sample.
+Each sample is computed in a worker process, so a crash or an endless computation fails only that sample.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ SECONDS = 90
 
 @dataclass(frozen=True)
 class Task:
-    """One sample of an operator."""
-
     operator: str
     dtype: torch.dtype
     place: int
@@ -37,15 +35,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a comparison."""
-
     kind: str
     """`right`, `wrong`, `strides`, `eager raises`, `raises`, `crash`, `no answer`, or `no sample`."""
     detail: str = ""
 
 
 def supports(operator: str, dtype: torch.dtype, gradients: bool) -> bool:
-    """Return whether an operator has samples of a data type."""
+    """Return true if an operator has samples of a data type."""
     op = OPERATORS[operator]
     if gradients and not (op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")):
         return False
@@ -53,7 +49,7 @@ def supports(operator: str, dtype: torch.dtype, gradients: bool) -> bool:
 
 
 def outcomes(operators: list[str], dtype: torch.dtype, samples: int, **options) -> Iterator[tuple[Task, Outcome]]:
-    """Yield the outcome of the first samples of each operator that has some; one worker computes them in turn."""
+    """Yield the outcome of the first samples of each operator that has any; one worker computes them in turn."""
     connection = process = None
     for operator in operators:
         if not supports(operator, dtype, options.get("gradients", False)):
@@ -127,7 +123,7 @@ def compare(task: Task, sample) -> Outcome:
         warnings.simplefilter("always")
         try:
             expected = _results(function, sample, task.gradients)
-        except Exception as error:  # noqa: BLE001  whatever PyTorch itself does not take
+        except Exception as error:  # noqa: BLE001  PyTorch itself may refuse the sample
             return Outcome("eager raises", str(error)[:200])
         try:
             found = _results(compiled, sample, task.gradients)

@@ -1,8 +1,10 @@
-"""Small functions made at random, as source: views, changes in place, reductions, indexing, casts; several inputs.
+"""Random functions as source code: views, changes in place, reductions, indexing, casts; several inputs.
 
-A line is drawn from the tables below, run by PyTorch on the values that there are, and kept if that works and gives
-numbers of a reasonable size. What is rounded (`exp`, a mean) is not compared, cut off or sorted afterwards: two right
-answers may differ in the last digit, and then in all. Where the largest come twice, `topk` passes its gradient to any.
+A line is drawn from the tables below, run by PyTorch on the existing values, and kept if that works and its numbers
+have
+a reasonable size. Rounded values (`exp`, a mean) are not compared, truncated or sorted later: two correct results may
+differ in the last digit, which such lines would magnify. If the largest value occurs twice, `topk` may pass its
+gradient to either.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ SMOOTH = (
     "{x}.roll(1, {d})", "{x}.flip({d})", "{x}.clone()", "torch.zeros_like({x})", "torch.ones_like({x})",
     "torch.full_like({x}, 2)", "{x} + {x}.shape[0]",
 )  # fmt: skip
-"""Exact on small numbers, and passing gradients on."""
+"""Exact on small numbers, and differentiable."""
 VIEWS = (
     "{x}.t()", "{x}.transpose(0, -1)", "{x}.permute(*reversed(range({x}.dim())))", "{x}.reshape(-1)", "{x}.flatten()",
     "{x}.unsqueeze({d})", "{x}[None]", "{x}.squeeze()", "{x}[1:]", "{x}[:, ::2]", "{x}[..., 0]", "{x}[0]",
@@ -77,7 +79,7 @@ TABLES = ((SMOOTH, 6), (VIEWS, 5), (ROUNDED, 3), (JUMPS, 3), (INDEXING, 2), (IN_
 
 @dataclass(frozen=True)
 class Made:
-    """A function, and how its inputs are made."""
+    """Function, and its seeded inputs."""
 
     source: str
     seed: int
@@ -86,13 +88,13 @@ class Made:
     trains: bool
 
     def function(self):
-        """The function itself, compiled anew, so that nothing is known of it."""
+        """Compile the function again, so that nothing about it is cached."""
         names = {"torch": torch, "F": torch.nn.functional}
         exec(compile(self.source, f"<program {self.seed}>", "exec"), names)
         return names["program"]
 
     def inputs(self, rows: int, call: int) -> list[torch.Tensor]:
-        """Inputs with so many rows; those of floating-point numbers need gradients where it trains."""
+        """Return inputs with this many rows; in training, floating-point inputs require gradients."""
         return _inputs(self.seed, self.kinds, self.aliases, self.trains, rows, call)
 
 
@@ -139,17 +141,17 @@ def _typed(value, kind):
 
 
 def _run(lines, values):
-    """The values by name behind some lines; none where PyTorch raises."""
+    """Run the lines and return the values by name; none if PyTorch raises."""
     scope = {"torch": torch, "F": torch.nn.functional, **values}
     try:
         exec("\n".join(lines), scope)
-    except Exception:  # noqa: BLE001  anything that a line drawn by chance may be
+    except Exception:  # noqa: BLE001  a random line may raise anything
         return {}
     return {name: value for name, value in scope.items() if name not in ("torch", "F", "__builtins__")}
 
 
 def _drawn(chance, values, rounded, name):
-    """One more line, what it reads, and the table that it is from."""
+    """Draw a line; return it with the names that it reads and its table."""
     (table,) = chance.choices([table for table, _ in TABLES], [weight for _, weight in TABLES])
     names = [each for each in values if table is not JUMPS or each not in rounded] or list(values)
     matrices = [each for each in names if values[each].dim() == 2 and values[each].is_floating_point()] or names

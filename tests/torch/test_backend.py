@@ -1,5 +1,3 @@
-"""The back end as PyTorch finds it, and what it says of bad use."""
-
 from __future__ import annotations
 
 import subprocess
@@ -21,7 +19,7 @@ def fresh():
     torch._dynamo.reset()
 
 
-@pytest.mark.sweep  # tests/test_readme.py calls it by its name, too
+@pytest.mark.sweep  # tests/test_readme.py uses the name as well
 def test_pytorch_finds_it_by_its_name(tmp_path, monkeypatch):
     points = PROJECT["entry-points"]["torch_dynamo_backends"]
     folder = tmp_path / "found-1.0.dist-info"

@@ -1,4 +1,4 @@
-"""torch.compile: data types and values of results are PyTorch's own, whatever its exporter writes."""
+"""Data types and values of compiled functions, which are PyTorch's even if its exporter deviates."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_rows_that_are_masked_whole_give_zeros_and_no_gradients():
 
 
 def beside_each_other(x):
-    """The first numbers wait for a sum that could be computed behind the later ones."""
+    """The first random numbers wait for a sum that could be computed after the later ones."""
     chances = x.sigmoid()
     return torch.bernoulli(chances), torch.rand_like(x) + chances
 
@@ -182,7 +182,7 @@ WITHOUT_FAILURES = {
     "indices": (lambda x: x[x.int() % 2], torch.tensor([3.0, 2.0])),
     "constants": (lambda x: (torch.fft.rfft(x).real, torch.full((3,), 2.0)), torch.tensor([3.0, 2.0])),
 }
-"""What a session failed at, or had nothing to run for, or what lost the whole graph."""
+"""Functions that once failed in a session, left it nothing to run, or lost the entire graph."""
 
 
 @pytest.mark.parametrize("name", WITHOUT_FAILURES)

@@ -1,5 +1,3 @@
-"""torch.compile and sessions of modules: functions that PyTorch's exporter approximates, or drops an argument of."""
-
 from __future__ import annotations
 
 import warnings
@@ -80,7 +78,7 @@ CASES = {
     ],
     "ranges": lambda: [torch.arange(2**24, 2**24 + 3, 1, dtype=torch.int32)],
 }
-"""Each decomposition once."""
+"""Every decomposition once."""
 RANK_0 = {
     "rank 0": lambda: [
         *(ONE.amax(0), ONE.amin(-1), ONE.any(0), ONE.all(-1), ONE.prod(0), ONE.topk(1)[1], torch.linalg.norm(ONE)),
@@ -112,12 +110,12 @@ COMPILED = (
     "norms",
     "ranges",
 )
-"""Cases that every run compiles: those that the exporter's functions decide, and some that are decomposed."""
+"""Cases that every run compiles: the ones that the exporter's own functions handle, and some decomposed ones."""
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 3e-3, torch.float64: 1e-10}
 
 
 def differences(names, found, expected):
-    """The names of results that differ from PyTorch's in a number or data type."""
+    """Yield the results that differ from PyTorch's in a number or data type."""
     assert len(found) == len(expected)
     for name, one, other in zip(names, found, expected, strict=True):
         tolerance = TOLERANCES.get(other.dtype, 0)
@@ -157,7 +155,7 @@ def test_decompositions_give_the_numbers_and_data_types_of_pytorch():
     table = dict(decomposition_table())
     for name, make in CASES.items():
         expected = make()
-        found = make_fx(lambda: tuple(make()), decomposition_table=table)()()  # noqa: B023  it is called here
+        found = make_fx(lambda: tuple(make()), decomposition_table=table)()()  # noqa: B023  called at once
         assert not list(differences([name] * len(expected), found, expected))
 
 
@@ -174,7 +172,7 @@ def test_a_session_of_a_module_gives_the_same_numbers():
 
 
 def test_quantized_numbers_keep_their_bounds():
-    from torch.ao.quantization.fx import _decomposed  # noqa: F401  which registers the operators
+    from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers the operators
 
     quantized = torch.ops.quantized_decomposed
 

@@ -1,4 +1,4 @@
-"""What modules may be made of, on fake_npu and openvino, for inference and training: results, and what is said."""
+"""Features of modules on fake_npu and openvino, at inference and in training: results and reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import nnadapter as nna
 
-pytestmark = [  # of PyTorch, about itself
+pytestmark = [  # warnings of PyTorch about itself
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]
@@ -25,7 +25,7 @@ def fresh():
 
 @pytest.fixture(params=["fake_npu", pytest.param("openvino", marks=pytest.mark.sweep)])
 def device(request):
-    """A device by name; of the tests on openvino, CI runs those of test_inference that name it."""
+    """Return a device name; CI runs openvino only in tests of test_inference that name it."""
     pytest.importorskip(request.param) if request.param == "openvino" else None
     return request.param
 
@@ -138,7 +138,7 @@ MODULES = {
     for each in (Branching, CustomGradient, Unsupported, Complex, InPlace, Views, Tied, Nothing, Windows)
 }
 ON_OPENVINO = ("Unsupported", "InPlace", "Tied", "Windows")
-"""Always tried there: with most kinds of operators, and with parts that stay in PyTorch."""
+"""Always tested on openvino: most kinds of operators, and parts that remain in PyTorch."""
 BREAKS = {"Branching"}
 STAYS = {"Unsupported", "Complex"}
 
@@ -261,7 +261,7 @@ def test_random_numbers_and_seeds(device):
 
 
 class Fast(nn.Module):
-    """What PyTorch runs as one operator at inference."""
+    """Modules that PyTorch runs as one operator at inference."""
 
     def __init__(self, norm_first, activation):
         super().__init__()

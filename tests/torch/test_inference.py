@@ -1,5 +1,3 @@
-"""torch.compile for inference: results as PyTorch's own, and what the report says of them."""
-
 from __future__ import annotations
 
 import gc
@@ -48,8 +46,8 @@ def test_a_network_runs_whole_on_a_device():
     (graph,) = report.graphs
     assert (graph.kind, graph.operators, graph.delegated, graph.fallback_operators) == ("inference", 5, 5, ())
     assert report.coverage == report.flops_coverage == 1 and not report.breaks
-    assert list(graph.sessions[0].input_shapes) == ["given.arg2_1"]  # weights are constants
-    assert "test_inference.py" in graph.sessions[0].nodes[0].name  # nodes are named for lines of source
+    assert list(graph.sessions[0].input_shapes) == ["given.arg2_1"]
+    assert "test_inference.py" in graph.sessions[0].nodes[0].name  # node names contain lines of source
 
 
 @torch.no_grad()
@@ -59,7 +57,7 @@ def test_new_sizes_are_open_sizes_of_one_session():
     for size in (2, 3, 4, 5):
         close(run(images := torch.randn(size, 3, 8, 8)), model(images))
     graphs = nna.torch.report(run).graphs
-    assert len(graphs) == 2  # the first size is what it is, the others are one graph
+    assert len(graphs) == 2  # the first size is static, and one graph serves the others
     assert graphs[1].sessions[0].plans.served_shapes_text != ""
 
 
@@ -287,7 +285,7 @@ def test_what_a_device_refuses_is_named_by_operator_and_line():
 def test_of_a_region_that_nobody_loads_the_operator_at_fault_runs_in_pytorch(unloadable_determinant):
     def function(x):
         y = torch.relu(x).exp()
-        return torch.linalg.det(y * 2) + y.sum()  # the exporter of PyTorch 2.13 writes a model that nobody loads
+        return torch.linalg.det(y * 2) + y.sum()  # ONNX Runtime does not load the model of PyTorch 2.13's exporter
 
     run, x = compiled(function, fallback="allow"), torch.eye(3)
     close(run(x), function(x))

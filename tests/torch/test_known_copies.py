@@ -1,4 +1,4 @@
-"""Tensors of which a device has a copy: which ones, and until when."""
+"""Cache of tensors copied to a device: its entries and their lifetime."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_gradients_that_nobody_feeds_stay_no_more():
         model.zero_grad()
         run(x.clone()).sum().backward()
         kept.append([each.grad for each in model.parameters()])
-    assert len(COPY_CACHE) <= len(kept[0])  # the parameters
+    assert len(COPY_CACHE) <= len(kept[0])
 
 
 def test_what_differs_each_time_is_kept_no_more():
@@ -81,7 +81,7 @@ def test_copies_go_with_weights_states_and_graphs():
     for _ in range(3):
         gradients(model, run, torch.randn(8, 6))
         step()
-    assert len(COPY_CACHE) >= 3 * 6  # parameters, and two states of each
+    assert len(COPY_CACHE) >= 3 * 6  # parameters, and two states each
     optimizer.zero_grad()
     del model, optimizer, run, step
     torch._dynamo.reset()

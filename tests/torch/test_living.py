@@ -1,4 +1,4 @@
-"""Parameters that live on a device: what moves in a step, and that who reads or writes one has the right numbers."""
+"""Parameters that live on a device: transfers per step, and correct numbers for every reader and writer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fresh():
 
 
 def living():
-    """A network on the device, and the same one in PyTorch."""
+    """Return a network on the device, and its twin in PyTorch."""
     model = network()
     return nna.torch.to_device(copy.deepcopy(model), "fake_npu"), model
 
@@ -56,8 +56,8 @@ def test_a_step_brings_results_to_the_host_and_nothing_else(kind, counters):
         gradients_of(twin, twin, x)
         other.step()
     result, parameters = 8 * 4 * 4, len(list(model.parameters()))
-    assert after.bytes_out - before.bytes_out == result + counters * parameters  # PyTorch's counters of steps
-    assert after.bytes_in - before.bytes_in == 2 * x.nbytes + result  # forward and backward read the batch
+    assert after.bytes_out - before.bytes_out == result + counters * parameters  # PyTorch's step counters
+    assert after.bytes_in - before.bytes_in == 2 * x.nbytes + result
     assert [back for _, back in moved(run)] == [result, 0]
     assert stay(model) and all(type(each.grad) is Resident for each in model.parameters())
     assert_same(plain(model.named_parameters()), dict(twin.named_parameters()))
@@ -155,7 +155,7 @@ def test_who_looks_at_a_parameter_sees_what_a_step_made_of_it():
             update()
         for view in views:
             assert_same(torch.as_tensor(view).reshape(16, 6), twin[0].weight.detach())
-    assert model[0].weight.copies is None  # as somebody looks
+    assert model[0].weight.copies is None  # reading moves it to the host
     del views, view
     gradients_of(model, run, x)
     step()
@@ -175,7 +175,7 @@ def test_weights_that_a_person_changes_are_fed_changed():
         assert len(state) == 2
         for _ in range(2):
             assert_same(run(x), twin(x))
-        assert_same(model(x), twin(x))  # in PyTorch
+        assert_same(model(x), twin(x))
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Networks of PyTorch through torch.compile: results are PyTorch's own; four small ones always, all with `-m sweep`."""
+"""PyTorch networks in torch.compile, compared with PyTorch: four small ones, all with `-m sweep`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchmarks.pytorch import relative_error, tensors_of
 
 FEW = ("perceptron", "autoencoder", "U-Net", "encoder layer")
 PARTS = 4
-"""So that none takes more than some minutes."""
+"""Limits each part to a few minutes."""
 TOLERANCE = 1e-5
-"""Of the largest value that is expected; else it is as near to what float64 gives as PyTorch is, nearly."""
-pytestmark = pytest.mark.filterwarnings("ignore")  # of what makes the networks, and of PyTorch's exporter
+"""Relative to the largest expected value; otherwise a result must be about as near to float64 as PyTorch's."""
+pytestmark = pytest.mark.filterwarnings("ignore")  # from the networks and from PyTorch's exporter
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,6 @@ def captures_recurrence():
 
 
 def wrong(names):
-    """What is wrong with networks, by name."""
     found = {name: fault(*models()[name]()) for name in names}
     return {name: what for name, what in found.items() if what}
 
@@ -39,7 +38,7 @@ def fault(module, inputs):
         try:
             found = tensors_of(run(**inputs))
             error = relative_error(found, expected)
-        except Exception as failure:  # noqa: BLE001  whatever is raised, the network does not run
+        except Exception as failure:  # noqa: BLE001  any exception means that the network does not run
             return f"{type(failure).__name__}: {failure}"
     if not error <= TOLERANCE:
         own, ours = (relative_error(each, in_float64(module, inputs)) for each in (expected, found))

@@ -1,4 +1,4 @@
-"""Sizes that stay open in compiled functions: one graph, one session and one plan for all of them."""
+"""Dynamic shapes in compiled functions: one graph, one session and one plan for all sizes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""torch.compile over PyTorch's own database of operators: numbers and data types are PyTorch's."""
-
 from __future__ import annotations
 
 import os
@@ -12,7 +10,7 @@ pytest.importorskip("expecttest", reason="PyTorch's database of operators needs 
 from tests.torch import operator_database as database
 
 PARTS = 8
-"""Of the database; each is a test of some minutes."""
+"""Number of parts of the database; each takes some minutes."""
 OTHERS = {
     **{
         (operator, dtype, "wrong"): "the order of ties is open"
@@ -27,7 +25,7 @@ OTHERS = {
     ("to", torch.float32, "strides"): "gradients of aot_eager lie the same way",
     ("linalg.det", torch.float32, "strides"): "the gradient has no elements",
 }
-"""Operators, data types and outcomes whose differences are not of this back end -> the reason."""
+"""Operators, data types and outcomes with differences that this back end does not cause -> the cause."""
 FEW = ["scatter_reduce/mean", "linalg.vector_norm", "cumprod", "remainder", "std", "log1p"]
 NARROW = (torch.float16, torch.int32, torch.int64, torch.bool)
 

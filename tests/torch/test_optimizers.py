@@ -1,5 +1,3 @@
-"""torch.compile of an optimizer's step: on the device, with the same weights and state as without."""
-
 from __future__ import annotations
 
 import copy
@@ -33,7 +31,6 @@ def compiled(function, **options):
 
 
 def train(model, optimizer, step, count):
-    """The loss of each of some steps."""
     x, y, losses = torch.randn(16, 4), torch.randn(16, 2), []
     for _ in range(count):
         optimizer.zero_grad()
@@ -57,7 +54,8 @@ def test_twenty_steps_are_those_of_pytorch(name):
     torch.manual_seed(1)
     assert found == pytest.approx(train(twin, other, other.step, 20), rel=1e-4)
     torch.testing.assert_close(model.state_dict(), twin.state_dict(), rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(optimizer.state_dict(), other.state_dict(), rtol=3e-3, atol=1e-4)  # over roots of little
+    # square roots of small numbers
+    torch.testing.assert_close(optimizer.state_dict(), other.state_dict(), rtol=3e-3, atol=1e-4)
     graphs = nna.torch.report(run).graphs
-    assert all(graph.unfrozen_weights == 0 for graph in graphs)  # what a step writes is never a constant
+    assert all(graph.unfrozen_weights == 0 for graph in graphs)
     assert all(graph.delegated == graph.operators and graph.nodes[0] == graph.nodes[1] for graph in graphs)

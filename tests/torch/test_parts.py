@@ -1,4 +1,4 @@
-"""Regions of which no session can be made: cut in two, again and again, until what is at fault is alone."""
+"""Regions that no session supports, halved until only the faulty operators are left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fresh(unloadable_determinant):
 
 
 class Solving(nn.Module):
-    """Two determinants, of which the exporter of PyTorch 2.13 writes what nobody loads, among other things."""
+    """Network with two determinants; PyTorch 2.13 exports a model that does not load."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +62,7 @@ def test_what_stays_is_warned_of_once():
         run(x)
         run(x)
     said = [str(each.message) for each in caught if issubclass(each.category, nna.errors.FallbackWarning)]
-    said = [text for text in said if text.startswith("PyTorch runs ")]  # the others are of sessions that were tried
+    said = [text for text in said if text.startswith("PyTorch runs ")]  # the others concern the attempted sessions
     assert len(said) == 2 and all(
         text.startswith("PyTorch runs 1 operator because no session could be created: ") for text in said
     )

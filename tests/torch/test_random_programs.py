@@ -1,7 +1,7 @@
-"""Laws of torch.compile over functions made at random: results, changes of inputs and gradients are PyTorch's own.
+"""Laws of torch.compile for random functions: results, changed inputs and gradients are PyTorch's.
 
-`pytest -m fuzz tests/torch -k random` tries many; NNADAPTER_FUZZ_EXAMPLES says how many, NNADAPTER_FUZZ_SEED from which
-on, NNADAPTER_FUZZ_DEVICE on which device.
+`pytest -m fuzz tests/torch -k random` tries many. NNADAPTER_FUZZ_EXAMPLES sets their number, NNADAPTER_FUZZ_SEED the
+first seed, NNADAPTER_FUZZ_DEVICE the device.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ import torch
 import nnadapter as nna
 from tests.torch.random_programs import make
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what is drawn by chance makes PyTorch warn
+pytestmark = pytest.mark.filterwarnings("ignore")  # random lines make PyTorch warn
 
 TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float64: 1e-5, torch.float32: 1e-4}
 ROWS = (4, 4, 5, 7)
-"""Of the calls, one after the other."""
+"""Rows per call, in order."""
 
 
 def called(function, made, call):
-    """What a call gives, changes and passes back; the error's type if it fails."""
+    """Return a call's error, or its results, changed inputs and gradients."""
     inputs = made.inputs(ROWS[call], call)
     leaves = [each for each in inputs if each.is_leaf and each.requires_grad]
     try:
         results = function(*inputs)
         smooth = [each for each in results if each.requires_grad]
         gradients = list(torch.autograd.grad(weighed(smooth), leaves, allow_unused=True)) if smooth and leaves else []
-    except Exception as error:  # noqa: BLE001  what PyTorch raises is compared
+    except Exception as error:  # noqa: BLE001  errors are compared with PyTorch's
         return error, []
     return None, [*results, *inputs, *gradients]
 
 
 def weighed(results):
-    """One number that all of the results have a part in."""
     parts = [each * torch.arange(each.numel()).reshape(each.shape).cos().to(each.dtype) for each in results]
     return torch.stack([part.sum().double() for part in parts]).sum()
 
 
 def differences(made, device):
-    """What differs from PyTorch, in words; but for what AOTAutograd, which is PyTorch's, gets wrong without us."""
+    """Describe differences from PyTorch, except the ones that AOTAutograd alone causes."""
     options = {"devices": [device], "fallback": "allow"}
     found = list(differing(made, backend=nna.torch.nnadapter, options=options))
     known = set(differing(made, backend="aot_eager")) if found else set()
@@ -55,7 +54,7 @@ def differing(made, **compiled):
         wrong, expected = called(plain, made, call)
         failed, found = called(run, made, call)
         if wrong is not None:
-            continue  # it does not work with so many rows
+            continue
         if failed is not None:
             yield f"call {call} raises {type(failed).__name__}: {failed}"
             continue

@@ -1,5 +1,3 @@
-"""LSTM, GRU and RNN, which PyTorch captures where it is told to."""
-
 from __future__ import annotations
 
 import copy
@@ -70,7 +68,7 @@ def test_layers_are_one_operator_at_inference(kind, options, captured):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
             assert one.stride() == other.stride()
     graphs = nna.torch.report(run).graphs
-    assert len(graphs) <= 4  # the first length and the first number of rows are what they are, those of GRU always
+    assert len(graphs) <= 4  # the first length and the first row count are static, and GRU's always are
     for graph in graphs:
         assert graph.delegated == graph.operators and graph.nodes[0] == graph.nodes[1]
         kinds = [node.op_type for node in graph.sessions[0].nodes]

@@ -1,5 +1,3 @@
-"""What sessions give is held against what PyTorch's graph says."""
-
 from __future__ import annotations
 
 import numpy as np

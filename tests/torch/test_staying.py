@@ -1,4 +1,4 @@
-"""Training on a device with memory of its own: what moves, and that nothing is out of date whoever writes where."""
+"""Training on a device with memory of its own: transfers, and values that are current despite any write."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_compiled_step_of_an_optimizer_is_fed_from_the_device():
     torch.testing.assert_close(model.state_dict(), twin.state_dict(), rtol=5e-4, atol=5e-5)
     ((into, back),), parameters = moved(step), sum(each.nbytes for each in model.parameters())
     assert into == 0 and back == pytest.approx(3 * parameters, rel=0.05)
-    assert moved(run)[0][0] == x.nbytes  # new weights are there already
+    assert moved(run)[0][0] == x.nbytes
 
 
 def by_data(weight):
@@ -265,7 +265,7 @@ def test_a_device_that_is_full_computes_all_the_same():
     report, parameters = nna.torch.report(run), sum(each.nbytes for each in model.parameters())
     assert not any(graph.device_memory_full or graph.fallback_operators for graph in report.graphs)
     forward, backward = moved(run)
-    assert forward[0] == x.nbytes and backward[0] < parameters  # what stays there is not copied again
+    assert forward[0] == x.nbytes and backward[0] < parameters
 
 
 def test_a_device_that_fails_gives_way_to_the_host():
@@ -300,14 +300,14 @@ def test_on_devices_in_the_hosts_memory_tensors_are_handed_over_where_they_lie()
 def test_what_one_session_makes_for_another_stays_where_it_is():
     def function(x):
         first = x.sin() * 2
-        second = torch.special.bessel_j0(first.sum(1))  # in PyTorch
+        second = torch.special.bessel_j0(first.sum(1))
         return first.cos() + second.sum()
 
     x, run = torch.randn(6, 3), compiled(function)
     for _ in range(2):
         torch.testing.assert_close(run(x), function(x))
     assert nna.torch.report(run).graphs[0].fallback_operators
-    assert moved(run)[0][1] == 6 * 4 + x.nbytes  # the sum, which PyTorch reads, and the result
+    assert moved(run)[0][1] == 6 * 4 + x.nbytes  # the sum that PyTorch reads, and the result
 
 
 class ExpectsSaved(torch.autograd.Function):
@@ -341,4 +341,4 @@ def test_backward_graphs_that_pytorch_captures_as_they_run():
             step(x)
             found = {name: each.grad for name, each in model.named_parameters()}
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    assert counters["stats"]["unique_graphs"] - captured <= 3  # and not what becomes of tensors that lie on the device
+    assert counters["stats"]["unique_graphs"] - captured <= 3  # resident tensors cause no further graphs

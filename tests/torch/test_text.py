@@ -1,5 +1,3 @@
-"""The report of a compiled module as text."""
-
 from __future__ import annotations
 
 import pytest

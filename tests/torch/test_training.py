@@ -1,5 +1,3 @@
-"""torch.compile for training: gradients and steps as PyTorch's own."""
-
 from __future__ import annotations
 
 import copy
@@ -22,12 +20,12 @@ def compiled(model, **options):
 
 
 def digits():
-    first = nn.Conv2d(1, 4, 3, padding=1, bias=False)  # a bias there has a gradient of noise
+    first = nn.Conv2d(1, 4, 3, padding=1, bias=False)  # a bias would have a gradient of noise
     return nn.Sequential(first, nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 10))
 
 
 def steps(model, run, count, rate=0.05):
-    """Losses of some steps of gradient descent on the same data."""
+    """Return the losses of gradient descent on the same data."""
     data = torch.Generator().manual_seed(1)
     images = torch.randn(16, 1, 8, 8, generator=data)
     answers = torch.randint(0, 10, (16,), generator=data)
@@ -69,7 +67,7 @@ def test_evaluation_beside_training_sees_new_weights():
             torch.testing.assert_close(run(x), model(x))
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by PyTorch itself
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch's own warning
 def test_a_custom_gradient_is_used():
     class Doubled(torch.autograd.Function):
         @staticmethod

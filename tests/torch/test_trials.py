@@ -1,4 +1,4 @@
-"""What gains nothing on a device: left out, and tried again."""
+"""Nodes that gain nothing on a device, which are dropped and tried again later."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from nnadapter.torch.resident_runs import Trials
 
 
 def calls_with_trial(trials, calls, gains):
-    """The calls in which all is tried."""
+    """Return the calls that try all nodes."""
     tried = []
     for call in range(calls):
         trials.begin()

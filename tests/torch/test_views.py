@@ -1,4 +1,4 @@
-"""Results that are views share memory with what they look at, and are made of it again by their strides."""
+"""Results that are views, restored by their strides so that they share memory with their base."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_gradients_go_through_views_that_are_read_as_well(dynamic):
 
 @torch.library.custom_op("nnadapter_tests::as_it_lies", mutates_args=())
 def as_it_lies(x: torch.Tensor) -> torch.Tensor:
-    """An operator that stays in PyTorch, and reads memory from the first element on."""
+    """Read memory from the first element on, as an operator that stays in PyTorch."""
     return torch.as_strided(x, (4,), (1,)).clone()
 
 
@@ -125,7 +125,7 @@ WITHOUT_GRADIENTS = ("written", "custom_operator", "custom_operator_on_a_part", 
 
 
 def each_of(functions):
-    """One function of many inputs, so that nothing is computed once for two."""
+    """Return one function of many inputs, so that no two functions share a computation."""
     return lambda *inputs: [function(each) for function, each in zip(functions, inputs, strict=True)]
 
 
@@ -151,7 +151,7 @@ def test_what_stays_reads_results_as_they_lie_in_pytorch(device):
 
 
 class Kept(torch.autograd.Function):
-    """Its gradient reads by strides what was kept for it."""
+    """Function whose gradient reads a saved tensor by strides."""
 
     @staticmethod
     def forward(ctx, x):
@@ -164,7 +164,8 @@ class Kept(torch.autograd.Function):
 
 
 @pytest.mark.sweep
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch does when it captures
+# raised when PyTorch captures the function
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("device", ["fake_npu", pytest.param("cpu", marks=pytest.mark.sweep)])
 def test_gradients_of_what_is_read_by_strides(device):
     functions = [Kept.apply, *(BY_STRIDES[name] for name in BY_STRIDES if name not in WITHOUT_GRADIENTS)]

@@ -1,6 +1,6 @@
-"""Weights that change between steps by all the ways that PyTorch has: training and inference are PyTorch's own.
+"""Weights changed between steps in every way that PyTorch offers: training and inference equal PyTorch's.
 
-Some ways are in test_staying.py and test_weights.py; `pytest -m sweep tests/torch` goes through all of them.
+Some ways are in test_staying.py and test_weights.py; `pytest -m sweep tests/torch` covers all.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def by_dlpack(weight, step):
 
 
 def by_memory_of_its_own(weight, step):
-    weight.data = torch.empty(0)  # what lies in the same place afterwards is another tensor
+    weight.data = torch.empty(0)  # a later tensor in the same memory is another tensor
     weight.data = chance(step, 16, 6)
 
 
@@ -107,7 +107,7 @@ MODEL_WAYS = {
 
 
 def trained(compiled, change):
-    """Losses, gradients, results at inference and weights of some steps, a change behind each."""
+    """Return losses, gradients, inference results and weights of some steps, with a change after each."""
     model = network()
     run, found = compiled(model), []
     for step in range(STEPS):

@@ -1,5 +1,3 @@
-"""Weights as constants: what changes them is seen, whoever does it, and sessions go with them."""
-
 from __future__ import annotations
 
 import gc
@@ -50,7 +48,7 @@ def test_steps_of_fused_optimizers_are_seen(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, as it compiles a step
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from PyTorch when it compiles a step
 @pytest.mark.parametrize("fused", [False, True])
 def test_compiled_steps_are_seen(fused):
     model, x = Net().eval(), torch.randn(2, 4)

@@ -1,5 +1,3 @@
-"""A small network, its gradients, and what a graph of it copied."""
-
 from __future__ import annotations
 
 import gc
@@ -27,12 +25,12 @@ def gradients(model, run, x):
 
 
 def moved(run):
-    """Bytes to the device and back in the last call of each graph."""
+    """Return bytes to the device and back in the last call of each graph."""
     return [(graph.to_device_bytes, graph.to_host_bytes) for graph in nna.torch.report(run).graphs]
 
 
 def used_bytes():
-    """Of fake_npu, by what is not gone."""
+    """Return the memory in use on fake_npu."""
     gc.collect()
-    nna.DeviceValue.from_numpy(np.ones(1), "fake_npu")  # who needs memory frees what is gone
+    nna.DeviceValue.from_numpy(np.ones(1), "fake_npu")  # an allocation frees collected values
     return open_device("fake_npu").memory_statistics().used_bytes

@@ -1,5 +1,3 @@
-"""Modules and exported programs as models, and those that a command line names."""
-
 from __future__ import annotations
 
 import json
@@ -112,7 +110,7 @@ def test_training_mode_is_refused_where_it_matters(name):
 
 class Masking(torch.nn.Module):
     def forward(self, x):
-        """Attention of four heads, in which the last element is masked whole, and of one, with a mask of numbers."""
+        """Apply attention of four heads with a fully masked element, and of one head with a float mask."""
         mask = torch.ones(5, 5, dtype=torch.bool).tril()
         mask[4] = False
         attention = torch.nn.functional.scaled_dot_product_attention
@@ -135,13 +133,13 @@ SEEDED = {
     "rnn": torch.nn.RNN(16, 8, 2, dropout=0.5),
     "dropout": torch.nn.FeatureAlphaDropout(),
 }
-"""What may draw random numbers, and does not at inference."""
+"""Modules that draw random numbers in training but not at inference."""
 
 
 @pytest.mark.sweep
 @pytest.mark.filterwarnings(
     "ignore:The tensor attributes? .* assigned during export:UserWarning"
-)  # of PyTorch, about itself
+)  # PyTorch warns about itself
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
 @pytest.mark.parametrize("name", few_of(SEEDED, "encoder", "rnn", "dropout"))
 def test_what_draws_in_training_alone_is_taken_at_inference(name):

@@ -1,4 +1,4 @@
-"""Numbers of a program as PyTorch has them, compiled and exported, in float64 and close to 0 and 1."""
+"""Constants of programs, compiled and exported, in float64 and near 0 and 1, compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ WAYS = ["compiled", "exported"]
 
 
 class Doubles(torch.nn.Module):
-    """One operator or more of every kind that takes a number."""
+    """Operators of every kind that has a numeric argument."""
 
     def forward(self, x):
-        """Values of float64 [3, 3] to results."""
         return (
             x * 1.1 + 0.3,
             1.1 - x / 0.7,
@@ -40,15 +39,14 @@ class Doubles(torch.nn.Module):
 
 
 class Small(torch.nn.Module):
-    """What is nearly nothing, or nearly one, and is not."""
+    """Arithmetic with numbers that differ little from 0 and 1."""
 
     def forward(self, x):
-        """Values [3] to results."""
         return x / (x.sum() + 1e-10), torch.log(x + 1e-12), (x + 1e6) * 0.999995, (x + 1e6) / 0.999995, x - 1e-9
 
 
 def results_of(module, x, way, device="cpu"):
-    """What a module gives, with a session in its place."""
+    """Return a module's results, computed by a session."""
     if way == "compiled":
         torch._dynamo.reset()
         with torch.no_grad():
@@ -80,7 +78,7 @@ def test_what_is_close_to_nothing_is_not_left_out(way):
 def test_numbers_made_of_sizes_are_read_as_they_are(way, dtype):
     class Sized(torch.nn.Module):
         def forward(self, x):
-            """Values [H, W] to results, of numbers that are whole or not, and negative ones rounded down."""
+            """Compute results from values [H, W] with integers, fractions, and floor division of negative numbers."""
             rows, columns = x.shape
             return (
                 x > columns / 3,
@@ -149,7 +147,7 @@ def test_what_is_one_is_left_out():
 def test_sizes_are_reckoned_in_float64():
     class Scaled(torch.nn.Module):
         def forward(self, x):
-            """Of 30 elements 20 and not 21: 30 * 0.7 is less than 21."""
+            """Resize 30 elements to 20, not 21: 30 * 0.7 is less than 21 in floating point."""
             return F.interpolate(x, scale_factor=0.7, mode="nearest-exact"), x * (x.shape[2] / 7)
 
     size = torch.export.Dim("size", min=4, max=99)

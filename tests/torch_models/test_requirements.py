@@ -11,7 +11,7 @@ from nnadapter.torch.requirements import PACKAGES, require_torch
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Make a distribution of a package that is found before any other."""
+    """Return a function that creates a distribution which precedes all others in the search path."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(package, version):

@@ -1,4 +1,4 @@
-"""A model of one node that onnx has no schema of, converted, and written out in ONNX's ops, against ONNX Runtime."""
+"""One-node models without an onnx schema: converted, and expanded into ONNX ops, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nnadapter.onnx import has_body
 from nnadapter.onnx.preparation import Specialized, expanded, function_body, specialize
 
 OPSETS = (13, 17, 20, 23)
-"""Opsets at which bodies are written down: in each of them some op is there for the first time."""
+"""Opsets of bodies; each introduces some op."""
 
 
 def model_of(
@@ -33,7 +33,7 @@ def model_of(
     opset: int = 17,
     domain: str = "com.microsoft",
 ) -> onnx.ModelProto:
-    """A model of one node that says nothing of its outputs, the last of its sizes stated; see `single_node.make`."""
+    """Return a model of one node, static only in the last dimensions, without output types; see `single_node.make`."""
     names = ["" if value is None else f"x{index}" for index, value in enumerate(inputs)]
     made = [f"y{index}" for index in range(outputs)] if isinstance(outputs, int) else list(outputs)
     node = helper.make_node(op_type, names, made, name="node", domain=domain, **(attributes or {}))
@@ -54,12 +54,11 @@ def model_of(
 
 
 def feeds_of(inputs: Sequence[Array | None], constant: Sequence[int] = ()) -> dict[str, Array]:
-    """The inputs of such a model by name."""
     return {f"x{index}": value for index, value in enumerate(inputs) if value is not None and index not in constant}
 
 
 def onnxruntime_results(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    """What ONNX Runtime computes, nothing optimized."""
+    """Return ONNX Runtime's results without optimization."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -77,9 +76,9 @@ def check(
     opsets: Sequence[int] = OPSETS,
     **keywords: Any,
 ) -> Conversion:
-    """Convert a node, run it, and its body at several opsets, and compare; `tolerance` is absolute and relative.
+    """Convert and run a node, and its body at several opsets, and compare; `tolerance` is absolute and relative.
 
-    `valid` says per output which part of it ONNX Runtime states.
+    `valid` selects the part of each output that ONNX Runtime defines.
     """
     model = model_of(op_type, inputs, attributes, **keywords)
     feeds = feeds_of(inputs, keywords.get("constant", ()))
@@ -95,7 +94,7 @@ def check(
 
 
 def converted(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> tuple[Specialized, Conversion]:
-    """The model at the shapes of feeds, and converted."""
+    """Specialize the model for the shapes of the feeds, and convert it."""
     shapes = {name: value.shape for name, value in feeds.items()}
     specialized = specialize(prepare(model), shapes)
     graph = specialized.graph
@@ -103,7 +102,7 @@ def converted(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> tuple[Speci
 
 
 def written_out(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> onnx.ModelProto:
-    """The model with its node in the ops of its body."""
+    """Replace the node of a model with the ops of its body."""
     prepared = prepare(model)
     body = function_body(prepared, 0)
     assert body is not None, "no body"
@@ -114,7 +113,6 @@ def written_out(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> onnx.Mode
 
 
 def refusal(op_type: str, inputs: Sequence[Array | None], attributes: Any = None, **keywords: Any) -> Unsupported:
-    """Why a node is refused."""
     model = model_of(op_type, inputs, attributes, **keywords)
     feeds = feeds_of(inputs, keywords.get("constant", ()))
     verdict = converted(model, feeds)[1].verdicts[0]

@@ -1,5 +1,3 @@
-"""Forms of Gelu against ONNX Runtime."""
-
 from __future__ import annotations
 
 import pytest

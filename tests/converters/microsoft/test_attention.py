@@ -1,5 +1,3 @@
-"""Attention against ONNX Runtime, over forms, masks and optional inputs."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -19,7 +17,7 @@ from tests.converters.microsoft.function_node import (
 from tests.converters.single_node import floats
 
 OPSETS = (13, 21)
-"""ONNX Runtime's own Attention, of opset 23, takes no mask that is the same for all queries."""
+"""ONNX Runtime's Attention of opset 23 refuses a mask that is the same for all queries."""
 MASKS = {
     "none": None,
     "lengths": np.array([3, 1], np.int32),
@@ -116,7 +114,7 @@ def test_forms_of_multi_head_attention(heads_first, bias):
 
 @pytest.mark.parametrize("packed", ["keys", "all"])
 def test_packed_inputs_of_multi_head_attention(packed):
-    """The CPU has no kernel for them: what they are when taken apart is the oracle."""
+    """The CPU has no kernel for packed inputs; the oracle is the same node with unpacked inputs."""
     query, key, value = (floats(2, 5, 2, 4, seed=seed) for seed in range(3))
     apart = [each.reshape(2, 5, 8) for each in (query, key, value)]
     inputs = [apart[0], np.stack([key, value], 3)] if packed == "keys" else [np.stack([query, key, value], 3)]
@@ -154,7 +152,7 @@ def test_lengths_count_past_keys_and_new_ones():
 @pytest.mark.parametrize("past", [0, 4])
 @pytest.mark.parametrize("keys", [2, 3, 5])
 def test_the_last_query_sees_all_keys_in_onnxruntime(keys, past):
-    """So with more new keys than queries the node is another one than it says."""
+    """Therefore, with more new keys than queries, its result contradicts the specification."""
     inputs = [floats(2, count, 8, seed=seed) for seed, count in enumerate((3, keys, keys))]
     inputs += [None, None, None, *(floats(2, 2, past, 4, seed=seed) for seed in (3, 4))] if past else []
     attributes, outputs = {"num_heads": 2, "unidirectional": 1}, 3 if past else 1

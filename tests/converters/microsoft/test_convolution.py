@@ -1,5 +1,3 @@
-"""Convolutions with more drawn into them, and crops, against ONNX Runtime."""
-
 from __future__ import annotations
 
 import pytest

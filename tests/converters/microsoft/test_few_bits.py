@@ -1,5 +1,3 @@
-"""Weights of few bits against ONNX Runtime: products with them, and rows of them that are looked up."""
-
 from __future__ import annotations
 
 import ml_dtypes

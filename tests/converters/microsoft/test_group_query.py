@@ -1,5 +1,3 @@
-"""GroupQueryAttention and RotaryEmbedding against ONNX Runtime."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -14,7 +12,7 @@ SIZE, LONGEST = 16, 16
 
 
 def inputs_of(batch=1, steps=1, past=0, room=0, *, lengths=None, packed=False, rotary=True):
-    """Inputs for so many texts, new keys, keys before them, and room in the cache (0: as many as there are)."""
+    """Return inputs for this many texts, new keys, cached keys and cache slots (0: as many as cached keys)."""
     heads, groups, room = HEADS["num_heads"], HEADS["kv_num_heads"], room or past
     parts = [floats(batch, steps, count * SIZE, seed=count) for count in (heads, groups, groups)]
     parts = [np.concatenate(parts, 2), None, None] if packed else parts
@@ -92,7 +90,7 @@ def test_a_bias_of_scores(steps, past, room, heads):
 @pytest.mark.parametrize("positions", [[[5, 1, 9]], [[5, 6, 7], [0, 3, 2]], [[2, 0, 0], [0, 1, 2]]])
 @pytest.mark.parametrize("past", [0, 4])
 def test_positions_of_which_a_prompt_counts_on_from_the_first(positions, past):
-    """Behind a cache every position counts; several texts then have one new token each."""
+    """With a cache every position counts, and several texts have one new token each."""
     positions = np.array(positions)
     positions = positions[:, :1] if past and len(positions) > 1 else positions
     inputs = [*inputs_of(*positions.shape, past), positions]
@@ -106,7 +104,7 @@ def test_texts_of_several_lengths():
 
 
 def test_a_text_whose_mask_leaves_tokens_out():
-    """What the data say counts, and not the total length: a prompt was padded."""
+    """`lengths` counts, not the total length: the prompt was padded."""
     valid = [(slice(None), slice(None), slice(0, 4))] * 2
     held(inputs_of(1, 1, 5, lengths=[3]), valid=(None, *valid), opsets=())
 

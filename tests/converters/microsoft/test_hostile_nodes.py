@@ -1,4 +1,4 @@
-"""Nodes that mean nothing, or that ONNX Runtime reads in its own way: refused in words, and left to it."""
+"""Invalid nodes, and nodes that ONNX Runtime interprets in its own way: refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Normalizations against ONNX Runtime."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -57,7 +55,7 @@ def test_embed_layer_normalization(segments, mask, places, outputs):
 @pytest.mark.parametrize("op_type", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
 @pytest.mark.parametrize("stated", [{}, {"epsilon": 1e-3}], ids=["default", "stated"])
 def test_epsilon_that_is_not_stated_is_that_of_the_op(op_type, stated):
-    """What is small tells one epsilon from another: theirs is 1e-12, not the 1e-5 of LayerNormalization."""
+    """Small inputs distinguish the default of 1e-12 from the 1e-5 of LayerNormalization."""
     inputs = [floats(2, 3, 4) * 1e-3, floats(2, 3, 4, seed=1) * 1e-3, floats(4, seed=2)]
     check(op_type, [each.astype(np.float32) for each in inputs], stated, tolerance=1e-3)
 

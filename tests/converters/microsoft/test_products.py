@@ -1,5 +1,3 @@
-"""Products with something drawn into them, against ONNX Runtime."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""QLinear… ops against ONNX Runtime: integers and scales at random, results equal."""
+"""QLinear… ops with random integers and scales, equal to ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Attention and embeddings of integers against ONNX Runtime."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Products of integers against ONNX Runtime."""
-
 from __future__ import annotations
 
 import numpy as np

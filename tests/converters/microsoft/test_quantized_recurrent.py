@@ -1,4 +1,4 @@
-"""DynamicQuantizeLSTM: exactly the LSTM of its dequantized weights, and near the kernel of ONNX Runtime."""
+"""DynamicQuantizeLSTM: equal to the LSTM of its dequantized weights, and close to ONNX Runtime's kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.converters.single_node import floats
 from tests.models import largest_int8
 
 ROUNDED = 0.05
-"""What rounding inputs and states to 8 bits changes at most here."""
+"""Largest error from rounding inputs and states to 8 bits."""
 
 
 def quantized(weight, per_column):

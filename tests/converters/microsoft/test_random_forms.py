@@ -1,4 +1,4 @@
-"""Fused ops over random sizes, attributes and absent inputs, against ONNX Runtime: a few, and many with `-m sweep`."""
+"""Fused ops with random sizes, attributes and absent inputs, compared with ONNX Runtime; many with `-m sweep`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def group_query_attention(random):
 
 
 def masked(random, batch, keys):
-    """A mask in which every text has a key."""
+    """Return a mask with at least one key per text."""
     mask = np.array([[random.randrange(2) for _ in range(keys)] for _ in range(batch)], np.int32)
     mask[:, 0] = 1
     return mask

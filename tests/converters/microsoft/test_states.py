@@ -1,4 +1,4 @@
-"""Layers that carry a state along a sequence, and rotations by three positions, against ONNX Runtime."""
+"""Layers with a state along a sequence, and rotations by three positions, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_causal_convolutions(activation, steps, taps, bias, past):
     stated = {} if activation is None else {"activation": activation, "ndim": 1}
     inputs = convolution(steps, taps, bias=bias, past=past)
     if taps == 1 and past:
-        inputs.pop()  # a state without elements
+        inputs.pop()  # the state has no elements
     made = check("CausalConvWithState", inputs, stated, outputs=STATES, constant=[1], opsets=(13, 23))
     assert types(made) == ["CAUSAL_CONV"]
 

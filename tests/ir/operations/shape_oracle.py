@@ -1,4 +1,4 @@
-"""What the tests of shape rules compare with: ONNX's own shape inference on a model of one node."""
+"""ONNX's shape inference on one-node models: the oracle of the shape rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def operand(*dimensions: int, dtype: str = "float32", layout: str = "NCHW") -> O
 
 
 def infer(type_: str, inputs: list[OperandType | None], **attributes: object) -> tuple[OperandType, ...]:
-    """The whole way that the builder goes: check the inputs, fill in the attributes, apply the shape rule."""
+    """Check the inputs, fill in the attributes and apply the shape rule, as the builder does."""
     schema = schema_of(type_)
     check_inputs(schema, inputs)
     return schema.infer(inputs, check_attributes(schema, attributes))
@@ -35,7 +35,7 @@ def flops(type_: str, inputs: list[OperandType | None], **attributes: object) ->
 def onnx_dimensions(
     op_type: str, inputs: list[Shape | np.ndarray], outputs: int = 1, opset: int = 22, **attributes: object
 ) -> list[Shape]:
-    """Shapes of the outputs; an input is a shape, of float32, or an array, given as an initializer."""
+    """Return the shapes of the outputs. An input is a shape (float32) or an array, which becomes an initializer."""
     names = [f"x{index}" for index in range(len(inputs))]
     made = [f"y{index}" for index in range(outputs)]
     node = helper.make_node(op_type, names, made, **attributes)

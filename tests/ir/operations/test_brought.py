@@ -1,4 +1,4 @@
-"""Rows that packages bring, at their border: what is wrong with one is said of it, with its package."""
+"""Rows of external operations: errors name the package."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROW = OperationSchema(
 
 @pytest.fixture
 def bring(monkeypatch):
-    """A function that lets a distribution bring `ROW` with other fields."""
+    """Return a function that registers `ROW` with other fields as an external operation."""
 
     def brought(**fields):
         module = ModuleType("zeta_rows")
@@ -115,7 +115,6 @@ def test_a_definition_writes_to_none_of_its_inputs(bring):
     ],
 )
 def test_a_definition_that_fails_is_blamed(bring, definition, said):
-    """By whoever computes it; in the conformance kit that makes a case that failed, with these words."""
     bring(definition=definition)
     with pytest.raises(DriverError, match=f"definition of ZETA_TWICE of zeta-ops 1.0 {said}"):
         by_definition(twice(), [X])

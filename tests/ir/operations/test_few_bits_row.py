@@ -48,7 +48,7 @@ def test_what_does_not_fit_is_refused(given, attributes, message):
 @pytest.mark.parametrize("units", [3, 0])
 @pytest.mark.parametrize("points", [None, np.uint8, np.float32])
 def test_products_of_no_depth_are_the_bias(units, points):
-    """A weight of no block, or of no row, is an array without elements like others."""
+    """Weights without blocks or rows are empty arrays."""
     bias = np.arange(units, dtype=np.float32)
     zero_point = None if points is None else np.empty((units, 0), points)
     given = (np.empty((2, 0), np.float32), np.empty((units, 0, 16), np.uint8), np.empty((units, 0), np.float32))

@@ -126,7 +126,6 @@ def test_ill_formed_is_refused(type_, shapes, attributes, message):
 
 
 def test_convolution_flops_by_hand():
-    # 16 output channels of 8 by 8 pixels, each a sum of 3 * 3 * 3 products, and a bias
     image, weights = operand(1, 3, 8, 8), operand(16, 3, 3, 3)
     assert flops("CONV_2D", [image, weights], pads=(1, 1, 1, 1)) == 2 * 16 * 64 * 27
     assert flops("CONV_2D", [image, weights, operand(16)], pads=(1, 1, 1, 1)) == 16 * 64 * (2 * 27 + 1)

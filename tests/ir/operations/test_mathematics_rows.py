@@ -1,5 +1,3 @@
-"""Shape rules, refusals and FLOPs of the functions, bits, triangles, equations and generators."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -97,7 +95,7 @@ _LABELS = st.text("abAB", max_size=3)
 
 @given(st.lists(_LABELS, min_size=1, max_size=3), _LABELS, st.booleans(), st.booleans(), st.booleans())
 def test_equations_are_read_as_numpy_reads_them(terms, right, explicit, dots, result_dots):
-    """What numpy takes is taken, with the same shape; what it refuses is refused."""
+    """The result has numpy's shape, or both refuse the equation."""
     sizes = {"a": 2, "b": 3, "A": 4, "B": 5}
     shapes = [(6,) * dots + tuple(sizes[letter] for letter in term) for term in terms]
     text = ",".join("..." * dots + term for term in terms)
@@ -138,7 +136,7 @@ def test_equations_that_are_none(equation, shapes, message):
 
 
 def test_ellipses_are_written_out():
-    """They stand for the same axes in all terms, and for the first of the result."""
+    """An ellipsis stands for the same axes in all terms, and for the first axes of the result."""
     given, equation = [operand(2, 3, 4, 5), operand(2, 3, 5, 6)], "...ij, ...jk"
     assert infer("EINSUM", given, equation=equation) == (operand(2, 3, 4, 6),)
     assert flops("EINSUM", given, equation=equation) == flops("EINSUM", given, equation="abij,abjk->abik")

@@ -11,7 +11,7 @@ from tests.ir.operations.shape_oracle import flops, infer, onnx_dimensions, oper
 
 
 def _infer(type_, shapes, **attributes):
-    """Floats, but for the inputs whose role is one of indices."""
+    """Infer with float inputs, except for the inputs that hold indices."""
     names = {"GATHER_ND": (1,), "SCATTER_ELEMENTS": (1,), "SCATTER_ND": (1,), "TENSOR_SCATTER": (2,)}
     integers = {**names, "REVERSE_SEQUENCE": (1,)}.get(type_, ())
     inputs = [operand(*shape, dtype="int64" if at in integers else "float32") for at, shape in enumerate(shapes)]

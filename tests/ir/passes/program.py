@@ -1,4 +1,4 @@
-"""Short ways to write a model in a test, and to hold a pass to its promises."""
+"""Shorthand for models, and checks of the contract of a pass."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from nnadapter.ir.definition import by_definition
 
 
 class Program:
-    """`x = program("RELU", program.x)`; arrays and numbers among the inputs become constants."""
+    """Model under construction: `x = program("RELU", program.x)`; arrays and numbers become constants."""
 
     def __init__(self, dtype="float32", **inputs):
         self.builder, self.dtype, self.count = ModelBuilder(), dtype, 0
@@ -45,7 +45,6 @@ class Program:
 
 
 def chain(*steps):
-    """A model of operations of one input, each on the result of the one before it."""
     program = Program(x=(2, 3))
     x = program.x
     for step in steps:
@@ -54,7 +53,6 @@ def chain(*steps):
 
 
 def random(seed, *dimensions):
-    """Standard normal float32."""
     return np.random.default_rng(seed).standard_normal(dimensions).astype(np.float32)
 
 
@@ -77,7 +75,7 @@ def border(model):
 
 
 def check(function, model, tolerance=2e-5, keeps_origins=True):
-    """Apply a pass; the result computes the same, has the same border and stands for the same nodes."""
+    """Apply a pass: the result computes the same, with the same signature and the same nodes as origins."""
     check_model(model)
     before = [(operation.type, operation.inputs) for operation in model.operations]
     after = function(model)
@@ -96,7 +94,7 @@ def check(function, model, tolerance=2e-5, keeps_origins=True):
 
 
 def verify(model):
-    """Build the model again from what it says, so that every type is inferred anew and found to be the same."""
+    """Rebuild the model, which infers every type again, and compare."""
     builder, new = ModelBuilder(), {-1: -1}
     made = {operand for operation in model.operations for operand in operation.outputs}
     for index, operand in enumerate(model.operands):

@@ -9,7 +9,7 @@ BACK, FORTH = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def between(middle):
-    """What another framework writes: there, something, and back again."""
+    """Return a model with `middle` between two transposes, as converters from channels-last frameworks write it."""
     program = Program(x=(2, 3, 4, 5))
     y = middle(program, program("TRANSPOSE", program("TANH", program.x), perm=BACK))
     return program.finish(program("ABS", program("TRANSPOSE", y, perm=FORTH)))

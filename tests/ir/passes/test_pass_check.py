@@ -16,7 +16,7 @@ def model():
 
 
 def replacing(type_, by, **attributes):
-    """A pass that puts one operation in the place of another, right or wrong."""
+    """Return a pass that replaces one operation with another, correct or not."""
 
     def replacement(editor, match):
         return editor.add_operation(by, (match.operands["x"],), attributes, origins=match.operations)

@@ -1,5 +1,3 @@
-"""Every pass is linear: what it does grows as the number of operations does."""
-
 from functools import cache, partial
 
 import numpy as np
@@ -12,7 +10,7 @@ from tests.work import growth
 
 SMALL = 250
 LINEAR = 10
-"""Times the work that is allowed for 8 times the operations."""
+"""Largest allowed growth of the work for 8 times the operations."""
 TYPE = OperandType(DataType.FLOAT32, (1, 2, 1, 2, 2))
 
 

@@ -50,7 +50,7 @@ def test_results_are_remembered():
         y = program("ADD", program("MUL", program.x, program("EXP", weight)), program("TILE", weight, repeats=(1,)))
         after = fold_constants(program.finish(y), evaluate=evaluate)
         assert types(after) == ["MUL", "ADD"]
-    # What has sizes among its attributes is not kept: it may be another one for every shape.
+    # Results of operations with sizes among their attributes are not cached: they may differ for every shape.
     assert sorted(model.operations[0].type for model in calls) == ["EXP", "TILE", "TILE"]
 
 

@@ -1,4 +1,4 @@
-"""Whatever the passes make of a random model, in whatever order, computes the same."""
+"""Laws of the passes: in any order, they preserve the results of random models."""
 
 from math import pi, sqrt
 
@@ -21,13 +21,13 @@ ACTIVATIONS = ["RELU", "SIGMOID", "TANH", "GELU", "HARD_SWISH", "HARD_SIGMOID", 
 
 
 def constant(draw, program, *dimensions):
-    """Numbers of about one, so that nothing grows and what is left out shows."""
+    """Return numbers near one: nothing grows, and a missing factor shows."""
     value = random(draw(st.integers(0, 9)), *dimensions)
     return np.asarray(np.sign(value) * (0.6 + 0.3 * np.abs(np.tanh(value))), program.dtype)
 
 
 def number(draw, program, value):
-    """A number in one of the forms that exporters choose, once in a while the wrong one or of too many axes."""
+    """Return a scalar in one of the forms of exporters, sometimes with a wrong value or too many axes."""
     shape = draw(st.sampled_from([(), (), (1,), (1, 1, 1, 1), (1,) * 5]))
     return np.full(shape, value * draw(st.sampled_from([1, 1, 1, 1, 1, 1.25])), program.dtype)
 
@@ -62,7 +62,7 @@ def product(draw, program, x):
 
 
 def scale(draw, program, x):
-    """A constant of any shape that broadcasts, often not along the channels."""
+    """Apply a constant of any shape that broadcasts, often not along the channels."""
     dimensions = program.dimensions(x)
     rank = draw(st.integers(0, len(dimensions)))
     kept = dimensions[len(dimensions) - rank :]
@@ -138,7 +138,7 @@ def movement(draw, program, x):
 
 
 def pad(draw, program, x):
-    """Before a pool or a convolution more often than not."""
+    """Add a pad, usually before a pool or a convolution."""
     dimensions = program.dimensions(x)
     pads = [
         draw(st.sampled_from([0, 0, 1])) if axis % len(dimensions) > 1 else 0 for axis in range(2 * len(dimensions))
@@ -155,7 +155,7 @@ def pad(draw, program, x):
 
 
 def of_constants(draw, program, x):
-    """An operand that could be computed now."""
+    """Add an operand that can be folded."""
     value = program(draw(st.sampled_from(["ASSIGN", "TANH"])), constant(draw, program, program.dimensions(x)[-1]))
     return program("ADD", x, program("RESHAPE", value, shape=(1, program.dimensions(x)[-1])))
 
@@ -177,7 +177,7 @@ def nothing(draw, program, x):
 
 
 def rank(draw, program, x):
-    """More dimensions, axes in another order, and back to as many as there were."""
+    """Add dimensions, permute the axes, and restore the shape."""
     dimensions = program.dimensions(x)
     position = draw(st.integers(0, len(dimensions)))
     more = program("RESHAPE", x, shape=(*dimensions[:position], 1, 1, *dimensions[position:]))

@@ -1,5 +1,3 @@
-"""Passes on quantized models: whatever they change, the integers that come out are the same."""
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,7 +18,7 @@ def quantized(scale, zero_point=0, dtype=DataType.INT8):
 
 
 class Network:
-    """A quantized model that grows by one operation after the other, from a float32 picture."""
+    """Quantized model under construction, starting from a float32 image."""
 
     def __init__(self, seed=0, dtype=DataType.INT8, channels=3):
         self.builder, self.random, self.dtype, self.count = ModelBuilder(), np.random.default_rng(seed), dtype, 0
@@ -82,7 +80,7 @@ def grow(network, kind):
 
 
 ROUNDED = {"SIGMOID", "AVERAGE_POOL_2D"}
-"""In float32 on the device, in float64 in the definition: a result may fall on the other side of a half."""
+"""The device computes in float32 and the definition in float64, so a result may round to either side of a half."""
 KINDS = [
     "CONV_2D",
     "ADD",

@@ -46,13 +46,13 @@ OTHERS = {
 
 
 def largest_inside(model):
-    """The largest rank of what is neither given nor wanted."""
+    """Return the largest rank of the intermediate values."""
     border = {*model.inputs, *model.outputs}
     return max((each.type.rank for index, each in enumerate(model.operands) if index not in border), default=0)
 
 
 def one(type_):
-    """The operation between two others of many dimensions, so that nothing of it stands at the border."""
+    """Put the operation between two others of high rank, to keep its values off the model's boundary."""
     program = Program(x=SHAPE)
     made = program(type_, program("TANH", program.x), *OTHERS.get(type_, []), **UNARY[type_])
     made = made if isinstance(made, tuple) else (made,)

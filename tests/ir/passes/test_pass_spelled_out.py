@@ -8,11 +8,11 @@ from nnadapter.ir.passes import PASSES
 from tests.ir.passes.program import Program, check, random, types
 
 BROAD = np.full((1,) * 4, 1e-5, np.float32)
-"""A number that raises the rank of what it is added to."""
+"""A number that raises the rank of the other operand."""
 
 
 def product(program, order, *factors):
-    """The factors multiplied in that order, each new one on either side."""
+    """Multiply the factors in that order, each on either side."""
     first, *others = (factors[position] for position in order)
     for position, other in enumerate(others):
         first = program("MUL", *((first, other) if position % 2 else (other, first)))

@@ -1,4 +1,4 @@
-"""Small models for the tests of the protobuf form, and what it takes to change a written one."""
+"""Small models for tests of the protobuf form, and functions that modify serialized models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLOAT = DataType.FLOAT32
 
 
 def network():
-    """softmax(relu(convolution) as rows, times w, plus w): constants b and again are equal."""
+    """Return softmax(rows of relu(convolution), times w, plus w); constants b and again are equal."""
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(FLOAT, (2, 3, 6, 6)))
     filter_ = builder.add_constant("filter", np.arange(108, dtype=np.float32).reshape(4, 3, 3, 3) / 108)
@@ -29,7 +29,7 @@ def network():
 
 
 def only(type_, value=None, quantization=None):
-    """A model of one operand, an input or a constant."""
+    """Return a model of one operand, an input or a constant."""
     builder = ModelBuilder()
     operand = builder.add_input("only", type_) if value is None else builder.add_constant("only", value, quantization)
     return builder.finish([operand])
@@ -46,7 +46,6 @@ def assert_same(model, other):
 
 
 def opened(contents):
-    """The `File` and `Model` messages of a written model."""
     whole, message = new("File"), new("Model")
     whole.ParseFromString(contents)
     message.ParseFromString(whole.model)
@@ -54,7 +53,7 @@ def opened(contents):
 
 
 def sealed(inner, **changes):
-    """A `File` around the bytes of a `Model`, its digest right unless it is given."""
+    """Wrap the bytes of a `Model` in a `File` with the right digest, unless `changes` replaces it."""
     whole = new("File")
     fields = {"format": "nnadapter model", "version": 1, "model": inner, "sha256": sha256(inner).digest(), **changes}
     for name, value in fields.items():
@@ -63,7 +62,7 @@ def sealed(inner, **changes):
 
 
 def changed(model, change):
-    """The bytes of a model whose message `change` has changed, and its data files."""
+    """Return the bytes and data files of a model after `change` modified its message."""
     contents, data = to_bytes(model)
     _, message = opened(contents)
     change(message)

@@ -1,5 +1,3 @@
-"""What is given to `save`, `load`, `to_bytes` and `from_bytes` and is of the wrong kind."""
-
 from __future__ import annotations
 
 from pathlib import Path

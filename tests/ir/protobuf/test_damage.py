@@ -1,5 +1,3 @@
-"""Whatever is wrong with a file is one typed error that says what."""
-
 from __future__ import annotations
 
 import os
@@ -314,4 +312,4 @@ def test_many_references_to_one_block_are_read_once():
     contents = sealed(message.SerializeToString())
     counts = calls(lambda: from_bytes(contents, {"weights": data}))
     assert len(from_bytes(contents, {"weights": data}).operands) == 3001
-    assert counts["openssl_sha256"] == 2  # of the message, and of the block
+    assert counts["openssl_sha256"] == 2  # once for the message, once for the block

@@ -1,5 +1,3 @@
-"""The classes are those of model.proto."""
-
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from nnadapter.ir import AttributeKind

@@ -1,4 +1,4 @@
-"""Whatever is done to a file, reading it gives a model or a typed error, soon and without large allocations."""
+"""Mutated files: reading yields a model or a typed error, quickly and without large allocations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS = st.sampled_from(["", "x", "bias", "CONCAT", "RESHAPE", "TILE", "bool", 
 
 
 def _survives(contents, files):
-    """Read it under a bound on memory; return whether it was read."""
+    """Read the file under a memory limit; return whether reading succeeded."""
     tracemalloc.start()
     try:
         with suppress(InvalidModelError):
@@ -91,7 +91,7 @@ def test_any_changed_fields(data):
     message = new("Model")
     message.ParseFromString(_INNER)
     for _ in range(data.draw(st.integers(1, 3))):
-        with suppress(ValueError):  # a number that the field has no room for
+        with suppress(ValueError):  # a number outside the range of the field
             _mutate(data.draw, message)
     _survives(sealed(message.SerializeToString(deterministic=True)), {"weights": _DATA})
 

@@ -1,5 +1,3 @@
-"""What is written comes back the same."""
-
 from __future__ import annotations
 
 import mmap

@@ -1,5 +1,3 @@
-"""The examples of the reference are what ONNX Runtime computes."""
-
 from __future__ import annotations
 
 import numpy as np

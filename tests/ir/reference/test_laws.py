@@ -1,4 +1,4 @@
-"""What the reference says of every operation is there, and true as far as a test can tell."""
+"""Completeness and truth of the reference of every operation."""
 
 from __future__ import annotations
 

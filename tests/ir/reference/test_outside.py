@@ -1,4 +1,4 @@
-"""Operations that another package brings are described with what their rows say."""
+"""Descriptions of external operations, taken from their rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_operation_is_described_with_the_meaning_of_its_row(bring):
     entry = entry_of("TWICE")
     assert (entry.family, entry.formula, entry.flops) == ("", "2 * x", "1 for each element of the output")
     assert "input (any number): Numbers." in to_text(entry)
-    assert entry.example.outputs[0][1] is None  # nobody defines it here
+    assert entry.example.outputs[0][1] is None  # the row has no definition
 
 
 def test_an_example_from_outside_is_computed_by_its_definition(bring):

@@ -1,4 +1,4 @@
-"""Graphs of random blocks that repeat, and prices that depend on the place within the block alone."""
+"""Graphs of repeated random blocks, with prices that depend only on the position in the block."""
 
 import random
 
@@ -10,7 +10,7 @@ from tests.partition.generated_graphs import linked
 
 
 def repeating(layers, size, seed=0, outside=1):
-    """`layers` equal blocks of `size` nodes, and `outside` nodes in a chain before them and behind."""
+    """Return `layers` equal blocks of `size` nodes, with chains of `outside` nodes at both ends."""
     source = random.Random(seed)
     block = [[-1], *([at - 1] for at in range(1, size))]
     for at, reads in enumerate(block):
@@ -26,17 +26,15 @@ def repeating(layers, size, seed=0, outside=1):
 
 
 def types(graph):
-    """What makes two nodes the same."""
     return [node.op_type for node in graph.nodes]
 
 
 def blocks_of(graph):
-    """What repeats."""
     return find_blocks(graph, types(graph))
 
 
 def kind_prices(graph, seed=0, *, devices=("npu", "cpu"), launch=1.0, supported=0.8, transfer=1.0):
-    """As `random_prices`, but equal for nodes of one op type and for what they make; `transfer` times what crosses."""
+    """Return `random_prices` that are equal for nodes of one op type and their outputs; `transfer` scales transfers."""
     source = np.random.default_rng(seed)
     kinds = {kind: at for at, kind in enumerate(sorted(set(types(graph))))}
     others = len(devices) - 1

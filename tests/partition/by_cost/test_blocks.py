@@ -23,7 +23,7 @@ def stack(layers=LAYERS):
 
 
 def equal_prices(graph, seed=0, launch=0.3):
-    """Prices of a node and of what it makes depend on its op type alone."""
+    """Return prices of nodes and their outputs that depend only on the op type."""
     source = np.random.default_rng(seed)
     kinds = sorted(set(types(graph)))
     cost = {kind: source.lognormal(0, 1, 4) for kind in kinds}
@@ -46,7 +46,7 @@ def equal_prices(graph, seed=0, launch=0.3):
 
 
 def assert_alike(graph, hashes, run):
-    """Every repeat has the hashes of the first one, and reads what that reads: its own nodes, or the same ones."""
+    """Check that every repeat has the hashes of the first block and reads its own or the same nodes."""
     base = run.starts[0]
     for start in run.starts[1:]:
         for offset in range(run.length):

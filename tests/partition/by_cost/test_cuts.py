@@ -12,7 +12,7 @@ from tests.partition.small_graphs import fewest_turns, grouped_graphs, long_grap
 
 
 def without_launches(topology, prices, rows, active=None):
-    """Runs, and every value once per direction in which it crosses; -1 stands for a device that is not of the pair."""
+    """Sum up runs and one transfer per value and direction; -1 is a device outside the pair."""
     total = sum(prices.run[row, atom] for atom, row in enumerate(rows) if row >= 0)
     for at, maker in enumerate(topology.producer):
         made = rows[maker] if maker >= 0 else -1
@@ -23,7 +23,7 @@ def without_launches(topology, prices, rows, active=None):
     return total
 
 
-@settings(deadline=None)  # scipy is imported once
+@settings(deadline=None)  # importing scipy takes time
 @given(grouped_graphs(), st.integers(0, 1000), st.sampled_from([0.0, 0.3]), st.booleans())
 def test_least_over_all_placements(case, seed, forbidden, some):
     graph, _ = case

@@ -17,7 +17,7 @@ def folded_of(graph, prices=None):
 
 
 def wiring(graph):
-    """Of every node its type and the nodes that it reads from, or the name of what it reads otherwise."""
+    """Return the type of every node with its producers, or the names of model inputs."""
     return [(node.op_type, tuple(graph.producer.get(name, name) for name in node.reads)) for node in graph.nodes]
 
 
@@ -27,14 +27,14 @@ def test_a_folded_stack_is_a_shorter_stack(layers):
     folded = folded_of(graph, equal_prices(graph))
     shorter = stack(6 - layers % 2)
     assert wiring(folded.graph) == wiring(shorter)
-    assert folded.repeats == (layers - 1,)  # the last layer's sum is an output, no other's is
+    assert folded.repeats == (layers - 1,)  # only the last layer's sum is an output
     alone = equal_prices(shorter)
     for name in ("run", "transfer_in", "transfer_out", "launch"):
         assert np.array_equal(getattr(folded.prices, name), getattr(alone, name))
 
 
 def kinds_read(graph, atom):
-    """Types of the nodes of an atom, and of those that they read from."""
+    """Return the types of an atom's nodes and of their producers."""
     nodes = [graph.nodes[node] for node in graph.atoms[atom]]
     made_by = [[graph.producer.get(name) for name in node.reads] for node in nodes]
     return [
@@ -109,7 +109,7 @@ def test_an_atom_of_two_repeats_is_kept():
 
 @pytest.mark.parametrize(("back", "folds"), [(1, True), (3, True), (4, True), (5, True), (6, False), (9, False)])
 def test_reads_from_further_back(back, folds):
-    """A node reads what lies `back` nodes before it, in blocks of three."""
+    """A node reads the node `back` positions earlier, in blocks of three."""
     kinds = [f"Op{at % 3}" for at in range(90)]
     graph = linked([{at - 1, at - back} - {-1} if at >= back else {at - 1} - {-1} for at in range(90)], kinds)
     third = linked([{at - 1, at - back} if at >= back and at % 3 == 0 else {at - 1} - {-1} for at in range(90)], kinds)
@@ -122,7 +122,7 @@ def test_reads_from_further_back(back, folds):
 
 
 def caches(layers, joined):
-    """Every layer has an input and an output of its own; what all give out may be joined at the end."""
+    """Return layers with an input and an output each; a node may join all outputs at the end."""
     nodes, last = [], "x"
     for at in range(layers):
         nodes.append(Node(f"join{at}", "Join", "", (last, f"past{at}", "shared"), (f"present{at}",)))

@@ -19,7 +19,7 @@ TIGHT = 1 + 1e-9
 
 
 def assert_lawful(graph, prices, placed):
-    """Candidates are distinct, can run, cost what is said and are sorted; both baselines are among them."""
+    """Check that candidates are distinct, runnable, correctly priced and sorted, and include both baselines."""
     assert placed.candidates[0].placement == placed.placement
     assert len({candidate.placement for candidate in placed.candidates}) == len(placed.candidates)
     costs = [candidate.cost for candidate in placed.candidates]
@@ -65,7 +65,7 @@ def test_two_devices_beside_brute_force(launch, enumerate_few):
 def test_values_that_may_not_cross(case, seed, enumerate_few, everywhere):
     graph, _ = case
     prices = random_prices(graph, seed, devices=("a", "b"), forbidden=0.3, supported=0.9)
-    if not everywhere:  # no device takes everything
+    if not everywhere:  # no device supports everything
         run = prices.run.copy()
         run[1, np.isfinite(run[0]) & (np.arange(run.shape[1]) % 3 == 0)] = np.inf
         prices = replace(prices, run=run)
@@ -109,7 +109,7 @@ def test_larger_graphs_keep_the_laws(family):
 
 
 def test_a_bound_below_what_was_found_is_said_as_it_was_proven(monkeypatch):
-    """Of a search that finds little: what it proved is no more than that, however few seconds a run takes."""
+    """The bound is no more than a weak search proved, despite small costs."""
     graph = chain(60)
     prices = random_prices(graph, 5, launch=2.0)
     few = {name: getattr(prices, name) * 1e-6 for name in ("run", "transfer_in", "transfer_out", "launch")}
@@ -119,7 +119,7 @@ def test_a_bound_below_what_was_found_is_said_as_it_was_proven(monkeypatch):
 
 
 def test_chains_are_solved_exactly():
-    """A dynamic programme over the last label: a chain has a launch wherever its label changes."""
+    """The oracle is a dynamic program over the last label: a chain has a launch at each change of label."""
     graph = chain(60)
     prices = random_prices(graph, 5, launch=2.0)
     here = prices.run[:, 0] + prices.transfer_in[:, 0] + prices.launch

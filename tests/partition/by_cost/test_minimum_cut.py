@@ -22,7 +22,7 @@ from tests.partition.generated_graphs import FAMILIES
 
 
 def links(graph):
-    """Atoms and, of every value that several read, one more vertex: edges, each once."""
+    """Return unique edges between atoms, with one more vertex for every value of several readers."""
     topology = topology_of(graph)
     readers = np.bincount(topology.read_value, minlength=len(topology.values))
     vertex = np.where(readers == 1, topology.producer, topology.atoms + np.arange(len(topology.values)))
@@ -34,7 +34,7 @@ def links(graph):
 
 @st.composite
 def pairs_of(draw, most=9):
-    """A number of vertices and edges, from a few to all."""
+    """Draw a number of vertices and edges, from few to all."""
     count = draw(st.integers(1, most))
     every = [(one, two) for two in range(count) for one in range(two)]
     chosen = [pair for pair in every if draw(st.booleans())]
@@ -75,7 +75,7 @@ def test_elimination_finds_the_least_of_all_values(case, seed):
 @pytest.mark.slow
 @given(st.integers(0, 10_000))
 def test_what_is_left_is_a_sum_over_edges(seed):
-    """Cliques that are too large to be eliminated, with chains between them that are not."""
+    """Cliques too large to eliminate, with chains between them that are not."""
     source = np.random.default_rng(seed)
     pairs = {(base + one, base + two) for base in (0, 10) for two in range(10) for one in range(two)}
     pairs |= {tuple(sorted(source.choice(60, 2, replace=False).tolist())) for _ in range(20)}
@@ -115,7 +115,7 @@ def test_groups_are_eliminated_as_they_say(family):
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"woven"}))
 def test_what_looks_like_a_chain_from_far_away_is_eliminated(family):
-    """In few rounds, with small tables."""
+    """Elimination takes few rounds with small tables."""
     for size in (500, 5000):
         plan = plan_elimination(*links(FAMILIES[family](size)))
         assert not len(plan.remaining_vertices)
@@ -150,7 +150,7 @@ def test_cuts_beside_a_maximum_flow(family):
     ones, zeros, ends = np.ones(count, np.int64), np.zeros(count, np.int64), np.arange(count) + 2
     tail = np.concatenate([second + 2, first + 2, ends, ones])
     head = np.concatenate([first + 2, second + 2, zeros, ends])
-    ends = tail.astype(np.int32), head.astype(np.int32)  # scipy before 1.15 takes no others
+    ends = tail.astype(np.int32), head.astype(np.int32)  # scipy before 1.15 accepts no other type
     flow = maximum_flow(sparse.csr_array((whole, ends), (count + 2, count + 2)), 1, 0).flow_value
     side, bound = minimum_cut(Network(tail, head, whole.astype(float), count + 2), Plans())
     assert whole[side[tail] & ~side[head]].sum() == flow
@@ -161,6 +161,6 @@ def test_equal_edges_share_a_plan():
     plans, (count, first, second) = Plans(), links(FAMILIES["residual"](50))
     plan = plans.of(count, first, second)
     assert plans.of(count, first.copy(), second.copy()) is plan
-    for at in range(1, 9):  # as many others as are remembered
+    for at in range(1, 9):  # as many as the cache holds
         plans.of(count + at, first, second)
     assert plans.of(count, first, second) is not plan

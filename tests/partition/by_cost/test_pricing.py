@@ -12,14 +12,14 @@ from tests.partition.small_graphs import graph_of, grouped_graphs, placed_graphs
 
 
 def by_hand(graph, prices, placement, found):
-    """Seconds of every step of the plan, value by value."""
+    """Sum up the seconds of every step of the plan, value by value."""
     verdicts = {device: [SUPPORTED] * len(graph.atoms) for device in prices.devices}
     plan = make_plan(graph, prices.devices, verdicts, placement, found.segments, exact=found.exact)
     column = {name: at for at, name in enumerate(prices.values)}
     again = np.full_like(prices.transfer_in, np.inf) if prices.resident_read is None else prices.resident_read
     made_on = {name: step.device for step in plan.steps for name in step.outputs}
     lies = set()
-    """Values and devices on which they stay."""
+    """Values and the devices on which they are resident."""
     for step in plan.steps:
         row = prices.devices.index(step.device)
         run = sum(prices.run[row, atom] for atom in {graph.atom_of[node] for node in step.nodes})
@@ -66,7 +66,7 @@ def test_atoms_of_several_nodes_and_any_host(case, seed, host):
 
 
 def staying(prices, seed):
-    """Prices of devices on which most values stay."""
+    """Return prices of devices on which most values remain resident."""
     generator = np.random.default_rng(seed)
     again = prices.transfer_in * generator.random(prices.transfer_in.shape) * 0.2
     return replace(prices, resident_read=np.where(generator.random(again.shape) < 0.7, again, np.inf))

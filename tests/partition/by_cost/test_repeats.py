@@ -24,7 +24,6 @@ def supported(prices):
 
 
 def optimum(graph, prices):
-    """The cheapest of all placements."""
     if len(prices.devices) > 2:
         return cheapest_cost(graph, prices)
     options = [np.flatnonzero(column) for column in np.isfinite(prices.run).T]
@@ -46,7 +45,7 @@ def optimum(graph, prices):
     ],
 )
 def test_beside_brute_force(devices, layers, size, kept, seeds):
-    """Graphs are folded however little shorter that makes them."""
+    """Graphs are folded even if that hardly shortens them."""
     excess = []
     for seed in range(seeds):
         graph = repeating(layers, size, seed)
@@ -73,7 +72,7 @@ def test_beside_brute_force(devices, layers, size, kept, seeds):
     pytest.param(3, [(16, 6)], marks=pytest.mark.sweep),
 ])  # fmt: skip
 def test_beside_the_whole_graph(devices, shapes):
-    """Bounds of either hold for what the other finds; on average folding loses nothing."""
+    """Each placement respects the bounds of the other, and on average folding loses nothing."""
     excess, used = [], 0
     for seed, (layers, size) in product(range(4), shapes):
         graph = repeating(layers, size, seed + 40, outside=3)
@@ -108,7 +107,7 @@ def test_layers_of_a_transformer(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [("npu", "cpu"), pytest.param(("npu", "gpu", "cpu"), marks=pytest.mark.sweep)])
 def test_odd_layers_come_out_feasible(devices):
-    """Layers in which a device refuses something, or a value may not cross."""
+    """In some layers a device refuses a node, or a value may not cross."""
     graph = stack(80)
     prices = kind_prices(graph, 1, devices=devices)
     prices.run[0, 1 + SIZE * np.array([3, 17])] = np.inf

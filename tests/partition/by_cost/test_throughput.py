@@ -1,5 +1,3 @@
-"""Placements for streams: the busiest device has as little to do as can be."""
-
 from __future__ import annotations
 
 from itertools import product
@@ -17,13 +15,12 @@ TWO, THREE = ("npu", "cpu"), ("gpu", "npu", "cpu")
 
 
 def load_of(graph, prices, placement, sharing=()):
-    """Of the busiest device; of those that share processors, all together."""
+    """Return the load of the busiest device; devices that share processors count as one."""
     seconds = dict(zip(prices.devices, device_seconds(graph, prices, placement).tolist(), strict=True))
     return max([sum(seconds[each] for each in sharing), *(seconds[each] for each in seconds if each not in sharing)])
 
 
 def least_load(graph, prices, sharing=()):
-    """Of the busiest device, over all placements."""
     options = [np.flatnonzero(column).tolist() for column in np.isfinite(prices.run).T]
     labels = prices.devices
     placements = product(*options)
@@ -32,7 +29,7 @@ def least_load(graph, prices, sharing=()):
 
 def even_prices(graph, *, launch=0.0, cross=0.0):
     values = topology_of(graph).values
-    """Two devices alike; what lies between atoms costs `cross` to bring and to take."""
+    """Two equal devices; a transfer between atoms costs `cross` in each direction."""
     run, border = np.ones((2, len(graph.atoms))), np.full((2, len(values)), cross)
     border[:, [0, -1]] = 0.0
     return Prices(("a", "b"), "cpu", run, border, border.copy(), np.full(2, launch), values)

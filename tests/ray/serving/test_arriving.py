@@ -1,5 +1,3 @@
-"""Bodies that are too long, or do not come. No server runs."""
-
 from __future__ import annotations
 
 import asyncio
@@ -11,7 +9,7 @@ from nnadapter.ray.serving import HttpError, body_of, length_of
 
 
 def request(parts, headers=()):
-    """A request whose body comes in these parts; None for one that never does."""
+    """Return a request with a body in these parts; None is a part that never arrives."""
     coming = iter(parts)
 
     async def receive():

@@ -1,4 +1,4 @@
-"""Bodies of requests: what is taken, and one sentence for everything else. No server runs."""
+"""Request bodies: accepted forms, and errors for all others. No server runs."""
 
 from __future__ import annotations
 
@@ -255,4 +255,4 @@ def test_who_is_late_is_not_run():
     one = np.ones((1, 3), np.float32)
     given = Batcher(OPEN, 8, None).run([waiting(one, until=0.0), waiting(one), waiting(one, until=1e12)], run)
     assert isinstance(given[0].error, DeadlineExceededError) and given[1].error is given[2].error is None
-    assert seen == [(2, None)]  # a run has a deadline where all in it have one
+    assert seen == [(2, None)]  # a run has a deadline if all its requests have one

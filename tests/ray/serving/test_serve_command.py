@@ -1,5 +1,3 @@
-"""`nnadapter serve` as a person types it: what it refuses before Ray starts, and the signals that stop a server."""
-
 from __future__ import annotations
 
 import json
@@ -49,7 +47,7 @@ def refused(*arguments):
 
 @pytest.fixture
 def _environment(monkeypatch):
-    """A command that is run in this process says in its environment what Ray is to do."""
+    """Set Ray's options, which a command in this process reads from its environment."""
     for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE"):
         monkeypatch.setenv(name, ENVIRONMENT[name])
 
@@ -72,7 +70,7 @@ BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32",
 
 
 class Served:
-    """A server in a session of its own, as supervisors start one."""
+    """Server in its own process session, as supervisors start one."""
 
     def __init__(self, model):
         environment = {**os.environ, "RAY_worker_niceness": "0"}
@@ -89,7 +87,7 @@ class Served:
         return address
 
     def end(self):
-        """Return the exit code, what else was printed, and the processes that are left of the session."""
+        """Return the exit code, the remaining output, and the processes left in the session."""
         out, err = self.process.communicate()
         self.watch.cancel()
         folders = (each for each in Path("/proc").iterdir() if each.name.isdigit())
@@ -122,14 +120,14 @@ def infer(address):
 
 
 def ask_until(end, address, requests):
-    """Send requests one after the other; note when each had been sent and when it ended, and its result."""
+    """Send requests in sequence; note when each was sent and ended, and its result."""
     url = urlsplit(f"{address}/infer")
     while not end.is_set():
         with closing(HTTPConnection(url.netloc)) as connection:
             try:
                 connection.request("POST", url.path, BODY)
             except OSError:
-                continue  # the port is closed
+                continue
             began = time.monotonic()
             try:
                 result = json.load(connection.getresponse())["outputs"][0]["data"]
@@ -149,7 +147,7 @@ def test_a_server_answers_the_requests_under_way_when_a_signal_ends_it(server):
         client.start()
     time.sleep(0.5)
     signalled = time.monotonic()
-    os.killpg(server.process.pid, signal.SIGTERM)  # also Ray's processes, as supervisors do
+    os.killpg(server.process.pid, signal.SIGTERM)  # including Ray's processes, as supervisors do
     assert server.end() == (0, "", [])
     end.set()
     for client in clients:
@@ -178,7 +176,8 @@ def test_a_signal_ends_a_server_that_is_starting(server, seconds):
 def test_a_second_signal_ends_a_server_at_once(server):
     address = urlsplit(server.address())
     with socket.create_connection((address.hostname, address.port)) as client:
-        client.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1")  # and no more
+        # the rest of the body never arrives
+        client.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1")
         time.sleep(1)
         server.process.send_signal(signal.SIGINT)
         time.sleep(2)

@@ -1,4 +1,4 @@
-"""What a server does before Ray starts, and what it says where it does not come up. No server runs."""
+"""Steps of a server before Ray starts, and errors of failed starts. No server runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Attention and its gradient against PyTorch's own kernel."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Gradients of convolutions against PyTorch's own kernels."""
-
 from __future__ import annotations
 
 import torch
@@ -13,7 +11,6 @@ ORIGINAL = torch.ops.aten.convolution_backward.default
 
 @st.composite
 def convolutions(draw):
-    """What aten::convolution is called with: image, weight, and how the window moves."""
     rank, groups, transposed = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.booleans())
     inputs, outputs = (groups * draw(st.integers(1, 2)) for _ in range(2))
 

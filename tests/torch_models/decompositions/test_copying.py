@@ -1,4 +1,4 @@
-"""Copies that are spread, on a device, against eager PyTorch."""
+"""Broadcast copies on a device, compared with eager PyTorch."""
 
 from __future__ import annotations
 

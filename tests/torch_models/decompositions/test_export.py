@@ -1,4 +1,4 @@
-"""Gradients through PyTorch's exporter and a session on fake_npu, against eager PyTorch: nothing is left to the CPU."""
+"""Exported gradients on fake_npu, compared with eager PyTorch: no node runs on the CPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIKE_OTHERS = {
     *("silu", "averages of stretches", "group normalization", "larger by lines"),
     *("convolution", "transposed convolution", "convolution of sequences", "convolution of volumes"),
 }
-"""Made of operators that others have too; test_convolution.py has convolutions of all kinds."""
+"""Consist of the same operators as other cases; test_convolution.py covers all convolutions."""
 
 
 def check(function, leaves, *arguments):

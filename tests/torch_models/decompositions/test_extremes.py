@@ -1,5 +1,3 @@
-"""Largest, smallest and order, of truths too, against PyTorch's own kernels."""
-
 from __future__ import annotations
 
 import pytest

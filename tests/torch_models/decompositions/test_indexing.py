@@ -1,5 +1,3 @@
-"""Elements by their place against PyTorch's own kernels."""
-
 from __future__ import annotations
 
 import pytest

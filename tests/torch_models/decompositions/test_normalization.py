@@ -1,5 +1,3 @@
-"""Batch normalization in training, and dropout, against PyTorch's own kernels."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Pools and their gradients against PyTorch's own kernels."""
-
 from __future__ import annotations
 
 import torch
@@ -17,7 +15,7 @@ def agrees(operator, *arguments):
 
 @st.composite
 def windows(draw):
-    """An image of two or three axes, batched or not; kernel, stride, padding and ceil_mode."""
+    """Draw an image of two or three axes, batched or not, with kernel, stride, padding and ceil_mode."""
     rank = draw(st.integers(2, 3))
     kernel = [draw(st.integers(1, 4)) for _ in range(rank)]
     stride = draw(st.one_of(st.just([]), st.lists(st.integers(1, 4), min_size=rank, max_size=rank)))
@@ -30,7 +28,7 @@ def windows(draw):
 def result_of(operator, *arguments):
     try:
         return operator(*arguments)
-    except RuntimeError:  # not one window fits
+    except RuntimeError:  # no window fits
         assume(False)
 
 
@@ -43,7 +41,7 @@ def test_gradient_of_the_largest(case, data):
     }[len(kernel)]
     moves = kernel, stride, padding, [data.draw(st.integers(1, 2)) for _ in kernel], ceil_mode
     result, indices = result_of(forward, image, *moves)
-    assume(torch.isfinite(result).all())  # else a window saw nothing but padding, and has no index
+    assume(torch.isfinite(result).all())  # a window of only padding has no index
     agrees(backward, torch.randn_like(result), image, *moves, indices)
 
 

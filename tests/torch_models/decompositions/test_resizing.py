@@ -1,4 +1,4 @@
-"""Pictures in other sizes, by scales that sizes round, as PyTorch has them."""
+"""Resizing with scales derived from rounded sizes, compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ SHAPES = ((16, 24), (17, 23), (11, 29))
 
 
 class Resized(torch.nn.Module):
-    """`interpolate` with these options."""
-
     def __init__(self, **options):
         super().__init__()
         self.options = options
 
     def forward(self, x):
-        """Pictures [1, 2, H, W] in another size."""
         return torch.nn.functional.interpolate(x, **self.options)
 
 
