@@ -142,7 +142,7 @@ class TestInPaddle:
     def test_a_library_that_is_not_there(self, in_paddle, drivers):
         raised = in_paddle["none"][0]["failures"]
         assert raised["sum"][0] == "RuntimeError"
-        assert "the driver of device 'acme_c' is not there, looked for" in raised["sum"][1]
+        assert "the driver of device 'acme_c' is missing, searched" in raised["sum"][1]
         assert str(drivers["none"] / LIBRARY) in raised["sum"][1]
         assert raised["device"][0] == "ValueError"
 

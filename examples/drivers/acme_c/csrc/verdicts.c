@@ -10,14 +10,14 @@ static bool knows_attributes(const acme_operation *known, const NNAdapterOperati
         const char *const *name = known->attributes;
         while (*name && strcmp(*name, attribute->name)) name++;
         if (NNADAPTER_HAS(NNAdapterAttribute, attribute, sizes) && attribute->sizes) {
-            acme_refuse(verdict, NNADAPTER_UNSUPPORTED_ATTRIBUTE, "%s has %s that hangs on open sizes; only known ones",
+            acme_refuse(verdict, NNADAPTER_UNSUPPORTED_ATTRIBUTE, "%s has %s with dynamic sizes, accepted: static ones",
                         operation->type, attribute->name);
             return false;
         }
         if (*name) continue;
         if (!strcmp(attribute->name, "fuse_code") && !strcmp(attribute->value.string, "none")) continue;
         if (!strcmp(attribute->name, "fuse_parameters") && !attribute->count) continue;
-        acme_refuse(verdict, NNADAPTER_UNSUPPORTED_ATTRIBUTE, "%s with %s is not understood; only without",
+        acme_refuse(verdict, NNADAPTER_UNSUPPORTED_ATTRIBUTE, "%s with %s is unsupported, accepted: without it",
                     operation->type, attribute->name);
         return false;
     }

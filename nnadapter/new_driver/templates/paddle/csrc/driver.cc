@@ -52,14 +52,14 @@ const NNAdapterDriver &load() {
         auto entry = reinterpret_cast<const NNAdapterDriver *(*)(uint32_t)>(dlsym(library, "nnadapter_driver"));
         const NNAdapterDriver *table = entry ? entry(NNADAPTER_VERSION) : nullptr;
         if (!table || table->version >> 16 != NNADAPTER_VERSION_MAJOR || table->version > NNADAPTER_VERSION)
-            raise(NNADAPTER_DEVICE_UNAVAILABLE, path + " is no driver of version " +
+            raise(NNADAPTER_DEVICE_UNAVAILABLE, path + " is not a driver of version " +
                                                     std::to_string(NNADAPTER_VERSION_MAJOR) +
-                                                    " of nnadapter's C interface; install the version that fits");
+                                                    " of nnadapter's C interface; install a matching version");
         if (!is_whole(*table))
-            raise(NNADAPTER_DEVICE_UNAVAILABLE, path + " lacks required functions; its vendor must write them");
+            raise(NNADAPTER_DEVICE_UNAVAILABLE, path + " lacks required functions; its vendor must add them");
         return *table;
     }
-    raise(NNADAPTER_DEVICE_UNAVAILABLE, "the driver of device '" + std::string(NAME) + "' is not there, looked for " +
+    raise(NNADAPTER_DEVICE_UNAVAILABLE, "the driver of device '" + std::string(NAME) + "' is missing, searched " +
                                             looked + "; install its package, or name the folder of its library in "
                                                      "NNADAPTER_DRIVER_PATH");
 }
@@ -163,7 +163,7 @@ Device &device(int id) {
     if (forked)
         raise(NNADAPTER_DEVICE_UNAVAILABLE,
               "device '" + std::string(NAME) + ":" + std::to_string(id) +
-                  "' was opened before this process was forked from another; open it in this one alone, start the "
+                  "' was opened before this process was forked from another; open it in this process only, start the "
                   "process by 'spawn', or give it tensors of the CPU");
     static std::mutex lock;
     static const int watched = pthread_atfork(nullptr, nullptr, note_fork);

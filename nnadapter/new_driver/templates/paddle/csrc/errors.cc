@@ -26,7 +26,7 @@ void raise(NNAdapterStatus status, const std::string &sentence) {
 
 void Sentence::check(NNAdapterStatus status, const char *call, int id) const {
     if (status == NNADAPTER_OK) return;
-    const std::string said = *text_ ? text_ : "it failed and gave no reason";
+    const std::string said = *text_ ? text_ : "it failed without a reason";
     raise(status, "device '" NNADAPTER_PADDLE_DEVICE ":" + std::to_string(id) + "', call '" + call + "': " + said);
 }
 

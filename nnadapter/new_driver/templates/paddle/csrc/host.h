@@ -67,7 +67,7 @@ void compute_on_host(const char *kernel, phi::DataType type, const phi::CustomCo
     if (!found.IsValid())
         raise(NNADAPTER_FAILED, "neither device '" NNADAPTER_PADDLE_DEVICE "' nor Paddle's CPU computes '" +
                                     std::string(kernel) + "' of " + phi::DataTypeToString(type) +
-                                    "; GLOG_v=1 tells what the device refuses, cast the tensor to another type");
+                                    "; set GLOG_v=1 to see refusals, or cast the tensor to another type");
     auto *function = found. GetVariadicKernelFn<void (*)(const phi::DeviceContext &, Arguments...)>();
     HostCopies copies(context);
     function(*phi::DeviceContextPool::Instance().Get(phi::CPUPlace()), copies.of(arguments)...);

@@ -87,7 +87,7 @@ Spot spot_of(const void *address) {
     auto found = ranges().upper_bound(number);
     if (found != ranges().begin() && number - (--found)->first < found->second.reserved)
         return {found->second.memory, number - found->first};
-    raise(NNADAPTER_INVALID_ARGUMENT, "an address was given that is none of device '" NNADAPTER_PADDLE_DEVICE "'");
+    raise(NNADAPTER_INVALID_ARGUMENT, "an address does not belong to device '" NNADAPTER_PADDLE_DEVICE "'");
 }
 
 void copy_in(Device &device, Stream *stream, void *target, const void *source, size_t bytes) {

@@ -101,7 +101,7 @@ class Program { /* program with a pool of executions */
                            device_.id);
         }
         if (verdict.supported) return "";
-        return *detail ? detail : "it gave no reason";
+        return *detail ? detail : "without a reason";
     }
 
     Device &device_;
