@@ -21,11 +21,11 @@ NNAdapterStatus acme_list_devices(const NNAdapterDeviceInfo *const **devices, ui
 NNAdapterStatus acme_open_device(const char *id, NNAdapterDevice **device, NNAdapterError *error) {
     if (id[0] && ((id[0] != '0' && id[0] != '1') || id[1]))
         return acme_fail(error, NNADAPTER_INVALID_ARGUMENT, "there is no device %.32s; there are 0 and 1", id);
-    NNAdapterDevice *made = calloc(1, sizeof *made);
-    if (!made) return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a device");
-    acme_pool_init(&made->pool, NULL, ACME_DEVICE_BYTES);
-    pthread_mutex_init(&made->lock, NULL);
-    *device = made;
+    NNAdapterDevice *new_device = calloc(1, sizeof *new_device);
+    if (!new_device) return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a device");
+    acme_pool_init(&new_device->pool, NULL, ACME_DEVICE_BYTES);
+    pthread_mutex_init(&new_device->lock, NULL);
+    *device = new_device;
     return NNADAPTER_OK;
 }
 

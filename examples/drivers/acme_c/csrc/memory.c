@@ -36,23 +36,23 @@ static bool take(acme_pool *pool, uint64_t bytes, uint64_t *left) {
 
 NNAdapterStatus acme_allocate(acme_pool *pool, uint64_t bytes, NNAdapterMemory **memory, NNAdapterError *error) {
     uint64_t left = 0, counted = bytes > ACME_DEVICE_BYTES ? bytes : acme_chunks(bytes);
-    for (acme_pool *each = pool; each; each = each->parent)
-        if (!take(each, counted, &left)) {
-            give_back(pool, each, counted);
+    for (acme_pool *ancestor = pool; ancestor; ancestor = ancestor->parent)
+        if (!take(ancestor, counted, &left)) {
+            give_back(pool, ancestor, counted);
             return acme_fail(error, NNADAPTER_OUT_OF_MEMORY,
                              "%llu bytes were asked for and %llu are left; free some, or raise the option memory_bytes",
                              (unsigned long long)counted, (unsigned long long)left);
         }
-    NNAdapterMemory *made = malloc(sizeof *made);
+    NNAdapterMemory *new_memory = malloc(sizeof *new_memory);
     char *data = malloc(bytes ? bytes : 1);
-    if (!made || !data) {
-        free(made);
+    if (!new_memory || !data) {
+        free(new_memory);
         free(data);
         give_back(pool, NULL, counted);
         return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no %llu bytes left", (unsigned long long)bytes);
     }
-    *made = (NNAdapterMemory){.pool = pool, .bytes = counted, .usable = bytes, .data = data};
-    *memory = made;
+    *new_memory = (NNAdapterMemory){.pool = pool, .bytes = counted, .usable = bytes, .data = data};
+    *memory = new_memory;
     return NNADAPTER_OK;
 }
 
@@ -122,12 +122,12 @@ static NNAdapterStatus copy_between(NNAdapterMemory *target, uint64_t target_off
     return start_copy(what, stream, error);
 }
 
-static NNAdapterStatus statistics(NNAdapterDevice *device, NNAdapterMemoryStatistics *found, NNAdapterError *error) {
+static NNAdapterStatus statistics(NNAdapterDevice *device, NNAdapterMemoryStatistics *result, NNAdapterError *error) {
     (void)error;
     pthread_mutex_lock(&device->pool.lock);
-    found->total_bytes = device->pool.limit;
-    found->used_bytes = device->pool.used;
-    found->peak_bytes = device->pool.peak;
+    result->total_bytes = device->pool.limit;
+    result->used_bytes = device->pool.used;
+    result->peak_bytes = device->pool.peak;
     pthread_mutex_unlock(&device->pool.lock);
     return NNADAPTER_OK;
 }

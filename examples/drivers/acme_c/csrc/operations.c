@@ -50,8 +50,8 @@ int64_t acme_integer(const NNAdapterOperation *operation, const char *name) {
 }
 
 bool acme_boolean(const NNAdapterOperation *operation, const char *name) {
-    const NNAdapterAttribute *found = acme_attribute(operation, name);
-    return found && found->value.boolean;
+    const NNAdapterAttribute *attribute = acme_attribute(operation, name);
+    return attribute && attribute->value.boolean;
 }
 
 void acme_broadcast(const int64_t *dimensions, uint32_t rank, uint32_t axes, int64_t *steps) {

@@ -11,16 +11,16 @@ typedef float (*pool)(const window *window, const float *pixels, int64_t top, in
 
 static float largest(const window *window, const float *pixels, int64_t top, int64_t left, bool include_pad) {
     (void)include_pad;
-    float found = -INFINITY;
+    float maximum = -INFINITY;
     for (int64_t i = 0; i < window->kernel[0]; i++)
         for (int64_t j = 0; j < window->kernel[1]; j++) {
             int64_t y = top + i * window->dilations[0], x = left + j * window->dilations[1];
             if (y < 0 || x < 0 || y >= window->image[2] || x >= window->image[3]) continue;
             float value = pixels[y * window->image[3] + x];
-            if (value > found || isnan(value)) found = value;
-            if (isnan(found)) return found;
+            if (value > maximum || isnan(value)) maximum = value;
+            if (isnan(maximum)) return maximum;
         }
-    return found;
+    return maximum;
 }
 
 static bool inside(const window *window, int axis, int64_t place, bool include_pad) {

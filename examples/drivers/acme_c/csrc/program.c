@@ -51,16 +51,16 @@ NNAdapterStatus acme_compile(NNAdapterContext *context, const NNAdapterCompileRe
 
 NNAdapterStatus acme_make_program(NNAdapterContext *context, const NNAdapterModel *model, NNAdapterProgram **program,
                                   NNAdapterError *error) {
-    NNAdapterProgram *made = malloc(sizeof *made);
-    acme_plan *shared = made ? malloc(sizeof *shared) : NULL;
-    if (!shared) return no_room(made, error);
-    *made = (NNAdapterProgram){.context = context, .model = model, .plan = shared};
+    NNAdapterProgram *new_program = malloc(sizeof *new_program);
+    acme_plan *shared = new_program ? malloc(sizeof *shared) : NULL;
+    if (!shared) return no_room(new_program, error);
+    *new_program = (NNAdapterProgram){.context = context, .model = model, .plan = shared};
     atomic_init(&shared->programs, 1);
     NNAdapterStatus status = acme_plan_slots(model, &shared->slots, error);
     if (status)
-        acme_destroy_program(made); /* unplanned slots are empty */
+        acme_destroy_program(new_program); /* unplanned slots are empty */
     else
-        *program = made;
+        *program = new_program;
     return status;
 }
 
@@ -69,11 +69,11 @@ NNAdapterStatus acme_bind(NNAdapterProgram *program, const NNAdapterCompileReque
                           NNAdapterError *error) {
     NNAdapterStatus status = acme_go_on(request->control, acme_now(), error);
     if (status) return status;
-    NNAdapterProgram *made = malloc(sizeof *made);
-    if (!made) return no_room(made, error);
-    *made = (NNAdapterProgram){.context = program->context, .model = request->model, .plan = program->plan};
-    atomic_fetch_add(&made->plan->programs, 1);
-    *bound = made;
+    NNAdapterProgram *new_program = malloc(sizeof *new_program);
+    if (!new_program) return no_room(new_program, error);
+    *new_program = (NNAdapterProgram){.context = program->context, .model = request->model, .plan = program->plan};
+    atomic_fetch_add(&new_program->plan->programs, 1);
+    *bound = new_program;
     return NNADAPTER_OK;
 }
 
@@ -145,29 +145,30 @@ static void resize(NNAdapterExecution *execution, const NNAdapterComputeRequest 
 NNAdapterStatus acme_create_execution(NNAdapterProgram *program, NNAdapterExecution **execution,
                                       NNAdapterError *error) {
     const NNAdapterModel *model = program->model;
-    NNAdapterExecution *made = calloc(1, sizeof *made);
-    if (made) {
-        made->program = program;
-        made->slots = calloc(program->plan->slots.count + 1, sizeof *made->slots);
-        made->values = calloc(model->operand_count + 1, sizeof *made->values);
-        made->bytes = malloc((program->plan->slots.count + 1) * sizeof *made->bytes);
+    NNAdapterExecution *new_execution = calloc(1, sizeof *new_execution);
+    if (new_execution) {
+        new_execution->program = program;
+        new_execution->slots = calloc(program->plan->slots.count + 1, sizeof *new_execution->slots);
+        new_execution->values = calloc(model->operand_count + 1, sizeof *new_execution->values);
+        new_execution->bytes = malloc((program->plan->slots.count + 1) * sizeof *new_execution->bytes);
     }
     NNAdapterStatus status = NNADAPTER_OK;
-    if (!made || !made->slots || !made->values || !made->bytes || (is_open(model) && !make_room(made)))
+    if (!new_execution || !new_execution->slots || !new_execution->values || !new_execution->bytes ||
+        (is_open(model) && !make_room(new_execution)))
         status = acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for an execution");
     if (status) {
-        if (made) acme_destroy_execution(made);
+        if (new_execution) acme_destroy_execution(new_execution);
         return status;
     }
     for (uint32_t i = 0; i < model->operand_count; i++) {
         const NNAdapterOperand *operand = model->operands[i];
-        made->values[i].data = (float *)operand->data; /* constants are read only */
-        made->values[i].rank = operand->rank;
-        made->values[i].count = count_of(operand);
-        if (!made->values[i].dimensions) made->values[i].dimensions = operand->dimensions;
+        new_execution->values[i].data = (float *)operand->data; /* constants are read only */
+        new_execution->values[i].rank = operand->rank;
+        new_execution->values[i].count = count_of(operand);
+        if (!new_execution->values[i].dimensions) new_execution->values[i].dimensions = operand->dimensions;
     }
-    memcpy(made->bytes, program->plan->slots.bytes, program->plan->slots.count * sizeof *made->bytes);
-    *execution = made;
+    memcpy(new_execution->bytes, program->plan->slots.bytes, program->plan->slots.count * sizeof *new_execution->bytes);
+    *execution = new_execution;
     return NNADAPTER_OK;
 }
 

@@ -19,9 +19,9 @@ static void spoil(source *from, NNAdapterStatus status) {
 }
 
 /* Return the next piece; null if fewer bytes remain. */
-static const void *take(source *from, uint64_t count, uint64_t each) {
-    uint64_t bytes = count * each, filled;
-    if (count > from->left / each || (filled = bytes + -bytes % 8) > from->left) {
+static const void *take(source *from, uint64_t count, uint64_t item_bytes) {
+    uint64_t bytes = count * item_bytes, filled;
+    if (count > from->left / item_bytes || (filled = bytes + -bytes % 8) > from->left) {
         spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
         return NULL;
     }
@@ -40,21 +40,21 @@ static const char *take_text(source *from) {
 
 /* Allocate `count` zeroed elements, freed with the model. Each takes at least 8 bytes in the file, which bounds the
  * allocation. */
-static void *room(source *from, uint64_t count, uint64_t each) {
+static void *room(source *from, uint64_t count, uint64_t item_bytes) {
     acme_restored *into = from->into;
-    void *made = NULL;
+    void *array = NULL;
     if (count > from->left / 8) {
         spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
         return NULL;
     }
     void **grown = realloc(into->made, (into->made_count + 1) * sizeof *grown);
     if (grown) into->made = grown;
-    if (grown) made = calloc(count + 1, each);
-    if (made)
-        into->made[into->made_count++] = made;
+    if (grown) array = calloc(count + 1, item_bytes);
+    if (array)
+        into->made[into->made_count++] = array;
     else
         spoil(from, NNADAPTER_OUT_OF_MEMORY);
-    return made;
+    return array;
 }
 
 /* Read operand indices. */
@@ -78,53 +78,53 @@ static NNAdapterOperand operand_of(source *from) {
     static const acme_operand_row nothing;
     const acme_operand_row *row = take(from, 1, sizeof *row);
     if (!row) row = &nothing;
-    NNAdapterOperand made = {ACME_HEAD(NNAdapterOperand), .data_type = row->data_type, .layout = row->layout,
+    NNAdapterOperand operand = {ACME_HEAD(NNAdapterOperand), .data_type = row->data_type, .layout = row->layout,
                              .lifetime = row->lifetime, .rank = row->rank, .bytes = row->bytes};
-    made.name = take_text(from);
-    made.dimensions = take(from, row->rank, sizeof *made.dimensions);
-    if (row->lifetime == NNADAPTER_CONSTANT) made.data = take(from, row->bytes, 1);
+    operand.name = take_text(from);
+    operand.dimensions = take(from, row->rank, sizeof *operand.dimensions);
+    if (row->lifetime == NNADAPTER_CONSTANT) operand.data = take(from, row->bytes, 1);
     bool counted = row->data_type == NNADAPTER_FLOAT32; /* other types only pass from an input to an output */
-    if (!made.dimensions || (counted && !has_bytes(made.dimensions, made.rank, made.bytes)))
+    if (!operand.dimensions || (counted && !has_bytes(operand.dimensions, operand.rank, operand.bytes)))
         spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
-    if (!made.bytes) made.data = NULL;
-    return made;
+    if (!operand.bytes) operand.data = NULL;
+    return operand;
 }
 
 static NNAdapterAttribute attribute_of(source *from) {
     static const acme_attribute_row nothing;
     const acme_attribute_row *row = take(from, 1, sizeof *row);
     if (!row) row = &nothing;
-    NNAdapterAttribute made = {ACME_HEAD(NNAdapterAttribute), .kind = row->kind, .count = row->count};
-    made.name = take_text(from);
+    NNAdapterAttribute attribute = {ACME_HEAD(NNAdapterAttribute), .kind = row->kind, .count = row->count};
+    attribute.name = take_text(from);
     switch (row->kind) {
-    case NNADAPTER_KIND_BOOL: made.value.boolean = (int32_t)row->number; break;
-    case NNADAPTER_KIND_INT: made.value.integer = row->number; break;
-    case NNADAPTER_KIND_FLOAT: memcpy(&made.value.real, &row->number, sizeof made.value.real); break;
-    case NNADAPTER_KIND_STRING: made.value.string = take_text(from); break;
-    case NNADAPTER_KIND_INTS: made.value.integers = take(from, row->count, sizeof(int64_t)); break;
-    case NNADAPTER_KIND_FLOATS: made.value.reals = take(from, row->count, sizeof(double)); break;
+    case NNADAPTER_KIND_BOOL: attribute.value.boolean = (int32_t)row->number; break;
+    case NNADAPTER_KIND_INT: attribute.value.integer = row->number; break;
+    case NNADAPTER_KIND_FLOAT: memcpy(&attribute.value.real, &row->number, sizeof attribute.value.real); break;
+    case NNADAPTER_KIND_STRING: attribute.value.string = take_text(from); break;
+    case NNADAPTER_KIND_INTS: attribute.value.integers = take(from, row->count, sizeof(int64_t)); break;
+    case NNADAPTER_KIND_FLOATS: attribute.value.reals = take(from, row->count, sizeof(double)); break;
     default: spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
     }
-    return made;
+    return attribute;
 }
 
 static NNAdapterOperation operation_of(source *from, uint32_t operands) {
     static const uint32_t nothing[4];
     const uint32_t *row = take(from, 4, sizeof *row);
     if (!row) row = nothing;
-    NNAdapterOperation made = {ACME_HEAD(NNAdapterOperation), .input_count = row[0], .output_count = row[1]};
-    made.type = take_text(from);
-    made.inputs = take_positions(from, row[0], operands, NNADAPTER_ABSENT);
-    made.outputs = take_positions(from, row[1], operands, 0);
+    NNAdapterOperation operation = {ACME_HEAD(NNAdapterOperation), .input_count = row[0], .output_count = row[1]};
+    operation.type = take_text(from);
+    operation.inputs = take_positions(from, row[0], operands, NNADAPTER_ABSENT);
+    operation.outputs = take_positions(from, row[1], operands, 0);
     if (!row[1]) spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
     NNAdapterAttribute *attributes = room(from, row[2], sizeof *attributes);
     const NNAdapterAttribute **pointers = room(from, row[2], sizeof *pointers);
-    for (; pointers && made.attribute_count < row[2] && !from->status; made.attribute_count++) {
-        attributes[made.attribute_count] = attribute_of(from);
-        pointers[made.attribute_count] = &attributes[made.attribute_count];
+    for (; pointers && operation.attribute_count < row[2] && !from->status; operation.attribute_count++) {
+        attributes[operation.attribute_count] = attribute_of(from);
+        pointers[operation.attribute_count] = &attributes[operation.attribute_count];
     }
-    made.attributes = pointers;
-    return made;
+    operation.attributes = pointers;
+    return operation;
 }
 
 static void restore(source *from, NNAdapterModel *model) {
@@ -153,22 +153,22 @@ static void restore(source *from, NNAdapterModel *model) {
 }
 
 NNAdapterStatus acme_restore(const void *data, uint64_t bytes, acme_restored **restored, NNAdapterError *error) {
-    acme_restored *made = calloc(1, sizeof *made);
+    acme_restored *result = calloc(1, sizeof *result);
     char *copy = malloc(bytes + 1); /* aligned, and independent of the host's buffer */
-    if (made) made->bytes = copy;
-    if (!made || !copy) {
-        free(made);
+    if (result) result->bytes = copy;
+    if (!result || !copy) {
+        free(result);
         free(copy);
         return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a program");
     }
     memcpy(copy, data, bytes);
-    source from = {.into = made, .place = copy, .left = bytes};
-    restore(&from, &made->model);
+    source from = {.into = result, .place = copy, .left = bytes};
+    restore(&from, &result->model);
     if (!from.status) {
-        *restored = made;
+        *restored = result;
         return NNADAPTER_OK;
     }
-    acme_free_restored(made);
+    acme_free_restored(result);
     return acme_fail(error, from.status, "the program's model cannot be read; compile it again");
 }
 

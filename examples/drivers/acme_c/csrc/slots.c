@@ -50,8 +50,8 @@ NNAdapterStatus acme_plan_slots(const NNAdapterModel *model, acme_slots *slots, 
     size_t count = model->operand_count ? model->operand_count : 1;
     *slots = (acme_slots){.slot_of = malloc(count * sizeof(int32_t)), .bytes = calloc(count, sizeof(uint64_t))};
     uint32_t *last = calloc(count, sizeof *last), *pile = calloc(count, sizeof *pile);
-    bool made = slots->slot_of && slots->bytes && last && pile;
-    if (made) {
+    bool is_allocated = slots->slot_of && slots->bytes && last && pile;
+    if (is_allocated) {
         memset(slots->slot_of, -1, count * sizeof(int32_t));
         find_last_readers(model, last);
         assign(model, slots, last, pile);
@@ -61,7 +61,8 @@ NNAdapterStatus acme_plan_slots(const NNAdapterModel *model, acme_slots *slots, 
     }
     free(last);
     free(pile);
-    return made ? NNADAPTER_OK : acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a plan");
+    if (is_allocated) return NNADAPTER_OK;
+    return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a plan");
 }
 
 void acme_size_slots(const acme_slots *slots, const acme_tensor *values, uint32_t operand_count, uint64_t *bytes) {

@@ -70,22 +70,22 @@ void acme_submit(NNAdapterStream *stream, acme_task *task) {
 }
 
 static NNAdapterStatus create_stream(NNAdapterDevice *device, NNAdapterStream **stream, NNAdapterError *error) {
-    NNAdapterStream *made = calloc(1, sizeof *made);
-    if (!made) return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a stream");
-    made->device = device;
-    pthread_mutex_init(&made->lock, NULL);
-    pthread_cond_init(&made->changed, NULL);
-    if (pthread_create(&made->thread, NULL, work, made)) {
-        pthread_cond_destroy(&made->changed);
-        pthread_mutex_destroy(&made->lock);
-        free(made);
+    NNAdapterStream *new_stream = calloc(1, sizeof *new_stream);
+    if (!new_stream) return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a stream");
+    new_stream->device = device;
+    pthread_mutex_init(&new_stream->lock, NULL);
+    pthread_cond_init(&new_stream->changed, NULL);
+    if (pthread_create(&new_stream->thread, NULL, work, new_stream)) {
+        pthread_cond_destroy(&new_stream->changed);
+        pthread_mutex_destroy(&new_stream->lock);
+        free(new_stream);
         return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host gives no more threads; close executions");
     }
     pthread_mutex_lock(&device->lock);
-    made->next = device->streams;
-    device->streams = made;
+    new_stream->next = device->streams;
+    device->streams = new_stream;
     pthread_mutex_unlock(&device->lock);
-    *stream = made;
+    *stream = new_stream;
     return NNADAPTER_OK;
 }
 
@@ -119,8 +119,8 @@ static NNAdapterStatus synchronize_device(NNAdapterDevice *device, NNAdapterErro
     NNAdapterStatus status = NNADAPTER_OK;
     pthread_mutex_lock(&device->lock);
     for (NNAdapterStream *stream = device->streams; stream; stream = stream->next) {
-        NNAdapterStatus each = synchronize_stream(stream, error);
-        if (!status) status = each;
+        NNAdapterStatus stream_status = synchronize_stream(stream, error);
+        if (!status) status = stream_status;
     }
     pthread_mutex_unlock(&device->lock);
     return status;
@@ -128,11 +128,11 @@ static NNAdapterStatus synchronize_device(NNAdapterDevice *device, NNAdapterErro
 
 static NNAdapterStatus create_event(NNAdapterDevice *device, NNAdapterEvent **event, NNAdapterError *error) {
     (void)device;
-    NNAdapterEvent *made = calloc(1, sizeof *made);
-    if (!made) return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for an event");
-    pthread_mutex_init(&made->lock, NULL);
-    pthread_cond_init(&made->changed, NULL);
-    *event = made;
+    NNAdapterEvent *new_event = calloc(1, sizeof *new_event);
+    if (!new_event) return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for an event");
+    pthread_mutex_init(&new_event->lock, NULL);
+    pthread_cond_init(&new_event->changed, NULL);
+    *event = new_event;
     return NNADAPTER_OK;
 }
 

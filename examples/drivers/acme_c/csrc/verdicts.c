@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-static bool knows_attributes(const acme_operation *known, const NNAdapterOperation *operation,
+static bool knows_attributes(const acme_operation *supported_operation, const NNAdapterOperation *operation,
                              NNAdapterVerdict *verdict) {
     for (uint32_t i = 0; i < operation->attribute_count; i++) {
         const NNAdapterAttribute *attribute = operation->attributes[i];
-        const char *const *name = known->attributes;
+        const char *const *name = supported_operation->attributes;
         while (*name && strcmp(*name, attribute->name)) name++;
         if (NNADAPTER_HAS(NNAdapterAttribute, attribute, sizes) && attribute->sizes) {
             acme_refuse(verdict, NNADAPTER_UNSUPPORTED_ATTRIBUTE, "%s has %s with dynamic sizes, accepted: static ones",
@@ -24,7 +24,7 @@ static bool knows_attributes(const acme_operation *known, const NNAdapterOperati
     return true;
 }
 
-static bool takes_operand(const acme_operation *known, const NNAdapterOperation *operation,
+static bool takes_operand(const acme_operation *supported_operation, const NNAdapterOperation *operation,
                           const NNAdapterOperand *operand, NNAdapterVerdict *verdict) {
     const char *type = operation->type;
     if (operand->data_type != NNADAPTER_FLOAT32 || operand->quantization) {
@@ -37,9 +37,9 @@ static bool takes_operand(const acme_operation *known, const NNAdapterOperation 
                     operand->name);
         return false;
     }
-    if (operand->rank > known->support.largest_rank) {
+    if (operand->rank > supported_operation->support.largest_rank) {
         acme_refuse(verdict, NNADAPTER_UNSUPPORTED_RANK, "%s got rank %u for %.128s, accepted: at most %u", type,
-                    operand->rank, operand->name, known->support.largest_rank);
+                    operand->rank, operand->name, supported_operation->support.largest_rank);
         return false;
     }
     return true;
@@ -47,8 +47,8 @@ static bool takes_operand(const acme_operation *known, const NNAdapterOperation 
 
 void acme_judge(const NNAdapterContext *context, const NNAdapterModel *model, const NNAdapterOperation *operation,
                 NNAdapterVerdict *verdict) {
-    const acme_operation *known = acme_find(operation->type);
-    if (!known) {
+    const acme_operation *supported_operation = acme_find(operation->type);
+    if (!supported_operation) {
         acme_refuse(verdict, NNADAPTER_UNSUPPORTED_OPERATION, "acme_c has no kernel for %.64s", operation->type);
         return;
     }
@@ -57,12 +57,12 @@ void acme_judge(const NNAdapterContext *context, const NNAdapterModel *model, co
             acme_refuse(verdict, NNADAPTER_SWITCHED_OFF, "%s is switched off", operation->type);
             return;
         }
-    if (!knows_attributes(known, operation, verdict)) return;
+    if (!knows_attributes(supported_operation, operation, verdict)) return;
     for (uint32_t i = 0; i < operation->input_count; i++)
         if (operation->inputs[i] != NNADAPTER_ABSENT &&
-            !takes_operand(known, operation, model->operands[operation->inputs[i]], verdict))
+            !takes_operand(supported_operation, operation, model->operands[operation->inputs[i]], verdict))
             return;
-    if (!takes_operand(known, operation, model->operands[operation->outputs[0]], verdict)) return;
+    if (!takes_operand(supported_operation, operation, model->operands[operation->outputs[0]], verdict)) return;
     verdict->supported = 1;
 }
 

@@ -22,16 +22,16 @@ std::string folder_of(const std::string &path) { return path.substr(0, path.find
 
 /* Paths of the library: nnadapter's driver folders first, then the installed package. */
 std::vector<std::string> candidates() {
-    std::vector<std::string> found;
+    std::vector<std::string> paths;
     if (const char *folders = std::getenv("NNADAPTER_DRIVER_PATH")) {
-        std::istringstream each(folders);
-        for (std::string folder; std::getline(each, folder, ':');)
-            if (!folder.empty()) found.push_back(folder + "/nnadapter_" + NAME + ".so");
+        std::istringstream folder_list(folders);
+        for (std::string folder; std::getline(folder_list, folder, ':');)
+            if (!folder.empty()) paths.push_back(folder + "/nnadapter_" + NAME + ".so");
     }
     Dl_info here;
     if (dladdr(reinterpret_cast<const void *>(&device_count), &here) && here.dli_fname)
-        found.push_back(folder_of(folder_of(here.dli_fname)) + "/" + LIBRARY);
-    return found;
+        paths.push_back(folder_of(folder_of(here.dli_fname)) + "/" + LIBRARY);
+    return paths;
 }
 
 bool is_whole(const NNAdapterDriver &table) {
@@ -114,26 +114,26 @@ std::unique_ptr<Device> open(int id) {
     if (!devices.reasons[id].empty())
         raise(NNADAPTER_DEVICE_UNAVAILABLE, "device '" + std::string(NAME) + ":" + std::to_string(id) +
                                                 "' cannot be used: " + devices.reasons[id]);
-    auto made = std::make_unique<Device>();
-    made->id = id;
+    auto device = std::make_unique<Device>();
+    device->id = id;
     Sentence sentence;
-    sentence.check(table.open_device(devices.ids[id].c_str(), &made->handle, sentence.buffer()), "open_device", id);
-    made->capability.size = sizeof made->capability;
-    made->capability.version = NNADAPTER_VERSION;
-    made->capability.threading = NNADAPTER_SERIAL;
+    sentence.check(table.open_device(devices.ids[id].c_str(), &device->handle, sentence.buffer()), "open_device", id);
+    device->capability.size = sizeof device->capability;
+    device->capability.version = NNADAPTER_VERSION;
+    device->capability.threading = NNADAPTER_SERIAL;
     const char *call = "describe_device";
     NNAdapterStatus status = NNADAPTER_OK;
     if (NNADAPTER_PADDLE_HAS(NNAdapterDriver, &table, describe_device))
-        status = table.describe_device(made->handle, &made->capability, sentence.buffer());
+        status = table.describe_device(device->handle, &device->capability, sentence.buffer());
     if (status == NNADAPTER_OK) {
         call = "create_context";
-        const auto options = defaults(made->capability);
-        status = table.create_context(made->handle, static_cast<uint32_t>(options.size()), options.data(),
-                                      &made->context, sentence.buffer());
+        const auto options = defaults(device->capability);
+        status = table.create_context(device->handle, static_cast<uint32_t>(options.size()), options.data(),
+                                      &device->context, sentence.buffer());
     }
-    if (status != NNADAPTER_OK) table.close_device(made->handle); /* the next use opens it again */
+    if (status != NNADAPTER_OK) table.close_device(device->handle); /* the next use opens it again */
     sentence.check(status, call, id);
-    return made;
+    return device;
 }
 
 }  // namespace
@@ -171,10 +171,10 @@ Device &device(int id) {
     /* Never destroyed: Paddle frees device memory until the process ends. */
     static auto &opened = *new std::map<int, std::unique_ptr<Device>>;
     const std::lock_guard<std::mutex> guard(lock);
-    auto found = opened.find(id);
-    if (found == opened.end()) found = opened.emplace(id, open(id)).first;
+    auto entry = opened.find(id);
+    if (entry == opened.end()) entry = opened.emplace(id, open(id)).first;
     any_opened = true;
-    return *found->second;
+    return *entry->second;
 }
 
 bool is_forked() noexcept { return forked; }

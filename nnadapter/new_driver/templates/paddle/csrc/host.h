@@ -63,12 +63,12 @@ template <typename... Arguments>
 void compute_on_host(const char *kernel, phi::DataType type, const phi::CustomContext &context,
                      Arguments... arguments) {
     const phi::KernelKey key(phi::Backend::CPU, phi::DataLayout::ALL_LAYOUT, type);
-    const phi::Kernel &found = phi::KernelFactory::Instance().SelectKernel(kernel, key);
-    if (!found.IsValid())
+    const phi::Kernel &selected = phi::KernelFactory::Instance().SelectKernel(kernel, key);
+    if (!selected.IsValid())
         raise(NNADAPTER_FAILED, "neither device '" NNADAPTER_PADDLE_DEVICE "' nor Paddle's CPU computes '" +
                                     std::string(kernel) + "' of " + phi::DataTypeToString(type) +
                                     "; set GLOG_v=1 to see refusals, or cast the tensor to another type");
-    auto *function = found. GetVariadicKernelFn<void (*)(const phi::DeviceContext &, Arguments...)>();
+    auto *function = selected. GetVariadicKernelFn<void (*)(const phi::DeviceContext &, Arguments...)>();
     HostCopies copies(context);
     function(*phi::DeviceContextPool::Instance().Get(phi::CPUPlace()), copies.of(arguments)...);
     copies.bring_back();

@@ -141,10 +141,10 @@ void softmax(const Context &context, const Tensor &x, int axis, Tensor *out) {
 /* Shape of a product with broadcast leading axes; Paddle infers it from the tensor of higher rank only. */
 std::vector<int64_t> shape_of_product(const Tensor &x, const Tensor &y, const Tensor &out) {
     std::vector<int64_t> shape = dimensions_of(out);
-    for (const Tensor *each : {&x, &y})
-        for (int64_t axis = each->dims().size() - 3, place = static_cast<int64_t>(shape.size()) - 3;
+    for (const Tensor *tensor : {&x, &y})
+        for (int64_t axis = tensor->dims().size() - 3, place = static_cast<int64_t>(shape.size()) - 3;
              axis >= 0 && place >= 0; axis--, place--)
-            if (each->dims()[axis] != 1) shape[place] = each->dims()[axis];
+            if (tensor->dims()[axis] != 1) shape[place] = tensor->dims()[axis];
     return shape;
 }
 
@@ -154,7 +154,7 @@ void matmul(const Context &context, const Tensor &x, const Tensor &y, bool trans
     /* Paddle ignores transposition of a vector. */
     Attributes attributes{boolean("transpose_x", transpose_x && x.dims().size() > 1),
                           boolean("transpose_y", transpose_y && y.dims().size() > 1)};
-    for (Attribute &each : unfused()) attributes.push_back(std::move(each));
+    for (Attribute &attribute : unfused()) attributes.push_back(std::move(attribute));
     if (x.dtype() == y.dtype() && compute_on_device(context, "MAT_MUL", attributes, {&x, &y}, 0, x.dtype(), out))
         return;
     compute_on_host<const Tensor &, const Tensor &, bool, bool, Tensor *>("matmul", x.dtype(), context, x, y,
@@ -163,7 +163,7 @@ void matmul(const Context &context, const Tensor &x, const Tensor &y, bool trans
 
 void transpose(const Context &context, const Tensor &x, const std::vector<int> &axis, Tensor *out) {
     std::vector<int64_t> perm;
-    for (const int each : axis) perm.push_back(axis_of(each, x));
+    for (const int number : axis) perm.push_back(axis_of(number, x));
     const Attributes attributes{integers("perm", perm), text("output_layout", "NCHW")};
     if (compute_on_device(context, "TRANSPOSE", attributes, {&x}, 0, x.dtype(), out)) return;
     compute_on_host<const Tensor &, const std::vector<int> &, Tensor *>("transpose", x.dtype(), context, x, axis, out);
@@ -178,7 +178,7 @@ void concat(const Context &context, const Inputs &x, const phi::Scalar &axis, Te
 
 Attributes of_reduction(const Tensor &x, const phi::IntArray &dims, bool keep_dim) {
     std::vector<int64_t> axes;
-    for (const int64_t each : dims.GetData()) axes.push_back(axis_of(each, x));
+    for (const int64_t number : dims.GetData()) axes.push_back(axis_of(number, x));
     if (axes.empty())
         for (int64_t axis = 0; axis < x.dims().size(); axis++) axes.push_back(axis);
     std::sort(axes.begin(), axes.end());
@@ -229,10 +229,10 @@ void to_any(const phi::KernelKey &, phi::Kernel *kernel) {
  * which devices support more often than CPUs. */
 std::set<phi::DataType> types_of(const char *name, const phi::KernelArgsDef &ours) {
     std::set<phi::DataType> types;
-    const auto &known = phi::KernelFactory::Instance().kernels();
-    const auto found = known.find(name);
-    if (found == known.end()) return types;
-    for (const auto &[key, kernel] : found->second) {
+    const auto &all_kernels = phi::KernelFactory::Instance().kernels();
+    const auto entry = all_kernels.find(name);
+    if (entry == all_kernels.end()) return types;
+    for (const auto &[key, kernel] : entry->second) {
         const phi::KernelArgsDef &theirs = kernel.args_def();
         if (key.backend() == phi::Backend::CPU && key.layout() == phi::DataLayout::ALL_LAYOUT &&
             ours.input_defs().size() == theirs.input_defs().size() &&
@@ -274,13 +274,13 @@ void add(const char *name, phi::KernelArgsDefFn define = as_ever) {
 
 template <size_t... rows>
 void add_tables(std::index_sequence<rows...>) {
-    const auto one = [](auto row) {
+    const auto register_row = [](auto row) {
         constexpr size_t at = decltype(row)::value;
         if constexpr (at < std::size(UNARY)) add<&unary<at>>(UNARY[at].kernel);
         if constexpr (at < std::size(BINARY)) add<&binary<at>>(BINARY[at].kernel);
         if constexpr (at < std::size(COMPARISONS)) add<&compare<at>>(COMPARISONS[at].kernel, to_booleans);
     };
-    (one(std::integral_constant<size_t, rows>{}), ...);
+    (register_row(std::integral_constant<size_t, rows>{}), ...);
 }
 
 }  // namespace

@@ -42,8 +42,8 @@ std::map<uintptr_t, Range> &ranges() {
 void *allocate(Device &device, size_t bytes) {
     const auto *memory = memory_functions();
     if (!memory) {
-        const size_t whole = (std::max<size_t>(bytes, 1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        void *address = std::aligned_alloc(ALIGNMENT, whole);
+        const size_t rounded = (std::max<size_t>(bytes, 1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        void *address = std::aligned_alloc(ALIGNMENT, rounded);
         if (!address) raise(NNADAPTER_OUT_OF_MEMORY, "the host has no " + std::to_string(bytes) + " bytes left");
         return address;
     }
@@ -53,13 +53,13 @@ void *allocate(Device &device, size_t bytes) {
     void *address = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED)
         raise(NNADAPTER_OUT_OF_MEMORY, "no addresses are left for " + std::to_string(bytes) + " bytes");
-    NNAdapterMemory *made = nullptr;
+    NNAdapterMemory *allocated = nullptr;
     Sentence sentence;
-    const NNAdapterStatus status = memory->allocate(device.handle, bytes, &made, sentence.buffer());
+    const NNAdapterStatus status = memory->allocate(device.handle, bytes, &allocated, sentence.buffer());
     if (status != NNADAPTER_OK) munmap(address, reserved);
     sentence.check(status, "allocate", device.id);
     const std::unique_lock<std::shared_mutex> guard(ranges_lock());
-    ranges().emplace(reinterpret_cast<uintptr_t>(address), Range{reserved, made});
+    ranges().emplace(reinterpret_cast<uintptr_t>(address), Range{reserved, allocated});
     return address;
 }
 
@@ -71,10 +71,10 @@ void release(Device &device, void *address) noexcept {
     Range range{};
     {
         const std::unique_lock<std::shared_mutex> guard(ranges_lock());
-        const auto found = ranges().find(reinterpret_cast<uintptr_t>(address));
-        if (found == ranges().end()) return;
-        range = found->second;
-        ranges().erase(found);
+        const auto entry = ranges().find(reinterpret_cast<uintptr_t>(address));
+        if (entry == ranges().end()) return;
+        range = entry->second;
+        ranges().erase(entry);
     }
     memory->free_memory(range.memory);
     munmap(address, range.reserved);
@@ -84,9 +84,9 @@ Spot spot_of(const void *address) {
     if (!memory_functions()) return {};
     const auto number = reinterpret_cast<uintptr_t>(address);
     const std::shared_lock<std::shared_mutex> guard(ranges_lock());
-    auto found = ranges().upper_bound(number);
-    if (found != ranges().begin() && number - (--found)->first < found->second.reserved)
-        return {found->second.memory, number - found->first};
+    auto entry = ranges().upper_bound(number);
+    if (entry != ranges().begin() && number - (--entry)->first < entry->second.reserved)
+        return {entry->second.memory, number - entry->first};
     raise(NNADAPTER_INVALID_ARGUMENT, "an address does not belong to device '" NNADAPTER_PADDLE_DEVICE "'");
 }
 
@@ -105,9 +105,9 @@ void copy_in(Device &device, Stream *stream, void *target, const void *source, s
     }
     /* The caller may reuse the host memory on return, even if the copy runs later. */
     const auto *first = static_cast<const char *>(source);
-    auto held = staged ? std::make_shared<std::vector<char>>(first, first + bytes) : nullptr;
-    const void *from = held ? held->data() : source;
-    enqueue(device, stream, "copy_in", held, [&](NNAdapterStream *handle, NNAdapterError *error) {
+    auto staging = staged ? std::make_shared<std::vector<char>>(first, first + bytes) : nullptr;
+    const void *from = staging ? staging->data() : source;
+    enqueue(device, stream, "copy_in", staging, [&](NNAdapterStream *handle, NNAdapterError *error) {
         return memory_functions()->copy_in(to.memory, to.offset, from, bytes, handle, error);
     });
 }
@@ -140,9 +140,9 @@ void copy_within(Device &device, Stream *stream, void *target, const void *sourc
 
 void fill(Device &device, void *target, unsigned char value, size_t bytes) {
     const std::vector<char> piece(std::min(bytes, FILL_BYTES), static_cast<char>(value));
-    for (size_t done = 0; done < bytes; done += piece.size()) {
-        const size_t now = std::min(piece.size(), bytes - done);
-        copy_in(device, nullptr, static_cast<char *>(target) + done, piece.data(), now);
+    for (size_t copied = 0; copied < bytes; copied += piece.size()) {
+        const size_t count = std::min(piece.size(), bytes - copied);
+        copy_in(device, nullptr, static_cast<char *>(target) + copied, piece.data(), count);
     }
 }
 

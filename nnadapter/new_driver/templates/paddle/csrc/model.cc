@@ -6,10 +6,10 @@ namespace {
 
 template <typename Structure>
 Structure headed() {
-    Structure made{};
-    made.size = sizeof made;
-    made.version = NNADAPTER_VERSION;
-    return made;
+    Structure structure{};
+    structure.size = sizeof structure;
+    structure.version = NNADAPTER_VERSION;
+    return structure;
 }
 
 template <typename Number>
@@ -118,32 +118,32 @@ void Model::add_operand(const Value &value, const std::string &name, int32_t lif
 
 void Model::add_attribute(const Attribute &attribute) {
     attributes_.push_back(headed<NNAdapterAttribute>());
-    NNAdapterAttribute &made = attributes_.back();
-    made.name = attribute.name.c_str();
-    made.kind = attribute.kind;
-    made.count = 1;
+    NNAdapterAttribute &entry = attributes_.back();
+    entry.name = attribute.name.c_str();
+    entry.kind = attribute.kind;
+    entry.count = 1;
     switch (attribute.kind) {
         case NNADAPTER_KIND_BOOL:
-            made.value.boolean = attribute.integer != 0;
+            entry.value.boolean = attribute.integer != 0;
             break;
         case NNADAPTER_KIND_INT:
-            made.value.integer = attribute.integer;
+            entry.value.integer = attribute.integer;
             break;
         case NNADAPTER_KIND_FLOAT:
-            made.value.real = attribute.real;
+            entry.value.real = attribute.real;
             break;
         case NNADAPTER_KIND_STRING:
-            made.value.string = attribute.text.c_str();
+            entry.value.string = attribute.text.c_str();
             break;
         case NNADAPTER_KIND_INTS:
-            made.count = static_cast<uint32_t>(attribute.integers.size());
-            made.value.integers = attribute.integers.data();
+            entry.count = static_cast<uint32_t>(attribute.integers.size());
+            entry.value.integers = attribute.integers.data();
             break;
         default:
-            made.count = static_cast<uint32_t>(attribute.reals.size());
-            made.value.reals = attribute.reals.data();
+            entry.count = static_cast<uint32_t>(attribute.reals.size());
+            entry.value.reals = attribute.reals.data();
     }
-    attribute_list_.push_back(&made);
+    attribute_list_.push_back(&entry);
 }
 
 }  // namespace nnadapter_paddle

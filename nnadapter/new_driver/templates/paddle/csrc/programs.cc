@@ -47,7 +47,7 @@ class Program { /* program with a pool of executions */
         : device_(device), operation_(words_of(operation)), model_(operation) {}
 
     ~Program() {
-        for (NNAdapterExecution *each : free_) driver().destroy_execution(each);
+        for (NNAdapterExecution *execution : free_) driver().destroy_execution(execution);
         if (handle_) driver().destroy_program(handle_);
     }
 
@@ -62,23 +62,24 @@ class Program { /* program with a pool of executions */
         tell("computes " + operation_);
         NNAdapterCompileRequest request{sizeof request, NNADAPTER_VERSION, model_.get(), &CONTROL};
         Sentence sentence;
-        NNAdapterProgram *made = nullptr;
-        sentence.check(driver().compile(device_.context, &request, &made, sentence.buffer()), "compile", device_.id);
-        handle_ = made;
+        NNAdapterProgram *program = nullptr;
+        sentence.check(driver().compile(device_.context, &request, &program, sentence.buffer()), "compile", device_.id);
+        handle_ = program;
         return true;
     }
 
     NNAdapterExecution *take() {
         const std::lock_guard<std::mutex> guard(lock_);
         if (!free_.empty()) {
-            NNAdapterExecution *taken = free_.back();
+            NNAdapterExecution *execution = free_.back();
             free_.pop_back();
-            return taken;
+            return execution;
         }
-        NNAdapterExecution *made = nullptr;
+        NNAdapterExecution *execution = nullptr;
         Sentence sentence;
-        sentence.check(driver().create_execution(handle_, &made, sentence.buffer()), "create_execution", device_.id);
-        return made;
+        sentence.check(driver().create_execution(handle_, &execution, sentence.buffer()), "create_execution",
+                       device_.id);
+        return execution;
     }
 
     void give_back(NNAdapterExecution *execution) {
@@ -119,20 +120,20 @@ class Programs { /* LRU cache of one device */
     ProgramPointer find(Device &device, const Operation &operation) {
         const std::string form = form_of(operation);
         const std::lock_guard<std::mutex> guard(lock_);
-        const auto found = by_form_.find(form);
-        if (found != by_form_.end()) {
-            order_.splice(order_.begin(), order_, found->second);
-            return found->second->second;
+        const auto entry = by_form_.find(form);
+        if (entry != by_form_.end()) {
+            order_.splice(order_.begin(), order_, entry->second);
+            return entry->second->second;
         }
-        auto made = std::make_shared<Program>(device, operation);
-        if (!made->compile()) made = nullptr;
-        order_.emplace_front(form, made);
+        auto program = std::make_shared<Program>(device, operation);
+        if (!program->compile()) program = nullptr;
+        order_.emplace_front(form, program);
         by_form_.emplace(form, order_.begin());
         if (order_.size() > MOST_PROGRAMS) {
             by_form_.erase(order_.back().first);
             order_.pop_back();
         }
-        return made;
+        return program;
     }
 
    private:
@@ -166,9 +167,9 @@ NNAdapterTensor tensor_of(const Value &value) {
 /* Computation with all data that its request points to. */
 struct Computation {
     Computation(ProgramPointer of, const Operation &operation) : program(std::move(of)), values(operation) {
-        for (const Value &each : values.inputs) tensors.push_back(tensor_of(each));
-        for (const Value &each : values.outputs) tensors.push_back(tensor_of(each));
-        for (const NNAdapterTensor &each : tensors) pointers.push_back(&each);
+        for (const Value &value : values.inputs) tensors.push_back(tensor_of(value));
+        for (const Value &value : values.outputs) tensors.push_back(tensor_of(value));
+        for (const NNAdapterTensor &tensor : tensors) pointers.push_back(&tensor);
         request.size = sizeof request;
         request.version = NNADAPTER_VERSION;
         request.input_count = static_cast<uint32_t>(values.inputs.size());

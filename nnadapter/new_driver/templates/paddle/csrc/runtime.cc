@@ -158,13 +158,13 @@ C_Status get_statistics(C_Device place, size_t *total, size_t *free) {
     *total = *free = of(place).capability.memory_bytes ? of(place).capability.memory_bytes : unknown;
     const auto *memory = memory_functions();
     if (!memory) return C_SUCCESS;
-    NNAdapterMemoryStatistics found{};
-    found.size = sizeof found;
-    found.version = NNADAPTER_VERSION;
+    NNAdapterMemoryStatistics statistics{};
+    statistics.size = sizeof statistics;
+    statistics.version = NNADAPTER_VERSION;
     Sentence sentence;
-    sentence.check(memory->statistics(of(place).handle, &found, sentence.buffer()), "statistics", place->id);
-    *total = found.total_bytes ? found.total_bytes : *total;
-    *free = *total - std::min<size_t>(*total, found.used_bytes);
+    sentence.check(memory->statistics(of(place).handle, &statistics, sentence.buffer()), "statistics", place->id);
+    *total = statistics.total_bytes ? statistics.total_bytes : *total;
+    *free = *total - std::min<size_t>(*total, statistics.used_bytes);
     return C_SUCCESS;
 }
 
@@ -190,13 +190,13 @@ bool takes(Device &device, int32_t data_type) {
     return false;
 }
 
-C_Status takes_float16(C_Device place, bool *taken) {
-    *taken = takes(of(place), NNADAPTER_FLOAT16);
+C_Status takes_float16(C_Device place, bool *supported) {
+    *supported = takes(of(place), NNADAPTER_FLOAT16);
     return C_SUCCESS;
 }
 
-C_Status takes_bfloat16(C_Device place, bool *taken) {
-    *taken = takes(of(place), NNADAPTER_BFLOAT16);
+C_Status takes_bfloat16(C_Device place, bool *supported) {
+    *supported = takes(of(place), NNADAPTER_BFLOAT16);
     return C_SUCCESS;
 }
 

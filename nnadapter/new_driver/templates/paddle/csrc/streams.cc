@@ -38,13 +38,13 @@ void synchronize_locked(Device &device, Stream *stream) {
 }  // namespace
 
 Stream *create_stream(Device &device) {
-    auto made = std::make_unique<Stream>();
+    auto stream = std::make_unique<Stream>();
     if (stream_functions()) {
         Sentence sentence;
-        sentence.check(stream_functions()->create_stream(device.handle, &made->handle, sentence.buffer()),
+        sentence.check(stream_functions()->create_stream(device.handle, &stream->handle, sentence.buffer()),
                        "create_stream", device.id);
     }
-    return made.release();
+    return stream.release();
 }
 
 void destroy_stream(Device &device, Stream *stream) noexcept {
@@ -55,13 +55,13 @@ void destroy_stream(Device &device, Stream *stream) noexcept {
 }
 
 Event *create_event(Device &device) {
-    auto made = std::make_unique<Event>();
+    auto event = std::make_unique<Event>();
     if (stream_functions()) {
         Sentence sentence;
-        sentence.check(stream_functions()->create_event(device.handle, &made->handle, sentence.buffer()),
+        sentence.check(stream_functions()->create_event(device.handle, &event->handle, sentence.buffer()),
                        "create_event", device.id);
     }
-    return made.release();
+    return event.release();
 }
 
 void destroy_event(Event *event) noexcept {

@@ -48,10 +48,10 @@ int64_t axis_of(int64_t axis, const Tensor &tensor) { return axis < 0 ? axis + t
 bool compute_on_device(const Context &context, const char *operation, std::vector<Attribute> attributes,
                        const Inputs &inputs, uint32_t absent, phi::DataType type, Tensor *out) {
     if (!data_type_of(type) || out->numel() <= 0) return false;
-    Operation made{operation, std::move(attributes), {}, absent, {}};
+    Operation call{operation, std::move(attributes), {}, absent, {}};
     for (const Tensor *input : inputs) {
         if (!can_be_given(*input)) return false;
-        made.inputs.push_back(value_of(*input, input->dtype()));
+        call.inputs.push_back(value_of(*input, input->dtype()));
     }
     /* Drivers must not alias inputs and outputs, so in-place kernels need a temporary. `out` is unchanged until the
      * device accepts: it may be an input of another type, which the fallback still reads. */
@@ -61,11 +61,11 @@ bool compute_on_device(const Context &context, const char *operation, std::vecto
     Tensor *target = in_place ? &aside : out;
     aside.Resize(out->dims());
     context.Alloc(target, type);
-    made.outputs.push_back(value_of(*target, type));
+    call.outputs.push_back(value_of(*target, type));
     Device &device = nnadapter_paddle::device(context.GetPlace().GetDeviceId());
     auto *stream = reinterpret_cast<Stream *>(context.stream());
-    if (!compute(device, stream, made)) return false;
-    if (in_place) copy_within(device, stream, context.Alloc(out, type), aside.data(), made.outputs.front().bytes);
+    if (!compute(device, stream, call)) return false;
+    if (in_place) copy_within(device, stream, context.Alloc(out, type), aside.data(), call.outputs.front().bytes);
     return true;
 }
 

@@ -9,13 +9,13 @@ using Attributes = std::vector<Attribute>;
 
 /* Pads of the adapter IR (top, left, bottom, right); false if Paddle's have no such form. */
 template <typename Number>
-bool pads_of(const std::vector<Number> &pads, const std::string &algorithm, std::vector<int64_t> *found) {
+bool pads_of(const std::vector<Number> &pads, const std::string &algorithm, std::vector<int64_t> *result) {
     if (algorithm == "VALID")
-        *found = {0, 0, 0, 0};
+        *result = {0, 0, 0, 0};
     else if (algorithm == "EXPLICIT" && pads.size() == 2)
-        *found = {pads[0], pads[1], pads[0], pads[1]};
+        *result = {pads[0], pads[1], pads[0], pads[1]};
     else if (algorithm == "EXPLICIT" && pads.size() == 4)
-        *found = {pads[0], pads[2], pads[1], pads[3]};
+        *result = {pads[0], pads[2], pads[1], pads[3]};
     else
         return false;
     return true;
@@ -28,7 +28,7 @@ bool convolve(const Context &context, const Tensor &input, const Tensor &filter,
     if (format != "NCHW" || !pads_of(paddings, algorithm, &pads)) return false;
     Attributes attributes{integers("strides", {strides.begin(), strides.end()}), integers("pads", pads),
                           integers("dilations", {dilations.begin(), dilations.end()}), integer("group", groups)};
-    for (Attribute &each : unfused()) attributes.push_back(std::move(each));
+    for (Attribute &attribute : unfused()) attributes.push_back(std::move(attribute));
     return compute_on_device(context, "CONV_2D", attributes, {&input, &filter}, 1, input.dtype(), out);
 }
 
@@ -52,20 +52,20 @@ bool window_of(const Tensor &x, const phi::IntArray &kernel, const std::vector<i
                const std::vector<int64_t> &paddings, bool global, bool adaptive, const std::string &algorithm,
                Window *window) {
     const std::vector<int64_t> size{x.dims()[2], x.dims()[3]};
-    const std::vector<int64_t> given = kernel.GetData();
+    const std::vector<int64_t> requested = kernel.GetData();
     if (global) {
         *window = {size, {1, 1}, {0, 0, 0, 0}};
         return true;
     }
-    if (given.size() != 2) return false;
+    if (requested.size() != 2) return false;
     if (!adaptive) {
-        window->shape = given;
+        window->shape = requested;
         window->strides = strides;
         return pads_of(paddings, algorithm, &window->pads);
     }
     for (size_t axis = 0; axis < 2; axis++)
-        if (given[axis] <= 0 || size[axis] % given[axis]) return false;
-    const std::vector<int64_t> step{size[0] / given[0], size[1] / given[1]};
+        if (requested[axis] <= 0 || size[axis] % requested[axis]) return false;
+    const std::vector<int64_t> step{size[0] / requested[0], size[1] / requested[1]};
     *window = {step, step, {0, 0, 0, 0}};
     return true;
 }
