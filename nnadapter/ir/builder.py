@@ -354,7 +354,7 @@ class EditedModel:
         return self._places[index], True, index
 
     def _resolve(self, index: int) -> None:
-        """Apply pending substitutions at once, as there may be many."""
+        """Apply pending substitutions at once."""
         self._stale.discard(index)
         operation = self._operations[index]
         if operation is not None:
@@ -487,7 +487,7 @@ class ModelEditor(EditedModel):
             self.substitute(output, result)
 
     def can_stand_for(self, original: int, replacement: int) -> bool:
-        """Return True if `replacement` may replace `original`: only temporaries can become outputs."""
+        """Return True if possible: only temporaries can replace model outputs."""
         if not self.is_output(original):
             return True
         return self._operands[replacement].lifetime is Lifetime.TEMPORARY

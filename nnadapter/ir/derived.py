@@ -71,7 +71,7 @@ class ArrayTrace:
         return [self._traced(number) for number in range(len(self._variables))]
 
     def finish(self) -> list[Any]:
-        """Release the contents and return them, some deferred. Only replays are possible afterwards."""
+        """Release and return the contents, some deferred. Only replays are possible afterwards."""
         values, self._values = self._values, []
         for comparison in self._comparisons.values():
             comparison.first_array_by_key.clear()
@@ -328,7 +328,7 @@ def _register(array: Array, key: Hashable) -> _Contents:
 
 
 def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
-    """Store a result as long as its sources live; another thread's earlier result wins."""
+    """Store a result as long as its sources live; an earlier result wins."""
     for place, array in enumerate(result if isinstance(result, tuple) else (result,)):
         if array is not None:
             _register(array, (key, place))

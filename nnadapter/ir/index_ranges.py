@@ -470,7 +470,7 @@ _CHOOSES = frozenset(
 
 
 def _input_ranges(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
-    """Return input ranges that imply a range of the result, or None."""
+    """Return input ranges that imply a range of the result, if known."""
     kind, first = reader.kind, reader.input(0)
     if kind in _MOVES:
         if len(allowed) == 1 or kind == "Identity":
@@ -534,7 +534,6 @@ def _input_range_of_arithmetic(view: View, reader: Reader, allowed: Columns) -> 
 
 
 def _scalar_addend_range(allowed: IndexRange, steps: Array) -> IndexRange:
-    """Return the range of a number before `steps` are added."""
     low, high = allowed.low, allowed.high
     return allowed._replace(
         low=None if low is None else low - int(steps.min()),
@@ -844,7 +843,7 @@ def _columns(view: View, name: str, count: int) -> Sequence[Interval | None] | N
 
 
 def _chosen(view: View, reader: Reader, name: str) -> Interval | None:
-    """Return the interval of a selection along an axis with an interval per index."""
+    """Return the interval of selected elements."""
     axis_intervals = _parts(view, reader.input(0))
     if axis_intervals is None:
         return None

@@ -106,7 +106,7 @@ class Model:
 
     @cached_property
     def structure(self) -> Hashable:
-        """Key without names, sizes, numbers in attributes, and contents of constants."""
+        """Key without names, sizes, numbers in attributes, and contents (but not shapes) of constants."""
         operands = tuple(
             (
                 operand.lifetime,

@@ -101,7 +101,7 @@ class Quantization:
     """None for per tensor."""
 
     def __post_init__(self) -> None:
-        """Convert numpy numbers; `verify` rejects anything else."""
+        """Convert numpy numbers only; `verify` rejects the rest."""
         try:
             scale, zero_point = tuple(map(float, self.scale)), tuple(map(int, self.zero_point))
             is_integral = all(point == raw_point for point, raw_point in zip(zero_point, self.zero_point, strict=True))

@@ -163,11 +163,11 @@ def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
 
 InputOutputTypes = tuple[tuple[OperandType, ...], tuple[OperandType, ...]]
 _INTEGERS = frozenset([int])
-"""Equal integers are identical; 0.0 and -0.0 are not."""
+"""Equal integers are identical, unlike 0.0 and -0.0."""
 
 
 class Replay:
-    """Numbers of a trace at some sizes, with results that several models share."""
+    """Numbers of a trace at some sizes, with shared results."""
 
     def __init__(self, replay_values: Sequence[Any], types: Callable[[], list[OperandType]]) -> None:
         self.replay_values = replay_values
@@ -177,7 +177,6 @@ class Replay:
 
     @cached_property
     def types(self) -> list[OperandType]:
-        """Indexed as by `SpecializationGroup.add`."""
         return self._types()
 
     def prepared(self, key: Hashable, prepare: Callable[[Replay], Any]) -> Any:
@@ -206,7 +205,7 @@ class SpecializationGroup:
         return tuple([model for reference in self._models if (model := reference()) is not None])
 
     def add(self, type_: OperandType) -> int:
-        """Return the index of a type, shared by types that are equal under the guards."""
+        """Return the index of a type, shared by types equal under the guards."""
         key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
         return self._types.setdefault(key, len(self._types))
 
@@ -284,7 +283,7 @@ class SpecializableModel:
         self.signature_key = together.add_signature(inputs, outputs)
 
     def numbers_at(self, replay_values: Sequence[Any]) -> Hashable:
-        """Return the model's symbolic numbers at a replay, as an exact key."""
+        """Return the model's symbolic numbers, as an exact key."""
         model_values = self._take(replay_values)
         return model_values if _INTEGERS.issuperset(map(type, model_values)) else repr(model_values)
 
@@ -473,7 +472,7 @@ class ShapeDerivedValues:
 
     @cached_property
     def numbers(self) -> frozenset[int]:
-        """Numbers of the trace that determine the values."""
+        """Numbers that determine the values."""
         tables = self.tables
         arrays = (*self.sizes.values(), *(tables.sizes.values() if tables is not None else ()))
         items = (item for array in arrays for item in array.items.flat)
@@ -587,7 +586,7 @@ class GuardedShapes:
         return self.contents.at(sizes)
 
     def failed_guard(self, shapes: Shapes) -> str:
-        """Describe a guard that these shapes violate; empty if all hold."""
+        """Describe a violated guard; empty if all hold."""
         variables = self._dimensions.variables(shapes)
         if variables is None:
             return "another number of dimensions, or sizes that the model fixes"

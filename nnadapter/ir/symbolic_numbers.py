@@ -84,7 +84,7 @@ IN_FLOAT32: Mapping[Function, Function] = MappingProxyType(
 UNARY: Mapping[str, Function] = MappingProxyType(
     {"neg": operator.neg, "abs": abs, "floor": math.floor, "ceil": math.ceil}
 )
-"""Names in files."""
+"""Functions by name in files."""
 BINARY: Mapping[str, Function] = MappingProxyType(
     {
         **{
@@ -108,7 +108,7 @@ BINARY: Mapping[str, Function] = MappingProxyType(
         "root_of": root_of,
     }
 )  # fmt: skip
-"""Names in files."""
+"""Functions by name in files."""
 
 
 Step = tuple[Callable[..., Any], int, int]
@@ -212,7 +212,7 @@ class _Simplifier:
         )
 
     def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[SlotReader]]]]:
-        """Return steps that others read, and the others by function."""
+        """Return steps that others read, and other steps by function."""
         read = {operand for _, first, second in self._made for operand in (first, second)}
         last: dict[tuple[object, bool], list[tuple[Step, int]]] = {}
         for step, slot in self._made.items():
@@ -240,7 +240,6 @@ class _Simplifier:
             self._fixed.setdefault(self._root(number), self._constant(answer))
 
     def _equal(self, number: int, answer: Any) -> tuple[int, int] | None:
-        """Return the integers that a guard makes equal, if any."""
         if number < self._variables:
             return None
         function, first, second = self._steps[number - self._variables]
@@ -324,7 +323,7 @@ class _Simplifier:
         return self._made.setdefault(step, self._variables + len(self._made))
 
     def _unchanged_operand(self, function: Callable[..., Any], operands: Sequence[int], number: int) -> int | None:
-        """Return x for x + 0 and the like."""
+        """Return x for x + 0 and the like, otherwise None."""
         neutral, places = _NEUTRAL.get(function, (None, ()))
         if neutral is None or type(self._values[number]) is not int:
             return None
@@ -340,7 +339,6 @@ class _Simplifier:
             self._checks[sign, self._constant(_sign(answer))] = None
 
     def _answer_slot(self, number: int) -> int:
-        """Return the slot with the number's value under the guards."""
         return self._constant(self._answers[number]) if number in self._answers else self._slot_of(number)
 
     def _constant(self, value: Any) -> int:
@@ -660,7 +658,7 @@ class Interned:
         return lambda numbers: tuple([part(numbers) for part in parts])
 
     def _position(self, value: Any) -> int:
-        """Return the index of a number, or the negative index of a plain value appended to them."""
+        """Return an index, negative for plain values."""
         if isinstance(value, SymbolicNumber):
             return value.number
         key = exactly(value)

@@ -263,7 +263,7 @@ class _Binder:
         original_verdicts: Mapping[str, Sequence[Verdict]],
         restricted_verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
-        """Raise if bans leave no device."""
+        """Raise if bans leave an atom no device."""
         for device, atoms in banned.items():
             for atom, ban in atoms.items():
                 had = [name for name in self._devices if original_verdicts[name][atom]]
@@ -376,12 +376,11 @@ def segments_to_drop(
 ) -> SegmentsDroppedByLimits:
     """Return the segments that limits drop in this round.
 
-    1. `whole_graph`: unless one segment has everything, drop the segments of all devices except the first that supports
-       everything.
+    1. `whole_graph`: unless one segment has everything, drop all segments, or keep those of the first of several
+       devices that
+       supports everything.
     2. `min_nodes`, `min_flops`, `min_benefit_ms`: drop segments below the minimum. Unknown FLOPs pass.
-    3. `max_segments`: drop half of the excess, smallest benefit (or FLOPs, if costs are unknown) first; segments may
-       merge
-       when the graph is cut again.
+    3. `max_segments`: drop half of the excess, smallest benefit (or FLOPs, if costs are unknown) first.
     4. A segment with an atom that no other device supports is exempt from minima, which is reported.
 
     Raises:

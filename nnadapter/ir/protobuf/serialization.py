@@ -286,7 +286,7 @@ def weights_of_checked(model: Model) -> Weights:
 
 
 def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
-    """Return the bytes of a model, and its constants by hexadecimal SHA-256, the names of their data files."""
+    """Return the bytes of a model, and its constants by hexadecimal SHA-256, their file names."""
     weights = weights_of_checked(model)
     message = message_of(model, weights, lambda block: (block.digest.hex(), 0))
     return message, {block.digest.hex(): block.data.data for block in weights.blocks}
