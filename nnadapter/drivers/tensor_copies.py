@@ -186,16 +186,22 @@ class Copies(FedTensor):
         array = np.ascontiguousarray(self.host(name, transfers))
         TENSORS.free_orphans()
         started = time.perf_counter()
-        memory: Memory = use_memory(device, "allocate", open_device(device).allocate, self.nbytes)
-        try:
-            use_memory(device, "copy_in", memory.copy_in, array)
-        except BaseException:
-            memory.free()
-            raise
+        memory = copied_to_device(device, array)
         tensor = self._tensors.setdefault(device, bind_to_owner(DeviceTensor(memory, self.dtype, self.shape)))
         if transfers is not None:
             transfers.append(Transfer(name, HOST, device, self.nbytes, time.perf_counter() - started))
         return tensor
+
+
+def copied_to_device(device: str, array: Array) -> Memory:
+    """Return new memory of a device with a copy of a contiguous array."""
+    memory: Memory = use_memory(device, "allocate", open_device(device).allocate, array.nbytes)
+    try:
+        use_memory(device, "copy_in", memory.copy_in, array)
+    except BaseException:
+        memory.free()
+        raise
+    return memory
 
 
 def can_lie_on_devices(tensor: Any) -> bool:

@@ -11,19 +11,17 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any, Self
 
 import numpy as np
 
 from nnadapter import errors
 from nnadapter.drivers.boundary import use_memory
-from nnadapter.drivers.interface import Device as DriverDevice
 from nnadapter.drivers.interface import DeviceTensor, Memory
 from nnadapter.drivers.kernel import Kernel, registered_kernels
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, canonical
-from nnadapter.drivers.tensor_copies import OwnerBoundMemory
+from nnadapter.drivers.tensor_copies import OwnerBoundMemory, copied_to_device
 from nnadapter.ir import Array, AttributeValue, DataType, Model, ModelBuilder, OperandType
 from nnadapter.ir.operand import PACKED, freeze
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
@@ -134,13 +132,12 @@ RESIDENTS = OwnerBoundMemory()
 
 def _compute_resident(device: str, execution: Execution, inputs: Sequence[Array]) -> tuple[Array, ...] | None:
     """Run a program on device-resident arrays, or return None if the device cannot."""
-    opened = open_device(device)
     RESIDENTS.free_orphans()
     types = [operand.type for operand in (*execution.inputs, *execution.outputs)]
-    if not opened.has_memory or any(type_.dtype in PACKED or not type_.size for type_ in types):
+    if not open_device(device).has_memory or any(type_.dtype in PACKED or not type_.size for type_ in types):
         return None
     computed = execution.compute_on_device(
-        [DeviceTensor(_find_or_copy(device, opened, array), array.dtype, array.shape) for array in inputs]
+        [DeviceTensor(_resident(device, array), array.dtype, array.shape) for array in inputs]
     )
     if computed is None:
         return None
@@ -159,18 +156,12 @@ def _compute_resident(device: str, execution: Execution, inputs: Sequence[Array]
             memory.free()
 
 
-def _find_or_copy(device: str, opened: DriverDevice, array: Array) -> Memory:
+def _resident(device: str, array: Array) -> Memory:
     key = device, id(array)
-    cached_memory = RESIDENTS.find(key, array)
-    if cached_memory is not None:
-        return cached_memory
-    memory: Memory = use_memory(device, "allocate", opened.allocate, array.nbytes)
-    try:
-        use_memory(device, "copy_in", memory.copy_in, np.ascontiguousarray(array))
-    except BaseException:
-        memory.free()
-        raise
-    return RESIDENTS.add(key, array, memory)
+    memory = RESIDENTS.find(key, array)
+    if memory is None:
+        memory = RESIDENTS.add(key, array, copied_to_device(device, np.ascontiguousarray(array)))
+    return memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,16 +182,14 @@ class OperationCall:
         return f"{self.type} of {', '.join(map(str, self.types))}"
 
 
-@dataclass(eq=False)
 class _CacheEntry:
-    execution: Execution | None = None
-    refusal: str = ""
-    lock: Lock = field(default_factory=new_lock)
+    def __init__(self, outcome: Execution | str) -> None:
+        self.outcome, self.lock = outcome, new_lock()
 
     def close(self) -> None:
         with self.lock:
-            if self.execution is not None:
-                self.execution.close()
+            if isinstance(self.outcome, Execution):
+                self.outcome.close()
 
 
 class ProgramCache:
@@ -220,15 +209,15 @@ class ProgramCache:
         """Return an operation's results, or the reason of its refusal."""
         while True:
             entry = self._take(device, call)
-            if entry.execution is None:
-                return entry.refusal
+            if isinstance(entry.outcome, str):
+                return entry.outcome
             with entry.lock:
                 try:
-                    on_device = _compute_resident(device, entry.execution, call.inputs)
+                    on_device = _compute_resident(device, entry.outcome, call.inputs)
                     if on_device is not None:
                         return on_device
-                    entry.execution.set_inputs(list(call.inputs))
-                    return entry.execution.compute()
+                    entry.outcome.set_inputs(list(call.inputs))
+                    return entry.outcome.compute()
                 except errors.ClosedError:
                     continue  # evicted by another thread
 
@@ -258,26 +247,22 @@ class ProgramCache:
 
 def _compile_operation(context: Context, call: OperationCall) -> _CacheEntry:
     plain = _model(call)
+    if isinstance(plain, str):
+        return _CacheEntry(plain)
     models = [plain]
-    if not isinstance(plain, str) and (by_kernel := _kernel_call(context, call, plain)) is not None:
+    if (by_kernel := _kernel_call(context, call, plain)) is not None:
         models.insert(0 if by_kernel[1].overrides else 1, by_kernel[0])
-    refusals = []
-    for model in models:
-        compiled = model if isinstance(model, str) else _compile_model(context, model)
-        if isinstance(compiled, Execution):
-            return _CacheEntry(compiled)
-        refusals.append(compiled)
-    return _CacheEntry(refusal=refusals[0])
+    outcomes = [_compile_model(context, models[0])]
+    if isinstance(outcomes[0], str) and len(models) > 1:
+        outcomes.append(_compile_model(context, models[1]))
+    return _CacheEntry(next((outcome for outcome in outcomes if isinstance(outcome, Execution)), outcomes[0]))
 
 
 def _compile_model(context: Context, model: Model) -> Execution | str:
     compilation = Compilation(context, model)
-    verdicts = list(compilation.verdicts)
-    if all(verdicts):
-        verdicts.append(compilation.admission.verdict)
-    refusals = [str(verdict) for verdict in verdicts if not verdict]
-    if refusals:
-        return refusals[0]
+    verdict = compilation.admission.verdict
+    if not verdict:
+        return str(verdict)
     try:
         return Execution(compilation)
     except errors.NNAdapterError as error:

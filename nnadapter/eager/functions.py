@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from operator import index as as_integer
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -147,7 +146,8 @@ def compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Arr
         # the elements do not matter, so no device is needed
         return freeze(np.asarray(ufunc(*operands)))
     arrays = [
-        _cast_array(like, each, dtype) if isinstance(each, np.ndarray) else np.asarray(each, dtype) for each in operands
+        cast(like.with_array(each), dtype).array if isinstance(each, np.ndarray) else np.asarray(each, dtype)
+        for each in operands
     ]
     if name == "power" and dtype.kind in "iu" and (arrays[1] < 0).any():
         raise ValueError("Integers to negative integer powers are not allowed.")  # numpy's message
@@ -176,15 +176,9 @@ def _can_represent(dtype: Dtype, numbers: Sequence[object]) -> bool:
     return all(limits.min <= number <= limits.max for number in numbers if isinstance(number, int))
 
 
-def _cast_array(like: OnDevice, array: Array, dtype: Dtype) -> Array:
-    if array.dtype == dtype:
-        return array
-    return apply(like.place, "CAST", [array], lambda operand: operand.astype(dtype), {"to": dtype.name})
-
-
 def cast(a: Placed, dtype: Dtype) -> Placed:
     """Return a tensor converted on its device."""
-    return a if a.array.dtype == dtype else a.with_array(_cast_array(a, a.array, dtype))
+    return a if a.array.dtype == dtype else _apply(a, "CAST", lambda operand: operand.astype(dtype), to=dtype.name)
 
 
 def _apply(
@@ -303,67 +297,50 @@ def reduce(a: Placed, name: str, axis: Axes = None, keepdims: bool = False) -> P
     operand, function = cast(a, dtype), getattr(np, name)
     if not axes:
         return operand
-    return _apply(
-        operand,
-        f"REDUCE_{name.upper()}",
-        lambda values: function(values, axis=axes, keepdims=keepdims).astype(dtype),
-        axes=tuple(sorted(axes)),
-        keepdims=keepdims,
-    )
+
+    def on_host(values: Array) -> Array:
+        return np.asarray(function(values, axis=axes, keepdims=keepdims)).astype(dtype)
+
+    return _apply(operand, f"REDUCE_{name.upper()}", on_host, axes=tuple(sorted(axes)), keepdims=keepdims)
 
 
 def arg_extreme(a: Placed, name: str, axis: int | None = None, keepdims: bool = False) -> Placed:
     """Return the index of the first extreme, by `argmax` or `argmin`."""
     flat, along = _along(a, axis)
     function, is_kept = getattr(np, name), keepdims and axis is not None
-    indices = _apply(
-        flat,
-        {"argmax": "ARG_MAX", "argmin": "ARG_MIN"}[name],
-        lambda operand: function(operand, axis=along, keepdims=is_kept),
-        axis=along,
-        keepdims=is_kept,
-    )
+    type_ = {"argmax": "ARG_MAX", "argmin": "ARG_MIN"}[name]
+    on_host = functools.partial(function, axis=along, keepdims=is_kept)
+    indices = _apply(flat, type_, on_host, axis=along, keepdims=is_kept)
     return reshape(indices, (1,) * a.array.ndim) if keepdims and axis is None else indices
 
 
 def get_item(a: Placed, key: Any) -> Placed | None:
     """Return `a[key]`, or None if the key maps to no operation."""
-    array = a.array
-    keys = key if isinstance(key, tuple) else (key,)
-    if len(keys) == 1 and isinstance(keys[0], np.ndarray) and keys[0].dtype.kind in "iu" and array.ndim:
+    shape, keys = a.array.shape, key if isinstance(key, tuple) else (key,)
+    if len(keys) == 1 and isinstance(keys[0], np.ndarray) and keys[0].dtype.kind in "iu" and shape:
         return take(a, keys[0], 0)
-    if not all(map(_is_basic, keys)):
+    basic = (int, np.integer, slice, type(None), type(Ellipsis))
+    if any(isinstance(key, bool) or not isinstance(key, basic) for key in keys):
         return None
-    result_shape = array[keys].shape  # a view; raises numpy's errors
-    spans = [_span(*pair) for pair in zip(array.shape, _complete(keys, array.ndim), strict=True)]
-    cut = tuple(slice(start, end if end >= 0 else None, step) for start, end, step in spans)
-    sliced = a
-    if 0 in result_shape or any(span != (0, size, 1) for span, size in zip(spans, array.shape, strict=True)):
-        starts, ends, steps = zip(*spans, strict=True)
-        # ONNX writes an end before the first element as -size - 1
-        ends = tuple(end if end >= 0 else -size - 1 for end, size in zip(ends, array.shape, strict=True))
-        axes = tuple(range(len(spans)))
-        sliced = _apply(a, "SLICE", lambda operand: operand[cut], starts=starts, ends=ends, axes=axes, steps=steps)
-    return sliced if sliced.array.shape == result_shape else reshape(sliced, result_shape)
-
-
-def _is_basic(key: object) -> bool:
-    return key is None or key is Ellipsis or (isinstance(key, (int, np.integer, slice)) and not isinstance(key, bool))
-
-
-def _complete(keys: tuple[Any, ...], rank: int) -> list[Any]:
-    """Return one key per axis, without new axes and `...`."""
+    result_shape = a.array[keys].shape  # a view; raises numpy's errors
     axis_keys = [key for key in keys if key is not None]
-    at = next((at for at, key in enumerate(axis_keys) if key is Ellipsis), len(axis_keys))
-    before, after = axis_keys[:at], axis_keys[at + 1 :]
-    return [*before, *[slice(None)] * (rank - len(before) - len(after)), *after]
+    at = axis_keys.index(Ellipsis) if Ellipsis in axis_keys else len(axis_keys)
+    axis_keys[at : at + 1] = [slice(None)] * (len(shape) - len(axis_keys) + (at < len(axis_keys)))
+    spans = [_span(size, key) for size, key in zip(shape, axis_keys, strict=True)]
+    if 0 in result_shape or spans != list(map(range, shape)):
+        # ONNX writes an end before the first element as -size - 1
+        ends = tuple(span.stop if span.stop >= 0 else -size - 1 for span, size in zip(spans, shape, strict=True))
+        starts, steps = (tuple(getattr(span, name) for span in spans) for name in ("start", "step"))
+        sizes, axes = tuple(map(len, spans)), tuple(range(len(spans)))
+        cut: dict[str, Any] = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
+        a = _apply(a, "SLICE", lambda operand: operand[keys].reshape(sizes), **cut)
+    return a if a.array.shape == result_shape else reshape(a, result_shape)
 
 
-def _span(size: int, key: Any) -> tuple[int, int, int]:
-    if isinstance(key, slice):
-        return key.indices(size)
-    at = as_integer(key) % size if size else 0
-    return at, at + 1, 1
+def _span(size: int, key: Any) -> range:
+    """Return the indices along an axis that a key selects."""
+    selected = range(size)[key]
+    return selected if isinstance(selected, range) else range(selected, selected + 1)
 
 
 def _row(function: Callable[..., Any], name: str) -> Callable[..., Any]:

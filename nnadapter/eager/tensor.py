@@ -6,9 +6,9 @@ Source: numpy's NEP 13 and NEP 18; Paddle's eager tensors on custom devices.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from operator import attrgetter, methodcaller
 from typing import Any
 
@@ -20,44 +20,6 @@ from nnadapter.eager.execution import OnDevice, Place, common_place, fall_back, 
 from nnadapter.eager.functions import FUNCTIONS, Axes, NotMapped, contents
 from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array, freeze
-
-
-class TensorOperators(OnDevice, NDArrayOperatorsMixin):
-    """Python operators by ufuncs; in-place operators return new tensors."""
-
-    __hash__ = None  # type: ignore[assignment]
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> Any:
-        return super().__eq__(other) if _is_comparable(other) else self._unlike(self._array == other)
-
-    def __ne__(self, other: object) -> Any:
-        return super().__ne__(other) if _is_comparable(other) else self._unlike(self._array != other)
-
-    def __round__(self, digits: int | None = None) -> Any:
-        return round(self._array.item(), digits)
-
-    def __format__(self, spec: str) -> str:
-        return format(self._array.item(), spec) if spec else str(self)
-
-    def _unlike(self, comparison: Any) -> Any:
-        return self.with_array(freeze(np.asarray(comparison)))
-
-
-_OPERATORS = "add sub mul matmul truediv floordiv mod pow lshift rshift and xor or"
-for _name in _OPERATORS.split():
-    setattr(TensorOperators, f"__i{_name}__", getattr(NDArrayOperatorsMixin, f"__{_name}__"))
-
-
-def _is_comparable(other: object) -> bool:
-    """Check whether a value is or can become a tensor."""
-    if isinstance(other, (OnDevice, bool, int, float)):
-        return True
-    try:
-        contents(other)
-    except InvalidInputError:
-        return False
-    return True
 
 
 def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> Tensor:
@@ -87,10 +49,15 @@ def _method(function: Callable[..., Any], name: str, documentation: str) -> Call
     return method
 
 
-class Tensor(TensorOperators):
-    """Immutable array on a device; created by `nnadapter.tensor`."""
+def _of_item(convert: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *arguments: convert(self.item(), *arguments)
+
+
+class Tensor(OnDevice, NDArrayOperatorsMixin):
+    """Immutable array on a device; created by `nnadapter.tensor`. Operators are ufuncs, also those in place."""
 
     __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
 
     shape = property(attrgetter("_array.shape"), doc="Its dimensions.")
     dtype = property(attrgetter("_array.dtype"), doc="Its data type.")
@@ -169,6 +136,8 @@ class Tensor(TensorOperators):
     def __setitem__(self, key: object, value: object) -> None:
         raise TypeError("a tensor never changes; make another one, for example with numpy.where")
 
+    __int__, __float__, __round__ = _of_item(int), _of_item(float), _of_item(round)
+
     def __len__(self) -> int:
         return len(self._array)
 
@@ -178,14 +147,26 @@ class Tensor(TensorOperators):
     def __bool__(self) -> bool:
         return bool(self._array)
 
-    def __int__(self) -> int:
-        return int(self._array.item())
-
-    def __float__(self) -> float:
-        return float(self._array.item())
-
     def __index__(self) -> int:
         return self._array.__index__()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare("eq", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare("ne", other)
+
+    def _compare(self, name: str, other: object) -> Any:
+        """Compare by a ufunc; anything that cannot become a tensor equals no element."""
+        try:
+            return getattr(NDArrayOperatorsMixin, f"__{name}__")(self, other)
+        except InvalidInputError:
+            if isinstance(other, OnDevice):
+                raise
+            return self._back(np.asarray(getattr(operator, name)(self._array, other)))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False and dtype is not None and self._array.dtype != dtype:
@@ -211,9 +192,6 @@ class Tensor(TensorOperators):
             array = functions.compute_ufunc(like, ufunc, inputs)
             if array is not None:
                 return like.with_array(array)
-        if method == "reduce" and ufunc.__name__ in _REDUCED and details.keys() <= {"axis", "keepdims"}:
-            axis, keepdims = details.get("axis", 0), bool(details.get("keepdims", False))
-            return functions.reduce(inputs[0], _REDUCED[ufunc.__name__], axis, keepdims)
         return self._compute_on_host(f"numpy.{ufunc.__name__}", function, inputs, details)
 
     def __array_function__(
@@ -234,8 +212,9 @@ class Tensor(TensorOperators):
         """Compute with numpy; new arrays become tensors here."""
         self._report_unmapped(function_name)
         result = function(*_arrays(args), **_arrays(dict(kwargs)))
-        arguments = (*args, *kwargs.values())
-        if any(result is each for argument in arguments for each in (argument, *_elements(argument))):
+        arguments = [*args, *kwargs.values()]
+        arguments += [element for argument in arguments if isinstance(argument, tuple) for element in argument]
+        if any(result is argument for argument in arguments):
             return result  # a caller's array
         if isinstance(result, (tuple, list)):
             return type(result)(map(self._back, result)) if type(result) in (tuple, list) else result
@@ -250,7 +229,9 @@ class Tensor(TensorOperators):
         return self.with_array(freeze(np.array(result))) if is_numeric else result
 
 
-_REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
+_OPERATORS = "add sub mul matmul truediv floordiv mod pow lshift rshift and xor or"
+for _name in _OPERATORS.split():
+    setattr(Tensor, f"__i{_name}__", getattr(NDArrayOperatorsMixin, f"__{_name}__"))
 
 
 def _refuse_outs(outs: Sequence[Any]) -> None:
@@ -260,16 +241,12 @@ def _refuse_outs(outs: Sequence[Any]) -> None:
 
 def _write(output: Any, outs: Sequence[Any], casting: Any) -> Any:
     """Copy results into `outs` and return those; without an out, return the result."""
-    results = output if isinstance(output, tuple) else (output,)
-    for result, out in zip(results, outs, strict=True):
+    written = []
+    for result, out in zip(output if isinstance(output, tuple) else (output,), outs, strict=True):
         if out is not None:
             np.copyto(out, np.asarray(result), casting=casting)
-    written = tuple(result if out is None else out for result, out in zip(results, outs, strict=True))
-    return written if isinstance(output, tuple) else written[0]
-
-
-def _elements(argument: Any) -> tuple[Any, ...]:
-    return argument if isinstance(argument, tuple) else ()
+        written.append(result if out is None else out)
+    return tuple(written) if isinstance(output, tuple) else written[0]
 
 
 def _arrays(argument: Any) -> Any:
@@ -287,10 +264,7 @@ def _plain(key: Any) -> Any:
     return np.asarray(key, None if key else np.int64) if isinstance(key, list) else key
 
 
-_signature = cache(inspect.signature)
-
-
 def _takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     with suppress(TypeError):
-        return bool(_signature(function).bind(*args, **kwargs))
+        return bool(inspect.signature(function).bind(*args, **kwargs))
     return False
