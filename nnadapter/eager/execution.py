@@ -38,12 +38,8 @@ _rule = ["warn"]
 def set_eager_fallback(rule: str) -> str:
     """Set the rule for operations that a device does not support; return the previous one.
 
-    Args:
-        rule: `warn` computes with numpy and a FallbackWarning, `allow` without the warning; `forbid` raises
-            NotDelegatedError.
-
-    Raises:
-        InvalidOptionError: the rule is unknown.
+    `warn` computes with numpy and a FallbackWarning, `allow` without it; `forbid` raises NotDelegatedError. Raises
+    InvalidOptionError for others.
     """
     if rule not in FALLBACKS:
         raise errors.InvalidOptionError(f"the fallback of tensors is one of {', '.join(FALLBACKS)}, got {rule!r}")
@@ -81,12 +77,7 @@ class Place:
 
 
 def place_of(device: str | Place | None) -> Place:
-    """Return the place of a device; None means the default (`nnadapter.set_device`).
-
-    Raises:
-        InvalidOptionError: the name is malformed.
-        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
-    """
+    """Return the place of a device, by default `nnadapter.set_device`'s; raise an error if it cannot be used."""
     name = device.device if isinstance(device, Place) else canonical(default_devices()[0] if device is None else device)
     if name != CPU:
         open_device(name)
@@ -310,11 +301,7 @@ def apply(
     attributes: Mapping[str, AttributeValue],
     op_type: str = "",
 ) -> Array:
-    """Compute an operation, on the host and as fallback by `on_host`.
-
-    Raises:
-        NotDelegatedError: the device refuses it, and fallback is forbidden.
-    """
+    """Compute an operation, on the host and as fallback by `on_host`; raise NotDelegatedError if that is forbidden."""
     if not place.is_host:
         call = OperationCall(type_, tuple(map(freeze, inputs)), attributes, op_type)
         try:

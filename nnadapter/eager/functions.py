@@ -32,11 +32,7 @@ _NARROW: Mapping[Dtype, tuple[int, int]] = MappingProxyType(
 
 
 def contents(data: object, dtype: object = None) -> Array:
-    """Return a new read-only array for tensor data; Python floats become float32.
-
-    Raises:
-        InvalidInputError: the data is not numbers or booleans.
-    """
+    """Return a new read-only array; Python floats become float32. Raises InvalidInputError for other data than numbers."""
     try:
         if dtype is not None:
             is_name = isinstance(dtype, str) and dtype in _DTYPE_NAMES

@@ -53,7 +53,7 @@ def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile) -> flo
 
 
 def _traffic(instruction: Instruction, inputs: Types, outputs: Types) -> int:
-    """Return bytes read and written. Gather-like kernels read no more of the first input than they write."""
+    """Return bytes read and written. Gather-like kernels read no more than they write."""
     written = sum(type_.nbytes for type_ in outputs)
     first = inputs[0].nbytes if inputs else 0
     read = min(first, written) if instruction.kernel in _PICKS else first
@@ -66,7 +66,7 @@ _PICKS = frozenset({"gather", "gather_elements", "gather_nd", "slice", "reverse_
 def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -> float:
     """Return the FLOPs of one instruction; a multiply-add counts two.
 
-    Kernels without products count one per element of their largest tensor, since traffic takes longer.
+    Other kernels than products count one per element of their largest tensor.
     """
     if instruction.kernel == "einsum":
         return 2.0 * _by_labels(instruction.parameters["equation"], inputs)

@@ -1,11 +1,9 @@
 """Execution: instructions bound to arrays, run in an arena acquired per run.
 
-The option `threads` limits numpy's BLAS threads, a setting of the process. The lowest limit of all running computations
-applies; the last computation restores the setting. OpenBLAS reads it at the start of a product, so it may change at any
-time.
+The option `threads` limits BLAS threads, a setting of the process. The lowest limit of running computations applies,
+and the last computation restores the setting.
 
-An interrupt or signal handler may run between any two steps. Each computation is registered in one step, and `settle`
-repeats until the setting matches.
+Interrupts may come between any two steps, so `settle` repeats until the setting matches.
 """
 
 from __future__ import annotations
@@ -166,7 +164,7 @@ class Binding:
         return arrays, runs
 
     def resized(self, graph: NpuGraph) -> Binding:
-        """Return the binding of a graph of other sizes with the same memory plan."""
+        """Return the binding of a resized graph with the same memory plan."""
         other = copy(self)
         other.graph = graph
         return other

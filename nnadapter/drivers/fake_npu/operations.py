@@ -84,7 +84,6 @@ def _moving(type_: str, lower: Lower, other_dtypes: Mapping[int, Types] | None =
 
 
 def _with(*parameters: str) -> Callable[[str], Lower]:
-    """Lower each operation to the kernel of its name, with these attributes."""
     return lambda name: direct(name, *parameters)
 
 
@@ -273,7 +272,7 @@ _PARTS: Mapping[tuple[str, object], tuple[str, ...]] = {
     ("LAYER_NORMALIZATION", None): ("REDUCE_MEAN", "SQRT"),
     ("ATTENTION", None): ("MAT_MUL", "SOFTMAX"),
 }
-"""Parts of fused operations, by type and `approximate`; without its parts an operation is refused."""
+"""Operations without which a fused operation is refused, by type and `approximate`."""
 
 
 class OperationTable:
@@ -308,7 +307,6 @@ def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> 
 
 
 def _refusals(model: Model, operation: Operation, row: OperationRow) -> Iterator[Unsupported]:
-    """Yield refusals, the most informative first."""
     operands = model.operands
     inputs = [(place, operands[operand]) for place, operand in enumerate(operation.inputs) if operand != ABSENT]
     outputs = [operands[operand] for operand in operation.outputs]

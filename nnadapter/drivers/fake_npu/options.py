@@ -80,12 +80,7 @@ class FakeNpuOptions(NamedTuple):
 
 
 def read_options(options: OptionValues) -> FakeNpuOptions:
-    """Parse and check option values.
-
-    Raises:
-        InvalidOptionError: an unknown name in `switched_off`, an unusable folder in `dump_passes`, or hardware
-            parameters that are not finite.
-    """
+    """Parse option values; raise InvalidOptionError for unknown operations, unusable folders or infinite parameters."""
     values: Mapping[str, Any] = options
     folder, is_half, profile = values["dump_passes"], values["precision"] == "float16", None
     switched_off = operations_named(values["switched_off"])
@@ -107,9 +102,9 @@ def read_options(options: OptionValues) -> FakeNpuOptions:
 
 
 def operations_named(names: Iterable[str]) -> frozenset[str]:
-    """Return the adapter IR types that `switched_off` selects; raise InvalidOptionError for an unknown name.
+    """Return the adapter IR types that `switched_off` selects; raise InvalidOptionError for unknown names.
 
-    Case and underscores are ignored; a family such as Resize or Conv selects all its types.
+    Case and underscores are ignored; a family such as Resize selects all its types.
     """
     if not names:
         return frozenset()

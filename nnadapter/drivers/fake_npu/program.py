@@ -1,9 +1,7 @@
 """Compiled programs: device graph, memory plan and packed weights, with static or dynamic shapes.
 
-The serialized form is an `Envelope`: a JSON header, zero-padded, and weights, both aligned to 64 bytes.
-
-Dynamic tensors get extra memory, so that sizes that grow by one per run rarely need a new plan. For new sizes, only
-instructions with symbolic sizes are bound again.
+The serialized form is an `Envelope`: a JSON header and weights, aligned to 64 bytes. Dynamic tensors get extra memory,
+so that growing sizes rarely need a new plan.
 """
 
 from __future__ import annotations
@@ -264,10 +262,7 @@ class SymbolicGraph:
     def place(self, graph: NpuGraph, available_bytes: int) -> tuple[MemoryPlan, Mapping[int, int]]:
         """Plan memory with room up to the next power of two per tensor, or without if memory is short.
 
-        Returns the plan and the bytes of symbolic tensors.
-
-        Raises:
-            OutOfMemoryError: the arena does not fit in `available_bytes`.
+        Returns the plan and the bytes of symbolic tensors; raises OutOfMemoryError if the arena does not fit.
         """
         needed = {tensor: graph.tensors[tensor].type.nbytes for tensor in self.kinds}
         room = {tensor: 1 << nbytes.bit_length() for tensor, nbytes in needed.items()}

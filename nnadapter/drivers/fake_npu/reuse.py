@@ -1,9 +1,7 @@
 """Reuse of lowered models for others that differ only in sizes or constants.
 
-1. A model is lowered with traced constants (`ir.derived`) and symbolic numbers, into a `LoweringTemplate`.
-2. A further model instantiates the template if equal numbers are still equal and all guards hold. Otherwise it is
-   traced into a new template.
-3. Memory is planned once per template and set of numbers.
+A model is lowered with traced constants (`ir.derived`) and symbolic numbers, into a `LoweringTemplate`. A further model
+instantiates it if equal numbers are still equal and all guards hold; otherwise it is traced into a new template.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _SIZES = 4
 _MOST_FAILURES = 4
 """Failures after which a structure is no longer traced."""
 _MOST_TEMPLATES = 64
-"""Templates after which a structure is no longer traced, because models share none."""
+"""Templates after which a structure is no longer traced."""
 _References = tuple[weakref.ref[Array], ...]
 
 
@@ -78,7 +76,6 @@ class Groups:
         return cls(tuple(labels), fixed, tuple(map(tuple, varying)))
 
     def refined(self, values: Sequence[Any]) -> Groups:
-        """Return the groups refined by another model."""
         comparable = _comparable(values)
         fixed = {place for place in self.fixed if comparable[place] == self.labels[place]}
         groups: dict[Hashable, list[int]] = {}

@@ -1,8 +1,7 @@
 """Device memory, streams and events, simulated on the host.
 
-Callers access device memory by counted copies; kernels compute in it. A stream is a thread that works in order; after a
-failure it skips work until a caller synchronizes and gets the error. Locks and queues are in C, so interrupts cannot
-corrupt them.
+Callers access device memory by counted copies. A stream is a thread that works in order; after a failure it skips work
+until a caller synchronizes. Locks and queues are in C, so interrupts cannot corrupt them.
 """
 
 from __future__ import annotations
@@ -163,7 +162,7 @@ class FakeNpuEvent(Event):
 
 
 class _Queue:
-    """Work and failure of a stream; the thread references only this, so streams can be collected."""
+    """Work and failure of a stream. The thread references only this, so streams can be collected."""
 
     def __init__(self) -> None:
         self.work: SimpleQueue[Work | _Point | None] = SimpleQueue()

@@ -13,7 +13,7 @@ from nnadapter.drivers.openvino.graph import Operators, is_constant, is_finite, 
 
 
 def compare_booleans(convert: Any) -> None:
-    """Replace a conversion to boolean by a comparison with zero."""
+    """Replace a conversion to boolean by a comparison."""
     if convert.get_output_element_type(0) == module().Type.boolean:
         source = convert.input_value(0)
         zero = module().op.Constant(source.get_element_type(), module().Shape([]), [0])
@@ -21,7 +21,7 @@ def compare_booleans(convert: Any) -> None:
 
 
 def compare_the_other_way(operator: Any) -> None:
-    """Replace Greater of reals by Less with exchanged inputs."""
+    """Replace Greater of reals by Less."""
     if operator.get_input_element_type(0).is_real():
         left, right = operator.input_values()
         name = {"Greater": "less", "GreaterEqual": "less_equal"}[operator.get_type_name()]
@@ -39,7 +39,7 @@ _DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32}
 
 
 def reach_infinities(operator: Any) -> None:
-    """Reduce halves, and return infinity if the result is the engine's initial value.
+    """Reduce halves, and return infinity for the engine's initial value.
 
     A reduction whose readers all bound it stays unchanged.
     """
@@ -97,7 +97,7 @@ _NONE = _Size()
 
 
 def keep_small_terms(operators: Operators) -> None:
-    """Separate large constants of consecutive sums or products."""
+    """Separate large constants of sums or products."""
     constant_names, sizes = set[str](), dict[str, _Size]()
     for kind, operator in operators:
         read = [source.get_node() for source in operator.input_values()]
@@ -148,7 +148,6 @@ _SIZES: Mapping[str, Callable[[_Size, Any], _Size]] = {
 
 
 def _largest(value: Any, *, is_divisor: bool = False) -> float:
-    """Return the largest magnitude of a constant, or of its reciprocal."""
     node = value.get_node()
     while node.get_type_name() in _MOVING:
         node = node.input_value(0).get_node()

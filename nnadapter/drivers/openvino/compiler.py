@@ -73,16 +73,16 @@ def _states_axes(node: onnx.NodeProto) -> bool:
 
 
 _LARGE_BYTES = REFERRED_BYTES
-"""Smallest constants that share memory with the engine; others are serialized for its reader."""
+"""Smallest constants that share memory with the engine."""
 _SHARED_TYPES = frozenset(
     getattr(TensorProto, name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64")
 )
 
 
 def read(model: onnx.ModelProto) -> Any:
-    """Return the engine's model of an ONNX model; exceptions of the package pass.
+    """Return the engine's model of an ONNX model.
 
-    Large constants become inputs for the reader, then constants that share the arrays' memory.
+    Large constants become inputs for the reader, then constants that share memory.
     """
     large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
     light = with_inputs_for(model, large)
@@ -180,7 +180,7 @@ _RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
 
 
 def is_read_as_written(model: onnx.ModelProto) -> bool:
-    """Check that a program computes the same after export and import; otherwise it is not serialized."""
+    """Check that an imported program computes the same; otherwise it is not serialized."""
     recurrent = [node for node in model.graph.node if node.op_type in _RECURRENT and not node.domain]
     if not recurrent:
         return True

@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 
 
 PRECISIONS = {"float32": ("FP32", "f32"), "float16": ("FP16", "f16"), "bfloat16": ("BF16", "bf16")}
-"""Data type -> OpenVINO capability and precision hint."""
 
 _HINTS = {"latency": "LATENCY", "throughput": "THROUGHPUT"}
 
 
 def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[Option, ...]:
-    """Return the options of a device from its OPTIMIZATION_CAPABILITIES and property names."""
+    """Return the options of a device."""
     choices = tuple(dtype for dtype, (ability, _) in PRECISIONS.items() if ability in abilities) or ("float32",)
     threads = Option(
         name="threads", default=0, minimum=0, help="Threads that one program computes with; 0 leaves it to the engine."
@@ -69,7 +68,7 @@ def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[O
 
 
 def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[str, Any]:
-    """Return the engine's properties for option values, if the device supports them.
+    """Return the engine's properties for option values, if supported.
 
     float32 selects accuracy mode, which also forbids quantization.
     """
@@ -102,7 +101,7 @@ def op_types_named(names: Collection[str]) -> frozenset[str]:
 
 
 class OpenvinoContext(Context):
-    """Context that imports the compiler lazily, since deserialized programs do not need it."""
+    """Context that imports the compiler lazily."""
 
     def __init__(self, device: str, options: OptionValues, understood: frozenset[str]) -> None:
         self._device = device

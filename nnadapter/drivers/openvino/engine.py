@@ -1,6 +1,6 @@
 """Boundary to the package `openvino`: lazy import, translated errors, ports and shared arrays.
 
-The package's conversion tools are slow to import and start a telemetry process, so they are imported only on access.
+Its conversion tools start a telemetry process, so they are imported on access only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TOOLS = "openvino.tools.ovc"
 
 @contextmanager
 def without_conversion_tools() -> Iterator[None]:
-    """Hide the conversion tools from imports of the package in this thread."""
+    """Hide the conversion tools from imports in this thread."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)  # permanent: other threads may iterate over the list
     _FINDER.threads.add(get_ident())
@@ -44,13 +44,12 @@ def without_conversion_tools() -> Iterator[None]:
 
 
 class _Finder:
-    """Import finder that hides the tools, and lets the package load them lazily."""
+    """Import finder that hides the tools."""
 
     def __init__(self) -> None:
         self.threads: set[int] = set()
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Raise ModuleNotFoundError for the tools while this thread imports the package."""
         if name == _TOOLS and get_ident() in self.threads and _is_being_imported():
             vars(sys.modules[_PACKAGE]).setdefault("__getattr__", _offered)
             raise ModuleNotFoundError(f"{name} is imported when it is used", name=name)
@@ -61,7 +60,7 @@ _tools = lazily(_PACKAGE, {_TOOLS: "convert_model"})
 
 
 def _offered(name: str) -> Any:
-    """Implement the package's `__getattr__`; raise AttributeError if the tools cannot be imported."""
+    """Implement the package's `__getattr__`."""
     try:
         return _tools(name)
     except ImportError as error:
@@ -114,7 +113,7 @@ def refuse_older(version: str) -> None:
 
 @memoize(1)
 def core() -> Any:
-    """Return the engine of this process, thread-safe; raise DeviceUnavailableError if it does not start."""
+    """Return the engine of this process, thread-safe."""
     with translated("OpenVINO did not start", "install the package openvino again", DeviceUnavailableError):
         return module().Core()
 
@@ -140,7 +139,7 @@ def version() -> str:
 
 
 def translated(summary: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
-    """Translate exceptions of the package into `kind`: summary, message, advice."""
+    """Translate exceptions of the package into `kind`."""
     return translated_as(summary, advice, kind, brief)
 
 
@@ -162,10 +161,7 @@ class _Memory:
 
 
 def shareable(array: Array) -> Array:
-    """Return the array, or a writable view of the same memory.
-
-    The engine's Python interface refuses read-only arrays, although it only reads inputs and constants.
-    """
+    """Return a writable view of an array, as the engine's Python interface requires."""
     if array.dtype.char not in _TWINS:
         if array.flags.writeable:
             return array
@@ -190,7 +186,6 @@ class Output(NamedTuple):
 
     @property
     def known_shape(self) -> tuple[int, ...] | None:
-        """Shape, or None if a size is unknown."""
         sizes = tuple(size for size in self.shape if size is not None)
         return sizes if len(sizes) == len(self.shape) else None
 

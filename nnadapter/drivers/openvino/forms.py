@@ -1,7 +1,6 @@
-"""Properties of ONNX nodes that decide whether OpenVINO computes them correctly; `verdicts.py` has the table.
+"""Forms of ONNX nodes that OpenVINO may compute wrongly; `verdicts.py` has the table.
 
-For quantized values neighbors matter, because the engine moves DequantizeLinear past its readers and computes these in
-integers.
+For quantized values neighbors matter, because the engine moves DequantizeLinear past its readers.
 """
 
 from __future__ import annotations
@@ -98,7 +97,6 @@ class Form:
         )
 
     def shape(self, position: int) -> tuple[Any, ...]:
-        """Return an input's shape; dynamic sizes are `DynamicSize`."""
         return self._shape(self.node.input[position])
 
     def dtype(self, position: int) -> str | None:
@@ -134,7 +132,7 @@ def changes_channels(form: Form) -> bool:
 
 
 def wide_strides(form: Form) -> bool:
-    """Check automatic padding with dilations, or with wide strides."""
+    """Check automatic padding for dilations or wide strides."""
     windows = zip(form.per_axis("kernel_shape"), form.per_axis("strides"), form.per_axis("dilations"), strict=True)
     return bool(form.attribute("auto_pad", b"").startswith(b"SAME")) and any(
         stride > _extent(size, dilation) or _extent(size, dilation) > size for size, stride, dilation in windows
@@ -142,7 +140,7 @@ def wide_strides(form: Form) -> bool:
 
 
 def overhanging(form: Form) -> bool:
-    """Check for a last window beyond counted padding."""
+    """Check for a window beyond counted padding."""
     if not (form.attribute("ceil_mode", 0) and form.attribute("count_include_pad", 0)):
         return False
     sizes = form.shape(0)[2:]
@@ -156,7 +154,7 @@ def overhanging(form: Form) -> bool:
 
 
 def pads_whole_windows(form: Form) -> bool:
-    """Check a convolution for automatic padding, or windows of padding only."""
+    """Check a convolution for windows of padding only."""
     sizes = form.shape(1)[2:]
     pads = form.attribute("pads", [0] * 2 * len(sizes))
     padding = map(sum, zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
@@ -187,27 +185,27 @@ def padding_to_shape(form: Form) -> bool:
 
 
 def single_column(form: Form) -> bool:
-    """Check for one channel and strides only in the last dimension, to one element."""
+    """Check for one channel and strides to one last element."""
     *outer_strides, last = form.per_axis("strides")
     strides = last > 1 and 1 in outer_strides and form.shape(1)[1] * form.attribute("group", 1) == 1
     return bool(strides and form.output_shape[-1] == 1)
 
 
 def padded_pixels(form: Form) -> bool:
-    """Check for a strided, padded convolution of single pixels."""
+    """Check for a strided, padded convolution of pixels."""
     pads = any(form.attribute("pads", [])) or form.attribute("auto_pad", b"").startswith(b"SAME")
     return bool(pads and max(form.per_axis("strides")) > 1 and set(form.shape(1)[2:]) == {1})
 
 
 def other_functions_backwards(form: Form) -> bool:
-    """Check for other activation functions in the backward direction."""
+    """Check for other activation functions backward."""
     lists = [form.attribute(f"activation{name}", []) for name in ("s", "_alpha", "_beta")]
     both = form.attribute("direction", b"forward") == b"bidirectional"
     return both and any(list(values[: len(values) // 2]) != list(values[len(values) // 2 :]) for values in lists)
 
 
 def is_crossed(form: Form) -> bool:
-    """Check for Softmax over several axes below opset 13."""
+    """Check for Softmax over several axes."""
     shape, axis = form.shape(0), form.attribute("axis", 1)
     if form.opset < 11:
         return len(shape) == 1 and axis == 1
@@ -224,13 +222,13 @@ def swaps_alike(form: Form) -> bool:
 
 
 def is_read_plainly_too(form: Form) -> bool:
-    """Check for other readers of transposed Gemm weights."""
+    """Check for other readers of transposed weights."""
     name = form.node.input[1]
     return bool(form.attribute("transB", 0)) and name in form.parts.weights and len(form.parts.readers[name]) > 1
 
 
 def is_spread_over_weights(form: Form) -> bool:
-    """Check for a factor broadcast over constant matrices."""
+    """Check for broadcast over constant matrices."""
     factor, weights = form.shape(0), form.shape(1)
     if form.node.input[1] not in form.parts.weights or len(weights) < 3 or len(factor) > 3:
         return False
@@ -257,7 +255,7 @@ def is_filled(form: Form) -> bool:
 
 
 def is_plain_einsum(form: Form) -> bool:
-    """Check for an Einsum that returns its input."""
+    """Check for an identity Einsum."""
     terms, result = _equation(form)
     return terms == [result]
 
@@ -316,7 +314,7 @@ _SCALED_AXES: Mapping[str, Callable[[onnx.NodeProto, int], int | None]] = {
     "Gemm": _of_gemm,
     "Gather": _of_gather,
 }
-"""Axis along which a constant input may have several scales, by op type and position."""
+"""Axis of a constant input that may have several scales, by op type and position."""
 _ANY_AXIS = frozenset(("Add", "Sub", "Mul"))
 
 
@@ -326,7 +324,7 @@ def is_beside_quantized(form: Form) -> bool:
 
 
 def has_scales_elsewhere(form: Form) -> bool:
-    """Check for scales along an axis that readers do not retain."""
+    """Check for scales along an axis that readers drop."""
     if not _is_weight(form) or math.prod(form.shape(1)) == 1:
         return False
     if len(form.shape(1)) != 1 or form.attribute("block_size", 0):

@@ -1,7 +1,6 @@
-"""Workarounds for fusions that compute something different; `workarounds.py` describes each defect.
+"""Workarounds for wrong fusions of norms, activations and attention; `workarounds.py` describes each.
 
-Patterns of norms, activations and attention wrongly assume that a constant never enlarges the other operand, that
-reduced dimensions are retained, or that a gate has one reader. Compositions that meet this stay fused.
+Compositions that meet the engine's assumptions stay fused.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _FOLLOWED = _ELEMENTWISE | _SHAPING | {"Broadcast", "Concat", "Pad", "Slice", "S
 _REWRITTEN = frozenset(("Divide", "Subtract"))
 """Operators rewritten as a product or sum with a computed operand."""
 _LONGEST_WALK = 100
-"""Limit of operators to follow; beyond it, the result of attention counts as shared."""
+"""Limit of operators to follow."""
 _HALVING = frozenset(("Slice", "Split", "StridedSlice", "VariadicSplit"))
 _LONGEST_CHAIN = 100
 """Elementwise operators in a row that compile in linear time."""
@@ -125,14 +124,13 @@ def _reaches_elementwise(value: Any) -> bool:
 
 
 def separate_gates(product: Any) -> None:
-    """Separate attention from operands combined with its result."""
+    """Separate operands from the result of attention."""
     if any(True for _ in _weights(product)):
         for port in list(_gates(product)):
             part(port, opaque)
 
 
 def _weights(product: Any) -> Iterator[Any]:
-    """Yield the Softmax nodes in the first factor of a product."""
     pending, visited = [product.input_value(0).get_node()], set[str]()
     while pending:
         node = pending.pop()
@@ -144,7 +142,6 @@ def _weights(product: Any) -> Iterator[Any]:
 
 
 def _gates(product: Any) -> Iterator[Any]:
-    """Yield the inputs of elementwise operators after a product that need a step."""
     ports, is_shared = [], False
     pending, visited = [product.output(0)], set[str]()
     while pending:
@@ -192,7 +189,7 @@ def multiply_by_number(product: Any) -> None:
 
 
 def separate_slope(product: Any) -> None:
-    """Separate Relu, or x - |x|, from a vector that is not per channel."""
+    """Separate Relu from a vector that is not per channel."""
     for port, other in (product.inputs(), product.inputs()[::-1]):
         vector, shape = other.get_partial_shape(), port.get_partial_shape()
         if vector.rank == 1 and (shape.rank.is_dynamic or len(shape) > _CHANNELS + 1):
@@ -210,7 +207,7 @@ def _is_rectified(node: Any) -> bool:
 
 
 def separate_rotation(concat: Any) -> None:
-    """Separate a Concat of halves that is not a plain rotary embedding."""
+    """Separate a Concat that is no plain rotary embedding."""
     if concat.get_input_size() == 2 and _is_odd_rotation(concat):
         insert(concat.output(0))
 
@@ -249,7 +246,6 @@ def _is_first(half: Any) -> bool:
 
 
 def _tables(rotated: Any) -> Iterator[Any]:
-    """Yield the factors of a rotated value, and of the value added to it."""
     for product in (reader.get_node() for reader in rotated.get_target_inputs()):
         if product.get_type_name() == "Multiply":
             yield from product.input_values()
@@ -267,7 +263,7 @@ def _has_width(value: Any, shape: Any) -> bool:
 
 
 def separate_factor(sigmoid: Any) -> None:
-    """Separate a Sigmoid from a product with a computed number."""
+    """Separate a Sigmoid from a computed factor."""
     source = sigmoid.input_value(0)
     factors = source.get_node().input_values() if kind_of(source) == "Multiply" else []
     if any(_is_number(factor) and not is_constant(factor) for factor in factors):
@@ -280,7 +276,7 @@ def _is_number(value: Any) -> bool:
 
 
 def separate_scales(operators: Operators) -> None:
-    """Insert steps before norms of quantized models, and before Gather by several dimensions."""
+    """Separate norms of quantized models, and multi-dimensional Gather, from scales."""
     if all(kind != "FakeQuantize" for kind, _ in operators):
         return
     values = [value for kind, operator in operators for value in _scaled(kind, operator)]
@@ -310,10 +306,7 @@ def _is_read_by(value: Any, kind: str) -> bool:
 
 
 def divide_chains(operators: Operators) -> str | None:
-    """Insert an opaque step after every hundredth elementwise operator in a row; return a note.
-
-    The engine makes them one kernel, in cubic compile time.
-    """
+    """Divide long elementwise chains, which compile in cubic time; return a note."""
     if len(operators) <= _LONGEST_CHAIN:
         return None
     lengths: dict[str, int] = {}

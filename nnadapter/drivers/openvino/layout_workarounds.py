@@ -24,7 +24,7 @@ _ORDER = 1
 
 
 def separate_shape_preserving(transpose: Any) -> None:
-    """Separate a shape-preserving Transpose of reals on both sides."""
+    """Separate a shape-preserving Transpose of reals."""
     if transpose.get_output_element_type(0).is_real() and _keeps_shape(transpose):
         part(transpose.input(0))
         insert(transpose.output(0), parted)
@@ -59,7 +59,6 @@ def _grows(shape: Any) -> bool:
 
 
 def _is_of_product(node: Any) -> bool:
-    """Check for a matrix product, possibly combined with constants."""
     while node.get_type_name() != "MatMul":
         computed = [source.get_node() for source in node.input_values() if not is_constant(source)]
         if len(computed) != 1:
@@ -187,7 +186,7 @@ _LAST = _RANK - 1
 def reduce_in_four_dimensions(reduction: Any) -> None:
     """Reduce over a fourth dimension of size 1 as well.
 
-    Without constants after it a reduction stays, because norms are recognized by their form.
+    Without constants after it a reduction stays, since norms are recognized by form.
     """
     axis = _reduced_axis(reduction)
     if axis not in (0, _LAST) or not _meets_constants(reduction):
@@ -212,7 +211,7 @@ def _reduced_axis(reduction: Any) -> int | None:
 
 
 def _meets_constants(operator: Any) -> bool:
-    """Check whether a chain of single readers combines with a constant of several elements."""
+    """Check whether single readers combine with a constant of several elements."""
     readers = operator.output(0).get_target_inputs()
     while len(readers) == 1:
         reader = next(iter(readers))

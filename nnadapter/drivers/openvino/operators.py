@@ -40,7 +40,6 @@ class OperatorRow(NamedTuple):
 
 _INDEX = _INT64 | _INT32
 _COUNTED = {0: _INT64}
-"""Output that counts elements or positions."""
 _ROWS: tuple[tuple[str, OperatorRow], ...] = (
     (
         "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Elu Erf Exp Floor HardSigmoid HardSwish LeakyRelu Log Mish "

@@ -1,10 +1,9 @@
 """Compiled models of OpenVINO: requests, recovery after failed runs, and the serialized form.
 
-Memory is estimated, because the engine does not report it: constants (copied, and again as kernels need them), working
-memory of one run, and a kernel per node; requests share them. Fitted to malloc's count, OpenVINO 2026.4 on the CPU.
+Memory is an estimate, fitted to malloc's count for OpenVINO 2026.4: copied constants, constants of kernels, working
+memory of one run, and a kernel per node.
 
-After a failed run with dynamic shapes, the engine reads stale memory (last seen in 2026.4). Exporting and importing the
-model repairs it.
+After a failed run with dynamic shapes the engine reads stale memory; exporting and importing the model repairs it.
 """
 
 from __future__ import annotations
@@ -106,10 +105,7 @@ _ROTARY_EMBEDDING = "RoPE"
 
 
 def turns_by_narrow_tables(compiled: Any) -> bool:
-    """Check for rotary embeddings with half-width tables, which imported programs read beyond their end.
-
-    Last seen in OpenVINO 2026.4. Correct tables for half of the features look the same.
-    """
+    """Check for rotary embeddings with half-width tables, which imported programs read beyond their end."""
     return any(map(_has_narrow_tables, _runtime_operations(compiled)))
 
 
@@ -161,13 +157,13 @@ class RecoverableModel:
         return self if later is None or later is self else later.latest_model()
 
     def written(self) -> memoryview | None:
-        """Return the export, None if it cannot be imported correctly; the engine's exceptions pass."""
+        """Return the export, None if it cannot be imported correctly."""
         if self._read is None or self._contents is not None:
             return self._contents
         return None if turns_by_narrow_tables(self.compiled) else memoryview(self.compiled.export_model().getvalue())
 
     def latest(self) -> RecoverableModel:
-        """Return the model to use, replaced after a failure if possible; the engine's exceptions pass."""
+        """Return the model to use, replaced after a failure if possible."""
         if not self.why or self._read is None:
             return self
         with self._lock:
@@ -370,7 +366,7 @@ def _never() -> bool:
 
 
 def _plain_infer(request: Any, *, copies: bool) -> Callable[[Mapping[int, Any]], Iterable[Array]]:
-    """Return `infer` from tensors by port to outputs, without the Python layer that sorts inputs if possible."""
+    """Return `infer` from tensors by port to outputs."""
     native: Any = next((base for base in type(request).__mro__[1:] if base.__name__ == "InferRequest"), None)
     if native is None:
         return lambda fed: request.infer(fed, share_inputs=True, share_outputs=not copies).values()

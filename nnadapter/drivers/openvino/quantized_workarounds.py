@@ -50,8 +50,7 @@ REAL: Mapping[str, Callable[[Any], bool]] = {
 }
 """Operators to compute in reals, and the condition.
 
-In integers, padding is the integer 0, bounds are whole numbers, zeros of dynamic channels are mistaken, and
-three-dimensional reductions use the first batch's zero points for all.
+In integers, padding is 0, bounds are whole numbers, and zero points may be mistaken.
 """
 
 
@@ -94,7 +93,7 @@ _OF_KNOWN: Mapping[str, Callable[..., Any]] = {"Subtract": np.subtract, "Multipl
 
 
 def keep_signs(operators: Operators) -> None:
-    """Insert steps between quantizers and products with negative numbers for dynamic shapes."""
+    """Separate quantizers from products with negative numbers."""
     for kind, operator in operators:
         if kind == "FakeQuantize":
             port = operator.input(0)
@@ -161,7 +160,7 @@ _READERS = frozenset((
 
 
 def part_rectified(rectifier: Any) -> None:
-    """Insert a step between a rectified product and sign changes."""
+    """Separate a rectified product from sign changes."""
     if _is_product(rectifier.input_value(0)):
         for port in rectifier.output(0).get_target_inputs():
             if _changes_signs(port.get_node()):
@@ -203,7 +202,7 @@ _IN_INTEGERS = _DEQUANTIZING | {"AvgPool", "Clamp", "Concat", "MaxPool", "Pad", 
 
 
 def keep_sums(product: Any) -> None:
-    """Insert a step before a product whose sums would saturate."""
+    """Separate a product whose sums would saturate."""
     is_wide = (
         _is_of_integers(product.input_value(0).get_node()) and _largest(product.input_value(1).get_node()) > _ROOMY
     )
@@ -212,7 +211,6 @@ def keep_sums(product: Any) -> None:
 
 
 def _is_of_integers(node: Any) -> bool:
-    """Check for a value from 8-bit integers through integer operators."""
     pending, visited = [node], set[str]()
     while pending:
         each = pending.pop()
@@ -226,7 +224,6 @@ def _is_of_integers(node: Any) -> bool:
 
 
 def _largest(node: Any) -> int:
-    """Return the largest magnitude of a constant of integers, otherwise 0."""
     while node.get_type_name() in _DEQUANTIZING:
         node = node.input_value(0).get_node()
     is_integers = node.get_type_name() == "Constant" and node.get_element_type().get_type_name() == "i8"
@@ -235,7 +232,7 @@ def _largest(node: Any) -> int:
 
 @cache
 def _has_room() -> bool:
-    """Check with a small model whether products of large integers are right here."""
+    """Check whether this processor sums products of large integers correctly."""
     openvino, operators = module(), module().opset13
     parameter = operators.parameter([1, _DEPTH], np.float32)
     bounds = (np.float32(0), np.float32(_STEPS))
@@ -255,7 +252,7 @@ _INPUT, _LOW, _HIGH, _LOWEST, _HIGHEST = range(5)
 
 
 def join_steps(operators: Operators) -> None:
-    """Merge quantization and dequantization in models that concatenate reals."""
+    """Merge quantization and dequantization before concatenation."""
     if any(kind == "Concat" and operator.get_output_element_type(0).is_real() for kind, operator in operators):
         for kind, operator in operators:
             if kind == "FakeQuantize" and operator.get_attributes()["levels"] == _LEVELS:
@@ -301,7 +298,7 @@ def _constant(output: Any) -> Array | None:
 
 
 def keep_bounds(quantizer: Any) -> None:
-    """Insert the bounds of a quantizer to more than 8 bits before it."""
+    """Bound values before a quantizer to more than 8 bits."""
     low, high = (quantizer.input_value(position) for position in (_LOW, _HIGH))
     if quantizer.get_attributes()["levels"] > _LEVELS and is_finite(low) and is_finite(high):
         operators, port = module().opset13, quantizer.input(0)
@@ -313,7 +310,7 @@ _PASSED = frozenset(("Convert", "Multiply", "Reshape", "Subtract", "Transpose"))
 
 
 def part_products(operator: Any) -> None:
-    """Insert a step after a shared product of quantized values with dynamic shape."""
+    """Separate a shared product of quantized values."""
     if operator.get_output_element_type(0).get_type_name() != "f32":
         return
     product = _behind_identities(operator.output(0))
@@ -340,7 +337,7 @@ def _is_dequantized(value: Any) -> bool:
 
 
 def part_from_order(transpose: Any) -> None:
-    """Insert a step between a Transpose and a pixelwise convolution with a dequantized filter."""
+    """Separate a Transpose from a pixelwise convolution."""
     node = transpose.input_value(0).get_node()
     if node.get_type_name() in ("Convolution", "GroupConvolution") and not is_constant(node.input_value(1)):
         shape = node.get_input_partial_shape(1)

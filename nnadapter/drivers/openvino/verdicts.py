@@ -1,8 +1,4 @@
-"""Verdicts on nodes from reviewed tables, before OpenVINO is queried.
-
-Restrictions are forms that the engine does not compile, or computes differently from ONNX; found by onnx's operator
-tests and a sweep (`tests/drivers/openvino/sweep`).
-"""
+"""Verdicts on nodes from reviewed tables, before OpenVINO is queried."""
 
 from __future__ import annotations
 
@@ -60,7 +56,6 @@ class Restriction:
     ops: str
     applies: Callable[[Form], object]
     detail: str
-    """Text after the op type."""
     reason: Reason = Reason.UNSUPPORTED_ATTRIBUTE
 
 
@@ -394,7 +389,7 @@ MOVING = frozenset((
 
 
 def counted_names(model: onnx.ModelProto) -> Collection[str]:
-    """Return values that are counts, or moved from counts; nodes are in order."""
+    """Return values that are counts, or moved counts."""
     names: set[str] = set()
     for node in model.graph.node:
         if plain_domain(node.domain):
@@ -472,10 +467,8 @@ class ModelAnalysis:
 def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collection[str] = ()) -> Verdict:
     """Return the tables' verdict on a node.
 
-    1. The op is in the table and not switched off.
-    2. Every value is a non-empty tensor of static shape and accepted type; parts of Concat may be empty. With
-       data-dependent shapes the rank must be known, and the op right with dynamic shapes.
-    3. No restriction applies.
+    The op must be in the table. Values must be non-empty tensors of static shape and accepted type; parts of Concat may
+    be empty, and data-dependent shapes need an op that is right with dynamic shapes. No restriction may apply.
     """
     if plain_domain(node.domain):
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's own")
@@ -495,10 +488,7 @@ def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collectio
 def judge_dynamic(
     node: onnx.NodeProto, analysis: ModelAnalysis, halves: Collection[str] = DYNAMIC_FLOAT16_OPS
 ) -> Verdict:
-    """Return the tables' verdict on a node of a model with dynamic shapes; `halves` are ops for float16.
-
-    Ops on sizes use int64. Nodes without dynamic shapes were judged before.
-    """
+    """Return the tables' verdict on a node of a model with dynamic shapes; `halves` are ops for float16."""
     of_sizes = _of_sizes(node, analysis)
     if of_sizes is not None:
         return of_sizes

@@ -1,7 +1,7 @@
 """Table of OpenVINO's defects and their workarounds.
 
-For each row `tests/drivers/openvino/test_workarounds.py` has a model that the engine alone computes wrongly. When the
-test fails, delete the row and its function.
+Each row has a model in `tests/drivers/openvino/test_workarounds.py`. When that test fails, delete the row and its
+function.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Workaround:
     defect: str
     action: str
     apply: Callable[..., str | None] | None = None
-    """Function that changes an operator, or all of them without `kinds`; may return a note."""
+    """Function that changes an operator, or all without `kinds`; may return a note."""
     function: str = ""
     """Function elsewhere that does it, as module and name."""
     kinds: frozenset[str] = frozenset()

@@ -1,9 +1,7 @@
 """Compilation of a segment to one XLA function: packed constants, 4-bit tensors and donated inputs.
 
-JAX 0.10 refuses 4-bit arguments, so they have one byte per element at the boundary.
-
-A segment is compiled again for each set of donated inputs, up to a limit. Inputs are donated only if a result has their
-type. Source: `donate_argnums` of `jax.jit`.
+JAX 0.10 refuses 4-bit arguments, so they use bytes. A segment is compiled per set of donated inputs, up to a limit.
+Source: `donate_argnums` of `jax.jit`.
 """
 
 from __future__ import annotations
@@ -81,10 +79,7 @@ class Donating:
         self._forms: dict[tuple[int, ...], Any] = {}
 
     def start(self, inputs: Sequence[Any], given_up: Sequence[int]) -> Sequence[Any] | None:
-        """Start a run; return pending result arrays, or None if XLA cannot use the memory.
-
-        `given_up` are the positions of donated inputs. Raises ExecutionError if XLA fails.
-        """
+        """Start a run; return pending results, or None if XLA cannot use the memory of donated inputs `given_up`."""
         key = tuple(given_up)
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
             with self._lock:
@@ -166,10 +161,7 @@ def prepared(model: Model) -> Model:
 
 
 def compiled(model: Model, closures: Sequence[Computes], device: Any, precision: str) -> Compiled:
-    """Compile a prepared segment with static shapes; raise CompilationError if JAX or XLA fails.
-
-    `closures` compute the operations, `precision` is JAX's name.
-    """
+    """Compile a prepared segment with static shapes; raise CompilationError if JAX or XLA fails."""
     jax, keys = module(), _keys(model, closures)
     arrays = [_packed(model, key) for key in keys]
     with _translated(), own_settings(), jax.default_matmul_precision(precision):
@@ -190,7 +182,7 @@ def compiled(model: Model, closures: Sequence[Computes], device: Any, precision:
 
 
 def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[str], device: Any) -> Compiled:
-    """Compile a function from `jax.export` without lowering; raise CompilationError if JAX or XLA fails."""
+    """Compile a function from `jax.export`; raise CompilationError if JAX or XLA fails."""
     jax = module()
     with _translated(), own_settings():
         function = jax.export.deserialize(bytearray(exported))
@@ -236,7 +228,7 @@ def _packed(model: Model, key: Key) -> Array:
 
 
 def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
-    """Return the constants that operations read, once per packed form."""
+    """Return the constants, once per packed form."""
     read: list[Key] = []
     for operation, compute in zip(model.operations, closures, strict=True):
         packs = packs_of(compute)

@@ -100,7 +100,7 @@ def default_kind() -> str:
 
 
 def translated(what: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
-    """Translate exceptions of the package into `kind`: `what`, message, advice."""
+    """Translate exceptions of the package into `kind`."""
     return translated_as(what, advice, kind, brief)
 
 

@@ -1,7 +1,6 @@
 """Compiled segments of XLA: device memory, streams, executions and the serialized form.
 
-JAX is asynchronous: a stream lists started results, an event those pending at its record. Readers wait on the device,
-so work is ordered across streams.
+JAX is asynchronous. Readers wait on the device, so work is ordered across streams.
 """
 
 from __future__ import annotations

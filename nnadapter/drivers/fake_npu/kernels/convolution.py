@@ -1,7 +1,7 @@
 """Convolutions as matrix products over windows of a block of outputs.
 
-Images are [N, H, W, C]. Filters are packed as windows lie in memory: row, column, channel. Volumes [N, C, D, H, W] are
-moved to channels-last first.
+Images are [N, H, W, C]; filters are packed as windows lie in memory. Volumes [N, C, D, H, W] are moved to channels-last
+first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from nnadapter.ir.operand import Array
 
 _PRODUCT_BYTES = 1 << 20
 _RUN_ELEMENTS = 1536
-"""Elements of one inner loop; their weights fit in a level-1 cache."""
 
 
 def pack_filter(weight: Array, *, group: int) -> Array:
@@ -66,7 +65,6 @@ def convolution(
 
 
 def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks of whole output rows, or of small whole images."""
     images, height, *rest = result[:-1]
     limit = rows_per_block(row_bytes)
     images_at_once = max(1, limit // (height * prod(rest)))

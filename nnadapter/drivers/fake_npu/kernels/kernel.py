@@ -1,11 +1,7 @@
 """Kernel type, blocks that stay in cache, index checks, and functions of one variable.
 
 A kernel is called as `run(*outputs, *inputs, **parameters)` and never writes its inputs. An input in `in_place` may
-share the first output's memory; the kernel reads each element before it writes the same position. Floating-point
-warnings are off.
-
-The kernel `unary` and fused activations share `FUNCTIONS`, which return arrays. `apply` calls them in blocks, except
-ufuncs.
+share the first output's memory. Floating-point warnings are off.
 """
 
 from __future__ import annotations
@@ -75,7 +71,6 @@ def apply(function: str, x: Array, out: Array, arguments: tuple[float, ...] = ()
 
 
 def _at_least(x: Array, value: float) -> Array:
-    """Return the maximum; numpy is faster with two arrays than with a number."""
     return np.maximum(x, _filled(x, value))
 
 
@@ -121,7 +116,6 @@ def _erf(x: Array) -> Array:
 
 
 def _gelu(x: Array) -> Array:
-    """Compute 0.5 x (1 + erf(x / sqrt 2))."""
     result = _exact_erf(x * sqrt(0.5)) if x.dtype == np.float64 else _tanh_of_polynomial(_GELU, x)
     result *= 0.5
     result += 0.5

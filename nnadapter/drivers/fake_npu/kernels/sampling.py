@@ -214,7 +214,6 @@ def _even_places(size: int, corners: bool) -> Array:
 
 
 def _deformable_convolution(out: Array, *, offset: Array, group: int, offset_group: int, **parameters: Any) -> None:
-    """Add up taps: pixels at displaced places times weights."""
     images, weight, bias, mask = (parameters.pop(role, None) for role in ("input", "filter", "bias", "mask"))
     window, (height, width) = Window(kernel_shape=weight.shape[2:], **parameters), out.shape[2:]
     offsets = offset.reshape(len(offset), offset_group, *window.kernel_shape, 2, height, width)
@@ -269,7 +268,6 @@ def _roi_align(out: Array, x: Array, regions: Array, numbers: Array, *, half_pix
 
 
 _Samples = tuple[Neighbors, int]
-"""Lower and upper neighbor of samples along an axis, and samples per bin."""
 
 
 def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampling_ratio: int) -> _Samples:
@@ -284,7 +282,7 @@ def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampli
 
 
 def _pool_samples(out: Array, image: Array, sides: Sequence[_Samples], *, is_mean: bool) -> None:
-    """Write the mean of each bin's samples, or the largest weighted neighbor: ONNX does not add up neighbors there."""
+    """Write the mean of each bin's samples, or their largest weighted neighbor."""
     (rows, down), (columns, across) = sides
     if not down * across:
         out[...] = 0
@@ -318,7 +316,7 @@ def _rounded(places: Array) -> Array:
 
 
 def _bins(first: np.float32, last: np.float32, bins: int, size: int) -> tuple[Array, Array]:
-    """Return the pixels of every bin along an axis, the last repeated, and a mask of nonempty bins."""
+    """Return the pixels of every bin, the last repeated, and a mask of nonempty bins."""
     step = np.maximum(last - first + 1, np.float32(1)) / np.float32(bins)
     numbers = np.arange(bins, dtype=np.float32)
     begins = np.clip(np.floor(numbers * step) + first, 0, size).astype(np.int64)

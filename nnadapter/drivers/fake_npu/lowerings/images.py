@@ -1,7 +1,6 @@
 """Lowerings of image operations: convolution, pooling, depth to space and back.
 
-The device computes on [N, H, W, C]; other operands are transposed on the way in and out. Constant filters are packed at
-compile time, others in every run.
+The device computes on [N, H, W, C]; other operands are transposed on the way in and out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Lowerings of quantized operations: on integers, or by tables of all 256 values.
 
-Products of 8-bit integers use float kernels, which are faster, and exact: factors without zero points are whole numbers
-below 512, and no partial sum exceeds the sum of magnitudes. The largest possible sum decides between float32 (exact to
-2^24) and float64 (2^53).
+Products of 8-bit integers use float kernels. They are exact: the largest possible sum of whole numbers decides between
+float32 (to 2^24) and float64 (to 2^53).
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def _sum_type(most: int) -> str:
 
 
 def _sum_type_of(weight: Array, bias: Array | None, *, kept: int, largest: int, more: int, **points: Any) -> str:
-    """Return the type for sums of products with integers up to `largest`, plus bias, or `more` for it."""
+    """Return the type for sums of products with integers up to `largest`, and a bias."""
     sums = int(derived(_sum_of_magnitudes, weight, **points, kept=kept))
     return _sum_type(sums * largest + (more if bias is None else _largest_of(bias)))
 
@@ -118,8 +117,6 @@ def _as_floats(bias: Array, *, dtype: str) -> Array:
 
 
 class _Product:
-    """Product of quantized operands."""
-
     def __init__(self, emitter: Emitter, operation: Operation, depth: int, output_axis: int | None) -> None:
         """Choose the type of sums: by a constant weight and its `output_axis`, otherwise by `depth` products each."""
         operands, inputs = emitter.model.operands, operation.inputs
@@ -243,7 +240,6 @@ def by_table(plain: Lower) -> Lower:
 
 
 def _reals(type_: OperandType) -> Array:
-    """Return the real value of every integer, by bit pattern."""
     quantization = _quantization(type_)
     integers = np.arange(_VALUES, dtype=np.uint8).view(type_.dtype.value).astype(np.int32)
     reals: Array = (integers - quantization.zero_point[0]).astype(np.float32) * np.float32(quantization.scale[0])
@@ -259,7 +255,6 @@ def _quantized(reals: Array, type_: OperandType) -> Array:
 
 
 def _computed(plain: Lower, operation: Operation, reals: Array) -> Array:
-    """Evaluate an operation with the device's own kernels."""
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, reals.shape))
     model = builder.finish(builder.add_operation(operation.type, (x,), operation.attributes))

@@ -81,10 +81,7 @@ def rows_of(x: Any) -> Any:
 
 
 def weighed(rows: Any, pictures: Any, sizes: Sequence[int], neighbors: Sequence[Weighted]) -> Any:
-    """Return weighted pixels, [pictures, places, C], with one neighbor per axis.
-
-    `rows` is from `rows_of`, `pictures` the picture of each row of places, `sizes` the size of a picture.
-    """
+    """Return weighted pixels, [pictures, places, C], with one neighbor per axis."""
     place, weight = jnp.zeros((), int), jnp.ones((), rows.dtype)
     for size, (index, share) in zip(sizes, neighbors, strict=True):
         place, weight = place * size + index, weight * share
@@ -283,7 +280,7 @@ def _max_roi_pool(x: Any, regions: Any, output_shape: Any, spatial_scale: float)
 
 
 def _bins(first: Any, last: Any, bins: int, size: int) -> Any:
-    """Return a mask of the rows in each bin, [regions, bins, size]."""
+    """Return a mask of rows per bin, [regions, bins, size]."""
     step = jnp.maximum(last - first + 1, 1)[:, None].astype(jnp.float64) / bins
     number = jnp.arange(bins)
     begin, end = jnp.floor(number * step) + first[:, None], jnp.ceil((number + 1) * step) + first[:, None]

@@ -33,8 +33,7 @@ def shared(types: str) -> dict[str, Callable[..., Any]]:
 def converted(x: Any, made: Any) -> Any:
     """Convert a value; nonzero is true.
 
-    Floats outside an integer type become its smallest 32- or 64-bit number, or low bits of that, as on CPUs; XLA would
-    saturate, and ONNX leaves it open.
+    As on CPUs, floats outside an integer type become its smallest 32- or 64-bit number.
     """
     if made.kind == "b":
         return x != 0
@@ -109,7 +108,6 @@ def _parts(type_: OperandType) -> tuple[Array, Array]:
 
 
 def _centered(x: Any, type_: OperandType, dtype: Any) -> Any:
-    """Return integers minus zero points, subtracted in a wide type."""
     zero_point = _parts(type_)[1]
     wide = jnp.int64 if type_.dtype.itemsize >= 4 else jnp.int32
     return (x.astype(wide) - zero_point.astype(wide)).astype(dtype)
@@ -182,10 +180,7 @@ def _largest_sum(operation: NamedOperation) -> int:
 def of_products(
     operation: NamedOperation, function: Callable[..., Any], finish: Callable[..., Any], pack: Pack | None
 ) -> Computes:
-    """Return a computation of sums of integer products, requantized for a quantized result.
-
-    `function` computes on floats, `finish` is the activation, `pack` packs a constant second input.
-    """
+    """Return a computation of sums of integer products, requantized if needed."""
     first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
     result = operation.output.type
     exact = jnp.float32 if _largest_sum(operation) < _EXACT_IN_FLOAT32 else jnp.float64
@@ -224,7 +219,7 @@ def is_product(operation: NamedOperation) -> bool:
 
 
 Function = Callable[..., Any]
-"""Input values (None if absent) and named attributes -> one or more results."""
+"""Inputs (None if absent) and named attributes -> results."""
 
 ALL_FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -270,7 +265,7 @@ def moves(operation: NamedOperation, function: Function) -> Computes:
 
 
 def direct(functions: Mapping[str, Function], how: Callable[..., Computes], **limits: Any) -> Lowers:
-    """Return a lowering for `functions` by operation; `how` is `computes` or `moves`, `limits` as in `lowers`."""
+    """Return a lowering for `functions` by operation; `how` is `computes` or `moves`."""
 
     def lower(operation: NamedOperation) -> Computes:
         return how(operation, functions[operation.type])

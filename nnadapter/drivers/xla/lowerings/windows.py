@@ -70,7 +70,7 @@ def convolution(last: bool, is_packed: bool) -> Function:
 
 
 def _depthwise(x: Any, taps: Any, last: bool, strides: Any, pads: Any, dilations: Any) -> Any:
-    """Add shifted pictures times taps of a filter [H, W, 1, C]; faster than XLA's loop."""
+    """Add shifted pictures times taps; faster than XLA's loop."""
     first, kernel = (1 if last else 2), taps.shape[:-2]
     widths = [(0, 0)] * first + pads + [(0, 0)] * (x.ndim - first - len(pads))
     padded = jnp.pad(x, widths)
@@ -212,7 +212,7 @@ def _taps(operation: NamedOperation) -> tuple[list[int], Array, Array]:
 
 
 def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, Array]:
-    """Return clamped tap indices, [axes, windows, taps], and a mask of taps inside, [windows, taps]."""
+    """Return clamped tap indices, [axes, windows, taps], and a mask of those inside."""
     rank = len(sizes)
     along = [
         np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - begin
