@@ -32,7 +32,7 @@ _NARROW: Mapping[Dtype, tuple[int, int]] = MappingProxyType(
 
 
 def contents(data: object, dtype: object = None) -> Array:
-    """Return a new read-only array; Python floats become float32. Raises InvalidInputError for other data than numbers."""
+    """Return a new read-only array, float32 for Python floats; raise InvalidInputError for data without numbers."""
     try:
         if dtype is not None:
             is_name = isinstance(dtype, str) and dtype in _DTYPE_NAMES

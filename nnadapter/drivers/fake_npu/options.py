@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from nnadapter.drivers.capability import Option, OptionValues, Profile
 from nnadapter.drivers.fake_npu.limits import Arithmetic
-from nnadapter.errors import InvalidOptionError
+from nnadapter.errors import InvalidOptionError, near_names
 
 DEFAULT_MEMORY_BYTES = 4 << 30
 _HARDWARE: Mapping[str, tuple[float, float, str]] = {
@@ -112,10 +112,8 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
     for name in names:
         key = name.replace("_", "").lower()
         if key not in known:
-            from difflib import get_close_matches  # lazy: only for unknown names
-
-            close = list(dict.fromkeys(known[close_match][0] for close_match in get_close_matches(key, known, n=3)))
-            hint = f"did you mean {' or '.join(close)}?" if close else "`nnadapter ops fake_npu` lists its operations"
+            types = {type_ for types in known.values() for type_ in types}
+            hint = near_names(name, types) or "`nnadapter ops fake_npu` lists its operations"
             raise InvalidOptionError(f"option switched_off names {name!r}, which fake_npu does not have; {hint}")
         operation_types.update(known[key])
     return frozenset(operation_types)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks
-from nnadapter.drivers.fake_npu.kernels.matrix import finish_rows, multiply_rows, rows_per_block
+from nnadapter.drivers.fake_npu.kernels.matrix import finish_rows, rows_per_block
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
@@ -45,7 +45,8 @@ def pointwise_convolution(
     out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None, **geometry: Any
 ) -> None:
     """Multiply the channels of every pixel by a matrix."""
-    multiply_rows(out.reshape(-1, out.shape[-1]), x.reshape(-1, x.shape[-1]), weight[0], bias, finish)
+    np.matmul(x.reshape(-1, x.shape[-1]), weight[0], out.reshape(-1, out.shape[-1]))
+    finish_rows(out, bias, finish)
 
 
 def convolution(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.kernel import Finish, NumpyKernel, blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import Finish, NumpyKernel
 from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.operand import Array
 
@@ -29,22 +29,13 @@ def finish_rows(rows: Array, bias: Array | None, finish: Finish | None) -> None:
         finish(rows)
 
 
-def multiply_rows(out: Array, x: Array, weight: Array, bias: Array | None, finish: Finish | None) -> None:
-    """Compute `out = finish(x @ weight + bias)`; x is [M, K]."""
-    if bias is None and finish is None:
-        np.matmul(x, weight, out)
-        return
-    for rows in blocks(len(x), rows_per_block(max(out.shape[1], x.shape[1]) * out.itemsize)):
-        np.matmul(x[rows], weight, out[rows])
-        finish_rows(out[rows], bias, finish)
-
-
 def fully_connected(
     out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None
 ) -> None:
     """Multiply x [..., K] by the transpose of weight [N, K], and add bias [N]."""
     outputs, depth = weight.shape
-    multiply_rows(out.reshape(-1, outputs), x.reshape(-1, depth), weight.T, bias, finish)
+    np.matmul(x.reshape(-1, depth), weight.T, out.reshape(-1, outputs))
+    finish_rows(out, bias, finish)
 
 
 def matmul(
@@ -59,9 +50,6 @@ def matmul(
         out = out.reshape(len(x), -1)
     if transpose_y:
         y = _transposed(y)
-    if x.ndim == y.ndim == out.ndim == 2:
-        multiply_rows(out, x, y, None, finish)
-        return
     np.matmul(x, y, out)
     if finish is not None:
         finish(out)
