@@ -53,11 +53,81 @@ def _of_item(convert: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, *arguments: convert(self.item(), *arguments)
 
 
-class Tensor(OnDevice, NDArrayOperatorsMixin):
-    """Immutable array on a device; created by `nnadapter.tensor`. Operators are ufuncs, also those in place."""
+class TensorOperators(OnDevice, NDArrayOperatorsMixin):
+    """Operators and numpy functions. Operators are ufuncs, also those in place."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare("eq", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare("ne", other)
+
+    def _compare(self, name: str, other: object) -> Any:
+        """Compare by a ufunc; anything that cannot become a tensor equals no element."""
+        try:
+            return getattr(NDArrayOperatorsMixin, f"__{name}__")(self, other)
+        except InvalidInputError:
+            if isinstance(other, OnDevice):
+                raise
+            return self._back(np.asarray(getattr(operator, name)(self._array, other)))
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **details: Any) -> Any:
+        outs = details.get("out", ())
+        _refuse_outs(outs)
+        function = ufunc if method == "__call__" else getattr(ufunc, method)
+        if outs and "where" not in details:
+            plain = {name: argument for name, argument in details.items() if name not in ("out", "casting")}
+            return _write(function(*inputs, **plain), outs, details.get("casting", "same_kind"))
+        like = common_place(inputs)
+        like = self if like is None else like
+        if method == "__call__" and not details:
+            array = functions.compute_ufunc(like, ufunc, inputs)
+            if array is not None:
+                return like.with_array(array)
+        return self._compute_on_host(f"numpy.{ufunc.__name__}", function, inputs, details)
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        out = kwargs.get("out")
+        _refuse_outs(out if isinstance(out, tuple) else (out,))
+        row = FUNCTIONS.get(func)
+        if row is not None and _takes(row, args, kwargs):
+            result = row(*args, **kwargs)
+            if result is not NotMapped:
+                return result
+        return self._compute_on_host(f"numpy.{getattr(func, '__name__', func)}", func, args, kwargs)
+
+    def _compute_on_host(
+        self, function_name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Compute with numpy; new arrays become tensors here."""
+        self._report_unmapped(function_name)
+        result = function(*_arrays(args), **_arrays(dict(kwargs)))
+        arguments = [*args, *kwargs.values()]
+        arguments += [element for argument in arguments if isinstance(argument, tuple) for element in argument]
+        if any(result is argument for argument in arguments):
+            return result  # a caller's array
+        if isinstance(result, (tuple, list)):
+            return type(result)(map(self._back, result)) if type(result) in (tuple, list) else result
+        return self._back(result)
+
+    def _report_unmapped(self, operation: str) -> None:
+        if not self._place.is_host:
+            fall_back(self._place.device, operation, "no operation of the adapter IR is mapped to it")
+
+    def _back(self, result: Any) -> Any:
+        is_numeric = isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf"
+        return self.with_array(freeze(np.array(result))) if is_numeric else result
+
+
+class Tensor(TensorOperators, OnDevice):
+    """Immutable array on a device; created by `nnadapter.tensor`."""
+
+    __slots__ = ()
 
     shape = property(attrgetter("_array.shape"), doc="Its dimensions.")
     dtype = property(attrgetter("_array.dtype"), doc="Its data type.")
@@ -153,21 +223,6 @@ class Tensor(OnDevice, NDArrayOperatorsMixin):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
 
-    def __eq__(self, other: object) -> Any:
-        return self._compare("eq", other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._compare("ne", other)
-
-    def _compare(self, name: str, other: object) -> Any:
-        """Compare by a ufunc; anything that cannot become a tensor equals no element."""
-        try:
-            return getattr(NDArrayOperatorsMixin, f"__{name}__")(self, other)
-        except InvalidInputError:
-            if isinstance(other, OnDevice):
-                raise
-            return self._back(np.asarray(getattr(operator, name)(self._array, other)))
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False and dtype is not None and self._array.dtype != dtype:
             raise ValueError("another data type takes a copy")
@@ -178,55 +233,6 @@ class Tensor(OnDevice, NDArrayOperatorsMixin):
         between = "\n       " if "\n" in numbers else " "
         numbers = numbers.replace("\n", "\n       ")
         return f"Tensor(shape={list(self.shape)}, dtype={self.dtype.name}, place={self._place!r},{between}{numbers})"
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **details: Any) -> Any:
-        outs = details.get("out", ())
-        _refuse_outs(outs)
-        function = ufunc if method == "__call__" else getattr(ufunc, method)
-        if outs and "where" not in details:
-            plain = {name: argument for name, argument in details.items() if name not in ("out", "casting")}
-            return _write(function(*inputs, **plain), outs, details.get("casting", "same_kind"))
-        like = common_place(inputs)
-        like = self if like is None else like
-        if method == "__call__" and not details:
-            array = functions.compute_ufunc(like, ufunc, inputs)
-            if array is not None:
-                return like.with_array(array)
-        return self._compute_on_host(f"numpy.{ufunc.__name__}", function, inputs, details)
-
-    def __array_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        out = kwargs.get("out")
-        _refuse_outs(out if isinstance(out, tuple) else (out,))
-        row = FUNCTIONS.get(func)
-        if row is not None and _takes(row, args, kwargs):
-            result = row(*args, **kwargs)
-            if result is not NotMapped:
-                return result
-        return self._compute_on_host(f"numpy.{getattr(func, '__name__', func)}", func, args, kwargs)
-
-    def _compute_on_host(
-        self, function_name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Compute with numpy; new arrays become tensors here."""
-        self._report_unmapped(function_name)
-        result = function(*_arrays(args), **_arrays(dict(kwargs)))
-        arguments = [*args, *kwargs.values()]
-        arguments += [element for argument in arguments if isinstance(argument, tuple) for element in argument]
-        if any(result is argument for argument in arguments):
-            return result  # a caller's array
-        if isinstance(result, (tuple, list)):
-            return type(result)(map(self._back, result)) if type(result) in (tuple, list) else result
-        return self._back(result)
-
-    def _report_unmapped(self, operation: str) -> None:
-        if not self._place.is_host:
-            fall_back(self._place.device, operation, "no operation of the adapter IR is mapped to it")
-
-    def _back(self, result: Any) -> Any:
-        is_numeric = isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf"
-        return self.with_array(freeze(np.array(result))) if is_numeric else result
 
 
 _OPERATORS = "add sub mul matmul truediv floordiv mod pow lshift rshift and xor or"
