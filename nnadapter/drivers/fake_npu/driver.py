@@ -129,21 +129,18 @@ class FakeNpuContext(TableContext):
     def clone_with_constants(self, program: Program, model: Model) -> Program | None:
         return self._compiler.clone_with_constants(program, model)
 
-    def deserialize(self, blob: bytes) -> Program:
-        return self._deserialized(blob)
+    def deserialize(self, blob: bytes | memoryview, *, is_checked: bool = False) -> Program:
+        program = deserialize_program(blob, self._resources, is_checked=is_checked)
+        program.needs.check(self._options)
+        return program
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        return self._deserialized(blob, is_checked=True)
+        return self.deserialize(blob, is_checked=True)
 
     def close(self) -> None:
         if "_compiler" in vars(self):
             self._compiler.clear()
         self.arenas.close()
-
-    def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> Program:
-        program = deserialize_program(blob, self._resources, is_checked=is_checked)
-        program.needs.check(self._options)
-        return program
 
     @cached_property
     def _compiler(self) -> Compiler:

@@ -29,7 +29,6 @@ class Emitter:
         self._tensors: list[NpuTensor] = []
         self._half_precision = arithmetic.half_precision
         self._tensor_of: dict[int, int] = {}
-        self._result_types: dict[int, TensorType] = {}
         self._inputs = tuple(self._add_input(operand) for operand in model.inputs)
 
     def type_of(self, tensor: int) -> TensorType:
@@ -88,15 +87,11 @@ class Emitter:
         return derived(_in_cells, value) if self._is_half(dtype) else value
 
     def result_type(self, operand: int) -> TensorType:
-        if operand not in self._result_types:
-            type_ = self.model.operands[operand].type
-            cell = "float32" if type_.dtype is DataType.FLOAT16 else type_.dtype.value
-            self._result_types[operand] = TensorType(cell, type_.dimensions)
-        return self._result_types[operand]
+        type_ = self.model.operands[operand].type
+        return TensorType("float32" if type_.dtype is DataType.FLOAT16 else type_.dtype.value, type_.dimensions)
 
     def assign(self, operand: int, tensor: int) -> None:
-        type_, expected = self._tensors[tensor].type, self.result_type(operand)
-        assert type_ is expected or type_ == expected, "a lowering emitted a tensor of the wrong type"
+        assert self.type_of(tensor) == self.result_type(operand), "a lowering emitted a tensor of the wrong type"
         self._tensor_of[operand] = tensor
 
     def emit_operation(

@@ -237,6 +237,8 @@ class FakeNpuExecution(Execution):
 
     def __init__(self, binding: Binding, resources: Resources, events: InstructionEvents | None = None) -> None:
         self._binding, self._resources, self._events = binding, resources, events
+        self._holder: object = self
+        """Key of bound instructions in an arena."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self.compute_within(inputs, UNLIMITED)
@@ -277,7 +279,7 @@ class FakeNpuExecution(Execution):
         return outputs
 
     def _fill(self, results: Sequence[Array], inputs: Sequence[Array], control: Control) -> None:
-        with self._resources.arenas.acquire(self._binding.memory.arena_bytes, self._holder()) as arena:
+        with self._resources.arenas.acquire(self._binding.memory.arena_bytes, self._holder) as arena:
             runs = self._binding.runs(self._bound(arena), inputs, results)
             if self._events is not None:
                 runs = self._events.of(runs)
@@ -285,10 +287,6 @@ class FakeNpuExecution(Execution):
             with np.errstate(all="ignore"):
                 steps = runs if control.cancelled is None else _until_cancelled(runs, control.cancelled)
                 run_limited(steps, self._resources.threads)
-
-    def _holder(self) -> object:
-        """Return the key of bound instructions in an arena."""
-        return self
 
     def _bound(self, arena: Arena) -> Bound:
         bound: Bound | None = arena.bound.get(self)

@@ -15,7 +15,6 @@ import numpy as np
 
 from nnadapter.ir.deferred_arrays import DeferredArray, contents_of
 from nnadapter.ir.operand import Array
-from nnadapter.process.resources import memoize
 
 Parameters = Mapping[str, Any]
 """Arguments of a kernel other than tensors: numbers, strings, and tuples of these."""
@@ -34,12 +33,7 @@ class TensorType(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.size * _itemsize(self.dtype)
-
-
-@memoize(256)
-def _itemsize(dtype: str) -> int:
-    return int(np.dtype(dtype).itemsize)
+        return self.size * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -102,7 +102,7 @@ class _Planner:
 
     def _reads_once(self, instruction: Instruction, tensor: int, root: int, in_place: Sequence[int]) -> bool:
         """Check that the instruction reads this memory only where it may be overwritten."""
-        return len(instruction.inputs) == 1 or all(
+        return all(
             self._root.get(self._owner[other]) != root or (other == tensor and position in in_place)
             for position, other in enumerate(instruction.inputs)
         )

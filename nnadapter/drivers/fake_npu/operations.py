@@ -5,7 +5,7 @@ Verdicts, `nnadapter ops fake_npu` and lowering read the same table, so they can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +27,7 @@ from nnadapter.drivers.fake_npu.limits import (
 from nnadapter.drivers.fake_npu.lowerings import composite, images, quantized
 from nnadapter.drivers.fake_npu.lowerings import direct as d
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower, direct, unary
-from nnadapter.ir import ABSENT, DataType, Model, Operand, Operation
+from nnadapter.ir import ABSENT, DataType, Model, Operation
 from nnadapter.ir.operations.quantization import EIGHT_BITS, MOVERS, REALS, TABULATED
 
 _SIXTEEN_BITS: Types = frozenset({DataType.INT16, DataType.UINT16})
@@ -104,7 +104,7 @@ def _elementwise() -> Iterator[OperationRow]:
     yield from _row("SHRINK", unary("shrink", "bias", "lambd"), ALL_NUMBERS)
     yield from _row("IS_INF", unary("is_inf", "detect_negative", "detect_positive"), ALL_FLOATS)
     yield from _row("GELU", d.chosen_by("approximate", {"none": unary("gelu"), "tanh": unary("gelu_tanh")}), ALL_FLOATS)
-    yield from _row("CLIP", d.lower_clip, ALL_NUMBERS)
+    yield from _row("CLIP", unary("clip", "min", "max"), ALL_NUMBERS)
     yield from _row("NOT", unary("not"), BOOLEANS)
     yield from _row("BITWISE_NOT", unary("bitwise_not"), _INTEGERS)
     yield from _binary("ADD:add SUB:subtract MUL:multiply DIV:divide FLOOR_DIV:floor_divide", ALL_NUMBERS)
@@ -117,7 +117,7 @@ def _elementwise() -> Iterator[OperationRow]:
         "BIT_SHIFT", d.chosen_by("direction", {"left": direct("shift_left"), "right": direct("shift_right")}), _INTEGERS
     )
     yield from _row("PRELU", direct("prelu"), ALL_FLOATS)
-    yield from _row("POW", d.lower_power, ALL_NUMBERS, other_dtypes={1: ALL_NUMBERS})
+    yield from _row("POW", direct("power"), ALL_NUMBERS, other_dtypes={1: ALL_NUMBERS})
     yield from _row("MOD", d.chosen_by("fmod", {True: direct("float_modulo"), False: direct("modulo")}), ALL_NUMBERS)
     yield from _row("SUM", d.lower_sum, ALL_FLOATS)
     yield from _row("SWIGLU", direct("swiglu", "alpha"), ALL_FLOATS)
@@ -312,35 +312,24 @@ def _refusals(model: Model, operation: Operation, row: OperationRow) -> Iterator
     outputs = [operands[operand] for operand in operation.outputs]
     # A result that is not quantized is computed from the integers.
     on_integers = operation.type in REALS and outputs[0].type.quantization is None
-    accepted = [row.other_dtypes.get(position, row.dtypes) for position, _ in inputs]
-    for (_, operand), dtypes in zip(inputs, accepted, strict=True):
+    accepted = []
+    for position, operand in inputs:
+        dtypes = row.other_dtypes.get(position, row.dtypes)
         is_real = operand.type.quantization is not None and not on_integers
-        yield from _refused_dtype(operation, operand, dtypes | row.quantized if is_real else dtypes)
-    for operand in outputs:
-        yield from _refused_dtype(operation, operand, row.results)
-    touched = [*(operand for _, operand in inputs), *outputs]
-    yield from _refused_ranks(operation, operands[operation.inputs[0]], touched, row)
-    for operand in touched:
-        if operand.type.size == 0:
-            detail = f"{operation.type} has {operand.type} in {operand.name!r}, accepted: {NOT_EMPTY}"
-            yield Unsupported(Reason.UNSUPPORTED_TYPE, detail)
-
-
-def _refused_dtype(operation: Operation, operand: Operand, accepted: Types) -> Iterator[Unsupported]:
-    if operand.type.dtype not in accepted:
-        names = ", ".join(sorted(accepted))
-        detail = f"{operation.type} got {operand.type.dtype.value} for {operand.name!r}, accepted: {names}"
-        yield Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
-
-
-def _refused_ranks(
-    operation: Operation, first: Operand, touched: Sequence[Operand], row: OperationRow
-) -> Iterator[Unsupported]:
-    smallest, largest = row.ranks
+        accepted.append((operand, dtypes | row.quantized if is_real else dtypes))
+    accepted += [(operand, row.results) for operand in outputs]
+    for operand, dtypes in accepted:
+        if operand.type.dtype not in dtypes:
+            names = ", ".join(sorted(dtypes))
+            detail = f"{operation.type} got {operand.type.dtype.value} for {operand.name!r}, accepted: {names}"
+            yield Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
+    first, (smallest, largest) = operands[operation.inputs[0]], row.ranks
     if not smallest <= len(first.type.dimensions) <= largest:
         detail = f"{operation.type} got {first.type} for {first.name!r}, accepted: rank {smallest} to {largest}"
         yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
-    for operand in touched:
+    for operand, _ in accepted:
+        detail = f"{operation.type} has {operand.type} in {operand.name!r}, accepted: "
         if len(operand.type.dimensions) > LARGEST_RANK:
-            detail = f"{operation.type} has {operand.type} in {operand.name!r}, accepted: {SMALL_RANK}"
-            yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
+            yield Unsupported(Reason.UNSUPPORTED_RANK, detail + SMALL_RANK)
+        if operand.type.size == 0:
+            yield Unsupported(Reason.UNSUPPORTED_TYPE, detail + NOT_EMPTY)

@@ -8,31 +8,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.drivers.arenas import Arenas
+from nnadapter.drivers.arenas import Arena
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
-from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution, InstructionEvents, Resources
+from nnadapter.drivers.fake_npu.execution import Binding, Bound, FakeNpuExecution, InstructionEvents, Resources
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.limits import Arithmetic
-from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
+from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan, plan_memory
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.interface import Execution, Program
-from nnadapter.errors import IncompatibleProgramError
+from nnadapter.errors import IncompatibleProgramError, OutOfMemoryError
 from nnadapter.ir.deferred_arrays import DeferredArray
 from nnadapter.ir.operand import Array
 
 if TYPE_CHECKING:
     from nnadapter.ir.model import Model
-from collections.abc import Callable, Sequence
-
-from nnadapter.drivers.arenas import Arena
-from nnadapter.drivers.fake_npu.execution import Bound
-from nnadapter.drivers.fake_npu.memory import plan_memory
-from nnadapter.errors import OutOfMemoryError
 
 MAGIC = b"FAKENPU\0"
 VERSION = 8
@@ -65,21 +59,11 @@ class ProgramNeeds(NamedTuple):
             raise IncompatibleProgramError(f"the program {wrong}; compile the model again, or change the option")
 
 
-def bound_bytes(graph: NpuGraph) -> int:
-    """Estimate the memory of bound instructions, which are Python objects."""
-    return _BYTES_PER_INSTRUCTION * len(graph.instructions)
-
-
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
     """Return bytes of packed weights by array identity; others belong to the model."""
     unpacked = {id(_base(operand.value)) for operand in model.operands if operand.value is not None}
     bases = [_base(tensor.value) for tensor in graph.tensors if tensor.value is not None]
     return {id(base): base.nbytes for base in bases if id(base) not in unpacked}
-
-
-def arena_bytes(arenas: Arenas) -> Mapping[Hashable, int]:
-    """Return bytes of the context's arenas, which programs share."""
-    return {("arenas", id(arenas)): arenas.used_bytes}
 
 
 def weight_bytes(graph: NpuGraph) -> int:
@@ -101,7 +85,23 @@ def _place(value: Array) -> tuple[int, int]:
     return value.__array_interface__["data"][0], value.nbytes
 
 
-class FakeNpuProgram(Program):
+class _BoundProgram(Program):
+    """Memory of a program: bound instructions, which are Python objects, shared weights and arenas."""
+
+    def __init__(self, graph: NpuGraph, resources: Resources, packed: Mapping[Hashable, int]) -> None:
+        self.graph, self._resources, self._packed = graph, resources, packed
+
+    @property
+    def memory_bytes(self) -> int:
+        return _BYTES_PER_INSTRUCTION * len(self.graph.instructions)
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        arenas = self._resources.arenas
+        return {**self._packed, ("arenas", id(arenas)): arenas.used_bytes}
+
+
+class FakeNpuProgram(_BoundProgram):
     """Program with static shapes. Immutable, so executions can run concurrently."""
 
     def __init__(
@@ -115,21 +115,16 @@ class FakeNpuProgram(Program):
         unshared_bytes: int = 0,
         events: InstructionEvents | None = None,
     ) -> None:
-        self.graph, self.memory, self.needs = graph, memory, needs
-        self._resources, self._events = resources, events
-        self._packed, self._unshared_bytes = packed or {}, unshared_bytes
+        super().__init__(graph, resources, packed or {})
+        self.memory, self.needs, self._events, self._unshared_bytes = memory, needs, events, unshared_bytes
 
     @property
     def memory_bytes(self) -> int:
-        return self.execution_bytes + self._unshared_bytes
+        return super().memory_bytes + self._unshared_bytes
 
     @property
     def execution_bytes(self) -> int:
-        return bound_bytes(self.graph)
-
-    @property
-    def shared_bytes(self) -> Mapping[Hashable, int]:
-        return {**self._packed, **arena_bytes(self._resources.arenas)}
+        return super().memory_bytes
 
     def create_execution(self) -> Execution:
         return FakeNpuExecution(Binding(self.graph, self.memory), self._resources, self._events)
@@ -247,8 +242,6 @@ class SymbolicGraph:
 
     def specialize(self, replay_values: Sequence[Any]) -> NpuGraph:
         """Return the graph with concrete numbers."""
-        if not (self.kinds or self._parameters):
-            return self.graph
         numbers = self._numbers.substitute_sizes(replay_values)
         types = [TensorType(dtype, numbers[dimensions]) for dtype, dimensions in self._types]
         tensors, instructions = list(self.graph.tensors), list(self.graph.instructions)
@@ -277,7 +270,7 @@ class SymbolicGraph:
         return memory, room
 
 
-class FakeNpuOpenProgram(Program):
+class FakeNpuOpenProgram(_BoundProgram):
     """Program with dynamic shapes; executions can run concurrently."""
 
     def __init__(
@@ -288,19 +281,11 @@ class FakeNpuOpenProgram(Program):
         packed: Mapping[Hashable, int],
         events: Callable[[NpuGraph], InstructionEvents] | None = None,
     ) -> None:
-        self.symbolic = SymbolicGraph(graph)
+        super().__init__(graph, resources, packed)
+        self.symbolic, self._events = SymbolicGraph(graph), events
         self._available_bytes = available_bytes
         self._last: tuple[Sequence[Any], Binding, Mapping[int, int]] | None = None
         """Last sizes, their binding, and bytes of symbolic tensors."""
-        self._resources, self._packed, self._events = resources, packed, events
-
-    @property
-    def memory_bytes(self) -> int:
-        return bound_bytes(self.symbolic.graph)
-
-    @property
-    def shared_bytes(self) -> Mapping[Hashable, int]:
-        return {**self._packed, **arena_bytes(self._resources.arenas)}
 
     def create_execution(self) -> Execution:
         from nnadapter.drivers.table_program import DynamicTableExecution  # lazy: deserialized programs are static
@@ -331,10 +316,7 @@ class _SizedExecution(FakeNpuExecution):
 
     def __init__(self, program: FakeNpuOpenProgram, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._program = program
-
-    def _holder(self) -> object:
-        return self._program
+        self._program = self._holder = program
 
     def _bound(self, arena: Arena) -> Bound:
         binding, symbolic = self._binding, self._program.symbolic

@@ -82,11 +82,7 @@ class Groups:
         for place in range(len(values)):
             if place not in fixed:
                 groups.setdefault((self.labels[place], comparable[place]), []).append(place)
-        labels = list(self.labels)
-        for number, places in enumerate(groups.values()):
-            for place in places:
-                labels[place] = ("group", number)
-        return Groups(tuple(labels), tuple(sorted(fixed)), tuple(map(tuple, groups.values())))
+        return Groups.of(values, list(groups.values()))
 
     def variables(self, values: Sequence[Any]) -> list[Any] | None:
         """Return one number per group, or None if they do not fit."""

@@ -97,7 +97,7 @@ class FakeNpuMemory(Memory):
             self._device.count(freed=self.nbytes)
 
 
-Work = Callable[[], None]
+Work = Callable[[], object]
 
 
 class _Point:
@@ -203,7 +203,7 @@ class FakeNpuStream(Stream):
         assert isinstance(event, FakeNpuEvent), "events of a device are its own"
         point = event.point
         if point is not None:
-            self.submit(lambda: _pass(point))
+            self.submit(point.wait)  # failures are raised on the other stream
 
     def synchronize(self) -> None:
         self._waits.add()
@@ -228,8 +228,3 @@ class FakeNpuStream(Stream):
         if self._thread is None:
             raise DriverError("the stream of fake_npu is closed; create another one")
         return self._queue
-
-
-def _pass(point: _Point) -> None:
-    """Wait for another stream; failures are raised there."""
-    point.wait()

@@ -31,7 +31,8 @@ def test_convolution_of_volumes(group, attributes, constants):
 
 @pytest.mark.parametrize("slices", [1, 2])
 def test_volumes_are_computed_in_blocks(monkeypatch, slices):
-    monkeypatch.setattr(convolution, "rows_per_block", lambda _: slices * 9)
+    monkeypatch.setattr(convolution, "_BLOCK_BYTES", 0)
+    monkeypatch.setattr(convolution, "_BLOCK_ROWS", slices * 9)
     agrees("CONV_3D", [floats(1, 3, 6, 5, 4), floats(2, 3, 2, 3, 2, seed=1)], tolerance=1e-4)
 
 

@@ -6,7 +6,7 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 from typing import Any
@@ -15,11 +15,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks
-from nnadapter.drivers.fake_npu.kernels.matrix import finish_rows, rows_per_block
+from nnadapter.drivers.fake_npu.kernels.matrix import finish_rows
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
-_PRODUCT_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
+_BLOCK_ROWS = 192
+"""Fewer rows are slow: BLAS packs the other factor for every block."""
 _RUN_ELEMENTS = 1536
 
 
@@ -57,21 +59,14 @@ def convolution(
     groups, depth, outputs = weight.shape
     channels = x.shape[-1] // groups
     windows = window.views(window.pad(x, 1, positions), positions)
-    for images, rows in _output_blocks(out.shape, depth * out.itemsize):
-        target = out[images, rows].reshape(-1, groups * outputs)
-        for group in range(groups):
-            columns = windows[images, rows, ..., group * channels : (group + 1) * channels].reshape(-1, depth)
-            np.matmul(columns, weight[group], target[:, group * outputs : (group + 1) * outputs])
-        finish_rows(target, bias, finish)
-
-
-def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[slice, slice]]:
-    images, height, *rest = result[:-1]
-    limit = rows_per_block(row_bytes)
-    images_at_once = max(1, limit // (height * prod(rest)))
-    for some in blocks(images, images_at_once):
-        for rows in blocks(height, height if images_at_once > 1 else max(1, limit // prod(rest))):
-            yield some, rows
+    pixels = max(_BLOCK_ROWS, _BLOCK_BYTES // (depth * out.itemsize))
+    for images, result in zip(windows, out, strict=True):
+        for rows in blocks(len(result), max(1, pixels // prod(positions[1:]))):
+            target = result[rows].reshape(-1, groups * outputs)
+            for group in range(groups):
+                columns = images[rows, ..., group * channels : (group + 1) * channels].reshape(-1, depth)
+                np.matmul(columns, weight[group], target[:, group * outputs : (group + 1) * outputs])
+            finish_rows(target, bias, finish)
 
 
 def depthwise_convolution(
@@ -103,7 +98,7 @@ def transposed_convolution(
     reach = zip(window.reach(x.shape[1:-1]), out.shape[1:-1], window.begins, strict=True)
     full = np.zeros((1, *(max(far, size + begin) for far, size, begin in reach), out.shape[-1]), out.dtype)
     inside: Any = [slice(begin, begin + size) for begin, size in zip(window.begins, out.shape[1:-1], strict=True)]
-    rows_at_once = max(1, _PRODUCT_BYTES // (columns * out.itemsize * prod(x.shape[2:-1])))
+    rows_at_once = max(1, _BLOCK_BYTES // (columns * out.itemsize * prod(x.shape[2:-1])))
     for image, result in zip(x, out, strict=True):
         full[...] = 0
         for rows in blocks(height, rows_at_once):

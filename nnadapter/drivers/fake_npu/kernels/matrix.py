@@ -11,15 +11,6 @@ from nnadapter.drivers.fake_npu.kernels.kernel import Finish, NumpyKernel
 from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.operand import Array
 
-_BLOCK_BYTES = 1 << 20
-_BLOCK_ROWS = 192
-"""Fewer rows are slow: BLAS packs the other factor for every block."""
-
-
-def rows_per_block(row_bytes: int) -> int:
-    """Return the rows per block of a product."""
-    return max(_BLOCK_ROWS, _BLOCK_BYTES // max(row_bytes, 1))
-
 
 def finish_rows(rows: Array, bias: Array | None, finish: Finish | None) -> None:
     """Add bias [N] and apply the activation to contiguous rows [M, N], in place."""

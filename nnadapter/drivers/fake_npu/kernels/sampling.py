@@ -95,9 +95,7 @@ def resize_linear(out: Array, x: Array, *, scales: Sequence[float], coordinate_t
         below = np.minimum(np.floor(places).astype(np.intp), max(size - 2, 0))
         weight = (places - below).astype(out.dtype).reshape((-1,) + (1,) * (x.ndim - axis - 1))
         lower, upper = np.take(x, below, axis=axis), np.take(x, np.minimum(below + 1, size - 1), axis=axis)
-        upper -= lower
-        upper *= weight
-        x = np.add(lower, upper, lower)
+        x = lower + (upper - lower) * weight
     np.copyto(out, x)
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isinf
 from typing import Any
-
-import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Activation
@@ -39,19 +36,11 @@ def unary(function: str, *arguments: str) -> Lower:
     """Lower to a function of one variable with these attributes."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
-        _emit_unary(emitter, operation, function, *(_number(operation, name) for name in arguments))
+        attributes: Mapping[str, Any] = operation.attributes
+        parameters = {"function": function, "arguments": tuple(float(attributes[name]) for name in arguments)}
+        emitter.emit_operation(operation, "unary", parameters)
 
     return lower
-
-
-def _number(operation: Operation, name: str) -> float:
-    value: Any = operation.attributes[name]
-    return float(value)
-
-
-def _emit_unary(emitter: Emitter, operation: Operation, function: str, *arguments: float) -> None:
-    parameters = {"function": function, "arguments": arguments}
-    emitter.emit_operation(operation, "unary", parameters, inputs=(emitter.tensor(operation.inputs[0]),))
 
 
 def lower_assign(emitter: Emitter, operation: Operation) -> None:
@@ -85,40 +74,11 @@ def keeps_type(emitter: Emitter, operation: Operation) -> bool:
     return types[0].dtype is types[1].dtype
 
 
-def lower_clip(emitter: Emitter, operation: Operation) -> None:
-    """Lower CLIP; [0, infinity] is relu."""
-    minimum, maximum = _number(operation, "min"), _number(operation, "max")
-    if minimum == 0 and isinf(maximum) and maximum > 0:
-        _emit_unary(emitter, operation, "relu")
-    else:
-        _emit_unary(emitter, operation, "clip", minimum, maximum)
-
-
 def lower_cast(emitter: Emitter, operation: Operation) -> None:
     """Lower CAST; nothing if the device type stays."""
     source, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[0])
     same = emitter.type_of(source) == result
     emitter.assign(operation.outputs[0], source if same else emitter.emit("cast", (source,), (result,))[0])
-
-
-def lower_power(emitter: Emitter, operation: Operation) -> None:
-    """Lower POW; 2 and 0.5 become multiply and sqrt."""
-    base, exponent = operation.inputs
-    number = _single_exponent(emitter, base, exponent)
-    if number == 2:
-        emitter.emit_operation(operation, "multiply", inputs=(emitter.tensor(base),) * 2)
-    elif number == 0.5:
-        _emit_unary(emitter, operation, "sqrt")
-    else:
-        direct("power")(emitter, operation)
-
-
-def _single_exponent(emitter: Emitter, base: int, exponent: int) -> float | None:
-    """Return a constant scalar exponent of a float base, or None."""
-    base_type, type_ = emitter.model.operands[base].type, emitter.model.operands[exponent].type
-    if not (emitter.is_constant(exponent) and base_type.dtype.is_floating):
-        return None
-    return float(np.ravel(emitter.constant(exponent))[0]) if type_.size == 1 and type_.rank <= base_type.rank else None
 
 
 def lower_sum(emitter: Emitter, operation: Operation) -> None:
