@@ -36,7 +36,7 @@ def window_divisors(operation: NamedOperation) -> Array:
     """
     inside = bool(operation.count_include_pad)
     counts = [
-        _counted(count, kernel, stride, dilation, *((begin + size + end, 0) if inside else (size, begin)))
+        _tap_counts(count, kernel, stride, dilation, *((begin + size + end, 0) if inside else (size, begin)))
         for size, count, kernel, stride, dilation, begin, end in _windows(operation)
     ]
     divisors: Array = reduce(np.multiply.outer, counts).astype(operation.output.type.dtype.array_type)
@@ -135,7 +135,7 @@ def _windows(operation: NamedOperation) -> Iterator[tuple[int, int, int, int, in
     return zip(sizes, counts, kernel, operation.strides, operation.dilations, begins, ends, strict=True)
 
 
-def _counted(count: int, kernel: int, stride: int, dilation: int, size: int, offset: int) -> Array:
+def _tap_counts(count: int, kernel: int, stride: int, dilation: int, size: int, offset: int) -> Array:
     """Count for each window along an axis the taps within `size` elements from `offset` after the padded start."""
     taps = np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - offset
     return np.asarray(((taps >= 0) & (taps < size)).sum(1))

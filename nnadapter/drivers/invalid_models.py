@@ -10,7 +10,7 @@ from nnadapter.ir import Model, verify
 
 
 @contextmanager
-def invalid_models_told(model: Model) -> Iterator[None]:
+def blame_invalid_models(model: Model) -> Iterator[None]:
     """Verify `model` if the block fails unexpectedly, because drivers themselves do not verify models.
 
     Raises:

@@ -49,7 +49,7 @@ def select(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate =
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
         InvalidOptionError: an invalid option, or a device named twice.
     """
-    parsed_requests = _each_once(requests)
+    parsed_requests = _parsed_requests(requests)
     names = [name for name, _ in parsed_requests]
     chosen = [select_one(name, options, isolate) for name, options in parsed_requests]
     cpu = [device for device in chosen if device.name == CPU] or [Selected(CPU, check_options(CPU, {}), named=False)]
@@ -84,7 +84,7 @@ def requests_of(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isol
 
 def named_requests(requests: DeviceRequest | Sequence[DeviceRequest]) -> dict[str, Mapping[str, Any]]:
     """Return the unchecked options of requested devices."""
-    return dict(_each_once(requests))
+    return dict(_parsed_requests(requests))
 
 
 def accelerates_first(requests: DeviceRequest | Sequence[DeviceRequest]) -> bool:
@@ -95,7 +95,7 @@ def accelerates_first(requests: DeviceRequest | Sequence[DeviceRequest]) -> bool
         return False
 
 
-def _each_once(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[tuple[str, Mapping[str, Any]]]:
+def _parsed_requests(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[tuple[str, Mapping[str, Any]]]:
     parsed_requests = [_split(request) for request in _listed(requests)]
     names = [name for name, _ in parsed_requests]
     for name in names:

@@ -80,14 +80,14 @@ def lowers(
         raise DriverError(f'lowers got {operations!r}, expected names of operations, as in @lowers("ADD", "SUB")')
     try:
         operand_types = None if types is None else data_types(types)
-        result_types, orders = data_types(results), frozenset(map(Layout, _several(layouts)))
+        result_types, orders = data_types(results), frozenset(map(Layout, _as_iterable(layouts)))
     except ValueError as error:
         raise DriverError(f"the lowering of {', '.join(operations)} has an unknown name: {error}") from None
     if ranks is not None and not _is_span(ranks):
         raise DriverError(f"the lowering of {', '.join(operations)} has ranks {ranks!r}, expected two, such as (2, 4)")
-    codes = frozenset(_several(fuse_codes))
+    codes = frozenset(_as_iterable(fuse_codes))
 
-    def put(function: _Function) -> _Function:
+    def register(function: _Function) -> _Function:
         _check_function(function, operations)
         rows = tuple(
             Lowering(
@@ -99,7 +99,7 @@ def lowers(
         setattr(function, _ROWS, rows_of(function) + rows)
         return function
 
-    return put
+    return register
 
 
 def _check_function(function: object, operations: tuple[str, ...]) -> None:
@@ -122,10 +122,10 @@ def data_types(names: Names) -> frozenset[DataType]:
     Raises:
         ValueError: a name is unknown.
     """
-    return frozenset(map(DataType, _several(names)))
+    return frozenset(map(DataType, _as_iterable(names)))
 
 
-def _several(names: Names) -> Iterable[str]:
+def _as_iterable(names: Names) -> Iterable[str]:
     return (names,) if isinstance(names, str) else names
 
 

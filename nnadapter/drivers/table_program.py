@@ -140,14 +140,14 @@ def _refused_operand(
     type_, layouts = operand.type, row.lowering.layouts
     accepted_dtypes = dtypes if type_.quantization is None else row.quantized
     if not accepted_dtypes:
-        yield _wrong(operation, operand, "operands that are not quantized")
+        yield _operand_refusal(operation, operand, "operands that are not quantized")
     elif type_.dtype not in accepted_dtypes:
-        yield _wrong(operation, operand, ", ".join(sorted(accepted_dtypes)))
+        yield _operand_refusal(operation, operand, ", ".join(sorted(accepted_dtypes)))
     elif type_.layout not in layouts:
-        yield _wrong(operation, operand, ", ".join(sorted(layouts)))
+        yield _operand_refusal(operation, operand, ", ".join(sorted(layouts)))
 
 
-def _wrong(operation: NamedOperation, operand: Operand, accepted: str) -> Unsupported:
+def _operand_refusal(operation: NamedOperation, operand: Operand, accepted: str) -> Unsupported:
     quantized = "" if operand.type.quantization is None else "quantized "
     detail = f"{operation.type} got {quantized}{operand.type} for {operand.name!r}, accepted: {accepted}"
     return Unsupported(Reason.UNSUPPORTED_DTYPE, detail)

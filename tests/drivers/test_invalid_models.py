@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nnadapter.drivers import Context
-from nnadapter.drivers.invalid_models import invalid_models_told
+from nnadapter.drivers.invalid_models import blame_invalid_models
 from nnadapter.drivers.null import NullContext
 from nnadapter.errors import DriverError, InvalidModelError
 from nnadapter.ir import DataType, Model, ModelBuilder, OperandType
@@ -57,6 +57,6 @@ def test_a_cycle_is_found_before_passes_walk_it() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("a fault of the driver"), DriverError("known")])
 def test_a_valid_model_is_not_blamed(error: Exception) -> None:
-    with pytest.raises(type(error)) as caught, invalid_models_told(_model()):
+    with pytest.raises(type(error)) as caught, blame_invalid_models(_model()):
         raise error
     assert caught.value is error

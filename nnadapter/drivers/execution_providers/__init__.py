@@ -11,7 +11,7 @@ __getattr__ = lazily(
             "Backing computes_half find_backing installed marked missing_library read_assignment "
             "read_provider_options takes_addition"
         ),
-        ".compiler": "computed_otherwise in_half without",
+        ".compiler": "float16_nodes miscomputed_nodes without",
         ".driver": "EpContext EpDriver",
         ".program": "EpMemory external_data_text import_dlpack is_plain",
         ".qnn": "EMULATED_SOC PROVIDER QnnDevice QnnDriver own_options",

@@ -136,7 +136,7 @@ def _attribute_value(node: onnx.NodeProto, name: str) -> object:
     return next((value_of_attribute(attribute) for attribute in node.attribute if attribute.name == name), None)
 
 
-def _computed_indices(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _has_computed_indices(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return node.input[1] not in facts.constants
 
 
@@ -156,31 +156,31 @@ def _has_vector(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return any(shape is not None and len(shape) == 1 for shape in map(facts.shape, node.input))
 
 
-def _extreme_of_reals(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _is_imprecise_extreme(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return facts.dtype(node.input[0]) in ("", *_REALS) or _is_empty(node, facts)
 
 
-def _scores_that_are_changed(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _returns_processed_scores(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return len(node.output) > 3 and bool(node.output[3]) and bool(_attribute_value(node, "qk_matmul_output_mode"))
 
 
-def _cast_without_kernel(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _is_cast_without_kernel(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     to, of = (facts.dtype(name) for name in (node.output[0], node.input[0]))
     return to == "float4_e2m1fn" or (to == "bool" and of.startswith("float8"))
 
 
-def _spread_scale(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _has_broadcast_scale(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Return whether the scale is broadcast; the provider reads one per element."""
     x, scale, axis = facts.shape(node.input[0]), facts.shape(node.input[1]), _attribute_value(node, "axis")
     first = axis if isinstance(axis, int) else -1
     return x is not None and scale is not None and tuple(scale) != tuple(x[first:])
 
 
-def _normalized_otherwise(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    return _is_float64(node, facts) or _spread_scale(node, facts)
+def _is_miscomputed_norm(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+    return _is_float64(node, facts) or _has_broadcast_scale(node, facts)
 
 
-def _small_blocks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _has_small_blocks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     size = _attribute_value(node, "block_size")
     return isinstance(size, int) and size < _LEAST_BLOCK
 
@@ -189,27 +189,27 @@ def _has_input(node: onnx.NodeProto, position: int) -> bool:
     return len(node.input) > position and bool(node.input[position])
 
 
-def _unsigned(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _is_unsigned(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return facts.dtype(node.input[0]).startswith("uint")
 
 
-def _bias_and_sinks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _has_bias_and_sinks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Return whether GroupQueryAttention has a bias together with `smooth_softmax` or `head_sink`."""
     return _has_input(node, _ATTENTION_BIAS) and (
         _has_input(node, _HEAD_SINK) or bool(_attribute_value(node, "smooth_softmax"))
     )
 
 
-def _zero_points(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _has_zero_points(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return _has_input(node, 3)
 
 
-def _no_picture(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _has_unsupported_rank(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     shape = facts.shape(node.input[0])
     return shape is not None and len(shape) - _SPATIAL not in (2, 3)
 
 
-def _repeated_for_each(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _is_broadcast_matrix(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Return whether a matrix with several rows is broadcast along dimension -3."""
     shapes = [facts.shape(name) for name in node.input]
     depths, heights = ([1 if len(shape or ()) < back else (shape or ())[-back] for shape in shapes] for back in (3, 2))
@@ -219,7 +219,7 @@ def _repeated_for_each(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     )
 
 
-def _cast_of_other_numbers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _is_saturating_cast(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Return whether Cast saturates instead of truncating, or yields only 0 and 1."""
     source, target = facts.dtype(node.input[0]), facts.dtype(node.output[0])
     return (
@@ -229,7 +229,7 @@ def _cast_of_other_numbers(node: onnx.NodeProto, facts: _ModelValueIndex) -> boo
     )
 
 
-def _small_integers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _has_small_integers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Return whether 2- or 4-bit integers are computed, or signed with a single scale and no zero point."""
     dtype, shape = facts.dtype(node.input[0]), facts.shape(node.input[1])
     if dtype and dtype not in _SMALL_INTEGERS:
@@ -239,7 +239,7 @@ def _small_integers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return node.input[0] not in facts.constants or (is_signed and is_of_one_scale)
 
 
-def _quantized_otherwise(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
+def _is_misquantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     is_small = facts.dtype(node.output[0]) in _SMALL_INTEGERS
     return is_small or node.input[0] in facts.casts or _is_dropped(node, facts)
 
@@ -251,10 +251,10 @@ def _is_dropped(quantize: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     producer = facts.producers.get(quantize.input[0])
     if not reals or (producer is not None and _is_quantized(producer, facts)):
         return False
-    return not all(_are_readers_quantized(name, facts) for name in reals)
+    return not all(_are_consumers_quantized(name, facts) for name in reals)
 
 
-def _are_readers_quantized(name: str, facts: _ModelValueIndex) -> bool:
+def _are_consumers_quantized(name: str, facts: _ModelValueIndex) -> bool:
     consumers = facts.consumers.get(name, ())
     return (
         name not in facts.outputs and bool(consumers) and all(_is_quantized(consumer, facts) for consumer in consumers)
@@ -284,20 +284,20 @@ _NOTHING = "does not support empty tensors"
 _INDICES = "misinterprets computed negative indices"
 _REPEATED = "broadcasts a matrix wrongly, or crashes, for some consumers of the result"
 _QNN: _Forms = {
-    "Add": (_repeated_for_each, Reason.DEVICE_REFUSED, _REPEATED),
+    "Add": (_is_broadcast_matrix, Reason.DEVICE_REFUSED, _REPEATED),
     "AveragePool": (
         lambda node, _: bool(_attribute_value(node, "count_include_pad")),
         _ATTRIBUTE,
         "does not count padding",
     ),
-    "Cast": (_cast_of_other_numbers, _TYPE, "saturates this Cast, or returns 0 or 1"),
+    "Cast": (_is_saturating_cast, _TYPE, "saturates this Cast, or returns 0 or 1"),
     "DequantizeLinear": (
-        _small_integers,
+        _has_small_integers,
         _TYPE,
         "misreads computed integers of 2 or 4 bits, and ignores signs of constants",
     ),
-    "Gather": (_computed_indices, _ATTRIBUTE, _INDICES),
-    "GatherElements": (_computed_indices, _ATTRIBUTE, _INDICES),
+    "Gather": (_has_computed_indices, _ATTRIBUTE, _INDICES),
+    "GatherElements": (_has_computed_indices, _ATTRIBUTE, _INDICES),
     "GatherND": (_any_node, _ATTRIBUTE, "misinterprets negative indices"),
     "Mish": (_any_node, _ATTRIBUTE, "is off by more than a hundredth"),
     "OneHot": (
@@ -305,9 +305,9 @@ _QNN: _Forms = {
         _ATTRIBUTE,
         "misinterprets computed indices that are negative or exceed 32 bits",
     ),
-    "ScatterElements": (_computed_indices, _ATTRIBUTE, _INDICES),
-    "ScatterND": (_computed_indices, _ATTRIBUTE, _INDICES),
-    "Mul": (_repeated_for_each, Reason.DEVICE_REFUSED, _REPEATED),
+    "ScatterElements": (_has_computed_indices, _ATTRIBUTE, _INDICES),
+    "ScatterND": (_has_computed_indices, _ATTRIBUTE, _INDICES),
+    "Mul": (_is_broadcast_matrix, Reason.DEVICE_REFUSED, _REPEATED),
     "Pad": (
         lambda node, _: _attribute_value(node, "mode") == "edge",
         _ATTRIBUTE,
@@ -315,7 +315,7 @@ _QNN: _Forms = {
     ),
     # It truncates the elements after the last 128 of a matrix.
     "QuantizeLinear": (
-        _quantized_otherwise,
+        _is_misquantized,
         Reason.UNSUPPORTED_TYPE,
         "truncates results of Cast, does not round to 2 or 4 bits, and drops immediate dequantization",
     ),
@@ -323,37 +323,37 @@ _QNN: _Forms = {
 }
 """Observed with 2.7.0 in the emulator."""
 _CUDA: _Forms = {
-    "Attention": (_scores_that_are_changed, _ATTRIBUTE, "returns only unprocessed attention scores"),
-    "Cast": (_cast_without_kernel, _TYPE, "accepts this Cast without a kernel, or with a wrong one"),
-    "CastLike": (_cast_without_kernel, _TYPE, "accepts this cast without a kernel, or with a wrong one"),
-    "GatherBlockQuantized": (_zero_points, _ATTRIBUTE, "is inaccurate with zero points"),
+    "Attention": (_returns_processed_scores, _ATTRIBUTE, "returns only unprocessed attention scores"),
+    "Cast": (_is_cast_without_kernel, _TYPE, "accepts this Cast without a kernel, or with a wrong one"),
+    "CastLike": (_is_cast_without_kernel, _TYPE, "accepts this cast without a kernel, or with a wrong one"),
+    "GatherBlockQuantized": (_has_zero_points, _ATTRIBUTE, "is inaccurate with zero points"),
     "Gelu": (lambda node, facts: facts.shape(node.input[0]) == (), _RANK, "does not support scalars"),
     "GroupQueryAttention": (
-        _bias_and_sinks,
+        _has_bias_and_sinks,
         _ATTRIBUTE,
         "does not support attention_bias together with smooth_softmax or head_sink",
     ),
     "HardSigmoid": (_is_float64, _TYPE, "computes float64 in float32"),
     "LayerNormalization": (
-        _normalized_otherwise,
+        _is_miscomputed_norm,
         _TYPE,
         "computes float64 in float32, and requires a scale per normalized element",
     ),
     "LogSoftmax": (_is_float64, _TYPE, "computes float64 in float32"),
-    "LRN": (_no_picture, _RANK, "supports only images of 2 or 3 spatial dimensions"),
-    "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"requires blocks of {_LEAST_BLOCK} or more"),
-    "RMSNormalization": (_spread_scale, _RANK, "requires a scale per normalized element"),
-    "ReduceMax": (_extreme_of_reals, _TYPE, _INFINITIES),
-    "ReduceMin": (_extreme_of_reals, _TYPE, _INFINITIES),
-    "Shrink": (_unsigned, _TYPE, "returns 0 for unsigned differences below 0"),
+    "LRN": (_has_unsupported_rank, _RANK, "supports only images of 2 or 3 spatial dimensions"),
+    "MatMulNBits": (_has_small_blocks, _ATTRIBUTE, f"requires blocks of {_LEAST_BLOCK} or more"),
+    "RMSNormalization": (_has_broadcast_scale, _RANK, "requires a scale per normalized element"),
+    "ReduceMax": (_is_imprecise_extreme, _TYPE, _INFINITIES),
+    "ReduceMin": (_is_imprecise_extreme, _TYPE, _INFINITIES),
+    "Shrink": (_is_unsigned, _TYPE, "returns 0 for unsigned differences below 0"),
 }
 """Observed with ONNX Runtime 1.31 on H100 and H200."""
 _WEB_GPU: _Forms = {
     "BatchNormalization": (lambda node, _: bool(_attribute_value(node, "training_mode")), _ATTRIBUTE, "does not train"),
-    "LayerNormalization": (_spread_scale, _RANK, "requires a scale per normalized element"),
+    "LayerNormalization": (_has_broadcast_scale, _RANK, "requires a scale per normalized element"),
     "LogSoftmax": (_is_empty, _RANK, _NOTHING),
     "MatMul": (_has_vector, _RANK, "multiplies vectors by matrices wrongly"),
-    "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"requires blocks of {_LEAST_BLOCK} or more"),
+    "MatMulNBits": (_has_small_blocks, _ATTRIBUTE, f"requires blocks of {_LEAST_BLOCK} or more"),
     "ReduceMax": (_is_empty, _RANK, _NOTHING),
     "ReduceMin": (_is_empty, _RANK, _NOTHING),
     "ReduceSum": (_is_empty, _RANK, _NOTHING),
@@ -373,7 +373,7 @@ _MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
-def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
+def float16_nodes(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
     """Return refusals of float16 nodes."""
     if provider not in _MAY_LACK_HALF:
         return {}
@@ -385,7 +385,7 @@ def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
     }
 
 
-def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
+def miscomputed_nodes(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
     """Return refusals of nodes that the provider computes wrongly."""
     forms, facts = _FORMS.get(provider, {}), _ModelValueIndex(model)
     refused: dict[int, Unsupported] = {}
@@ -504,9 +504,9 @@ class Asker:
     def _judge(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         count = len(model.graph.node)
         provider = self._backing.provider
-        half = in_half(model, provider)
+        half = float16_nodes(model, provider)
         refused = {} if not half or self._computes_half else half
-        refused |= {**computed_otherwise(model, provider), **crashing(model, provider), **_unknown_nodes(model)}
+        refused |= {**miscomputed_nodes(model, provider), **crashing(model, provider), **_unknown_nodes(model)}
         if len(refused) == count:
             return [refused[position] for position in range(count)]
         if refused:

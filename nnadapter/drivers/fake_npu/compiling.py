@@ -21,7 +21,7 @@ from nnadapter.drivers.fake_npu.program import (
     packed_bytes,
 )
 from nnadapter.drivers.fake_npu.reuse import Lowerings
-from nnadapter.drivers.invalid_models import invalid_models_told
+from nnadapter.drivers.invalid_models import blame_invalid_models
 from nnadapter.ir import DataType, Model, verify
 from nnadapter.ir.passes import TOLERANCES, Observer, all_of, check_numbers, dump_to
 from nnadapter.process.resources import new_lock
@@ -107,7 +107,7 @@ class Compiler:
         if model.has_dynamic_shapes:
             return prepared(lower(model, options.arithmetic), model)
         check = observer(options.dump_passes, options.check_passes, options.arithmetic)
-        with invalid_models_told(model):
+        with blame_invalid_models(model):
             if check is None:
                 return self._lowerings.prepare(model)
             verify(model)  # no reuse: the observer must see all passes

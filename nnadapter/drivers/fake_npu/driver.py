@@ -112,9 +112,9 @@ class FakeNpuContext(TableContext):
         return self
 
     def supported(self, model: Model) -> Sequence[Verdict]:
-        from nnadapter.drivers.invalid_models import invalid_models_told  # lazy: loads all operations
+        from nnadapter.drivers.invalid_models import blame_invalid_models  # lazy: loads all operations
 
-        with invalid_models_told(model):
+        with blame_invalid_models(model):
             return super().supported(model)
 
     def admit(self, model: Model) -> Admission:

@@ -149,7 +149,7 @@ def _read(path: str) -> EarlierCounts:
     return EarlierCounts(counts, fault_counts)
 
 
-_OF_PROGRAMS = frozenset((Phase.CREATE, Phase.RUN, Phase.CLOSE))
+_PROGRAM_PHASES = frozenset((Phase.CREATE, Phase.RUN, Phase.CLOSE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Faults:
         self._lock = new_lock()
         self._lost: TriggeredFault | None = None
         self._lost_until = 0.0
-        self._loses = any(fault.kind is Kind.DEVICE_LOST for fault in script.faults)
+        self._can_lose_device = any(fault.kind is Kind.DEVICE_LOST for fault in script.faults)
         self.last_blob = b""
 
     def moment(self, phase: Phase, subject: Subject = NOTHING, kinds: frozenset[Kind] = READING) -> CallPoint | None:
@@ -192,7 +192,7 @@ class Faults:
             for number, fault in self._script
             if fault.phase is phase and fault.kind in kinds and subject.concerns(fault)
         ]
-        return CallPoint(self, phase, subject, numbered_faults) if numbered_faults or self._loses else None
+        return CallPoint(self, phase, subject, numbered_faults) if numbered_faults or self._can_lose_device else None
 
     def due(self, phase: Phase, about: str, numbered_faults: Sequence[tuple[int, Fault]]) -> list[TriggeredFault]:
         if phase is not Phase.CLOSE:  # closing a lost device is allowed
@@ -213,20 +213,24 @@ class Faults:
             self._log.end(self._counts.copy())
 
     def _due(self, phase: Phase, about: str, numbered_faults: Sequence[tuple[int, Fault]]) -> Iterator[TriggeredFault]:
-        where = about if phase in _OF_PROGRAMS else ""
+        where = about if phase in _PROGRAM_PHASES else ""
         for number, fault in numbered_faults:
             counted = f"{number} {where}"
             with self._lock:
                 call = self._counts[counted] = self._counts.get(counted, 0) + 1
             draw = self._draw(counted, call)
-            if _is_its_turn(fault, call) and draw < fault.probability * 2**64 and self._has_left(number, fault):
+            if (
+                _is_its_turn(fault, call)
+                and draw < fault.probability * 2**64
+                and self._has_occurrences_left(number, fault)
+            ):
                 yield TriggeredFault(fault, number, call, draw=self._draw(f"{counted} itself", call))
 
     def _draw(self, counted: str, call: int) -> int:
         text = f"{self._seed} {counted} {call}".encode()
         return int.from_bytes(blake2b(text, digest_size=8).digest())
 
-    def _has_left(self, number: int, fault: Fault) -> bool:
+    def _has_occurrences_left(self, number: int, fault: Fault) -> bool:
         with self._lock:
             count = self._fault_counts.get(number, 0)
             self._fault_counts[number] = count + 1
@@ -303,11 +307,11 @@ def _needed(kind: type[BaseException]) -> dict[str, str]:
     }
 
 
-def _no_room(moment: CallPoint, due: TriggeredFault) -> None:
+def _exhaust_memory(moment: CallPoint, due: TriggeredFault) -> None:
     raise OutOfMemoryError(f"out of memory: {due.text}")
 
 
-def _lose(moment: CallPoint, due: TriggeredFault) -> None:
+def _lose_device(moment: CallPoint, due: TriggeredFault) -> None:
     moment.faults.lose(due)
     raise DeviceLostError(f"the device is lost: {due.text}")
 
@@ -332,8 +336,8 @@ def _wait(moment: CallPoint, due: TriggeredFault) -> None:
 _ACTS: Mapping[Kind, Callable[[CallPoint, TriggeredFault], None]] = {
     Kind.FAIL: _raise,
     Kind.RAISE: _raise,
-    Kind.OUT_OF_MEMORY: _no_room,
-    Kind.DEVICE_LOST: _lose,
+    Kind.OUT_OF_MEMORY: _exhaust_memory,
+    Kind.DEVICE_LOST: _lose_device,
     Kind.CRASH: _crash,
     Kind.EXIT: _exit,
     Kind.HANG: _wait,
@@ -394,7 +398,7 @@ def alter_results(results: Sequence[Array], due: Sequence[TriggeredFault]) -> li
             altered_results = altered_results[:-1]
         elif triggered_fault.fault.kind in _CHANGES:
             altered_results = [
-                _changed(triggered_fault, position, array) for position, array in enumerate(altered_results)
+                _alter_result(triggered_fault, position, array) for position, array in enumerate(altered_results)
             ]
     return altered_results
 
@@ -415,7 +419,7 @@ def overwrite_inputs(inputs: Sequence[Array]) -> list[Array]:
     """Overwrite even read-only arrays; return copies of their contents."""
     originals = [array.copy() for array in inputs]
     for array in inputs:
-        _spoil(array)
+        _invert_bits(array)
     return originals
 
 
@@ -423,12 +427,12 @@ def overwrite_device_tensors(inputs: Iterable[DeviceTensor]) -> None:
     """Overwrite tensors in device memory."""
     for tensor in inputs:
         array = _copied(tensor)
-        _spoil(array)
+        _invert_bits(array)
         with suppress(*FAILURES):  # it may be freed already
             tensor.memory.copy_in(array)
 
 
-def _spoil(array: Array) -> None:
+def _invert_bits(array: Array) -> None:
     if array.dtype.hasobject or not array.nbytes or not array.flags.c_contiguous:
         return
     address = array.ctypes.data
@@ -442,7 +446,7 @@ def _copied(tensor: DeviceTensor) -> Array:
     return array
 
 
-def _changed(due: TriggeredFault, position: int, array: Array) -> Array:
+def _alter_result(due: TriggeredFault, position: int, array: Array) -> Array:
     output_index = due.fault.output
     return array if output_index is not None and output_index != position else _CHANGES[due.fault.kind](due, array)
 
@@ -451,18 +455,18 @@ def _writable(array: Array) -> Array:
     return array if array.flags.writeable and array.flags.c_contiguous else array.copy()
 
 
-def _with_axis(due: TriggeredFault, array: Array) -> Array:
+def _add_axis(due: TriggeredFault, array: Array) -> Array:
     return array[None]
 
 
-def _as_others(due: TriggeredFault, array: Array) -> Array:
+def _reinterpret(due: TriggeredFault, array: Array) -> Array:
     other: Any = _OTHER_KINDS.get(array.dtype.kind)
     if other is None:
         return np.zeros(array.shape, np.float32)
     return np.ascontiguousarray(array).reshape(array.shape).view(f"{other}{array.dtype.itemsize}")
 
 
-def _no_numbers(due: TriggeredFault, array: Array) -> Array:
+def _fill_with_nan(due: TriggeredFault, array: Array) -> Array:
     if array.dtype.name not in _FLOATING:
         return array
     array = _writable(array)
@@ -470,7 +474,7 @@ def _no_numbers(due: TriggeredFault, array: Array) -> Array:
     return array
 
 
-def _flipped(due: TriggeredFault, array: Array) -> Array:
+def _flip_bits(due: TriggeredFault, array: Array) -> Array:
     if array.dtype.hasobject or not array.nbytes:
         return array
     array = _writable(array)
@@ -481,10 +485,10 @@ def _flipped(due: TriggeredFault, array: Array) -> Array:
 
 
 _CHANGES = {
-    Kind.WRONG_SHAPE: _with_axis,
-    Kind.WRONG_DTYPE: _as_others,
-    Kind.NAN: _no_numbers,
-    Kind.FLIPPED_BITS: _flipped,
+    Kind.WRONG_SHAPE: _add_axis,
+    Kind.WRONG_DTYPE: _reinterpret,
+    Kind.NAN: _fill_with_nan,
+    Kind.FLIPPED_BITS: _flip_bits,
 }
 
 
@@ -504,7 +508,7 @@ class RetainedOutputs:
             write = (
                 partial(overwrite_device_tensors, [result])
                 if isinstance(result, DeviceTensor)
-                else partial(_spoil, result)
+                else partial(_invert_bits, result)
             )
             self._writers.append(write)
 

@@ -219,8 +219,8 @@ class Script(Struct, frozen=True, kw_only=True):
 def error_class(fault: Fault) -> type[BaseException]:
     """Return the exception class of `fail` or `raise`."""
     if fault.error is None:
-        return _USUAL[fault.phase] if fault.kind is Kind.FAIL else RuntimeError
-    classes = _ours() if fault.kind is Kind.FAIL else _pythons()
+        return _DEFAULT_ERRORS[fault.phase] if fault.kind is Kind.FAIL else RuntimeError
+    classes = _nnadapter_errors() if fault.kind is Kind.FAIL else _builtin_exceptions()
     if fault.error not in classes:
         where = "nnadapter.errors" if fault.kind is Kind.FAIL else "Python's own exceptions"
         raise FaultScriptError(
@@ -240,7 +240,7 @@ def signal_number(fault: Fault) -> signals.Signals:
     return signals.Signals[name]
 
 
-_USUAL: dict[Phase, type[NNAdapterError]] = {
+_DEFAULT_ERRORS: dict[Phase, type[NNAdapterError]] = {
     Phase.OPEN: errors.DriverError,
     Phase.CONTEXT: errors.DriverError,
     Phase.JUDGE: errors.DriverError,
@@ -254,13 +254,13 @@ _USUAL: dict[Phase, type[NNAdapterError]] = {
 
 
 @cache
-def _ours() -> dict[str, type[BaseException]]:
+def _nnadapter_errors() -> dict[str, type[BaseException]]:
     kinds = ((name, kind) for name, kind in vars(errors).items() if inspect.isclass(kind) and not name.startswith("_"))
     return {name: kind for name, kind in kinds if issubclass(kind, NNAdapterError)}
 
 
 @cache
-def _pythons() -> dict[str, type[BaseException]]:
+def _builtin_exceptions() -> dict[str, type[BaseException]]:
     kinds = ((name, kind) for name, kind in vars(builtins).items() if inspect.isclass(kind))
     return {name: kind for name, kind in kinds if issubclass(kind, BaseException) and _is_plain(kind)}
 

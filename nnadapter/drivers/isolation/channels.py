@@ -507,8 +507,8 @@ def compute_on_streams(
         return None
     broken: list[str] = []
     with ExitStack() as stack:
-        first, second = (_closed_twice(stack, device.create_stream()) for _ in range(2))
-        event = _closed_twice(stack, device.create_event())
+        first, second = (_close_twice_at_exit(stack, device.create_stream()) for _ in range(2))
+        event = _close_twice_at_exit(stack, device.create_event())
         if not event.is_done:
             broken.append("an event that was never recorded has not happened")
         event.synchronize()
@@ -552,7 +552,7 @@ def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | 
         return [[_on_host(tensor) for tensor in tensors] for tensors in results], broken
 
 
-def _closed_twice(stack: ExitStack, resource: Any) -> Any:
+def _close_twice_at_exit(stack: ExitStack, resource: Any) -> Any:
     stack.callback(resource.close)
     stack.callback(resource.close)
     return resource

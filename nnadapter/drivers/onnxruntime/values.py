@@ -180,10 +180,10 @@ def output_binder(binding: onnxruntime.IOBinding) -> Callable[[str], object]:
     inner = getattr(binding, "_iobinding", None)
     if inner is None:
         return binding.bind_output  # type: ignore[no-any-return]
-    return partial(_bound_to, inner.bind_output, onnxruntime.OrtDevice.make("cpu", 0)._get_c_device())
+    return partial(_bind_output, inner.bind_output, onnxruntime.OrtDevice.make("cpu", 0)._get_c_device())
 
 
-def _bound_to(bind: Callable[[str, Any], object], device: Any, name: str) -> None:
+def _bind_output(bind: Callable[[str, Any], object], device: Any, name: str) -> None:
     bind(name, device)
 
 

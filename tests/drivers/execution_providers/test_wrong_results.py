@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx.parser
 from onnx import helper
 
-from nnadapter.drivers.execution_providers import Backing, computed_otherwise, computes_half, in_half
+from nnadapter.drivers.execution_providers import Backing, computes_half, float16_nodes, miscomputed_nodes
 from tests.every import for_every
 from tests.models import HEAD
 
@@ -50,7 +50,7 @@ def test_forms_that_go_wrong_are_kept_from_a_provider(name):
     provider, given, made, node, refused = CASES[name]
     head = HEAD.replace("17", "23")
     text = f"{head} g ({given} x) => ({made} y) <float[3] w = {{1, 2, 3}}> {{ y = {node} }}"
-    found = computed_otherwise(onnx.parser.parse_model(text), provider)
+    found = miscomputed_nodes(onnx.parser.parse_model(text), provider)
     assert bool(found) == refused and all(provider in verdict.detail for verdict in found.values())
 
 
@@ -75,7 +75,7 @@ def microsoft(op_type, inputs, **attributes):
 )
 def test_forms_of_com_microsoft_that_go_wrong_are_kept_from_cuda(case):
     op_type, inputs, attributes, refused = case
-    assert bool(computed_otherwise(microsoft(op_type, inputs, **attributes), CUDA)) == refused
+    assert bool(miscomputed_nodes(microsoft(op_type, inputs, **attributes), CUDA)) == refused
 
 
 REPEATED = {
@@ -102,13 +102,13 @@ def test_a_matrix_that_is_repeated_is_kept_from_qnn_where_others_read_the_result
     }}"""
     model = onnx.parser.parse_model(text)
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    assert list(computed_otherwise(model, QNN)) == [0] * refused and not computed_otherwise(model, WEB_GPU)
+    assert list(miscomputed_nodes(model, QNN)) == [0] * refused and not miscomputed_nodes(model, WEB_GPU)
 
 
 def test_half_is_kept_from_a_provider_that_may_not_have_it():
     model = onnx.parser.parse_model(
         f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Cast<to = 10>(x) b = Relu(a) c = Cast<to = 1>(b) y = Relu(c) }}"
     )
-    assert in_half(model, WEB_GPU).keys() == {0, 1, 2} and not in_half(model, CUDA)
+    assert float16_nodes(model, WEB_GPU).keys() == {0, 1, 2} and not float16_nodes(model, CUDA)
     assert computes_half(Backing(provider="CPUExecutionProvider"))
     assert not computes_half(Backing(provider="RknpuExecutionProvider"))
