@@ -15,6 +15,7 @@ from tests.ir.passes.program import Program, chain, types
 
 @editing
 def replace_all(editor, *, old="RELU", new="TANH"):
+    """Replace one type by another."""
     for index in editor.sweep({old}):
         editor.replace((index,), editor.add_operation(new, editor.operation(index).inputs, origins=(index,)))
 
