@@ -219,4 +219,4 @@ def _check(value: Any) -> None:
         for item in value:
             _check(item)
     elif not isinstance(value, _PLAIN):
-        raise NotCanonicalError(f"it holds {type(value).__name__}, of which is not known what it decides")
+        raise NotCanonicalError(f"it holds {type(value).__name__}, which has no canonical form")

@@ -340,7 +340,8 @@ class _Binder:
 
 def _refused_pin(place: str, node: str, device: str, refusal: Unsupported, file: str = "") -> RulesError:
     return RulesError(
-        f"{place} pins node {node!r} to {device!r}, which refuses it: {refusal}; change the rule or what is refused",
+        f"{place} pins node {node!r} to {device!r}, which refuses it: {refusal}; change the rule, or resolve the "
+        "refusal",
         file=file,
     )
 
@@ -499,7 +500,7 @@ class _Limiter:
                 device = self.candidates[position].segment.device
                 raise RulesError(
                     f"{self.rules.limit_location(name)} cannot be met: a segment on {device!r} must stay there, as "
-                    f"other devices refuse part of it ({stuck[1]}); change the limit or what keeps it there",
+                    f"other devices refuse part of it ({stuck[1]}); change the limit, or resolve the refusals",
                     file=self.rules.source,
                     entry="limits",
                     key=name,

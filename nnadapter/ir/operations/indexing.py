@@ -203,13 +203,13 @@ ROWS: tuple[Row, ...] = (
         f"SCATTER_ELEMENTS({_UPDATED}; axis: int, {_REDUCTION})",
         _scatter_elements,
         _per_update,
-        "ONNX ScatterElements-18; negative indices count from the end, and of equal ones the last is kept",
+        "ONNX ScatterElements-18; negative indices count from the end; among equal ones the last wins",
     ),
     row(
         f"SCATTER_ND({_UPDATED}; {_REDUCTION})",
         _scatter_nd,
         _per_update,
-        "ONNX ScatterND-18; negative indices count from the end, and of equal ones the last is kept",
+        "ONNX ScatterND-18; negative indices count from the end; among equal ones the last wins",
     ),
     row(
         "TENSOR_SCATTER(input[2..], updates as input, indices?: index; "
@@ -228,6 +228,6 @@ ROWS: tuple[Row, ...] = (
         "REVERSE_SEQUENCE(input[2..], lengths: index; batch_axis: int, time_axis: int)",
         _reverse_sequence,
         0,
-        "ONNX ReverseSequence-10; what lies beyond a sequence's length stays where it is",
+        "ONNX ReverseSequence-10; elements after a sequence's length do not move",
     ),
 )

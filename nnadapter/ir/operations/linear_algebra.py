@@ -222,7 +222,7 @@ ROWS: tuple[Row, ...] = (
         _mat_mul_n_bits,
         _mat_mul_n_bits_flops,
         "ONNX Runtime MatMulNBits-1: FULLY_CONNECTED whose weight [N, K] is packed in blocks along K, the first "
-        "integer in the lowest bits of a byte, each block with a scale and a zero point; none stands for 2^(bits - 1)",
+        "integer in the lowest bits of a byte, each block with a scale and a zero point; absent: 2^(bits - 1)",
     ),
     row(
         "TRILU(input[2..]; upper: bool = True, k: int = 0)",

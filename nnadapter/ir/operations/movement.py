@@ -118,7 +118,7 @@ ROWS: tuple[Row, ...] = (
         "TRANSPOSE(input; perm: ints, output_layout: string(NCHW|NHWC) = NCHW)",
         _transpose,
         0,
-        "NNAPI TRANSPOSE; ONNX Transpose-21; output_layout says how the result is to be read",
+        "NNAPI TRANSPOSE; ONNX Transpose-21; output_layout labels the result",
     ),
     row("EXPAND(input; shape: ints)", _expand, 0, "NNADAPTER_EXPAND; ONNX Expand-13, with the resulting shape"),
     row("TILE(input; repeats: ints)", _tile, 0, "NNAPI TILE; ONNX Tile-13"),

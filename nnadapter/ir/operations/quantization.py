@@ -208,7 +208,7 @@ ROWS: tuple[Row, ...] = (
             lambda first: like(first, dtype=DataType.INT8),
             2,
             "NNAPI QUANTIZE; NNADAPTER_QUANTIZE; ONNX QuantizeLinear-13: round(input / scale), half to even, plus zero "
-            "point, saturated; the model says data type and quantization of the result",
+            "point, saturated; the model defines data type and quantization of the result",
         ),
         _any,
     ),
@@ -223,7 +223,7 @@ ROWS: tuple[Row, ...] = (
             "STORAGE_CAST(input: integer)",
             as_first,
             0,
-            "ONNX DequantizeLinear-13, which says of any integers what they stand for; MLIR quant.scast: same integers",
+            "ONNX DequantizeLinear-13, which declares the real values of integers; MLIR quant.scast: same integers",
             cost="view",
         ),
         _same_dtype,
