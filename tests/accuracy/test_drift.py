@@ -17,7 +17,7 @@ def alarms(share, checks, seed):
     return found
 
 
-def test_three_in_a_row():
+def test_three_deviations_in_a_row_raise_an_alarm():
     drift = Drift()
     assert [drift.add(is_beyond=True) for _ in range(3)] == [False, False, True] and drift.checks == 3
 
@@ -28,7 +28,7 @@ def test_right_steps_raise_no_alarm():
 
 
 @pytest.mark.sweep
-def test_false_alarms_are_as_rare_as_is_said():
+def test_false_alarm_rate():
     """20 million simulated checks that exceed the tolerance as often as a correct step may."""
     found = sum(alarms(RIGHT, 1_000_000, seed) for seed in range(20))
     print(f"{found} false alarms in 20,000,000 checks; at most {20e6 / BETWEEN_FALSE_ALARMS:g} are expected")
@@ -36,7 +36,7 @@ def test_false_alarms_are_as_rare_as_is_said():
 
 
 @pytest.mark.parametrize(("share", "most"), [(1.0, 3), (0.5, 40), (WRONG, 400)])
-def test_a_step_that_is_wrong_is_found_soon(share, most):
+def test_wrong_step_is_detected_soon(share, most):
     random = np.random.default_rng(1)
     for _ in range(100):
         drift = Drift()

@@ -32,7 +32,7 @@ def session(device="drifting", shadow=4, **options):
     )
 
 
-def test_a_device_that_drifts_is_put_aside(drifts):
+def test_drifting_device_is_banned(drifts):
     wanted = run_whole(parse(TEXT), FEED)[0]
     with session() as tested:
         for _ in range(8):
@@ -50,7 +50,7 @@ def _is_aside(tested):
 
 
 @pytest.mark.parametrize("kind", ["nan", "flipped_bits"])
-def test_a_program_that_is_wrong_from_some_run_on(kind):
+def test_program_that_becomes_wrong_is_banned(kind):
     """The fallback is correct, but NaN is reason enough to ban the device."""
     script = f'[[fault]]\nkind = "{kind}"\nphase = "run"\nfrom = 3\n'
     wanted = run_whole(parse(TEXT), FEED)[0]
@@ -61,7 +61,7 @@ def test_a_program_that_is_wrong_from_some_run_on(kind):
         assert _is_aside(tested) and np.allclose(tested.run(None, FEED)[0], wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_forbidden(drifts):
+def test_drift_raises_if_fallback_is_forbidden(drifts):
     with session(shadow=1, fallback={"accuracy": "forbid"}) as tested:
         tested.run(None, FEED)
         drifts.add("second")
@@ -73,7 +73,7 @@ def test_forbidden(drifts):
 
 @pytest.mark.parametrize("runs", [200, pytest.param(10_000, marks=pytest.mark.sweep)])
 @pytest.mark.filterwarnings("error::nnadapter.errors.FallbackWarning")
-def test_right_runs_raise_no_alarm(runs):
+def test_correct_runs_raise_no_alarm(runs):
     random = np.random.default_rng(0)
     with session("fake_npu", 1) as tested:
         for _ in range(runs):
@@ -93,7 +93,7 @@ def test_streams_futures_and_deadlines(drifts):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_one_in_so_many():
+def test_every_nth_run_is_repeated():
     with session("fake_npu", 3) as tested:
         due = [tested._engine.source.checks.is_due() for _ in range(9)]
     assert due == [False, False, True] * 3

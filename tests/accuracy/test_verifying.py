@@ -49,7 +49,7 @@ def device_of(tested, name):
     return next(node.device for node in tested.report().nodes if node.name == name)
 
 
-def test_the_run_is_right_and_the_node_goes_elsewhere():
+def test_wrong_node_moves_and_the_run_is_right():
     with session(options=verifying(), wrong=["fourth"]) as tested:
         with pytest.warns(FallbackWarning, match="device 'planted' computes 'fourth' wrongly: 'd' is off") as said:
             got = tested.run(None, FEED)
@@ -66,7 +66,7 @@ def test_the_run_is_right_and_the_node_goes_elsewhere():
         assert "wrong_result" in str(refusal)
 
 
-def test_allowed_without_a_word_and_forbidden():
+def test_fallback_policies_allow_and_forbid():
     with session(options=verifying(fallback={"accuracy": "allow"}), wrong=["fourth"]) as tested:
         assert close(tested.run(None, FEED), run_whole(parse(TEXT), FEED))
     with session(options=verifying(fallback={"accuracy": "forbid"}), wrong=["fourth"]) as tested:
@@ -78,7 +78,7 @@ def test_allowed_without_a_word_and_forbidden():
 
 
 @pytest.mark.slow
-def test_what_was_checked_is_kept(tmp_path):
+def test_ban_is_cached_and_reproducible(tmp_path):
     options = verifying(cache_dir=tmp_path, fallback="allow")
     with session(options=options, wrong=["fourth"]) as tested:
         tested.run(None, FEED)
@@ -96,14 +96,14 @@ def test_what_was_checked_is_kept(tmp_path):
     assert len(planted_driver.COMPILED) <= segments + 1
 
 
-def test_nothing_is_looked_for_where_all_is_right():
+def test_correct_device_is_not_searched():
     planted_driver.COMPILED.clear()
     with session(options=verifying()) as tested:
         assert close(tested.run(None, FEED), run_whole(parse(TEXT), FEED))
         assert len(planted_driver.COMPILED) == 1 and not tested.report().notes
 
 
-def test_only_together():
+def test_nodes_wrong_only_when_fused():
     with session(options=verifying(fallback="allow"), fused=["third", "fourth"]) as tested:
         assert close(tested.run(None, FEED), run_whole(parse(TEXT), FEED))
         assert "cpu" in (device_of(tested, "third"), device_of(tested, "fourth"))
@@ -154,7 +154,7 @@ RIGHT = {
 @pytest.mark.parametrize("kind", RIGHT)
 @pytest.mark.parametrize("device", ["fake_npu", ("fake_npu", {"precision": "float16"})], ids=["float32", "float16"])
 @pytest.mark.filterwarnings("error::nnadapter.errors.FallbackWarning")
-def test_nothing_is_wrong(kind, device):
+def test_correct_devices_pass(kind, device):
     signature, body = RIGHT[kind]
     model = parse(f"{HEAD} g {signature} {{ {body} }}")
     x = NAN if kind in ("not a number", "ties") else numbers(1, 8)
@@ -164,7 +164,7 @@ def test_nothing_is_wrong(kind, device):
             tested.run(None, feed)
 
 
-def test_what_is_random_is_not_compared():
+def test_random_results_are_not_compared():
     text = f"{HEAD} g (float[2, 8] x) => (float[2, 8] y, float[2, 8] z) {{ z = Relu(x) y = RandomUniformLike(x) }}"
     with nna.InferenceSession(parse(text), devices="fake_npu", options=verifying()) as tested:
         tested.run(None, {"x": numbers(2, 8)})
@@ -173,7 +173,7 @@ def test_what_is_random_is_not_compared():
     assert any("cannot be compared" in note for note in notes) == on_device
 
 
-def test_what_cannot_be_compared_of_one_choice_is_of_another(monkeypatch):
+def test_incomparable_branch_does_not_exempt_the_other(monkeypatch):
     """Both branches write the same output; a branch that cannot be compared must not exempt the other."""
     text = f"""{HEAD} g (float[2, 8] x, bool c) => (float[2, 8] y) {{
         b = If(c) <then_branch = t () => (float[2, 8] p) {{ p = Neg(x) }},
@@ -196,7 +196,7 @@ def test_what_cannot_be_compared_of_one_choice_is_of_another(monkeypatch):
     np.testing.assert_allclose(y, np.exp(np.maximum(x, 0)), rtol=1e-5)
 
 
-def test_a_compiled_file_holds_what_was_found(tmp_path):
+def test_compiled_file_stores_banned_nodes(tmp_path):
     nna.compile(
         parse(TEXT),
         tmp_path / "model.nnac",
@@ -211,14 +211,14 @@ def test_a_compiled_file_holds_what_was_found(tmp_path):
         nna.InferenceSession(tmp_path / "model.nnac", options=verifying())
 
 
-def test_a_plan_that_was_checked_is_kept(tmp_path):
+def test_verified_plan_is_cached(tmp_path):
     for hit in (False, True):
         with session(device="fake_npu", options=verifying(cache_dir=tmp_path)) as tested:
             assert close(tested.run(None, FEED), run_whole(parse(TEXT), FEED))
             assert isinstance(tested._engine.source, CachedPlanSource) == hit
 
 
-def test_compare_sees_what_is_wrong():
+def test_compare_reports_the_wrong_node():
     report = nna.compare(parse(TEXT), ("planted", {"wrong": ["fourth"]}), FEED, options=verifying(shadow=1))
     assert not report.agrees
 

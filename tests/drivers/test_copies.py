@@ -26,21 +26,21 @@ def on_device():
 
 
 @pytest.mark.parametrize("call", ["allocate", "copy_in"])
-def test_what_a_driver_raises_on_the_way_to_a_device_is_an_error_of_ours(call, monkeypatch):
+def test_driver_errors_of_copy_in_are_translated(call, monkeypatch):
     monkeypatch.setattr(FakeNpuDevice if call == "allocate" else FakeNpuMemory, call, broken(OSError("no bus")))
     with pytest.raises(ExecutionError, match=f"{call} of device 'fake_npu' failed: OSError: no bus") as raised:
         Copies(X).on("fake_npu")
     assert (raised.value.device, raised.value.phase) == ("fake_npu", "run")
 
 
-def test_what_a_driver_raises_on_the_way_back_is_an_error_of_ours(monkeypatch):
+def test_driver_errors_of_copy_out_are_translated(monkeypatch):
     copies = on_device()
     monkeypatch.setattr(FakeNpuMemory, "copy_out", broken(OSError("no bus")))
     with pytest.raises(ExecutionError, match="copy_out of device 'fake_npu' failed: OSError: no bus"):
         copies.host()
 
 
-def test_errors_of_ours_stay_what_they_are_and_say_where(monkeypatch):
+def test_our_errors_keep_their_type_and_name_the_device(monkeypatch):
     copies = on_device()
     monkeypatch.setattr(FakeNpuMemory, "copy_out", broken(DeviceLostError("gone")))
     with pytest.raises(DeviceLostError, match="gone") as raised:
@@ -49,7 +49,7 @@ def test_errors_of_ours_stay_what_they_are_and_say_where(monkeypatch):
 
 
 @pytest.mark.slow
-def test_values_and_bindings_raise_errors_of_ours(monkeypatch):
+def test_values_and_bindings_translate_driver_errors(monkeypatch):
     model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")
     value = nna.DeviceValue.from_numpy(X, "fake_npu")
     with nna.InferenceSession(model, devices="fake_npu") as session:

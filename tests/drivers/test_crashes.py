@@ -120,7 +120,7 @@ _CALLS = {
         ),
     ],
 )
-def test_the_trace_says_device_call_and_segment(tmp_path, call, segment, how):
+def test_trace_has_device_call_and_segment(tmp_path, call, segment, how):
     done = crashed(tmp_path, call, how)
     assert done.returncode == _CODES[how]
     found = [line for line in done.stderr.splitlines() if "device " in line]
@@ -130,7 +130,7 @@ def test_the_trace_says_device_call_and_segment(tmp_path, call, segment, how):
 
 
 @pytest.mark.slow
-def test_it_goes_where_a_person_has_faulthandler_print(tmp_path):
+def test_trace_goes_to_the_file_of_faulthandler(tmp_path):
     done = crashed(tmp_path, "compute", "abort", str(tmp_path / "trace"))
     assert done.returncode == -signal.SIGABRT and "device" not in done.stderr
     assert f"device 'crashing', call 'compute'{_SEGMENT}" in (tmp_path / "trace").read_text()

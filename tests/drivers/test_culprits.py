@@ -59,7 +59,7 @@ def test_one_culprit_among_many_takes_few_tries():
         ),
     ],
 )
-def test_what_onnx_runtime_refuses(text, positions):
+def test_nodes_that_onnxruntime_refuses(text, positions):
     refused = refused_nodes(onnx.parser.parse_model(f"{HEAD} g {text}"))
     assert list(refused) == positions
     assert all(why.reason is Reason.UNSUPPORTED_OPERATION and "Max" in why.detail for why in refused.values())

@@ -16,12 +16,12 @@ BLOB = ENVELOPE.close(b"header", [b"some", memoryview(b"thing")])
 
 
 @given(st.binary(max_size=80), st.lists(st.binary(max_size=80), max_size=3))
-def test_what_is_written_comes_back(header, parts):
+def test_round_trip(header, parts):
     read, contents = ENVELOPE.open(ENVELOPE.close(header, parts))
     assert read == header and bytes(contents) == b"".join(parts)
 
 
-def test_a_view_is_read_where_it_lies():
+def test_view_is_read_without_a_copy():
     _, contents = ENVELOPE.open(memoryview(BLOB))
     assert np.shares_memory(np.frombuffer(contents, np.uint8), np.frombuffer(BLOB, np.uint8))
     with pytest.raises(IncompatibleProgramError, match="got memoryview"):
@@ -57,7 +57,7 @@ def test_other_bytes_are_refused(blob, message):
         ENVELOPE.open(blob)
 
 
-def test_bytes_that_were_checked_are_not_read_for_the_digest():
+def test_checked_bytes_skip_the_digest():
     damaged = memoryview(BLOB[:-1] + b"!")
     with pytest.raises(IncompatibleProgramError, match="damaged"):
         ENVELOPE.open(damaged)

@@ -24,13 +24,13 @@ from nnadapter.drivers.registry import HardwareNeeds, Machine
         ("OpenVINO", "Linux", {}, True),
     ],
 )
-def test_hardware_and_system_decide(provider, system, files, met, tmp_path):
+def test_availability_depends_on_hardware_and_system(provider, system, files, met, tmp_path):
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
     assert NEEDS[f"{provider}ExecutionProvider"].met_by(Machine(system, tmp_path)) == met
 
 
-def test_a_file_that_cannot_be_read_tells_nothing(tmp_path):
+def test_unreadable_file_is_ignored(tmp_path):
     (tmp_path / "vendor").mkdir()
     assert not HardwareNeeds(("Linux",), ("vendor",), "0x8086").met_by(Machine("Linux", tmp_path))

@@ -116,14 +116,14 @@ def named(what):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", PLUG_INS)
-def test_it_is_a_row(rows, what):
+def test_hostile_plug_in_is_listed(rows, what):
     name = named(what)
     words = PLUG_INS[what][1].replace("'hostile'", f"'{name}'").replace("hostile:ID", f"{name}:ID")
     assert not rows[name]["available"] and words in rows[name]["reason"]
     assert rows["fake_npu"]["available"] and rows["fake_npu"]["health"]["state"] == "works"
 
 
-def test_one_that_exits_when_it_is_used_does_not_end_the_program(rows):
+def test_plug_in_that_exits_does_not_end_the_program(rows):
     name = named("exits when it is used")
     assert rows[name]["health"] == {
         "state": "failed",
@@ -134,7 +134,7 @@ def test_one_that_exits_when_it_is_used_does_not_end_the_program(rows):
 
 
 @pytest.mark.parametrize("words", ["hello", "native", "python says", "native says"])
-def test_what_one_prints_is_not_among_the_results(rows, listing, words):
+def test_output_of_plug_ins_is_not_on_stdout(rows, listing, words):
     assert rows and words in listing.stderr
 
 
@@ -151,7 +151,7 @@ def test_what_one_prints_is_not_among_the_results(rows, listing, words):
         "doctor --json",
     ],
 )
-def test_what_a_device_prints_is_not_among_the_results_of_any_command(tmp_path, monkeypatch, of_the_cpu, words):
+def test_output_of_devices_is_not_on_stdout_of_any_command(tmp_path, monkeypatch, of_the_cpu, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
     keep_calibration(of_the_cpu)  # so that `calibrate` measures only the plug-in
@@ -163,7 +163,7 @@ def test_what_a_device_prints_is_not_among_the_results_of_any_command(tmp_path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["has_memory", "has_streams"])
-def test_one_that_does_not_say_what_it_has_is_told_as_its_fault(tmp_path, what):
+def test_error_blames_a_plug_in_with_invalid_answers(tmp_path, what):
     code = HEAD.replace(
         "def create_context(self, options): sys.exit(7)",
         f"""def create_context(self, options): return C()

@@ -34,7 +34,7 @@ def model(type_="RELU"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("opened", ["reference", "cpu"], indirect=True)
-def test_weights_of_models_that_are_written_as_onnx_come_along(opened):
+def test_onnx_models_keep_their_weights(opened):
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (1, 256)))
     w = builder.add_constant("w", np.full((256, 256), 0.5, np.float32))
@@ -57,7 +57,7 @@ def compute(device, options, type_="RELU"):
     return program.create_execution().compute([X])
 
 
-def test_what_is_closed_as_it_starts_ends(monkeypatch):
+def test_close_during_start_ends_the_process(monkeypatch):
     is_there, started = Event(), []
 
     def closed_meanwhile(said):
@@ -74,7 +74,7 @@ def test_what_is_closed_as_it_starts_ends(monkeypatch):
     assert started[0].process.wait(10) == -signal.SIGKILL
 
 
-def test_it_answers_as_the_device_does(opened):
+def test_verdicts_programs_and_serialization_work(opened):
     context = opened.create_context({"precision": "float32"})
     assert all(context.supported(model())) and context.admit(model()).verdict
     program = context.compile(model())
@@ -93,7 +93,7 @@ def test_errors_keep_their_type(opened):
         IsolatedDevice("no_such_device")
 
 
-def test_results_stay_and_inputs_are_watched(opened):
+def test_results_are_kept_and_inputs_are_checked(opened):
     execution = opened.create_context({}).compile(model()).create_execution()
     first, second = opened.compute([(execution, [X]), (execution, [X + 1])])
     np.testing.assert_array_equal(first.results[0], [[0.5, 1.5]])
@@ -101,7 +101,7 @@ def test_results_stay_and_inputs_are_watched(opened):
     assert first.changed_inputs == ()
 
 
-def test_nothing_of_the_current_folder_is_imported(tmp_path, monkeypatch):
+def test_current_folder_is_not_imported(tmp_path, monkeypatch):
     (tmp_path / "pickle.py").write_text("raise ImportError")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])

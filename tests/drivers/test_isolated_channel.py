@@ -18,7 +18,7 @@ def sides() -> tuple[Channel, Channel]:
 
 @pytest.mark.parametrize("size", [0, 10, 1 << 20])
 @pytest.mark.parametrize("is_alone", [False, True])
-def test_a_message_arrives_however_one_waits_for_it(sides, size, is_alone):
+def test_message_arrives_with_every_way_to_wait(sides, size, is_alone):
     own, other = sides
     for late in (0.0, 0.01, 0.0):  # already there; after the receiver slept; after a late message
         sender = Timer(late, other.send, [b"x" * size])
@@ -28,7 +28,7 @@ def test_a_message_arrives_however_one_waits_for_it(sides, size, is_alone):
 
 
 @pytest.mark.parametrize("is_alone", [False, True])
-def test_who_waits_learns_that_the_other_side_is_gone(sides, is_alone):
+def test_waiting_ends_if_the_other_side_closes(sides, is_alone):
     own, other = sides
     other.close()
     with pytest.raises((EOFError, OSError)):
@@ -36,7 +36,7 @@ def test_who_waits_learns_that_the_other_side_is_gone(sides, is_alone):
 
 
 @pytest.mark.parametrize("is_alone", [False, True])
-def test_nothing_comes_in_time(sides, is_alone):
+def test_receive_times_out(sides, is_alone):
     own, _ = sides
     with pytest.raises(TimeoutError):
         own.receive(time.monotonic() + 0.01, is_alone=is_alone)

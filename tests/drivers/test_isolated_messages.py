@@ -28,12 +28,12 @@ class Sly:
 
 
 @pytest.mark.parametrize("said", [pickle.dumps(Evil()), pickle.dumps(Sly()), b"", b"\x80\x05garbage"])
-def test_nothing_is_called_that_is_no_plain_value(said):
+def test_unpickling_calls_nothing(said):
     with pytest.raises(DriverError, match="an unreadable answer"):
         read_answer(said, "npu")
 
 
-def test_plain_values_and_ours_arrive():
+def test_plain_values_and_our_types_arrive():
     verdict = Unsupported(Reason.UNSUPPORTED_OPERATION, "why")
     said = (True, [verdict, np.arange(3), {"a": (1, b"x")}, np.asarray(["x"], object)])
     good, (heard, array, rest, texts) = read_answer(written(said), "npu")
@@ -66,16 +66,16 @@ def test_arrays_of_every_data_type_arrive():
         None,
     ],
 )
-def test_results_lie_in_memory_that_there_is(spec):
+def test_results_outside_of_shared_memory_are_refused(spec):
     with pytest.raises(DriverError, match="invalid result"):
         _result(Block(4096), spec, "npu")
 
 
-def test_types_are_known_by_names():
+def test_types_are_found_by_name():
     assert [type_named(name).itemsize for name in ("float32", "bfloat16", "bool")] == [4, 2, 1]
 
 
-def test_memory_is_known_by_its_address():
+def test_shared_memory_is_found_by_address():
     shared_memory, other = shared_bytes(10_000), np.empty(10_000, np.uint8)
     piece = shared_memory[4096:8192].view(np.float32).reshape(32, 32)
     block, offset = place_of(piece)
@@ -85,7 +85,7 @@ def test_memory_is_known_by_its_address():
         os.ftruncate(block.descriptor, 0)
 
 
-def test_memory_that_cannot_be_mapped_leaves_nothing_open(monkeypatch):
+def test_failed_mapping_closes_its_descriptor(monkeypatch):
     descriptors = []
 
     def too_small(nbytes):

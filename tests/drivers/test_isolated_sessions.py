@@ -83,7 +83,7 @@ def device(session):
     return registry.open_isolated("fake_npu")
 
 
-def test_results_are_the_device_s_and_the_report_says_where(session):
+def test_device_runs_isolated_and_report_lists_it(session):
     assert run(session) == "fake_npu"
     assert session.report().isolated == ("fake_npu",)
     assert "fake_npu (isolated), cpu" in str(session.report())
@@ -94,7 +94,7 @@ def test_shapes_may_change(session):
 
 
 @pytest.mark.parametrize("where", [child_process, child_process])
-def test_want_of_descriptors_is_no_loss(session, device, monkeypatch, where):
+def test_lack_of_descriptors_is_no_device_loss(session, device, monkeypatch, where):
     def none_left():
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -111,7 +111,7 @@ def test_want_of_descriptors_is_no_loss(session, device, monkeypatch, where):
     assert run(session) == "fake_npu" and device.process_id == process
 
 
-def test_a_loss_costs_one_run_and_comes_back(session, device):
+def test_lost_device_recovers_after_one_run(session, device):
     os.kill(device.process_id, signal.SIGKILL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
@@ -140,14 +140,14 @@ def test_many_threads_compute_at_once(session):
     assert not failures
 
 
-def test_isolated_and_not_do_not_mix(session):
+def test_isolated_and_local_sessions_coexist(session):
     with opened(options=nna.Options(isolate=False)) as other:
         assert run(other) == run(session) == "fake_npu"
         assert other.report().isolated == ()
 
 
 @pytest.mark.parametrize("asked", ["pair", "name", "limits", "environment"])
-def test_it_is_asked_for_in_many_ways(session, monkeypatch, asked):
+def test_isolation_by_option_or_environment(session, monkeypatch, asked):
     options = {
         "name": nna.Options(isolate=["fake_npu"]),
         "limits": nna.Options(isolate={"fake_npu": {"run": 60}}),
@@ -159,13 +159,13 @@ def test_it_is_asked_for_in_many_ways(session, monkeypatch, asked):
 
 
 @pytest.mark.parametrize("said", ["fake_npi", "yes", "openvino, on"])
-def test_a_name_of_no_driver_is_an_error(monkeypatch, said):
+def test_unknown_driver_name_is_an_error(monkeypatch, said):
     monkeypatch.setenv("NNADAPTER_ISOLATE", said)
     with pytest.raises(DeviceNotFoundError, match="no driver offers"):
         opened("null", nna.Options())
 
 
-def test_what_cannot_be_isolated_is_said():
+def test_devices_that_cannot_be_isolated_are_reported():
     with pytest.raises(InvalidOptionError, match="runs work that other devices failed to do"):
         opened("cpu", nna.Options(), isolate=True)
     with pytest.raises(InvalidOptionError, match="'run'"):
@@ -189,7 +189,7 @@ def test_an_interrupt_leaves_the_device_usable(session, device, interruptible):
 
 
 @pytest.mark.slow
-def test_a_hang_ends_at_the_limit_and_the_cpu_takes_the_step():
+def test_hang_ends_at_the_limit_and_cpu_runs_the_step():
     script = faults({"kind": "hang", "phase": "run", "nth": 1})
     limits = {"run": 0.3}
     with opened("faulty:fake_npu", nna.Options(fallback="allow"), isolate=limits, script=script) as hanging:
@@ -219,7 +219,7 @@ def test_a_run_ends_at_its_deadline():
 
 
 @pytest.mark.slow
-def test_what_dies_again_and_again_rests(monkeypatch):
+def test_device_that_keeps_crashing_is_paused(monkeypatch):
     monkeypatch.setattr(isolated_device, "_FREE_LOSSES", 1)
     monkeypatch.setattr(isolated_device, "_FIRST_PAUSE_S", 1.0)
     device = registry.open_isolated("fake_npu")
@@ -247,7 +247,7 @@ def _is_usable(context):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_process_that_is_forked_has_a_device_of_its_own(session, device):
+def test_forked_process_has_its_own_device(session, device):
     assert run(session) == "fake_npu"
     before = device.process_id
     process = os.fork()
@@ -264,7 +264,7 @@ def test_a_process_that_is_forked_has_a_device_of_its_own(session, device):
     assert run(session) == "fake_npu"
 
 
-def test_memory_of_ours_between_steps_is_not_copied(session, monkeypatch):
+def test_shared_memory_between_steps_is_not_copied(session, monkeypatch):
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[1, 32768] x) => (float[1, 32768] y) { a = Sin(x) b = Relu(a) c = Mul(b, b) y = Sin(c) }"""
     copied = []
@@ -282,13 +282,13 @@ def test_memory_of_ours_between_steps_is_not_copied(session, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there is no other way here")
-def test_a_file_without_a_name_serves_as_well(monkeypatch):
+def test_works_with_an_unnamed_file(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     with opened() as other:
         assert [run(other, rows) for rows in (1, 500)] == ["fake_npu"] * 2
 
 
-def test_what_is_kept_is_used_by_either(session, tmp_path):
+def test_cached_and_compiled_programs_are_shared_with_local_sessions(session, tmp_path):
     plain = nna.Options(cache_dir=tmp_path, isolate=False)
     isolated_device = nna.Options(cache_dir=tmp_path, isolate=True)
     for options in (isolated_device, isolated_device, plain):
@@ -303,7 +303,7 @@ def test_what_is_kept_is_used_by_either(session, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in the way of Linux")
-def test_sessions_that_are_dropped_leave_nothing(session):
+def test_dropped_sessions_close_their_descriptors(session):
     def handles():
         gc.collect()
         return len(list(Path("/proc/self/fd").iterdir()))
@@ -325,7 +325,7 @@ def test_the_process_ends_with_its_last_session():
     wait_for(lambda: not alive(process))
 
 
-def test_how_long_opening_may_take_is_the_session_s(monkeypatch):
+def test_session_limits_the_time_to_open(monkeypatch):
     with (
         pytest.warns(FallbackWarning, match=r"did not answer 'open' within 0\.01 s"),
         opened("null", isolate={"open": 0.01}) as other,

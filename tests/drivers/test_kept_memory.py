@@ -45,7 +45,7 @@ def test_memory_is_freed_when_its_owner_is_gone():
     assert memory.freed == 1 and kept.find("a", None) is None
 
 
-def test_a_driver_that_fails_to_free_is_told_of_once():
+def test_failing_free_is_reported_once():
     kept, owners, memories = OwnerBoundMemory(), [Owner(), Owner()], [Bytes(RuntimeError("lost")), Bytes()]
     for number, (owner, memory) in enumerate(zip(owners, memories, strict=True)):
         kept.add(number, owner, memory)
@@ -58,7 +58,7 @@ def test_a_driver_that_fails_to_free_is_told_of_once():
     assert len(kept) == 0
 
 
-def test_memory_that_another_thread_was_first_with_is_freed_too():
+def test_memory_cached_first_by_another_thread_is_freed():
     kept, owner, first = OwnerBoundMemory(), Owner(), Bytes()
     assert kept.add("a", owner, first) is first
     with pytest.warns(DriverWarning, match="lost"):
@@ -66,7 +66,7 @@ def test_memory_that_another_thread_was_first_with_is_freed_too():
 
 
 @pytest.mark.slow
-def test_runs_of_others_go_on(monkeypatch):
+def test_other_runs_continue_after_a_failing_free(monkeypatch):
     """A failing free must not disturb another session or another device."""
     x = np.asarray([-1, 2, 3], np.float32)
     model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")

@@ -187,7 +187,7 @@ def test_a_wrong_optimizer_is_disabled(name: str, devices: object) -> None:
 
 @pytest.mark.parametrize("devices", ["cpu", BESIDE], ids=["cpu", "beside fake_npu"])
 @pytest.mark.parametrize("name", CRASHES)
-def test_an_optimizer_that_ends_the_process_is_disabled(name: str, devices: object) -> None:
+def test_crashing_optimizer_is_disabled(name: str, devices: object) -> None:
     model = parsed(CRASHES[name])
     feed = feed_for(model)
     (got,), (expected,) = run(model, feed, devices), by_onnxruntime(model, feed, "ORT_DISABLE_ALL")
@@ -195,7 +195,7 @@ def test_an_optimizer_that_ends_the_process_is_disabled(name: str, devices: obje
 
 
 @pytest.mark.slow
-def test_each_crash_of_the_list_happens_in_onnxruntime() -> None:
+def test_each_listed_crash_happens_in_onnxruntime() -> None:
     code = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.stdin.buffer.read())"
     for text in CRASHES.values():
         contents = parsed(text).SerializeToString()
@@ -204,7 +204,7 @@ def test_each_crash_of_the_list_happens_in_onnxruntime() -> None:
         assert child.returncode < 0
 
 
-def test_each_flaw_of_the_list_goes_wrong_in_onnxruntime() -> None:
+def test_each_listed_flaw_happens_in_onnxruntime() -> None:
     found = set(failures.FLAWS["float16 batch"].optimizers)  # it crashes the process
     for text in (*WRONG.values(), *INLINED.values()):
         model = parsed(text)
@@ -216,7 +216,7 @@ def test_each_flaw_of_the_list_goes_wrong_in_onnxruntime() -> None:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_the_cpu_is_bitwise_equal_to_onnxruntime_otherwise(name: str) -> None:
+def test_other_models_are_bitwise_equal_to_onnxruntime(name: str) -> None:
     model = parsed(RIGHT[name])
     feed = feed_for(model)
     assert failures.wrong_fusions(model.SerializeToString()) == ()
@@ -298,7 +298,7 @@ def test_compare_names_the_cpu_when_only_the_cpu_differs(monkeypatch) -> None:
     assert "cpu DIFFERS" in str(report)
 
 
-def test_values_that_are_read_twice_in_a_row_are_followed_once() -> None:
+def test_values_with_two_readers_are_followed_once() -> None:
     squares = " ".join(f"v{at + 1} = Mul(v{at}, v{at})" for at in range(30))
     model = parsed(f"""g (float[4] x) => (float[4] y) <float[1] one = {{1}}> {{
       v0 = Tanh(x)  {squares}  d = Div(one, v30)  y = Mul(d, x) }}""")

@@ -49,13 +49,13 @@ def with_weights(text, **dimensions):
         ("g (bool c, float[2] x) => (float[2] y) { y = If (c) <then_branch = a () => (y1) { y1 = Neg(x) }, else_branch = b () => (y2) { y2 = Relu(x) }> }", {}, True),  # noqa: E501
     ],
 )  # fmt: skip
-def test_what_is_worth_threads(text, weights, gain):
+def test_threads_gain(text, weights, gain):
     """Small segments are faster on one thread; segments of unknown size get threads."""
     assert threads_gain(with_weights(text, **weights)) is gain
 
 
 @pytest.mark.parametrize("nodes", [1, 4, 12, 100])
-def test_many_little_nodes_are_worth_threads_together(nodes):
+def test_many_small_nodes_gain_from_threads(nodes):
     made = [helper.make_node("Sin", [f"v{at}"], [f"v{at + 1}"]) for at in range(nodes)]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16384]) for name in ("v0", f"v{nodes}")]
     assert threads_gain(helper.make_model(helper.make_graph(made, "g", ends[:1], ends[1:]))) is (nodes > 9)

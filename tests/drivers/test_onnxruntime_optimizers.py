@@ -31,7 +31,7 @@ LOOP = f"""{HEAD} g (float[n, 4] x, float[m, 4] w) => (float[a, b] y, float[m, 4
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [EMPTY, LOOP])
 @pytest.mark.parametrize("rows", [0, 1, 3])
-def test_one_row_expanded_to_none_has_no_elements(text, rows):
+def test_row_expanded_to_an_empty_size(text, rows):
     model, feed = parse(text), {"x": numbers(rows, 4), "w": numbers(2, 4)}
     devices = [("fake_npu", {"switched_off": ("Expand", "ReduceMean", "Neg")})]
     with nna.InferenceSession(model, devices=devices, options=nna.Options(fallback="allow")) as session:
@@ -42,7 +42,7 @@ def test_one_row_expanded_to_none_has_no_elements(text, rows):
 
 
 @pytest.mark.parametrize(("target", "without"), [("0,4", ("ExpandElimination",)), ("1,4", ()), ("3,4", ())])
-def test_only_where_a_size_is_none(target, without):
+def test_only_empty_sizes_disable_optimizers(target, without):
     text = f"{HEAD} g (float[1, 4] x) => (float[a, b] y) <int64[2] s = {{{target}}}> {{ y = Expand (x, s) }}"
     assert wrong_fusions(parse(text).SerializeToString()) == without
 
@@ -71,7 +71,7 @@ NESTED = f"""{HEAD} g (float[0, 3] x, bool c) => (float[0, 3] y) <bool no = {{0}
 }}"""
 
 
-def test_a_branch_within_one_that_is_known_does_not_end_the_process():
+def test_nested_constant_branch_does_not_crash():
     """With all optimizers, ONNX Runtime 1.32 crashes the process."""
     model = parse(NESTED)
     assert wrong_optimizers(model) == ("ConstantFolding",)

@@ -9,7 +9,7 @@ import pytest
 from nnadapter.drivers.onnxruntime import most_pools, not_counting, pool_permit, pools_held, program
 
 
-def test_there_are_so_many_permits_and_those_that_are_dropped_come_back():
+def test_permits_are_limited_and_returned():
     gc.collect()
     permits = list(iter(pool_permit, None))
     assert pools_held() == most_pools()
@@ -19,7 +19,7 @@ def test_there_are_so_many_permits_and_those_that_are_dropped_come_back():
     assert pool_permit() is None
 
 
-def test_what_is_timed_beside_others_has_what_it_has_without_them():
+def test_measured_session_ignores_permits_of_rivals():
     gc.collect()
     rivals = list(iter(pool_permit, None))
     with not_counting(len(rivals)):

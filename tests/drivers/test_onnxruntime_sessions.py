@@ -55,7 +55,7 @@ def test_files_of_the_current_folder_are_not_read(folder, make):
             open_session(Loadable(contents), options, has_pool=False, spins=False)
 
 
-def test_options_of_a_caller_load_models_with_weights_beside_them_afterwards(folder):
+def test_caller_options_still_load_external_weights(folder):
     options = plain_options()
     plain = parser.parse_model(TEXT.format("w = Identity(x)")).SerializeToString()
     open_session(Loadable(plain), options, has_pool=False, spins=False)

@@ -21,7 +21,7 @@ NAMES = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4", "int2", "u
 
 @pytest.mark.parametrize("name", [*NAMES, "float4_e2m1fn", "float32", "int64"])
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3,), (2, 5)])
-def test_bytes_are_those_of_onnx(name, shape):
+def test_bytes_equal_onnx(name, shape):
     array = np.random.default_rng(0).integers(-2, 2, shape).astype(np.float32).astype(np.dtype(name))
     packed = _packed(array)
     assert packed.tobytes() == onnx.numpy_helper.from_array(array).raw_data
@@ -33,7 +33,7 @@ def test_bytes_are_those_of_onnx(name, shape):
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", ["cpu", ["fake_npu", "cpu"]])
 @pytest.mark.parametrize("name", NAMES)
-def test_they_come_back_as_they_went(name, devices):
+def test_round_trip_through_a_session(name, devices):
     element = onnx.helper.tensor_dtype_to_string(ELEMENT_TYPE_OF_DTYPE[name]).rpartition(".")[2].lower()
     nodes = [
         onnx.helper.make_node("Cast", ["x"], ["f"], to=onnx.TensorProto.FLOAT),

@@ -44,7 +44,7 @@ def conditional(*inner):
         ([conditional(("then_branch", conditional(("then_branch", "Nothing"))))], Reason.UNSUPPORTED_OPERATION),
     ],
 )
-def test_the_first_refusal_counts(op_types, reason):
+def test_first_refusal_is_reported(op_types, reason):
     found = verdict_of(op_types)
     assert found == SUPPORTED if reason is None else not isinstance(found, Supported) and found.reason is reason
 
@@ -68,7 +68,7 @@ OWN_OPERATORS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("opset", "node"), OWN_OPERATORS)
-def test_what_onnxruntime_has_beyond_onnx_runs_beside_another_device(opset, node):
+def test_operators_beyond_onnx_run_next_to_another_device(opset, node):
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>
         g (float[1, 2, 4, 4] x) => (float[a, b, c, d] y) <float[4] s = {{1, 2, 3, 4}}> {{
@@ -84,7 +84,7 @@ def test_what_onnxruntime_has_beyond_onnx_runs_beside_another_device(opset, node
         assert session.provenance.steps[0].device == "fake_npu"
 
 
-def test_a_build_with_providers_in_libraries_is_not_asked_for_its_kernels(monkeypatch):
+def test_kernels_of_builds_with_provider_libraries_are_not_listed(monkeypatch):
     """onnxruntime-gpu 1.31 would crash the process."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(builtin_operators.native, "get_all_opkernel_def", lambda: pytest.fail("it was asked"))
@@ -121,7 +121,7 @@ def attended(queries, keys, values):
 
 
 @pytest.mark.parametrize("what", PACKED)
-def test_what_onnxruntime_loads_and_does_not_compute_is_refused(what):
+def test_ops_that_onnxruntime_loads_but_cannot_run_are_refused(what):
     said = CpuContext().supported(packed_attention(what))
     assert said[0].reason is Reason.UNSUPPORTED_OPERATION and what in said[0].detail
     assert said[1] == SUPPORTED
@@ -135,7 +135,7 @@ def test_what_onnxruntime_loads_and_does_not_compute_is_refused(what):
 @pytest.mark.sweep
 @pytest.mark.parametrize("device", [("trial", {"only": ["TANH"]}), "openvino", "fake_npu"], ids=str)
 @pytest.mark.parametrize("what", PACKED)
-def test_it_runs_by_its_body_where_no_device_takes_all_of_that(what, device):
+def test_function_body_runs_if_no_device_supports_the_op(what, device):
     """The device may also support the entire body; some lengths equal the number of heads."""
     generator = np.random.default_rng(0)
     for order in ([(1, 2), (1, 1), (2, 2), (1, 3)], [(1, 1), (1, 2), (2, 3), (1, 7), (3, 5), (2, 2), (1, 2)]):

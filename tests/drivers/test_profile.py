@@ -39,20 +39,20 @@ class Asked:
         ({"channels_last": 1}, "channels_last is 1, expected True or False"),
     ],
 )
-def test_flaws_are_said(changes, why):
+def test_invalid_profiles_are_refused(changes, why):
     wrong = replace(GOOD, **changes)
     assert why in flaw(wrong)
     refused = ask_profile(Asked(wrong), Capability(form=ModelForm.IR))
     assert not refused and why in refused.detail and refused.detail.endswith("ask its vendor")
 
 
-def test_what_is_right_passes():
+def test_valid_profile_passes():
     assert flaw(GOOD) == ""
     assert flaw(replace(GOOD, peak_of_dtype={"int8": 4e9}, boundary_dtypes=frozenset({"float16"}))) == ""
     assert "it is dict, expected" in flaw({"peak_flops": 1e9})
 
 
-def test_a_context_knows_better_than_the_capability():
+def test_context_overrides_the_capability():
     declared, under_options = replace(GOOD, peak_flops=1.0), replace(GOOD, peak_flops=2.0)
     capability = Capability(form=ModelForm.IR, profile=declared)
     assert ask_profile(Asked(None), capability) is declared
@@ -60,7 +60,7 @@ def test_a_context_knows_better_than_the_capability():
     assert ask_profile(Asked(None), Capability(form=ModelForm.IR)) is None
 
 
-def test_what_built_in_devices_declare_is_right():
+def test_profiles_of_built_in_devices_are_valid():
     found = {row.name: row.capability.profile for row in devices() if row.available and row.capability is not None}
     assert all(profile is None or not flaw(profile) for profile in found.values())
     assert found["cpu"].host_memory and found["reference"].peak_flops < found["cpu"].peak_flops

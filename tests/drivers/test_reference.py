@@ -38,7 +38,7 @@ def test_it_computes_what_onnx_runtime_computes():
 
 
 @pytest.mark.parametrize("spelling", ["Relu", "ai.onnx.Relu"])
-def test_both_spellings_of_onnx_are_taken(spelling):
+def test_both_domain_spellings_are_accepted(spelling):
     made = model("(float[2] x) => (float[2] y) { y = Relu(x) }")
     made.graph.node[0].domain = spelling.rpartition(".")[0]
     assert all(ReferenceContext().supported(made))
@@ -53,7 +53,7 @@ def test_verdicts_are_per_node():
         ReferenceContext().compile(model(text))
 
 
-def test_scalars_texts_and_empty_optionals_come_as_from_onnx_runtime():
+def test_scalars_strings_and_empty_optionals_equal_onnxruntime():
     total, text = compute(
         """(float[2] x, string[2] t) => (float s, string[2] u) {
             s = ReduceSum<keepdims = 0>(x)
@@ -67,14 +67,14 @@ def test_scalars_texts_and_empty_optionals_come_as_from_onnx_runtime():
     assert compute("() => (optional(float[2]) o) { o = Optional<type = float[2]>() }") == [None]
 
 
-def test_inputs_are_not_written_and_outputs_belong_to_the_caller():
+def test_inputs_are_unchanged_and_outputs_belong_to_the_caller():
     given = np.array([1, 2], np.float32)
     (result,) = compute("(float[2] x) => (float[2] y) { y = Identity(x) }", given)
     result[0] = 9
     np.testing.assert_array_equal(given, [1, 2])
 
 
-def test_what_it_raises_is_translated():
+def test_errors_are_translated():
     with pytest.raises(ExecutionError, match="reference evaluator failed.*check the inputs"):
         compute("(float[2] x, int64[1] i) => (float[1] y) { y = Gather(x, i) }", numbers(2), np.array([7]))
 

@@ -34,7 +34,7 @@ def test_built_in_and_installed_drivers_are_listed_sorted():
         ("twice", "two drivers are named 'twice'.*trial.*rival"),
     ],
 )
-def test_a_driver_that_cannot_be_used_is_a_row_with_its_reason(name, words):
+def test_unusable_driver_is_listed_with_its_reason(name, words):
     row = rows()[name]
     assert not row.available
     with pytest.raises(DeviceUnavailableError, match=words) as caught:
@@ -68,14 +68,14 @@ def test_unknown_devices_get_close_names():
         ("npu", "'openvino:NPU'.* 'qnn'"),
     ],
 )
-def test_names_that_are_common_elsewhere_name_the_device_and_what_to_install(name, meant):
+def test_common_names_suggest_the_device_and_package(name, meant):
     with pytest.raises(DeviceNotFoundError, match=f"named '{name.partition(':')[0]}'; it may be.*{meant}") as caught:
         registry.open_device(name)
     here = {row.name for row in registry.devices() if row.available}
     assert "ort:CUDA" in here or "ort:CUDA" not in meant or "pip install 'onnxruntime-gpu[" in str(caught.value)
 
 
-def test_a_device_that_is_here_is_said_to_be(monkeypatch):
+def test_suggestion_states_availability(monkeypatch):
     with pytest.raises(DeviceNotFoundError, match=r"it may be 'cpu' \(which is here\)\. Run"):
         registry.open_device("host")
     monkeypatch.setitem(sys.modules, "openvino", None)  # simulates a missing package
@@ -84,7 +84,7 @@ def test_a_device_that_is_here_is_said_to_be(monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(set(chain.from_iterable(COMMON_NAMES.values()))))
-def test_devices_that_are_meant_are_ones_that_are_offered(name):
+def test_suggested_devices_exist(name):
     driver, _, rest = name.partition(":")
     assert driver in registry.sources()
     assert driver != "ort" or f"{rest}ExecutionProvider" in {*SUPPLIERS, *onnxruntime.get_all_providers()}
@@ -101,6 +101,6 @@ def test_devices_are_opened_once():
 
 
 @pytest.mark.parametrize("name", ["cpu:1", "null:7", "fake_npu:99"])
-def test_ids_that_do_not_exist(name):
+def test_unknown_device_ids(name):
     with pytest.raises((DeviceNotFoundError, DeviceUnavailableError)):
         registry.open_device(name)

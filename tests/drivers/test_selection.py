@@ -21,7 +21,7 @@ def test_the_cpu_comes_last(requests, names):
     assert [selected.name for selected in select(requests)] == names
 
 
-def test_a_cpu_that_was_not_named_is_told_apart():
+def test_implicit_cpu_is_distinguished():
     assert [selected.named for selected in select("trial")] == [True, False]
     assert [selected.named for selected in select(["trial", "cpu"])] == [True, True]
 
@@ -50,13 +50,13 @@ def test_options_are_converted_and_completed(given, expected):
         ({"only": 3}, "a list of names"),
     ],
 )
-def test_options_that_do_not_fit(given, words):
+def test_invalid_options(given, words):
     with pytest.raises(InvalidOptionError, match=words):
         check_options("trial", given)
 
 
 @pytest.mark.parametrize("requests", [["trial", "trial"], [3], [("trial", 3)], [("trial", {}, 1)]])
-def test_requests_that_make_no_sense(requests):
+def test_invalid_requests(requests):
     with pytest.raises(InvalidOptionError):
         select(requests)
 

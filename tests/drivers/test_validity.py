@@ -32,7 +32,7 @@ def refusals_in(text):
         ("(float[1, 4, 4, 4] x) => (y) { y = SpaceToDepth<blocksize = 0>(x) }", "block"),
     ],
 )
-def test_what_contradicts_the_specification_is_told(text, words):
+def test_contradictions_of_the_specification_are_reported(text, words):
     (refusal,) = refusals_in(text)
     assert re.search(f"^{Reason.INVALID_NODE.value}: .*{words}", refusal)
 
@@ -48,5 +48,5 @@ def test_what_contradicts_the_specification_is_told(text, words):
         "(float[n] x) => (y) { y = Nonsense(x) }",
     ],
 )
-def test_what_a_device_may_lack_is_no_contradiction(text):
+def test_unsupported_features_are_no_contradiction(text):
     assert not [refusal for refusal in refusals_in(text) if Reason.INVALID_NODE.value in refusal]

@@ -99,7 +99,7 @@ def test_reductions(name, data):
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @given(st.data())
-def test_places_of_extremes(name, data):
+def test_arg_min_and_arg_max(name, data):
     x = data.draw(arrays("int32", data.draw(hnp.array_shapes(max_dims=3, max_side=3))))
     axis = data.draw(st.none() | st.integers(-x.ndim, x.ndim - 1))
     same(getattr(np, name)(placed(x), axis), getattr(np, name)(x, axis))
@@ -140,7 +140,7 @@ def test_indexing(data):
 
 
 @given(st.data())
-def test_taking(data):
+def test_take(data):
     x = data.draw(arrays("float32", (4, 3)))
     numbers = data.draw(st.lists(st.integers(-4, 3), min_size=1, max_size=5))
     same(placed(x)[numbers], x[numbers])

@@ -23,7 +23,7 @@ def used():
     return nna.Device.acquire("acme_c").memory_statistics().used_bytes
 
 
-def test_contents_are_on_the_device_as_long_as_the_tensor_is():
+def test_contents_live_as_long_as_the_tensor():
     before, kept = used(), len(RESIDENTS)
     x = nna.tensor(np.arange(256, dtype=np.float32), device="acme_c")
     y = x + x
@@ -36,7 +36,7 @@ def test_contents_are_on_the_device_as_long_as_the_tensor_is():
     assert used() == before and len(RESIDENTS) == kept
 
 
-def test_what_computes_is_what_lies_on_the_device(monkeypatch):
+def test_resident_operands_are_used_in_place(monkeypatch):
     """A resident operand is not copied in again."""
     from nnadapter.drivers.native import DeviceMemory
 
@@ -48,7 +48,7 @@ def test_what_computes_is_what_lies_on_the_device(monkeypatch):
     assert copied == [(2, 2)]
 
 
-def test_no_room_is_said():
+def test_lack_of_memory_is_reported():
     x = nna.tensor(np.zeros(256, np.float32), device="acme_c")
     before = used()
     # enough for the operand, too little for the sum
@@ -79,7 +79,7 @@ def test_many_threads():
     assert not failures
 
 
-def test_arrays_may_go_while_a_lock_is_held():
+def test_tensors_may_be_freed_while_the_lock_is_held():
     """A garbage collection may free tensors while the lock is held; that must not deadlock."""
     x = nna.tensor([1.0, 2.0], device="acme_c")
     y = x + x

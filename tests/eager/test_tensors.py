@@ -18,7 +18,7 @@ def on_npu():
     set_default_devices([])
 
 
-def test_a_tensor_says_where_it_lives(on_npu):
+def test_representation_has_the_place(on_npu):
     x = nna.tensor([1.0, 2.0])
     assert repr(x + x) == "Tensor(shape=[2], dtype=float32, place=Place(fake_npu:0), [2., 4.])"
     assert repr(nna.tensor([[1], [2]])) == (
@@ -44,19 +44,19 @@ def test_data_types_of_new_tensors(data, dtype, found):
 
 
 @pytest.mark.parametrize("data", ["text", [1j], object(), [[1], [2, 3]]])
-def test_what_no_tensor_holds(data):
+def test_invalid_tensor_data(data):
     with pytest.raises(InvalidInputError, match=r"a tensor (is made of|holds) numbers"):
         nna.tensor(data)
 
 
-def test_tensors_of_two_devices_do_not_meet():
+def test_tensors_of_two_devices_cannot_be_combined():
     x = nna.tensor([1.0], device="fake_npu")
     for meet in (lambda: x + x.to("cpu"), lambda: np.concatenate([x, x.to("cpu")])):
         with pytest.raises(InvalidInputError, match=r"'fake_npu'.*'cpu'.*\.to\('fake_npu'\)"):
             meet()
 
 
-def test_what_a_device_refuses_is_said():
+def test_refusal_is_reported():
     x = nna.tensor([1, 2], "uint16", device="fake_npu")
     with pytest.raises(NotDelegatedError, match=r"ADD of uint16\[2\], uint16\[2\]: unsupported_dtype.*forbidden"):
         x + x
@@ -72,7 +72,7 @@ def test_what_a_device_refuses_is_said():
         nna.set_eager_fallback("never")
 
 
-def test_a_kernel_for_what_a_device_refuses():
+def test_kernel_for_a_refused_operation():
     x = nna.tensor([1, 2], "uint16", device="fake_npu")
     unsigned = nna.KernelType(precision="uint16")
     kernel = nna.register_kernel("fake_npu", "Add", lambda a, b: a + b, inputs=[unsigned, unsigned])
@@ -117,7 +117,7 @@ def test_a_tensor_never_changes():
         np.add(x, x, out=x)
 
 
-def test_python_s_own_protocols():
+def test_python_protocols():
     x = nna.tensor([[1.0, 2.0]], device="fake_npu")
     assert len(x) == 1 and float(x[0, 1]) == 2 and [row.tolist() for row in x] == [[1, 2]]
     assert bool(x[0, 0]) and int(x[0, 1]) == 2 and np.array(x, dtype=np.int8).dtype == np.int8
@@ -129,7 +129,7 @@ def call(width):
     return OperationCall("ADD", (x, x))
 
 
-def test_programs_are_kept_and_bounded(monkeypatch):
+def test_program_cache_is_bounded(monkeypatch):
     made = []
     real = execution._compile_operation
     monkeypatch.setattr(execution, "_compile_operation", lambda *given: made.append(1) or real(*given))
@@ -159,7 +159,7 @@ def test_many_threads_and_few_programs():
     assert not wrong
 
 
-def test_the_first_lines_that_people_try_run_on_the_device():
+def test_typical_first_lines_run_on_the_device():
     x = nna.tensor([1, 2, 3], device="fake_npu")
     y = nna.tensor(np.array([[0.1, 0.2, 0.3], [1.5, -2.5, 0.0]]), device="fake_npu")
     for got, wanted in [

@@ -102,7 +102,7 @@ def beats(one, other, request):
 
 
 @given(st.lists(kernels, max_size=5), requests)
-def test_the_choice_beats_every_other_that_fits(found, request):
+def test_chosen_kernel_beats_every_other_match(found, request):
     found = numbered(found)
     choice = KernelTable("npu", tuple(found)).choose(request)
     fitting = [kernel for kernel in found if fits(kernel, request)]
@@ -132,7 +132,7 @@ def test_the_order_of_the_table_does_not_matter(found, request):
         ({"infer": lambda types, attributes: types[9]}, "its infer failed: IndexError"),
     ],
 )
-def test_a_refusal_says_what_does_not_fit(details, why):
+def test_refusal_has_the_reason(details, why):
     request = Request(domain="", op_type="Op", version=1, attributes={"alpha": 1}, inputs=(IMAGE,), outputs=(IMAGE,))
     choice = KernelTable("npu", (Kernel(op_type="Op", function=max, name="mine", **details),)).choose(request)
     assert isinstance(choice, Unsupported)
@@ -151,18 +151,18 @@ def test_a_refusal_says_what_does_not_fit(details, why):
         {"priority": "high"},
     ],
 )
-def test_what_is_no_kernel(details):
+def test_invalid_kernels(details):
     with pytest.raises(InvalidOptionError, match="expected"):
         Kernel(**{"op_type": "Op", "function": max, **details})
 
 
 @pytest.mark.parametrize("details", [{"target": "moon"}, {"precision": "float31"}, {"layout": "CHW"}])
-def test_what_is_no_type(details):
+def test_invalid_types(details):
     with pytest.raises(InvalidOptionError, match="expected"):
         KernelType(**details)
 
 
-def test_a_kernel_whose_infer_fails_is_not_passed_over_in_silence():
+def test_failing_infer_is_reported():
     request = Request(domain="", op_type="Op", version=1, attributes={}, inputs=(IMAGE,), outputs=(IMAGE,))
     faulty = Kernel(op_type="Op", function=max, name="faulty", priority=1, infer=lambda types, attributes: 3)
     other = Kernel(op_type="Op", function=max, name="other")

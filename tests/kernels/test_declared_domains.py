@@ -56,7 +56,7 @@ def model(op_type="Scale", stated="<float[N, 3] b>", domain="com.acme"):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
-def test_a_node_comes_as_it_is_with_the_types_that_the_model_states(rows):
+def test_node_is_delegated_unchanged_with_declared_types(rows):
     x = np.resize(X, (rows, 3))
     with nna.InferenceSession(model(), devices=["declaring", "cpu"], options={"fallback": "forbid"}) as session:
         (got,) = session.run(None, {"x": x})
@@ -80,12 +80,12 @@ def test_one_session_runs_at_several_shapes():
         (model(), ["null", "cpu"], "taken by no device"),
     ],
 )
-def test_what_is_not_offered_or_not_taken_is_an_error(made, devices, why):
+def test_undelegated_nodes_are_an_error(made, devices, why):
     with pytest.raises(InvalidModelError, match=why):
         nna.InferenceSession(made, devices=devices).run(None, {"x": X})
 
 
-def test_a_device_with_kernels_of_its_own_too_is_given_nodes_as_they_are():
+def test_device_with_kernels_still_gets_unchanged_nodes():
     """A kernel takes only its own op; the device takes the others unchanged."""
     kernel = nna.register_kernel("declaring", "Other", lambda x, *, factor: x - factor, domain="com.acme")
     text = """<ir_version: 10, opset_import: ["": 17, "com.acme": 1]>
@@ -105,14 +105,14 @@ def test_a_device_with_kernels_of_its_own_too_is_given_nodes_as_they_are():
     nna.unregister_kernel(kernel)
 
 
-def test_a_device_that_does_not_declare_the_domain_is_not_given_its_nodes():
+def test_device_without_the_domain_gets_no_nodes():
     with nna.InferenceSession(model(), devices=["null", "declaring", "cpu"]) as session:
         session.run(None, {"x": X})
         on = {node.op_type: node.device for node in session.report().nodes}
     assert on["Scale"] == "declaring"
 
 
-def test_a_node_with_a_converter_is_no_such_operation(monkeypatch):
+def test_node_with_a_converter_is_converted(monkeypatch):
     monkeypatch.setattr(DomainDriver, "domains", ("com.microsoft",))
     made = parser.parse_model(
         """<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>

@@ -52,7 +52,7 @@ def check(compilation):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_model_built_by_hand(context):
+def test_built_model(context):
     check(nna.Compilation(context, model()))
 
 
@@ -62,7 +62,7 @@ def test_a_model_in_files(context):
     assert "CUSTOM" in to_text(model())
 
 
-def test_programs_as_bytes(context):
+def test_serialized_programs(context):
     blob = nna.Compilation(context, model()).serialize()
     check(nna.Compilation.deserialize(context, blob))
     program = nna.Compilation(context, model()).program()
@@ -77,7 +77,7 @@ def test_damaged_bytes_are_refused(context, at):
         context.driver_context.deserialize(bytes(damaged))
 
 
-def test_bytes_whose_kernel_is_gone(context):
+def test_deserializing_without_the_kernel(context):
     blob = nna.Compilation(context, model()).serialize()
     for kernel in list(context.driver_context.table.kernels):
         nna.unregister_kernel(kernel)
@@ -89,7 +89,7 @@ def test_bytes_whose_kernel_is_gone(context):
         nna.Compilation.deserialize(other, blob)
 
 
-def test_an_op_that_no_kernel_is_for(context):
+def test_op_without_a_kernel(context):
     with pytest.raises(NotDelegatedError, match="no kernel of device 'fake_npu' fits d::Thrice"):
         nna.Compilation(context, model("Thrice")).compile()
 
@@ -98,7 +98,7 @@ def test_an_op_that_no_kernel_is_for(context):
     "changed",
     [{"present": (0,)}, {"present": (2, 0)}, {"output_types": "float31[2]"}, {"attributes": "["}, {"op_type": ""}],
 )
-def test_calls_that_contradict_themselves(changed):
+def test_inconsistent_calls(changed):
     call = CustomCall(domain="d", op_type="Twice", since_version=1, present=(0, 1), outputs=(TYPE,)).to_attributes()
     builder = nna.ModelBuilder()
     x = builder.add_input("x", TYPE)
@@ -134,11 +134,11 @@ def test_a_driver_offers_kernels():
 
 
 @pytest.mark.parametrize("offered", [None, [3]])
-def test_what_a_driver_offers_and_is_no_kernel(offered):
+def test_driver_offers_invalid_kernels(offered):
     with pytest.warns(DriverWarning, match="offers no kernels"):
         assert kernel_table("npu", Offering(offered)).kernels == ()
 
 
-def test_a_device_whose_name_is_almost_another():
+def test_unknown_device_name_has_a_suggestion():
     with pytest.warns(DriverWarning, match="'fake_npuu', which no driver offers now.*did you mean 'fake_npu'"):
         nna.register_kernel("fake_npuu", "Twice", twice)

@@ -65,7 +65,7 @@ def test_an_op_of_a_private_domain(scaling):
     assert "custom kernels of 'openvino' compute some nodes" in " ".join(str(report).split())
 
 
-def test_an_op_that_the_device_takes_is_left_to_it_unless_the_kernel_overrides():
+def test_supported_op_runs_on_the_device_unless_the_kernel_overrides():
     expected = onnxruntime.InferenceSession(ROUNDED.SerializeToString()).run(None, {"x": X})[0]
     for overrides in (False, True):
         kernel = nna.register_kernel("openvino", "Erf", erf, overrides=overrides)
@@ -76,13 +76,13 @@ def test_an_op_that_the_device_takes_is_left_to_it_unless_the_kernel_overrides()
         nna.unregister_kernel(kernel)
 
 
-def test_why_no_kernel_fits_is_in_the_error():
+def test_error_has_the_reason_that_no_kernel_fits():
     nna.register_kernel("openvino", "Scale", scale, domain="acme.ops", until_version=1, **SAME)
     with pytest.raises(InvalidModelError, match="versions 1 to 1, the op has 2"):
         nna.InferenceSession(PRIVATE, devices=["openvino", "cpu"]).run(None, {"x": X})
 
 
-def test_a_kernel_that_fails_is_named_and_the_cpu_does_it():
+def test_failing_kernel_is_named_and_falls_back_to_the_cpu():
     nna.register_kernel("openvino", "Erf", lambda x: x[:1], name="faulty", overrides=True)
     with (
         nna.InferenceSession(ROUNDED, devices=["openvino", "cpu"]) as session,
@@ -111,14 +111,14 @@ def test_compare(scaling):
     assert report.agrees
 
 
-def test_segments_as_files_are_the_model_s_own_nodes(tmp_path):
+def test_exported_segments_have_the_original_nodes(tmp_path):
     nna.register_kernel("openvino", "Erf", erf, overrides=True)
     nna.partition_report(ROUNDED, devices="openvino", save_segments=tmp_path)
     (path,) = tmp_path.iterdir()
     assert [node.op_type for node in onnx.load(path).graph.node] == ["Relu", "Erf", "Mul", "Sigmoid"]
 
 
-def test_a_model_built_by_hand_and_its_program_as_bytes(scaling):
+def test_built_model_and_its_serialized_program(scaling):
     type_ = OperandType(DataType.FLOAT32, (2, 3))
     call = CustomCall(domain="acme.ops", op_type="Scale", since_version=1, present=(0,), outputs=(type_,))
     builder = nna.ModelBuilder()
@@ -140,7 +140,7 @@ def test_a_single_operation_on_tensors():
     np.testing.assert_allclose((tensor * tensor).numpy(), X * X, rtol=1e-6)
 
 
-def test_a_driver_from_outside_that_takes_onnx():
+def test_third_party_driver_that_takes_onnx():
     nna.register_kernel("onnxform", "Erf", erf)
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 3] y) { y = Erf(x) }'
@@ -149,7 +149,7 @@ def test_a_driver_from_outside_that_takes_onnx():
         np.testing.assert_allclose(session.run(None, {"x": X})[0], erf(X), rtol=1e-6)
 
 
-def test_values_whose_shape_the_data_decides_pass_between_pieces():
+def test_values_with_data_dependent_shapes_pass_between_pieces():
     model = parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17, "acme.ops" : 1]>
         g (float[2, 3] x) => (float[2, 3] y, int64[2, K] z) {
@@ -165,7 +165,7 @@ def test_values_whose_shape_the_data_decides_pass_between_pieces():
     np.testing.assert_array_equal(places, np.nonzero(np.maximum(X, 0)))
 
 
-def test_where_nobody_else_runs_the_op_the_error_names_the_kernel():
+def test_error_without_fallback_names_the_kernel():
     nna.register_kernel("openvino", "Scale", lambda x, *_, **__: 1 / 0, domain="acme.ops", name="faulty", **SAME)
     session = nna.InferenceSession(PRIVATE, devices=["openvino", "cpu"], options={"fallback": "allow"})
     with pytest.raises(ExecutionError, match=r"kernel 'faulty' of acme.ops::Scale raised ZeroDivisionError"):

@@ -62,7 +62,7 @@ def test_an_op_of_a_private_domain(rows):
     assert "kernel scale (" in str(report)
 
 
-def test_without_a_kernel_the_error_is_what_it_was():
+def test_error_without_a_kernel():
     with pytest.raises(InvalidModelError, match=r"'Scale_1' .*taken by no device, not even by the CPU"):
         nna.InferenceSession(PRIVATE, devices=["fake_npu", "cpu"]).run(None, {"x": X})
 
@@ -91,19 +91,19 @@ def test_an_op_that_the_device_refuses():
 
 
 @pytest.mark.parametrize("overrides", [False, True])
-def test_a_kernel_is_for_what_the_device_refuses_unless_it_overrides(overrides):
+def test_kernel_runs_refused_ops_unless_it_overrides(overrides):
     nna.register_kernel("fake_npu", "Erf", erf, overrides=overrides)
     with nna.InferenceSession(ERF, devices="fake_npu") as session:
         assert (runs_as(session)["Erf"] == "kernel erf") is overrides
 
 
-def test_a_device_before_it_that_takes_the_op_keeps_it():
+def test_earlier_device_keeps_its_op():
     nna.register_kernel("trial", "Erf", erf, overrides=True)
     with nna.InferenceSession(ERF, devices=["fake_npu", "trial"], options={"fallback": "allow"}) as session:
         assert all(node.device == "fake_npu" for node in session.report().nodes)
 
 
-def test_the_pieces_of_a_spelled_out_function():
+def test_kernel_inside_an_expanded_function():
     """fake_npu without ERF refuses the GELU; once expanded, the kernel computes its Erf."""
     model = parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 3] y)
@@ -155,7 +155,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_kernel_that_fails_is_named_and_the_cpu_does_it(name):
+def test_failing_kernel_is_named_and_falls_back_to_the_cpu(name):
     function, why = BAD[name]
     nna.register_kernel("fake_npu", "Erf", function, name="faulty")
     with (
@@ -170,7 +170,7 @@ def test_a_kernel_that_fails_is_named_and_the_cpu_does_it(name):
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("fallback", ["allow", "forbid"])
-def test_where_nobody_else_runs_the_op_the_error_names_the_kernel(name, fallback):
+def test_error_without_fallback_names_the_kernel(name, fallback):
     function, why = BAD[name]
     infer = {"infer": lambda types, attributes: types[0]}
     nna.register_kernel("fake_npu", "Scale", function, domain="acme.ops", name="faulty", **infer)
@@ -179,7 +179,7 @@ def test_where_nobody_else_runs_the_op_the_error_names_the_kernel(name, fallback
         session.run(None, {"x": X[:2]})
 
 
-def test_what_a_kernel_gives_back_belongs_to_nobody_else():
+def test_kernel_results_share_no_memory():
     kept = []
 
     def function(x, **_):
@@ -199,7 +199,7 @@ def test_what_a_kernel_gives_back_belongs_to_nobody_else():
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0", "reference"])
-def test_devices_that_take_what_others_refuse_have_no_kernels(device):
+def test_fallback_devices_have_no_kernels(device):
     with pytest.raises(InvalidOptionError, match=f"device '{device}', which runs nodes that devices refuse; "):
         nna.register_kernel(device, "Erf", erf)
 
@@ -223,7 +223,7 @@ def test_a_long_chain_of_private_ops_is_planned_once():
 @pytest.mark.parametrize(
     "body", ["{ a = Relu(x)  y = acme.Twice(a) }", "<float[SIZES] b> { b = acme.Twice(x)  y = Relu(b) }"]
 )
-def test_a_kernel_without_infer_where_the_model_says_what_it_makes(sizes, body):
+def test_kernel_without_infer_uses_types_of_the_model(sizes, body):
     text = '<ir_version: 8, opset_import: ["" : 17, "acme" : 1]> g (float[SIZES] x) => (float[SIZES] y) ' + body
     nna.register_kernel("fake_npu", "Twice", lambda x: x * 2, domain="acme")
     with nna.InferenceSession(parser.parse_model(text.replace("SIZES", sizes)), devices="fake_npu") as session:
@@ -231,7 +231,7 @@ def test_a_kernel_without_infer_where_the_model_says_what_it_makes(sizes, body):
     np.testing.assert_array_equal(got, np.maximum(X, 0) * 2)
 
 
-def test_a_model_that_says_something_else_than_the_kernel_makes():
+def test_kernel_result_that_contradicts_the_model():
     text = '<ir_version: 8, opset_import: ["acme" : 1]> g (float[2, 3] x) => (float[3, 2] y) { y = acme.Twice(x) }'
     nna.register_kernel("fake_npu", "Twice", lambda x: x * 2, domain="acme")
     session = nna.InferenceSession(parser.parse_model(text), devices="fake_npu")
@@ -239,7 +239,7 @@ def test_a_model_that_says_something_else_than_the_kernel_makes():
         session.run(None, {"x": X})
 
 
-def test_a_kernel_whose_infer_fails_is_said_where_the_cpu_does_its_work():
+def test_failing_infer_is_reported_on_fallback():
     nna.register_kernel("fake_npu", "Erf", erf, name="faulty", infer=lambda types, attributes: 1 / 0)
     with (
         pytest.warns(DriverWarning, match="kernel 'faulty': its infer failed: ZeroDivisionError"),

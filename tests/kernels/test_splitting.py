@@ -37,7 +37,7 @@ def models(draw):
 
 @settings(deadline=None)
 @given(models())
-def test_pieces_in_order_are_the_whole(model):
+def test_pieces_in_order_equal_the_segment(model):
     names = [each.name for each in model.operands]
     values = {each.name: each.value for each in model.operands if each.value is not None}
     values[names[model.inputs[0]]] = np.array([3, 4], np.float32)
@@ -57,7 +57,7 @@ def test_pieces_in_order_are_the_whole(model):
 
 
 @given(models())
-def test_each_operation_is_in_one_piece_and_no_piece_waits_in_vain(model):
+def test_each_operation_is_in_one_piece_and_pieces_are_few(model):
     pieces = split(segment_of(model))
     assert sorted(at for piece in pieces for at in piece.operations) == list(range(len(model.operations)))
 
@@ -82,7 +82,7 @@ def test_each_operation_is_in_one_piece_and_no_piece_waits_in_vain(model):
 
 
 @given(models())
-def test_the_driver_sees_its_own_operations_alone(model):
+def test_driver_sees_only_its_own_operations(model):
     rest, positions = without_calls(segment_of(model))
     assert [each.type for each in rest.operations] == ["ADD"] * len(positions)
     if positions:

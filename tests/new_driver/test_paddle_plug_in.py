@@ -106,13 +106,13 @@ class TestInPaddle:
         assert "acme_c computes ADD of float32[1], float32[1]\n" in told
         assert "acme_c refuses ADD of int64[1], int64[1], which Paddle's CPU kernel computes: ADD got another" in told
 
-    def test_results_are_the_cpus_and_lie_on_the_device(self, in_paddle):
+    def test_results_equal_the_cpu_and_are_on_the_device(self, in_paddle):
         said, told = in_paddle["acme"]
         assert _not_right(said["cases"]) == {}
         computed = {line.split()[2] for line in told.splitlines() if line.startswith("acme_c computes")}
         assert computed == {"ADD", "AVERAGE_POOL_2D", "CONV_2D", "MAT_MUL", "MAX_POOL_2D", "RELU"}
 
-    def test_a_network_learns_on_it(self, in_paddle):
+    def test_network_trains_on_the_device(self, in_paddle):
         losses = in_paddle["acme"][0]["training"]
         assert losses["acme_c"] == pytest.approx(losses["cpu"], rel=1e-5)
         assert losses["cpu"][2] < losses["cpu"][0]
@@ -125,38 +125,38 @@ class TestInPaddle:
         assert found["allocated"] < 1 << 20
         assert found["bfloat16"] is False
 
-    def test_a_device_without_room(self, in_paddle):
+    def test_device_without_memory(self, in_paddle):
         found = in_paddle["acme"][0]["no_room"]
         assert found["raised"] == "MemoryError"
         assert "device 'acme_c:0', call 'allocate': 2147483648 bytes were asked for" in found["said"]
 
-    def test_room_that_paddle_keeps_is_given_back(self, in_paddle):
+    def test_cached_memory_of_paddle_is_released(self, in_paddle):
         assert in_paddle["acme"][0]["room_again"]["shape"] == [1800, 1 << 17]
 
-    def test_a_child_is_told_that_the_device_is_its_parents(self, in_paddle):
+    def test_forked_child_gets_an_error(self, in_paddle):
         found = in_paddle["fork"][0]["fork"]
         assert "device 'acme_c:0' was opened before this process was forked" in found["said"]
         assert found["status"] == 0
         assert found["parent"] == [4.0, 4.0]
 
-    def test_a_library_that_is_not_there(self, in_paddle, drivers):
+    def test_missing_library(self, in_paddle, drivers):
         raised = in_paddle["none"][0]["failures"]
         assert raised["sum"][0] == "RuntimeError"
         assert "the driver of device 'acme_c' is missing, searched" in raised["sum"][1]
         assert str(drivers["none"] / LIBRARY) in raised["sum"][1]
         assert raised["device"][0] == "ValueError"
 
-    def test_a_library_that_is_no_driver(self, in_paddle):
+    def test_library_without_a_driver(self, in_paddle):
         raised = in_paddle["broken"][0]["failures"]
         assert "the driver of device 'acme_c' cannot be loaded" in raised["sum"][1]
 
     @pytest.mark.parametrize(("phase", "why"), [("compile", "has no room for it"), ("compute", "is too hot")])
-    def test_a_driver_that_fails(self, in_paddle, phase, why):
+    def test_failing_driver(self, in_paddle, phase, why):
         raised = in_paddle[phase][0]["failures"]
         assert raised["sum"][0] == "OSError"
         assert f"device 'acme_c:0', call '{phase}': the chip {why}" in raised["sum"][1]
 
-    def test_operations_are_what_the_adapter_ir_says_that_they_are(self, in_paddle):
+    def test_operations_equal_the_definition(self, in_paddle):
         found, told = in_paddle["definition"]
         assert _not_right(found["cases"]) == {}, told
         asked = {line.split()[1] for line in told.splitlines() if line.startswith("asked ")}
@@ -174,7 +174,7 @@ class TestInPaddle:
         assert "acme_c computes ADD of float32[6, 4], float32[6, 4]\n" in told
 
 
-def test_the_plug_in_of_a_new_driver_lies_beside_it(tmp_path):
+def test_plug_in_of_a_new_driver_refers_to_its_library(tmp_path):
     written = write_driver("big_npu", tmp_path / "big_npu", "c", paddle=True)
     setup = (tmp_path / "big_npu" / "paddle" / "setup.py").read_text()
     assert '"big_npu/nnadapter_big_npu.so"' in setup
@@ -183,7 +183,7 @@ def test_the_plug_in_of_a_new_driver_lies_beside_it(tmp_path):
         assert path.suffix == ".onnx" or "$" not in path.read_text()
 
 
-def test_paddle_loads_drivers_in_c_alone(tmp_path):
+def test_paddle_loads_only_c_drivers(tmp_path):
     with pytest.raises(InvalidOptionError, match="language is 'python'; add --lang c"):
         write_driver("big_npu", tmp_path / "big_npu", paddle=True)
     with pytest.raises(InvalidOptionError, match="driver 'fake_npu' is not in C"):

@@ -10,7 +10,7 @@ from tests.c_compiler import compile_library, needs_compiler
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_nothing_is_left_of_the_template(tmp_path, language):
+def test_no_placeholders_of_the_template_remain(tmp_path, language):
     written = write_driver("big_npu", tmp_path / "big_npu", language)
     assert written == tuple(sorted(path for path in (tmp_path / "big_npu").rglob("*") if path.is_file()))
     for path in written:
@@ -44,13 +44,13 @@ def test_the_driver_in_python_is_short(tmp_path):
         ("trial", "exists already, from trial 1.0"),
     ],
 )
-def test_names_that_cannot_be_used(tmp_path, name, why):
+def test_invalid_names(tmp_path, name, why):
     with pytest.raises(InvalidOptionError, match=why):
         write_driver(name, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_written_over(tmp_path):
+def test_existing_files_are_not_overwritten(tmp_path):
     (tmp_path / "npu").mkdir()
     with pytest.raises(InvalidOptionError, match="exists already"):
         write_driver("npu", tmp_path / "npu")

@@ -9,7 +9,7 @@ from nnadapter.process import Cache, cache_counts, counts_of, memoize
 
 
 @given(limit=st.integers(1, 5), keys=st.lists(st.integers(0, 8)))
-def test_the_values_used_last_are_kept(limit, keys):
+def test_most_recently_used_values_are_kept(limit, keys):
     cache = Cache("test of order", limit)
     used = []
     for key in keys:
@@ -50,7 +50,7 @@ def square(number):
     return number * number
 
 
-def test_functions_are_remembered_and_counted_by_their_names():
+def test_memoized_functions_are_counted_by_name():
     assert [square(number) for number in (1, 2, 1, 3, 2)] == [1, 4, 1, 9, 4]
     (counts,) = [each for each in cache_counts() if each.name.endswith("test_cache.square")]
     assert (counts.hits, counts.misses, counts.dropped) == (1, 4, 2)

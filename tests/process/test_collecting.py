@@ -38,7 +38,7 @@ def test_pauses_within_pauses(enabled):
     assert gc.isenabled() is enabled
 
 
-def test_goes_on_after_an_error(enabled):
+def test_collection_resumes_after_an_error(enabled):
     with pytest.raises(ValueError, match="x"):
         fails()
     assert gc.isenabled() is enabled
@@ -68,7 +68,7 @@ print(gc.get_freeze_count() > 1_000, 100_000 <= len(gc.get_objects(2)))
 
 
 @pytest.mark.parametrize("before", ["", "gc.freeze()"], ids=["usual", "somebody froze"])
-def test_what_is_made_the_first_time_is_not_looked_at(before):
+def test_objects_of_the_first_call_are_frozen(before):
     command = [sys.executable, "-c", FIRST.format(before=before)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert told == [str(int(bool(before))), "1", str(bool(before)), str(not before)]

@@ -37,7 +37,7 @@ def test_the_extra_is_declared_with_its_package(extra):
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_a_missing_package_is_told_from_one_that_is_there(extra, monkeypatch):
+def test_missing_package_is_detected(extra, monkeypatch):
     monkeypatch.setitem(sys.modules, EXTRAS[extra][1], None)  # simulates a missing package
     assert not has_extra(extra)
     error = missing_extra(extra, "this")
@@ -56,7 +56,7 @@ def test_policies_that_weigh_costs_need_scipy(policy, monkeypatch):
     nna.InferenceSession(parse(CHAIN), devices="cpu", options=nna.Options(policy=policy)).close()
 
 
-def test_a_device_whose_package_is_missing_is_unavailable_too(monkeypatch):
+def test_device_with_a_missing_package_is_unavailable(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(MissingExtraError, match=r"device 'openvino:CPU' needs the package openvino") as raised:
         OpenvinoDriver().open("")
@@ -65,7 +65,7 @@ def test_a_device_whose_package_is_missing_is_unavailable_too(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("use", ["run {} -d fake_npu --policy latency", "report {} -d openvino", "compare {} -d qnn"])
-def test_on_the_command_line_it_is_exit_code_2_and_the_command(use, tmp_path):
+def test_command_line_exits_with_2_and_the_pip_command(use, tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(parse(CHAIN), path)
     done = subprocess.run([sys.executable, "-c", _WITHOUT, *use.format(path).split()], capture_output=True, text=True)

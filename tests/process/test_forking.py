@@ -78,7 +78,7 @@ def held_elsewhere():
 
 
 @pytest.mark.parametrize("make", [new_lock, new_re_lock])
-def test_what_another_thread_holds_is_free_in_a_forked_process(make, held_elsewhere):
+def test_locks_of_other_threads_are_free_in_a_forked_process(make, held_elsewhere):
     lock = make()
     held_elsewhere(lock)
     assert not lock.acquire(blocking=False)
@@ -131,7 +131,7 @@ def test_a_deadline_holds_in_a_forked_process():
 
 
 @pytest.mark.slow
-def test_locks_are_made_in_one_place():
+def test_locks_are_created_by_new_lock():
     folder = Path(nna.__file__).parent
     for path in folder.rglob("*.py"):
         name, source = path.relative_to(folder).as_posix(), path.read_text()

@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.slow
-def test_public_names_are_first_used_from_several_threads():
+def test_first_use_of_public_names_from_several_threads():
     code = """
 import threading
 import nnadapter

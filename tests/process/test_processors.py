@@ -26,7 +26,7 @@ from nnadapter.process import (
     ("others", "processors", "may_use", "crowded"),
     [(0.0, 2, 2, False), (0.2, 2, 2, False), (1.0, 2, 2, True), (30.0, 64, 2, False), (63.0, 64, 2, True)],
 )
-def test_it_is_crowded_where_others_leave_less_than_may_be_used(others, processors, may_use, crowded):
+def test_crowded_if_other_processes_leave_less_than_allowed(others, processors, may_use, crowded):
     before, after = (
         Load(wall_seconds=1.0, own_seconds=5.0, total_seconds=100.0),
         Load(wall_seconds=3.0, own_seconds=7.5, total_seconds=102.5 + 2 * others),
@@ -37,7 +37,7 @@ def test_it_is_crowded_where_others_leave_less_than_may_be_used(others, processo
     )
 
 
-def test_where_the_system_does_not_say_it_is_not_crowded():
+def test_not_crowded_without_system_figures():
     for before, after in ((None, None), (None, 9.0), (9.0, None)):
         assert not is_crowded(Load(0.0, 0.0, before), Load(1.0, 0.0, after), 2, 2)
     assert not is_crowded(Load(1.0, 0.0, 0.0), Load(1.0, 0.0, 9.0), 2, 2)
@@ -49,7 +49,7 @@ def test_this_machine():
     assert 1 <= usable() <= (os.cpu_count() or 1) and machine_name()
 
 
-def test_processors_compute_in_all_columns_but_those_of_idleness_and_of_guests(tmp_path, monkeypatch):
+def test_busy_time_excludes_idle_and_guest_columns(tmp_path, monkeypatch):
     """The kernel counts guest time as user time, too."""
     file = tmp_path / "stat"
     file.write_text("cpu  1000 200 30 400000 50000 6 7 8 900 90\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
@@ -57,7 +57,7 @@ def test_processors_compute_in_all_columns_but_those_of_idleness_and_of_guests(t
     assert Load().total_seconds == (1000 + 200 + 30 + 6 + 7 + 8) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_machine_is_told_by_the_name_of_its_processor(tmp_path, monkeypatch):
+def test_machine_is_identified_by_its_processor(tmp_path, monkeypatch):
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nvendor_id\t: Acme\nmodel name\t: Acme 9000: fast\nprocessor\t: 1\n")
     monkeypatch.setattr(processors, "_CPUINFO", file)
@@ -80,7 +80,7 @@ def test_the_processor_time_of_another_process():
     assert seconds_of_process(process.pid) is None and own_seconds() - before >= used
 
 
-def test_seconds_of_a_process_that_ends_as_they_are_read_count_once(monkeypatch):
+def test_seconds_of_a_process_that_ends_during_the_read_count_once(monkeypatch):
     first, second = 1 << 30, (1 << 30) + 1
     told = {first: [2.0, 3.0], second: [5.0, None]}
 
@@ -100,7 +100,7 @@ def test_seconds_of_a_process_that_ends_as_they_are_read_count_once(monkeypatch)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say it")
-def test_what_a_process_computes_after_it_computes_for_this_no_more_does_not_count():
+def test_seconds_after_a_worker_is_released_do_not_count():
     computes_for_this(os.getpid())
     computes_no_more(os.getpid())
     others = own_seconds() - time.process_time()

@@ -19,13 +19,13 @@ print("after")
 """
 
 
-def test_what_c_prints_goes_to_stderr():
+def test_output_of_c_goes_to_stderr():
     done = subprocess.run([sys.executable, "-c", PRINTING], capture_output=True, text=True, check=True, timeout=120)
     assert (done.stdout, done.stderr) == ("before\nafter\n", "native\n")
 
 
 @needs("onnxruntime_qnn")
-def test_a_report_as_json_is_json_alone(tmp_path):
+def test_json_report_is_only_json(tmp_path):
     path = tmp_path / "chain.onnx"
     onnx.save(parse(CHAIN), path)
     command = [sys.executable, "-m", "nnadapter", "report", path, "-d", "qnn", "--format", "json"]

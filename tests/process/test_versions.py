@@ -10,7 +10,7 @@ import pytest
 from nnadapter.process import packages
 
 
-def test_of_all_that_is_installed():
+def test_versions_of_all_installed_packages():
     for name in {each.name for each in metadata.distributions()}:
         assert packages.installed_version(name) == metadata.version(name), name
 
@@ -32,7 +32,7 @@ def test_names_have_many_forms(tmp_path, monkeypatch, folder, name):
     assert packages.installed_version(name) == metadata.version(name) == "1.2"
 
 
-def test_an_older_form_that_is_found_first_counts(tmp_path, monkeypatch):
+def test_older_form_found_first_counts(tmp_path, monkeypatch):
     for folder, file, version in (("new/a.egg-info", "PKG-INFO", "2.0"), ("old/a-1.0.dist-info", "METADATA", "1.0")):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / file).write_text(f"Metadata-Version: 2.1\nName: a\nVersion: {version}\n")
@@ -40,11 +40,11 @@ def test_an_older_form_that_is_found_first_counts(tmp_path, monkeypatch):
     assert packages.installed_version("a") == metadata.version("a") == "2.0"
 
 
-def test_what_is_not_installed_has_none():
+def test_missing_package_has_no_version():
     assert packages.installed_version("no-such-package-of-anybody") == ""
 
 
-def test_builds_of_a_distribution_under_other_names_are_told_too(tmp_path, monkeypatch):
+def test_builds_under_other_names_have_versions(tmp_path, monkeypatch):
     for name in ("onnxruntime_gpu-1.31.0", "onnxruntime_qnn-2.3", "onnx-1.20", "onnxruntimes-1.0"):
         (tmp_path / f"{name}.dist-info").mkdir()
     older = tmp_path / "onnxruntime_old.egg-info"

@@ -36,7 +36,7 @@ def at_size(case: RandomCase, size: int) -> DynamicCase:
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 5, 40])
-def test_at_another_size_it_is_what_the_builder_makes_of_that(size):
+def test_dynamic_model_equals_the_built_one_at_another_size(size):
     case = at_size(reshaped(5), 5).at(size)
     assert to_text(case.model) == to_text(reshaped(size).model)
     verify(case.model)
@@ -45,17 +45,17 @@ def test_at_another_size_it_is_what_the_builder_makes_of_that(size):
     assert np.array_equal(flat, expected) and total == expected.sum()
 
 
-def test_contents_are_the_same_elements_from_the_first_on():
+def test_contents_start_with_the_same_elements():
     (feed,) = at_size(reshaped(3), 2).at(3).feeds
     original = reshaped(3).feeds[0]
     assert np.array_equal(feed, original[[0, 1, 0]])
 
 
-def test_every_size_of_an_input_is_left_open_by_itself():
+def test_every_input_size_can_be_dynamic():
     assert sorted(case.size for case in opened(Random(0), reshaped(5))) == [2, 3, 5]
 
 
-def test_a_size_that_constants_share_stays_as_it_is():
+def test_size_shared_with_constants_stays_static():
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (4, 5)))
     weights = builder.add_constant("weights", np.ones((5, 2), np.float32))
@@ -65,7 +65,7 @@ def test_a_size_that_constants_share_stays_as_it_is():
 
 
 @pytest.mark.parametrize(("scale", "opens"), [(1.0, True), (2.0, False)])
-def test_what_scales_resize_stays_as_it_is(scale, opens):
+def test_resize_by_scales_stays_static(scale, opens):
     case = at_size(enlarged(4, scale), 4).at(5)
     assert (case is not None) == opens
     assert case is None or to_text(case.model) == to_text(enlarged(5, scale).model)

@@ -51,7 +51,7 @@ def test_without_a_marker(tmp_path):
     assert 'add @pytest.mark.conformance("DEVICE") above it' in result.stdout + result.stderr
 
 
-def test_cases_can_be_run_by_anyone():
+def test_cases_can_be_run_one_by_one():
     (case,) = conformance_cases("null", pattern="operations/ADD/1")
     with pytest.raises(AssertionError, match="wrong values"):
         case.check()

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 ROW = re.compile(r"^\| (b?float\w+) \| 2\^(-\d+) \| (\S+) \| (\S+) \|$", re.MULTILINE)
 
 
-def test_the_page_has_the_table():
+def test_documentation_has_the_table():
     found = {
         name: (2.0 ** int(power), float(one), float(two)) for name, power, one, two in ROW.findall(PAGE.read_text())
     }
@@ -46,7 +46,7 @@ def test_half_precision_widens():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.float8_e4m3fnuz])
-def test_nan_and_infinity_have_to_be_met(dtype):
+def test_nan_and_infinity_must_match(dtype):
     nan = np.asarray([np.nan, 1], dtype)
     assert not furthest(nan, nan, Precision.FLOAT32)
     assert "1 of 2 elements" in furthest(nan, np.asarray([1, 1], dtype), Precision.FLOAT32)

@@ -32,13 +32,13 @@ SAME_NAMES = f"""{HEAD} g (float[2] x, bool c) => (float[2] y) {{
 }}"""
 
 
-def test_nodes_of_one_name_and_inside_others_are_told_apart():
+def test_nested_nodes_with_the_same_name_are_distinguished():
     found = assigned(parse(SAME_NAMES))
     assert found.provider_nodes >= {0, 2} and not found.cpu_nodes and not found.cpu_op_types_in_functions
     assert [found.verdict(position, CPU) for position in range(4)] == [SUPPORTED] * 4
 
 
-def test_what_another_provider_runs_is_refused_with_the_parts_of_functions():
+def test_nodes_of_another_provider_are_refused_with_function_parts():
     found = assigned(parse(SAME_NAMES), "AcmeExecutionProvider")
     assert (
         found.cpu_nodes >= {0, 2}
@@ -50,7 +50,7 @@ def test_what_another_provider_runs_is_refused_with_the_parts_of_functions():
 
 
 @pytest.mark.parametrize("layout", ["nnadapter:0:0", "nnadapter:0:0_token_3", "nnadapter:0:0/MatMulAddFusion"])
-def test_what_was_made_of_a_node_keeps_its_mark(layout):
+def test_rewritten_nodes_keep_their_mark(layout):
     def part(provider, name, op_type):
         node = SimpleNamespace(name=name, op_type=op_type)
         return SimpleNamespace(ep_name=provider, get_nodes=lambda: [node])
@@ -63,7 +63,7 @@ def test_what_was_made_of_a_node_keeps_its_mark(layout):
     assert (found.provider_nodes, found.cpu_nodes) == ({0}, {1})
 
 
-def test_the_rest_of_a_model_reads_what_is_gone_and_gives_what_it_read():
+def test_boundaries_of_a_model_without_some_nodes():
     text = f"{HEAD} g (float[2] x) => (float[2] y, float[2] b) {{ a = Relu(x) b = Sin(a) c = Cos(b) y = Add(c, a) }}"
     rest = without(parse(text), {1})
     assert [value.name for value in rest.graph.input] == ["x", "b"]

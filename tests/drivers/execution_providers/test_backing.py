@@ -68,12 +68,12 @@ def test_hardware_is_of_one_kind(acme, offered, wanted, taken):
     assert [device.kind for device in found(acme(*offered), hardware=wanted).devices] == taken
 
 
-def test_an_npu_that_is_asked_for_is_never_a_cpu(acme):
+def test_requested_npu_is_never_a_cpu(acme):
     with pytest.raises(DeviceUnavailableError, match="has no npu hardware on this machine, only cpu, gpu"):
         found(acme("cpu", "gpu"), hardware="npu")
 
 
-def test_a_library_that_drives_nothing_here_is_said(acme, monkeypatch):
+def test_library_without_hardware_is_reported(acme, monkeypatch):
     registered = []
     monkeypatch.setattr(onnxruntime, "register_execution_provider_library", lambda *given: registered.append(given[0]))
     monkeypatch.setattr(onnxruntime, "unregister_execution_provider_library", registered.remove)
@@ -82,7 +82,7 @@ def test_a_library_that_drives_nothing_here_is_said(acme, monkeypatch):
     assert registered == []
 
 
-def test_options_that_the_library_does_not_name_are_warned_of(acme):
+def test_unknown_library_options_raise_a_warning(acme):
     path = acme("npu")
     assert found(path, provider_options=("speed=3",)).options == {"speed": "3"}
     with pytest.warns(DriverWarning, match="has no option 'sped' in its library"):
@@ -102,13 +102,13 @@ def test_hardware_of_a_built_in_provider_cannot_be_chosen():
         find_backing("Azure", {**DEFAULTS, "hardware": "npu"})
 
 
-def test_a_provider_that_does_not_start_is_said_with_its_options():
+def test_error_of_a_failing_provider_has_its_options():
     made = Backing(provider="RknpuExecutionProvider", options={"speed": "3"})
     with pytest.raises(InvalidOptionError, match="does not start: .*got speed=3"):
         takes_addition(made)
 
 
-def test_an_older_onnx_runtime_is_said(monkeypatch):
+def test_old_onnxruntime_is_reported(monkeypatch):
     owner = next(kind for kind in onnxruntime.InferenceSession.__mro__ if ASSIGNMENT in vars(kind))
     monkeypatch.delattr(owner, ASSIGNMENT)
     with pytest.raises(DeviceUnavailableError, match="'ort:Azure' needs onnxruntime 1.24 or later"):

@@ -39,7 +39,7 @@ class Failing(Backing):
         return super().open(contents, level, profile)
 
 
-def test_a_graph_that_the_provider_takes():
+def test_graph_that_the_provider_supports():
     context = EpContext(Backing(provider=PROVIDER))
     model = parse(CHAIN)
     assert list(context.supported(model)) == [SUPPORTED] * 5
@@ -50,7 +50,7 @@ def test_a_graph_that_the_provider_takes():
     assert program.serialize() is None  # the CPU provider has no compiled form
 
 
-def test_events_of_a_session_on_the_provider_are_in_a_trace(tmp_path):
+def test_provider_events_are_in_the_trace(tmp_path):
     recorder, x = Recorder(tmp_path / "trace.json"), numbers(4)
     program = EpContext(Backing(provider=PROVIDER)).with_trace(recorder, "ort:CPU").compile(parse(CHAIN))
     program.create_execution().compute([x])
@@ -60,13 +60,13 @@ def test_events_of_a_session_on_the_provider_are_in_a_trace(tmp_path):
     assert len(named(lane, "model_run")) == 1 and [e for e in lane if e["args"].get("op_name") == "Cos"]
 
 
-def test_one_failed_compilation_costs_only_the_nodes_to_blame():
+def test_failed_compilation_refuses_only_its_culprits():
     verdicts = EpContext(Failing()).supported(parse(CHAIN))
     assert [bool(verdict) for verdict in verdicts] == [True, False, True, False, True]
     assert verdicts[1].reason is Reason.DEVICE_REFUSED and "no memory for Sin" in verdicts[1].detail
 
 
-def test_a_graph_is_asked_for_once():
+def test_graph_is_queried_once():
     backing = Failing(levels=())
     context = EpContext(backing)
     assert context.supported(parse(CHAIN)) == context.supported(parse(CHAIN))
@@ -119,7 +119,7 @@ class Partial(Backing):
         return Session([Assigned(PROVIDER, *kept), Assigned("Another", "nnadapter:2:0")])
 
 
-def test_nodes_that_are_left_to_the_cpu_are_refused_and_named():
+def test_nodes_assigned_to_the_cpu_are_refused():
     verdicts = EpContext(Partial()).supported(parse(CHAIN))
     assert [bool(verdict) for verdict in verdicts] == [True, True, False, True, True]
     with pytest.raises(CompilationError, match="leaves 1 nodes to ONNX Runtime's CPU") as caught:
@@ -127,12 +127,12 @@ def test_nodes_that_are_left_to_the_cpu_are_refused_and_named():
     assert caught.value.refused.keys() == {2}
 
 
-def test_everything_is_refused_if_nobody_is_to_blame():
+def test_all_nodes_are_refused_without_a_culprit():
     verdicts = EpContext(Partial(most=5)).supported(parse(CHAIN))
     assert {verdict.detail for verdict in verdicts} == {f"{PROVIDER} does not compile it: it is too much at once"}
 
 
-def test_what_onnxruntime_does_not_know_is_refused_and_the_rest_is_not():
+def test_only_ops_unknown_to_onnxruntime_are_refused():
     model = parse(CHAIN)
     model.graph.node[2].op_type = "Frobnicate"
     verdicts = EpContext(Backing(provider=PROVIDER)).supported(model)
@@ -164,7 +164,7 @@ class Leaves(Backing):
 
 
 @pytest.mark.parametrize(("position", "taken"), [(0, True), (1, True), (2, False), (4, False)])
-def test_with_open_sizes_what_is_made_of_sizes_alone_may_be_left_to_the_cpu(position, taken):
+def test_size_computations_with_dynamic_shapes_may_run_on_the_cpu(position, taken):
     context, model = EpContext(Leaves(position=position)), onnx.parser.parse_model(OPEN)
     verdict = context.admit(model).verdict
     assert bool(verdict) == taken and (taken or "leaves 1 nodes to ONNX Runtime's CPU" in verdict.detail)
@@ -175,17 +175,17 @@ def test_with_open_sizes_what_is_made_of_sizes_alone_may_be_left_to_the_cpu(posi
             context.compile(model)
 
 
-def test_a_segment_with_fixed_sizes_is_not_asked_for_again():
+def test_static_segment_is_not_queried_again():
     backing = Failing(levels=())
     assert EpContext(backing).admit(parse(CHAIN)).verdict and not backing.opened
 
 
-def test_a_segment_that_does_not_compile_with_open_sizes_is_not_admitted():
+def test_segment_that_fails_to_compile_with_dynamic_shapes_is_not_admitted():
     verdict = EpContext(Failing()).admit(onnx.parser.parse_model(OPEN)).verdict
     assert not verdict and "no memory for Sin" in verdict.detail
 
 
-def test_large_weights_are_handed_over_beside_the_model_and_decide_nothing():
+def test_large_weights_are_passed_outside_of_the_model():
     weight = numbers(256, 256)
     model = onnx.parser.parse_model(
         f"{HEAD} g (float[n, 256] x) => (float[n, 256] y) {{ a = MatMul (x, w) y = Relu (a) }}"

@@ -20,12 +20,12 @@ def rows():
     return {row.name: row for row in EpDriver().devices()}
 
 
-def test_every_provider_that_onnx_runtime_knows_is_a_row_but_its_cpu():
+def test_every_provider_except_the_cpu_is_listed():
     known = {f"ort:{name.removesuffix('ExecutionProvider')}" for name in onnxruntime.get_all_providers()}
     assert known - {"ort:CPU"} <= rows().keys() and "ort:CPU" not in rows()
 
 
-def test_rows_say_what_is_here_and_how_to_get_the_rest():
+def test_rows_have_availability_and_installation():
     here = {*onnxruntime.get_available_providers(), *backing.installed()}
     for row in rows().values():
         assert row.available <= (row.sub_type in here)
@@ -35,7 +35,7 @@ def test_rows_say_what_is_here_and_how_to_get_the_rest():
         assert row.available or "get it by" in row.reason or "lacks the hardware" in row.reason
 
 
-def test_a_provider_whose_hardware_is_not_here_is_no_device_of_the_machine(monkeypatch):
+def test_provider_without_hardware_is_unavailable(monkeypatch):
     """The case of onnxruntime-gpu without a GPU: ONNX Runtime itself silently uses its CPU."""
     if has_hardware("CUDAExecutionProvider"):
         pytest.skip("this machine has an NVIDIA GPU")
@@ -49,7 +49,7 @@ def test_a_provider_whose_hardware_is_not_here_is_no_device_of_the_machine(monke
         nna.InferenceSession(parse(CHAIN), devices="ort:CUDA")
 
 
-def test_a_provider_that_runs_by_kernels_may_leave_sizes_open():
+def test_kernel_based_providers_support_dynamic_shapes():
     sizes = [EpDriver().open(name).capability.dynamic_shapes for name in ("CUDA", "webgpu", "Tensorrt")]
     assert sizes == [DynamicShapes.ANY, DynamicShapes.ANY, DynamicShapes.NONE]
 
@@ -64,13 +64,13 @@ def test_a_provider_that_runs_by_kernels_may_leave_sizes_open():
         ("ort:nothing", DeviceUnavailableError, "has no 'nothing'"),
     ],
 )
-def test_what_is_no_device_is_said(device, kind, words):
+def test_invalid_devices_are_reported(device, kind, words):
     with pytest.raises(kind, match=words):
         nna.InferenceSession(parse(CHAIN), devices=device)
 
 
 @pytest.mark.parametrize("device", ["ort:Azure", "ort:azure", "ort:AzureExecutionProvider"])
-def test_a_provider_goes_by_its_name_in_any_form(device):
+def test_provider_name_in_any_form(device):
     if "AzureExecutionProvider" not in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has no AzureExecutionProvider")
     report = nna.partition_report(parse(CHAIN), devices=device, options=nna.Options(fallback="allow"))
@@ -94,7 +94,7 @@ def acme(tmp_path, monkeypatch):
     sys.modules.pop("acme_npu", None)
 
 
-def test_no_library_is_registered_to_list_names(acme):
+def test_listing_names_registers_no_library(acme):
     acme("return '/there/is/no/such/library.so'")
     before = dict(backing._registered)
     with watched(backing.register, lambda given, _: given["provider"]) as registered:
@@ -110,7 +110,7 @@ def test_no_library_is_registered_to_list_names(acme):
         ("raise ValueError('none')", "does not report its provider's library"),
     ],
 )
-def test_a_package_that_sessions_refuse_is_listed_with_their_reason(acme, says, words):
+def test_unusable_package_is_listed_with_its_reason(acme, says, words):
     acme(says)
     row = rows()["ort:Acme"]
     assert not row.available and words in row.reason and row.distribution == "acme 1.0"
@@ -120,13 +120,13 @@ def test_a_package_that_sessions_refuse_is_listed_with_their_reason(acme, says, 
         assert nna.InferenceSession(parse(CHAIN), providers=["AcmeExecutionProvider"]).devices == ("cpu",)
 
 
-def test_a_package_whose_library_ends_the_process_is_listed_so(acme):
+def test_package_with_a_crashing_library_is_listed(acme):
     acme("import os; os.abort()")
     row = rows()["ort:Acme"]
     assert not row.available and "crashed the test process" in row.reason
 
 
-def test_a_plug_in_that_works_without_known_hardware_is_available(monkeypatch):
+def test_plug_in_without_known_hardware_is_available(monkeypatch):
     """WebGPU, for instance, works with a software adapter."""
     if "QNNExecutionProvider" not in backing.installed():
         pytest.skip("onnxruntime-qnn is not installed")
@@ -135,20 +135,20 @@ def test_a_plug_in_that_works_without_known_hardware_is_available(monkeypatch):
     assert not has_hardware("QNNExecutionProvider") and rows()["ort:QNN"].available
 
 
-def test_a_package_that_does_not_say_where_its_library_is(acme):
+def test_package_without_a_library_path(acme):
     acme()
     with pytest.raises(DeviceUnavailableError, match="acme 1.0 does not report"):
         nna.InferenceSession(parse(CHAIN), devices="ort:Acme")
 
 
-def test_what_is_no_plugin_library_is_said(tmp_path):
+def test_invalid_plug_in_library_is_reported(tmp_path):
     path = tmp_path / "libacme.so"
     path.write_bytes(b"no library at all")
     with pytest.raises(DeviceUnavailableError, match="cannot be registered with ONNX Runtime .*libacme"):
         nna.InferenceSession(parse(CHAIN), devices=("ort:Acme", {"library": str(path)}))
 
 
-def test_a_client_s_providers_that_are_here_are_devices_with_their_options():
+def test_available_providers_of_a_client_become_devices_with_options():
     if "AzureExecutionProvider" not in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has no AzureExecutionProvider")
     providers = [("AzureExecutionProvider", {"a": 1}), "fake_npu", "CPUExecutionProvider"]

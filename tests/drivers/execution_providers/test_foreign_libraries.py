@@ -11,7 +11,7 @@ from tests.c_compiler import compile_library, needs_compiler
 
 @needs_compiler
 @pytest.mark.skipif(sys.platform != "linux", reason="another loader says it in other words")
-def test_a_library_that_a_provider_needs_is_named_where_it_is_missing(tmp_path):
+def test_missing_library_of_a_provider_is_named(tmp_path):
     (tmp_path / "acme.c").write_text('__attribute__((visibility("default"))) int acme(void) { return 1; }')
     (tmp_path / "needs.c").write_text("extern int acme(void); int needs(void); int needs(void) { return acme(); }")
     engine = compile_library(tmp_path / "libacme_engine.so", tmp_path / "acme.c")
@@ -27,7 +27,7 @@ def test_a_library_that_a_provider_needs_is_named_where_it_is_missing(tmp_path):
     assert missing_library("OtherExecutionProvider", tmp_path) == ""
 
 
-def test_a_provider_that_does_not_start_for_want_of_a_library_says_which(monkeypatch):
+def test_error_of_a_failing_provider_names_its_missing_library(monkeypatch):
     monkeypatch.setattr(backing, "missing_library", lambda provider: "libacme_engine.so.3")
     with pytest.raises(DeviceUnavailableError, match="does not start: libacme_engine.so.3 is not found; install it"):
         takes_addition(Backing(provider="RknpuExecutionProvider"))

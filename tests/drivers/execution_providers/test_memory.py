@@ -21,14 +21,14 @@ def placed(array):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "float16", "bfloat16", "int4"])
-def test_what_is_copied_in_comes_out_whatever_becomes_of_the_array(dtype):
+def test_copy_is_independent_of_the_array(dtype):
     array = np.array([[0, 1, 1]]).astype(dtype)
     tensor, given = placed(array), array.copy()
     array[:] = 0
     np.testing.assert_array_equal(taken(tensor), given)
 
 
-def test_a_scalar_stays_one_wherever_it_is_put(monkeypatch):
+def test_scalar_keeps_its_rank_on_every_device(monkeypatch):
     """Host memory takes the place of device memory."""
     place = onnxruntime.OrtValue.ortvalue_from_numpy
     monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", lambda array, *at: place(array))
@@ -38,17 +38,17 @@ def test_a_scalar_stays_one_wherever_it_is_put(monkeypatch):
         assert memory.value(np.dtype(np.int64), ()).shape() == []
 
 
-def test_bytes_may_be_seen_as_another_type_and_as_nothing_yet():
+def test_memory_views_as_another_or_no_type():
     memory = EpMemory(PROVIDER, 8)
     check_bytes_are_seen_as_other_types(memory)
     assert memory.value(np.dtype(np.int64), (1, 1)).numpy().tolist() == [[1 + (2 << 32)]]
 
 
-def test_memory_that_was_freed_is_not_read():
+def test_freed_memory_is_not_read():
     check_freed_memory_is_not_read(placed(numbers(4)))
 
 
-def test_a_program_computes_in_memory_and_from_what_it_made_there():
+def test_program_reads_and_writes_device_memory():
     model, x = parse(TWO), numbers(2, 3)
     execution = EpContext(Backing(provider=PROVIDER)).compile(model).create_execution()
     made, shape = execution.compute_on_device([placed(x), placed(x)])
@@ -57,19 +57,19 @@ def test_a_program_computes_in_memory_and_from_what_it_made_there():
     assert taken(shape).tolist() == [2, 3]
 
 
-def test_what_onnxruntime_raises_is_an_error_of_ours():
+def test_onnxruntime_errors_are_translated():
     execution = EpContext(Backing(provider=PROVIDER)).compile(parse(TWO)).create_execution()
     with pytest.raises(InvalidInputError, match=PROVIDER):
         execution.compute_on_device([placed(numbers(2, 3)), placed(numbers(4, 3))])
 
 
-def test_types_that_its_python_interface_does_not_take_are_left_to_arrays():
+def test_types_that_its_python_interface_refuses_use_arrays():
     text = f"{HEAD} g (bfloat16[2] x) => (bfloat16[2] y) {{ y = Identity (x) }}"
     execution = EpContext(Backing(provider=PROVIDER)).compile(parse(text)).create_execution()
     assert execution.compute_on_device([placed(numbers(2).astype("bfloat16"))]) is None
 
 
-def test_a_program_on_another_device_than_the_first_leaves_values_to_arrays():
+def test_program_on_a_second_device_uses_arrays():
     backing = Backing(provider="CUDAExecutionProvider", options={"device_id": "1"})
     assert not backing.has_device_memory and Backing(provider="CUDAExecutionProvider").has_device_memory
 
@@ -80,7 +80,7 @@ by_dlpack = pytest.mark.skipif(
 
 
 @by_dlpack
-def test_values_come_and_go_by_dlpack_as_copies():
+def test_dlpack_copies_values_in_and_out():
     given = numbers(2, 3)
     tensor = import_dlpack(given, PROVIDER)
     expected = given.copy()
@@ -101,7 +101,7 @@ def test_values_come_and_go_by_dlpack_as_copies():
 
 
 @by_dlpack
-def test_what_it_does_not_take_by_dlpack_is_left_to_the_host():
+def test_unsupported_dlpack_values_go_through_the_host():
     assert import_dlpack("text", PROVIDER) is None and import_dlpack(numbers(2, 3).T, PROVIDER) is None
     assert import_dlpack(np.zeros((0, 3), np.float32), PROVIDER) is None
     assert import_dlpack(numbers(3), "CUDAExecutionProvider") is None

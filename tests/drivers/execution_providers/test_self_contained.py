@@ -98,25 +98,25 @@ FILE = node(0, ep_cache_context=b"a.bin")
         (model(metadata_props=[onnx.StringStringEntryProto(key="external_dependencies", value="a.bin")]), NEEDED),
     ],
 )
-def test_what_is_kept_elsewhere(made, kept):
+def test_external_data_is_found(made, kept):
     assert external_data_text(written(made)) == kept
 
 
-def test_onnxruntimes_own_form_is_no_program_of_a_provider():
+def test_ort_format_is_no_provider_program():
     contents = written(onnx.ModelProto(producer_name="  ORTM" + " " * 20)) + PLAIN
     assert contents[4:8] == b"ORTM"
     with pytest.raises(ValueError, match="as ORT format"):
         external_data_text(contents)
 
 
-def test_only_what_providers_write_is_told_by_bytes():
+def test_fast_check_only_accepts_provider_output():
     assert is_plain(PLAIN)
     assert is_plain(written(model(node(), node())))
     for other in (node(None, op_type="Other"), within(TensorProto(data_type=1)), node(a=b"")):
         assert not is_plain(written(model(node(), other)))
 
 
-def test_fields_are_those_of_onnx():
+def test_field_numbers_equal_onnx():
     held_to(program.MODEL, onnx.ModelProto.DESCRIPTOR)
 
 
@@ -170,7 +170,7 @@ NAME, MODE = entry(1, b"embed_mode"), lambda number: bytes((3 << 3, *number))
         pytest.param(PLAIN + b"\x3a\x7f", id="a length behind the end"),
     ],
 )
-def test_what_is_written_in_another_way_is_not_told_by_bytes(contents):
+def test_fast_check_refuses_other_encodings(contents):
     assert is_plain(attribute(NAME, MODE([1])))
     assert not is_plain(contents)
 
@@ -245,7 +245,7 @@ def odd(draw, descriptor=onnx.ModelProto.DESCRIPTOR, depth=5):
 @pytest.mark.slow
 @given(st.one_of(damaged(), odd()))
 @example(PLAIN)
-def test_bytes_are_no_less_strict_than_onnx(contents):
+def test_fast_check_is_as_strict_as_onnx(contents):
     if is_plain(contents):
         assert program._external_content(contents) == ""
     if refused_at_first_sight(contents):

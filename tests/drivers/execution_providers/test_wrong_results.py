@@ -46,7 +46,7 @@ CASES = {
 
 
 @for_every(name=CASES)
-def test_forms_that_go_wrong_are_kept_from_a_provider(name):
+def test_wrong_forms_are_withheld_from_a_provider(name):
     provider, given, made, node, refused = CASES[name]
     head = HEAD.replace("17", "23")
     text = f"{head} g ({given} x) => ({made} y) <float[3] w = {{1, 2, 3}}> {{ y = {node} }}"
@@ -73,7 +73,7 @@ def microsoft(op_type, inputs, **attributes):
         ("GroupQueryAttention", "qkvpplt", {"smooth_softmax": 1}, False),
     ]
 )
-def test_forms_of_com_microsoft_that_go_wrong_are_kept_from_cuda(case):
+def test_wrong_com_microsoft_forms_are_withheld_from_cuda(case):
     op_type, inputs, attributes, refused = case
     assert bool(miscomputed_nodes(microsoft(op_type, inputs, **attributes), CUDA)) == refused
 
@@ -93,7 +93,7 @@ REPEATED = {
 
 
 @for_every(name=REPEATED)
-def test_a_matrix_that_is_repeated_is_kept_from_qnn_where_others_read_the_result(name):
+def test_repeated_matrix_with_other_readers_is_withheld_from_qnn(name):
     given, other, op_type, behind, refused = REPEATED[name]
     weights = ", ".join(["1"] * 32)
     text = f"""{HEAD} g ({given} x, {other} p) => (float y) <float[32] w = {{{weights}}}> {{
@@ -105,7 +105,7 @@ def test_a_matrix_that_is_repeated_is_kept_from_qnn_where_others_read_the_result
     assert list(miscomputed_nodes(model, QNN)) == [0] * refused and not miscomputed_nodes(model, WEB_GPU)
 
 
-def test_half_is_kept_from_a_provider_that_may_not_have_it():
+def test_float16_is_withheld_from_a_provider_without_it():
     model = onnx.parser.parse_model(
         f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Cast<to = 10>(x) b = Relu(a) c = Cast<to = 1>(b) y = Relu(c) }}"
     )

@@ -30,7 +30,7 @@ def test_programs_of_one_context_share_their_working_memory() -> None:
         assert len(arena.bound) == 0, "what was bound goes with the execution"
 
 
-def test_threads_compute_in_arenas_of_their_own() -> None:
+def test_threads_use_separate_arenas() -> None:
     opened = context()
     programs = {size: opened.compile(squares(size)) for size in (1000, 20_000, 30_000)}
     executions = [(size, programs[size].create_execution()) for size in (1000, 20_000, 30_000, 20_000)]

@@ -60,7 +60,7 @@ def test_batch_items_have_masks_and_scores_of_their_own():
     _agrees("ATTENTION", arrays, {"scale": 1.0, "scores": "softmax"})
 
 
-def test_a_query_that_sees_nothing_gives_zeros_whatever_the_scores():
+def test_fully_masked_query_returns_zeros():
     query, key, value = np.full((1, 1, 2, 4), 3e38, np.float32), np.ones((1, 1, 3, 4), np.float32), floats(1, 1, 3, 2)
     query[0, 0, 1] = 1
     allowed = np.array([[False, False, False], [True, False, False]])
@@ -76,7 +76,7 @@ def test_half_precision_rounds_only_the_result():
     np.testing.assert_array_equal(result, run("ATTENTION", wide, {"scale": 0.35}).astype(np.float16))
 
 
-def test_spelled_out_half_precision_does_not_round_its_weights():
+def test_expanded_half_precision_does_not_round_its_weights():
     builder = ModelBuilder()
     arrays = [
         floats(*shape, seed=seed).astype(np.float16)
@@ -124,7 +124,7 @@ def test_causal_convolution(length, bias, past, activation):
     _agrees("CAUSAL_CONV", [floats(2, 3, length), floats(3, 1, 4, seed=1), *optional], {"activation": activation})
 
 
-def test_causal_convolution_in_parts_is_that_of_the_whole():
+def test_causal_convolution_in_parts_equals_one_run():
     x, weight = floats(2, 3, 8), floats(3, 1, 4, seed=1)
     whole, _ = run("CAUSAL_CONV", [x, weight])
     first, state = run("CAUSAL_CONV", [x[:, :, :3], weight])

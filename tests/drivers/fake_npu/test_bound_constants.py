@@ -5,7 +5,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu import BoundConstants
 
 
-def test_found_by_the_very_same_arrays() -> None:
+def test_lookup_compares_array_identity() -> None:
     bound, (first, second, made) = BoundConstants(), np.ones((3, 2))
     bound.keep([first, second], [made])
     found = bound.look_up([first, second])
@@ -15,13 +15,13 @@ def test_found_by_the_very_same_arrays() -> None:
     assert bound.look_up([first, second.copy()]) is None
 
 
-def test_nothing_is_kept_alive() -> None:
+def test_cache_holds_weak_references() -> None:
     bound, given = BoundConstants(), np.ones(3)
     bound.keep([given], [np.ones(3)])
     assert bound.look_up([given]) is None, "what was made has gone"
 
 
-def test_another_array_at_the_same_address_is_another() -> None:
+def test_new_array_at_the_same_address_is_not_found() -> None:
     bound, made = BoundConstants(), np.ones(3)
     for _ in range(200):
         given = np.empty(3)

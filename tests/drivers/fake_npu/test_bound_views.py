@@ -37,7 +37,7 @@ def test_scalars_are_moved(type_: str, attributes: dict[str, AttributeValue]) ->
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3,), (2, 1), (1, 1), (1,), ()])
-def test_scale_and_bias_that_spread_are_computed_first(shape: tuple[int, ...]) -> None:
+def test_broadcast_scale_and_bias_are_computed_first(shape: tuple[int, ...]) -> None:
     arrays = [floats(4, 2, 3), floats(*shape, seed=1), floats(*shape, seed=2)]
     after_negation("LAYER_NORMALIZATION", arrays, {"axis": 1})
     after_negation("RMS_NORMALIZATION", arrays[:2], {"axis": 1})

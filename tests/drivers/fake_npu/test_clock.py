@@ -51,7 +51,7 @@ def declared(model):
         ("MAT_MUL", (3, 4, 5), (5, 6), {}),
     ],
 )
-def test_products_count_what_the_schema_says(type_, x, weight, attributes):
+def test_flops_equal_the_schema(type_, x, weight, attributes):
     program = Program(x=x)
     model = program.finish(program(type_, program.x, random(1, *weight), **attributes))
     assert products(model) == pytest.approx(declared(model), rel=0.02)
@@ -71,7 +71,7 @@ def test_seconds_by_hand():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clock", ["real", "simulated"])
-def test_reports_have_simulated_time_beside_real_time_if_asked(clock):
+def test_report_has_simulated_time_if_enabled(clock):
     x = np.ones((2, 3), np.float32)
     with nna.InferenceSession(parse(CHAIN), devices=("fake_npu", {"clock": clock})) as session:
         session.run(None, {"x": x})

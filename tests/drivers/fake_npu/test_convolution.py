@@ -34,7 +34,7 @@ def test_convolution(case, bias, computed):
 
 
 @pytest.mark.parametrize("constant", [1, 2], ids=["filter", "bias"])
-def test_convolution_of_which_one_operand_is_constant(constant):
+def test_convolution_with_one_constant_operand(constant):
     arrays = [floats(2, 8, 13, 11), floats(6, 8, 3, 3, seed=1), floats(6, seed=2)]
     close(run("CONV_2D", arrays, {}, (constant,)), oracle("Conv", arrays, {}, (constant,)), 1e-4)
 

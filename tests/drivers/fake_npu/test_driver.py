@@ -66,7 +66,7 @@ def test_switched_off_by_either_name(name, type_):
     assert type_ in operations_named([name])
 
 
-def test_what_is_switched_off_is_refused():
+def test_switched_off_operations_are_refused():
     relu, erf = model_of("RELU", [floats(3)])[0], model_of("ERF", [floats(3)])[0]
     opened = context(switched_off=("Erf",))
     assert opened.supported(relu)[0]
@@ -90,7 +90,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS.values(), ids=REFUSALS)
-def test_refusals_say_what_was_got_and_what_is_accepted(case):
+def test_refusals_have_got_and_accepted_values(case):
     type_, arrays, attributes, reason, text = case
     model, _ = model_of(type_, arrays, attributes)
     (verdict,) = context().supported(model)
@@ -99,7 +99,7 @@ def test_refusals_say_what_was_got_and_what_is_accepted(case):
     assert re.search(text, verdict.detail), verdict.detail
 
 
-def test_admission_tells_what_runs_as_one():
+def test_admission_names_fused_operations():
     admission = context().admit(small_network())
     assert admission.verdict
     convolution, norm, relu, add, mean, product = admission.runs_as
@@ -121,7 +121,7 @@ def test_memory_limit():
     assert str(needed - 1) in verdict.detail
 
 
-def test_compile_uses_what_admit_made_and_keeps_nothing():
+def test_compile_consumes_the_admitted_lowering():
     opened, model = context(), small_network()
     opened.admit(model)
     prepared = opened._compiler._admitted[model]
@@ -129,14 +129,14 @@ def test_compile_uses_what_admit_made_and_keeps_nothing():
     assert not opened._compiler._admitted
 
 
-def test_admitted_models_are_forgotten_with_the_model():
+def test_admitted_lowering_is_freed_with_the_model():
     opened = context()
     opened.admit(small_network())
     gc.collect()
     assert not opened._compiler._admitted
 
 
-def test_deserialized_programs_give_the_same():
+def test_deserialized_programs_compute_the_same():
     opened, model, x = context(), small_network(size=120), floats(1, 4, 120, 120, seed=9)
     program = opened.compile(model)
     blob = program.serialize()
@@ -185,7 +185,7 @@ def test_results_belong_to_the_caller():
             assert not np.shares_memory(result, arena.bytes)
 
 
-def test_executions_run_side_by_side():
+def test_executions_run_concurrently():
     model = small_network()
     program = context().compile(model)
     feeds = [floats(1, 4, 12, 12, seed=seed) for seed in range(4)]
@@ -220,7 +220,7 @@ def test_inputs_and_constants_as_outputs_are_copied():
         assert result.flags.writeable
 
 
-def test_in_place_results_spare_what_is_read_later():
+def test_in_place_results_do_not_overwrite_values_read_later():
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (8, 8)))
     (a,) = builder.add_operation("EXP", (x,))
@@ -247,7 +247,7 @@ def test_half_precision():
         assert 0 < np.abs(result - wanted).max() < 0.05
 
 
-def test_half_precision_leaves_masks_of_the_least_float32_what_they_are():
+def test_half_precision_keeps_masks_of_the_lowest_float32_finite():
     """float16 must not turn (1 - mask) * -3.4e38 into NaN at visible positions."""
     model = parse("""<ir_version: 8, opset_import: ["": 17]> g (float[2, 4] x, float[2, 4] mask) => (float[2, 4] y)
     <float one = {1}, float least = {-3.4028235e38}> {

@@ -17,7 +17,7 @@ def on_fake_npu(model, feed):
 @pytest.mark.slow
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 @pytest.mark.parametrize("mode", ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"])
-def test_nearest_pixels_are_onnxruntime_s(mode, rounding):
+def test_nearest_pixels_equal_onnxruntime(mode, rounding):
     for size in (2, 3, 6, 7, 9, 10, 28):
         x = np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)
         for result in (1, 2, 3, 5, 8, 14, 28):
@@ -32,7 +32,7 @@ def test_nearest_pixels_are_onnxruntime_s(mode, rounding):
 
 
 @pytest.mark.parametrize(("kernel", "stride", "dilation"), [(2, 2, 2), (2, 3, 3), (3, 3, 3), (2, 2, 1), (1, 2, 3)])
-def test_taps_of_a_transposed_convolution_that_meet_are_added(kernel, stride, dilation):
+def test_overlapping_taps_of_a_transposed_convolution_are_added(kernel, stride, dilation):
     width = 4 * stride + dilation * (kernel - 1) + 1
     model = parse(f"""{HEAD} g (float[1, 2, 5, 5] x) => (float[1, 3, 5, {width}] y) {{
         w = Constant<value = float[2, 3, 1, {kernel}] {{{", ".join(map(str, range(1, 6 * kernel + 1)))}}}>()

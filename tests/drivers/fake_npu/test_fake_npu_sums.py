@@ -8,7 +8,7 @@ from tests.models import HEAD, parse
 
 
 @pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum"])
-def test_sums_over_many_positions_keep_their_digits(op):
+def test_sums_over_many_positions_keep_precision(op):
     attribute = "<axes = [2, 3], keepdims = 1>" if op == "ReduceMean" else "<keepdims = 1>"
     axes = "" if op == "ReduceMean" else ", axes"
     text = f"""{HEAD} g (float[1, 8, 184, 248] x) => (float[1, 8, 1, 1] y) <int64[2] axes = {{2, 3}}> {{
@@ -22,7 +22,7 @@ def test_sums_over_many_positions_keep_their_digits(op):
 
 
 @pytest.mark.parametrize("size", [(640, 640), (409600,)])
-def test_instance_normalization_of_a_picture_keeps_its_digits(size):
+def test_instance_normalization_of_an_image_keeps_precision(size):
     positions = ", ".join(map(str, size))
     text = f"""{HEAD} g (float[1, 3, {positions}] x) => (float[1, 3, {positions}] y) <float[3] one = {{1, 1, 1}}> {{
         y = InstanceNormalization(x, one, one)

@@ -39,14 +39,14 @@ def test_many_weights_are_unpacked_in_strips():
     agrees("MAT_MUL_N_BITS", inputs, {"bits": 4, "block_size": 32}, tolerance=1e-2, constants=(1, 2, 3))
 
 
-def test_nothing_is_unpacked_for_a_verdict():
+def test_verdict_unpacks_no_weights():
     trace = ArrayTrace([packed(3, 2, 16), reals(3, 2)])
     made = applied(unpacked_weight, *trace.variables(), None, bits=4, block_size=32, depth=40)
     assert (made.shape, made.dtype) == ((3, 40), np.float32)
     assert isinstance(trace.finish()[made.number], DeferredArray)
 
 
-def test_a_size_that_is_traced_is_decided_on_where_weights_are_traced_too():
+def test_symbolic_size_is_guarded_when_weights_are_traced():
     arrays, sizes = ArrayTrace([packed(3, 2, 16), reals(3, 2)]), SymbolicTrace()
     depth = sizes.variable(40)
     made = derived(unpacked_weight, *arrays.variables(), None, bits=4, block_size=32, depth=depth)

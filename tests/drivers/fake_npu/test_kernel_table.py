@@ -23,7 +23,7 @@ def test_every_kernel_is_named_with_its_family():
     }
 
 
-def test_no_two_families_have_a_kernel_of_one_name():
+def test_kernel_names_are_unique():
     names = [name for names in FAMILIES.values() for name in names.split()]
     assert len(names) == len(set(names))
     assert all(KERNELS[name] is tables()[family][name] for family in FAMILIES for name in FAMILIES[family].split())
@@ -35,7 +35,7 @@ def test_an_unknown_kernel_is_a_key_error():
 
 
 @pytest.mark.slow
-def test_a_family_is_imported_when_one_of_its_kernels_is_named():
+def test_family_is_imported_when_a_kernel_is_requested():
     code = (
         "import sys\n"
         "from nnadapter.drivers.fake_npu.kernels import KERNELS\n"

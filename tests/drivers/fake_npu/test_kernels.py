@@ -205,7 +205,7 @@ def test_resize(size, mode, kind):
 
 
 @pytest.mark.parametrize(("size", "result"), [(3, 5), (3, 10), (6, 10), (9, 15)])
-def test_symmetric_places_that_are_whole_numbers_are_not_rounded_below(size, result):
+def test_integral_symmetric_places_are_not_rounded_down(size, result):
     x = np.arange(size, dtype=np.float32).reshape(1, 1, size, 1)
     attributes = {"coordinate_transformation_mode": "half_pixel_symmetric", "nearest_mode": "floor"}
     scales = (1.0, 1.0, float(np.float32(result / size)), 1.0)

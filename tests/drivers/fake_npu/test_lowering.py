@@ -10,7 +10,7 @@ def kernels(model):
     return [instruction.kernel for instruction in lower(model).graph.instructions]
 
 
-def test_spelled_out_operations_are_put_together_before_their_parts_are_folded():
+def test_expanded_operations_are_fused_before_constant_folding():
     program = Program(x=(1, 3, 4, 5))
     y = program("CONV_2D", program.x, random(1, 6, 3, 1, 1))
     clipped = program("CLIP", program("ADD", y, 3.0), min=0.0, max=6.0)
@@ -27,7 +27,7 @@ def test_a_scale_goes_through_batch_normalization_into_the_host():
     assert kernels(model) == ["transpose", "pointwise_convolution", "transpose"]
 
 
-def test_the_order_is_the_recommended_one():
+def test_passes_run_in_the_recommended_order():
     recommended = [name for name in passes.PASSES if name in PASSES]
     assert list(dict.fromkeys(PASSES)) == recommended
 

@@ -29,7 +29,7 @@ def test_function(type_, op_type):
 
 
 @pytest.mark.parametrize(("type_", "op_type"), [("ACOS", "Acos"), ("ASIN", "Asin"), ("ATANH", "Atanh")])
-def test_function_on_part_of_the_line(type_, op_type):
+def test_function_on_part_of_its_domain(type_, op_type):
     x = np.tanh(floats(5, 9))
     close(run(type_, [x]), oracle(op_type, [x]))
 
@@ -61,7 +61,7 @@ _PARAMETERS = [
 
 
 @pytest.mark.parametrize(("type_", "attributes"), _PARAMETERS)
-def test_parameters_and_strange_numbers(type_, attributes):
+def test_parameters_and_special_values(type_, attributes):
     x = np.concatenate([floats(50), np.array([np.inf, -np.inf, 0, 3e38, -3e38, np.nan], np.float32)])
     model, feeds = model_of(type_, [x], attributes)
     close(run_model(model, feeds)[0], by_definition(model, feeds)[0])
@@ -77,7 +77,7 @@ def test_shrink_of_integers(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("negative", [True, False])
 @pytest.mark.parametrize("positive", [True, False])
-def test_strange_numbers_are_found(dtype, positive, negative):
+def test_special_values_are_found(dtype, positive, negative):
     x = np.array([np.nan, np.inf, -np.inf, 0, 6e4], dtype)
     found = run("IS_INF", [x], {"detect_positive": positive, "detect_negative": negative})
     np.testing.assert_array_equal(found, [False, positive, negative, False, False])

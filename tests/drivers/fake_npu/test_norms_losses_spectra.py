@@ -63,7 +63,7 @@ def test_losses(labels, rest, weighted, ignored, reduction):
     close(logarithms, probabilities)
 
 
-def test_an_ignored_label_may_be_no_class():
+def test_ignored_label_may_be_out_of_range():
     x, target = floats(3, 4), np.array([1, -100, 3], np.int64)
     x[1] = np.inf
     found = run("NEGATIVE_LOG_LIKELIHOOD_LOSS", [x, target], {"ignore_index": -100})

@@ -67,12 +67,12 @@ def test_element_by_element(op_type):
         ("GlobalMaxPool", lines()[:, None], {}),
     ],
 )
-def test_where_there_is_no_rule_extremes_are_not_numbers(op_type, x, attributes):
+def test_extremes_without_a_rule_are_nan(op_type, x, attributes):
     _, (found,) = both(op_type, x, attributes)
     np.testing.assert_array_equal(np.isnan(found).reshape(-1), np.isnan(lines()).any(axis=1))
 
 
-def test_where_there_is_no_rule_hardmax_takes_the_first():
+def test_hardmax_without_a_rule_selects_the_first():
     x = lines()[np.isnan(lines()).any(axis=1)]
     _, (found,) = both("Hardmax", x, {"axis": 1})
     np.testing.assert_array_equal(found.argmax(axis=1), np.isnan(x).argmax(axis=1))
@@ -80,7 +80,7 @@ def test_where_there_is_no_rule_hardmax_takes_the_first():
 
 
 @pytest.mark.parametrize("largest", [0, 1])
-def test_where_there_is_no_rule_the_top_holds_what_is_not_a_number(largest):
+def test_top_k_without_a_rule_includes_nan(largest):
     x = lines()
     model = make("TopK", 11, [x, np.array([LENGTH])], {"axis": 1, "largest": largest}, constant=(1,), outputs=2)
     options = nna.Options(fallback="forbid")

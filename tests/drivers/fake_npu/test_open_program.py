@@ -36,7 +36,7 @@ def expected(x: np.ndarray, scales: list[float]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scales", [[2.0, 2.0, 2.0, 2.0], [2.0, 3.0, 2.0, -1.0]])
-def test_results_are_those_of_the_sizes_at_hand(scales: list[float]) -> None:
+def test_results_at_changing_sizes(scales: list[float]) -> None:
     graph, trace = layers(scales)
     program = FakeNpuOpenProgram(graph, 1 << 20, Resources(Arenas(), DeviceMemory(0)), {})
     execution = program.create_execution()
@@ -49,7 +49,7 @@ def test_results_are_those_of_the_sizes_at_hand(scales: list[float]) -> None:
             np.testing.assert_allclose(out, expected(x, scales), rtol=1e-5)
 
 
-def test_sizes_for_which_there_is_room_move_nothing() -> None:
+def test_sizes_that_fit_keep_the_memory_plan() -> None:
     graph, trace = layers([2.0, 3.0])
     symbolic = SymbolicGraph(graph)
     program = FakeNpuOpenProgram(graph, 1 << 20, Resources(Arenas(), DeviceMemory(0)), {})
@@ -59,7 +59,7 @@ def test_sizes_for_which_there_is_room_move_nothing() -> None:
     assert kernels == [instruction.kernel for instruction in graph.instructions], "all depend on the rows"
 
 
-def test_instructions_of_fixed_sizes_stay_bound() -> None:
+def test_static_instructions_stay_bound() -> None:
     trace, builder = SymbolicTrace(), ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), COLUMNS)))
     y = builder.add_input("y", OperandType(DataType.FLOAT32, (COLUMNS, COLUMNS)))
@@ -69,7 +69,7 @@ def test_instructions_of_fixed_sizes_stay_bound() -> None:
     assert [graph.instructions[position].kernel for position in SymbolicGraph(graph).instructions] == ["matmul"]
 
 
-def test_pictures_of_many_sizes() -> None:
+def test_images_of_many_sizes() -> None:
     model = parse(f"""{HEAD} g (float[1, 1, h, w] x) => (float[1, 1, h, w] y) <float[1, 1, 3, 3] weight = {{
         1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{ a = Conv <pads = [1, 1, 1, 1]> (x, weight) y = Relu (a) }}""")
     with nna.InferenceSession(model, devices="fake_npu") as session:

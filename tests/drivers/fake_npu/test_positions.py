@@ -35,7 +35,7 @@ def test_every_data_type_is_moved(dtype):
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int32"])
-def test_what_is_scattered_is_combined(dtype, reduction):
+def test_scatter_reductions(dtype, reduction):
     x, updates = _numbers((4, 5), dtype), _numbers((3, 5), dtype, 1)
     agrees("SCATTER_ELEMENTS", [x, _indices((3, 5), 4), updates], {"axis": 0, "reduction": reduction})
     agrees("SCATTER_ND", [x, _indices((3, 1), 4, "int32"), updates], {"reduction": reduction})
@@ -51,7 +51,7 @@ def test_scatter_elements_of_any_shape(data):
 
 
 @given(st.data())
-def test_gathering_gives_back_what_was_scattered(data):
+def test_gather_inverts_scatter(data):
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     depth = data.draw(st.integers(1, len(shape)))
     places = np.argwhere(np.ones(shape[:depth]))

@@ -35,7 +35,7 @@ def model_of(type_, arrays, types, attributes=None, constants=(), result=None):
 
 @pytest.mark.parametrize("type_", sorted(TABULATED))
 @pytest.mark.parametrize(("source", "target"), [("int8", "uint8"), ("uint8", "int8")])
-def test_a_table_says_what_float32_would(type_, source, target):
+def test_lookup_table_equals_float32(type_, source, target):
     x = all_values(source)
     result = quantized(target, 0.05, 10)
     attributes = {"min": -1.0, "max": 2.0} if type_ == "CLIP" else {}
@@ -49,7 +49,7 @@ def test_a_table_says_what_float32_would(type_, source, target):
 
 
 @pytest.mark.parametrize("type_", ["ADD", "SUB", "MUL", "MAX", "MIN"])
-def test_operations_of_two_are_as_dequantized(type_):
+def test_binary_operations_equal_the_dequantized_ones(type_):
     x, y = (grid.reshape(256, 256) for grid in np.meshgrid(all_values("int8"), all_values("uint8")))
     types = [quantized("int8", 0.031, -7), quantized("uint8", 0.017, 120)]
     model, feeds = model_of(type_, [x, y], types, result=quantized("int8", 0.043, 3))
@@ -89,7 +89,7 @@ def test_a_filter_may_be_computed(group, kernel):
     np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
-def test_a_bias_counts_among_the_sums():
+def test_bias_is_part_of_the_sums():
     types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 0), quantized("int32", 1.0, 0)]
     arrays = [np.full((1, 2), 255, np.uint8), np.ones((1, 2), np.int8), np.array([2**24 + 1], np.int32)]
     result = quantized("int8", 2.0**18, 0)
@@ -160,7 +160,7 @@ def test_integers_and_reals_along_an_axis(axis):
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_numbers_that_are_none_and_infinities_saturate():
+def test_nan_and_infinities_saturate():
     x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.5, 3.5], np.float32)
     builder = ModelBuilder()
     given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
@@ -168,7 +168,7 @@ def test_numbers_that_are_none_and_infinities_saturate():
     assert run_model(model, [x])[0].tolist() == [-128, 127, -128, 127, -128, 7, 9]
 
 
-def test_wider_results_than_of_sixteen_bits_are_refused():
+def test_results_wider_than_16_bits_are_refused():
     builder = ModelBuilder()
     given = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
     model = builder.finish(builder.add_operation("QUANTIZE", (given,), quantized=(quantized("int32", 1.0, 0),)))

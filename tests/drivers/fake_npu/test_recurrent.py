@@ -77,7 +77,7 @@ def test_versions(op_type, opset):
 
 
 @pytest.mark.parametrize("op_type", _GATES)
-def test_clip_limits_what_functions_are_given(op_type):
+def test_clip_limits_inputs_of_activations(op_type):
     _compare(op_type, ("B", "initial_h"), clip=0.3)
 
 
@@ -93,7 +93,7 @@ def test_functions_of_gates(op_type, function):
     _compare(op_type, ("B",), activations=names, tolerance=1e-4, **given)
 
 
-def test_parameters_go_to_the_functions_that_have_them():
+def test_parameters_go_to_parametric_activations():
     names = ["Sigmoid", "LeakyRelu", "HardSigmoid", "HardSigmoid", "Tanh", "Elu"]
     alphas, betas = [0.3, 0.25, 0.15, 0.7], [0.4, 0.6]
     _compare(

@@ -67,7 +67,7 @@ def test_other_sizes(sizes: Sequence[tuple[int, int, int]]) -> None:
         same(lowerings.prepare(model).graph, plainly(model).graph)
 
 
-def test_lowering_happens_once_for_sizes_that_decide_nothing() -> None:
+def test_sizes_without_guards_are_lowered_once() -> None:
     lowerings = Lowerings()
     lowerings.prepare(convolution(2, 4, 40))
     assert lowerings.templates == 1, "the first model does not say what varies"
@@ -76,21 +76,21 @@ def test_lowering_happens_once_for_sizes_that_decide_nothing() -> None:
         assert lowerings.templates == 2
 
 
-def test_fixed_sizes_are_lowered_once() -> None:
+def test_static_shapes_are_lowered_once() -> None:
     lowerings = Lowerings()
     for _ in range(3):
         lowerings.prepare(convolution(2, 5, 6))
     assert lowerings.templates == 1
 
 
-def test_a_template_that_is_used_stays() -> None:
+def test_template_in_use_is_not_evicted() -> None:
     lowerings = Lowerings()
     for images in (2, 1, 3, 1, 4, 1, 5):
         same(lowerings.prepare(convolution(images, 5, 6)).graph, plainly(convolution(images, 5, 6)).graph)
     assert lowerings.templates <= 3, "one for the first count alone"
 
 
-def test_attributes_that_are_no_number_stay_what_they_are() -> None:
+def test_non_numeric_attributes_are_unchanged() -> None:
     def padded(width: int) -> Model:
         builder = ModelBuilder()
         x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, width)))
@@ -153,7 +153,7 @@ def doubled(value: object) -> object:
 @pytest.mark.slow
 @EVERY
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx builds its cases with overflows
-def test_every_lowering_works_with_traced_numbers(every: int) -> None:
+def test_every_lowering_works_with_symbolic_sizes(every: int) -> None:
     seen = refitted = 0
     for name, model in cases(every):
         values = numbers(model)
@@ -250,7 +250,7 @@ def test_layers_are_lowered_once() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), min_size=2, max_size=6))
-def test_contents_that_decide_something_are_told_apart(rows: list[tuple[int, int, bool]]) -> None:
+def test_constants_that_affect_the_lowering_are_distinguished(rows: list[tuple[int, int, bool]]) -> None:
     lowerings = Lowerings()
     for factor, offset, equal in rows:
         builder = ModelBuilder()

@@ -28,7 +28,7 @@ def test_grid_sample(mode, padding_mode, align_corners):
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
-def test_places_that_are_no_numbers_do_no_harm(mode):
+def test_nan_places_do_not_crash(mode):
     grid = np.array([[[[np.nan, 0.0], [np.inf, 0.0], [-np.inf, 1e30]]]], np.float32)
     found = run("GRID_SAMPLE", [floats(1, 2, 4, 4), grid], {"mode": mode})
     assert found.shape == (1, 2, 1, 3)
@@ -76,13 +76,13 @@ def test_max_roi_pool(scale):
     agrees("MAX_ROI_POOL", [floats(2, 3, 8, 10), regions], {"output_shape": (3, 4), "spatial_scale": scale})
 
 
-def test_regions_of_images_that_are_not_there_are_errors():
+def test_regions_of_missing_images_are_errors():
     model, feeds = model_of("ROI_ALIGN", [floats(2, 1, 4, 4), _REGIONS[:1], np.array([2])], {"output_shape": (1, 1)})
     with pytest.raises(InputValueError, match="2 for an axis of 2"):
         run_model(model, feeds)
 
 
-def test_regions_that_are_no_numbers_are_errors():
+def test_nan_regions_are_errors():
     regions = np.array([[0, 0, 1, 1], [0, np.nan, 1, 1]], np.float32)
     model, feeds = model_of("ROI_ALIGN", [floats(1, 1, 4, 4), regions, np.zeros(2, int)], {"output_shape": (1, 1)})
     with pytest.raises(InputValueError, match="region 1 is"):

@@ -19,7 +19,7 @@ def failing(error):
     raise error
 
 
-def test_work_is_done_in_order_while_the_host_goes_on(device):
+def test_work_runs_in_order_and_asynchronously(device):
     stream, event, gate, done = device.create_stream(), device.create_event(), threading.Event(), []
     assert event.is_done
     stream.submit(gate.wait)
@@ -50,7 +50,7 @@ def test_a_stream_waits_for_the_event_of_another(device):
     second.close()
 
 
-def test_a_wait_for_what_was_never_recorded_is_none(device):
+def test_waiting_for_an_unrecorded_event_returns_at_once(device):
     stream, event = device.create_stream(), device.create_event()
     stream.wait(event)
     event.synchronize()
@@ -58,7 +58,7 @@ def test_a_wait_for_what_was_never_recorded_is_none(device):
     stream.close()
 
 
-def test_a_failure_is_told_by_every_event_behind_it_and_once_by_the_stream(device):
+def test_failure_is_raised_by_every_later_event_and_once_by_the_stream(device):
     stream, before, behind, done = device.create_stream(), device.create_event(), device.create_event(), []
     stream.submit(partial(done.append, 1))
     stream.record(before)
@@ -88,7 +88,7 @@ def test_waits_are_counted(device):
     stream.close()
 
 
-def test_close_waits_and_may_be_called_again(device):
+def test_close_waits_and_is_idempotent(device):
     stream, done = device.create_stream(), []
     stream.submit(partial(done.append, 1))
     stream.close()
@@ -98,7 +98,7 @@ def test_close_waits_and_may_be_called_again(device):
         stream.synchronize()
 
 
-def test_a_stream_that_nobody_has_any_more_ends_its_thread(device):
+def test_unreferenced_stream_ends_its_thread(device):
     before = set(threading.enumerate())
     stream = device.create_stream()
     (thread,) = set(threading.enumerate()) - before

@@ -58,7 +58,7 @@ def begun(limit) -> Worker:
     return worker
 
 
-def test_alone_the_number_is_what_was_asked_for() -> None:
+def test_single_program_gets_the_requested_threads() -> None:
     before = blas_threads()
     for limit, expected in ((1, {1}), (0, before), (1000, before)):
         worker = begun(limit)
@@ -67,7 +67,7 @@ def test_alone_the_number_is_what_was_asked_for() -> None:
         assert blas_threads() == before
 
 
-def test_the_lowest_limit_holds_until_the_last_has_finished() -> None:
+def test_lowest_limit_holds_until_the_last_program_finishes() -> None:
     before = blas_threads()
     high, low = begun(1000), begun(1)
     assert blas_threads() == {1}
@@ -78,7 +78,7 @@ def test_the_lowest_limit_holds_until_the_last_has_finished() -> None:
 
 
 @pytest.mark.parametrize("rows", [8, "N"])
-def test_a_handler_of_signals_may_run_a_session_wherever_it_comes(rows) -> None:
+def test_signal_handler_may_run_a_session_at_any_step(rows) -> None:
     """The handler may interrupt the same session, or one with another number of threads."""
     model = parse(f"{HEAD} g (float[{rows}, 8] x) => (float[{rows}, 8] y) {{ y = MatMul(x, x) }}")
     feed, before, calls = {"x": floats(8, 8)}, set_number(), []
@@ -103,7 +103,7 @@ def test_a_handler_of_signals_may_run_a_session_wherever_it_comes(rows) -> None:
     assert set_number() == before and not BLAS_THREADS.limits
 
 
-def test_an_interrupt_wherever_it_comes_leaves_the_number_as_it_was() -> None:
+def test_interrupt_at_any_step_restores_the_number() -> None:
     before, moments = set_number(), 0
     while True:
         left, moments = moments, moments + 1
@@ -189,7 +189,7 @@ def test_many_threads_compute_what_one_does() -> None:
     assert not BLAS_THREADS.limits
 
 
-def test_any_thread_sets_the_number_and_puts_it_back() -> None:
+def test_any_thread_sets_and_restores_the_number() -> None:
     """threadpoolctl lets only the first thread set the number again while it lives."""
     before = blas_threads()
     with threadpool_limits(limits=max(before), user_api="blas"):

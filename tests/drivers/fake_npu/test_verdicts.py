@@ -30,14 +30,14 @@ def test_refusals_are_judged_each_time() -> None:
         assert refusal.reason is Reason.SWITCHED_OFF
 
 
-def test_other_structures_are_judged_for_themselves() -> None:
+def test_other_structures_are_judged_separately() -> None:
     verdicts = context()
     assert verdicts.supported(relu(2, 3)) == [SUPPORTED]
     (refusal,) = verdicts.supported(relu(2, 3, dtype=DataType.BFLOAT16))
     assert refusal.reason is Reason.UNSUPPORTED_DTYPE
 
 
-def test_a_mean_of_quantized_values_is_taken_as_reals_and_refused_as_integers() -> None:
+def test_quantized_mean_is_supported_in_floats_and_refused_in_integers() -> None:
     quantization = Quantization(scale=(0.1,), zero_point=(3,))
     found = []
     for result in (QuantizedType(DataType.INT8, quantization), None):

@@ -31,7 +31,7 @@ def test_models_run_without_passes(dtype):
     np.testing.assert_allclose(got, expected, rtol=5e-3 if dtype == "float16" else 1e-5)
 
 
-def test_what_the_device_does_not_take_is_not_run():
+def test_unsupported_models_are_not_run():
     program = Program("float64", x=(2,))
     made = program.finish(program("SOFTMAX", program.x, axis=0))
     assert evaluate(made, feeds(made)) is None
@@ -48,7 +48,7 @@ def test_constants_are_folded_with_the_device_s_own_kernels(half):
     assert evaluator(Arithmetic(half_precision=half)) is evaluator(Arithmetic(half_precision=half))
 
 
-def test_a_filter_that_is_computed_from_constants_is_one_after_folding():
+def test_computed_filter_is_constant_after_folding():
     lowered = lower(model(computed=True))
     kernels = [instruction.kernel for instruction in lowered.graph.instructions]
     assert len([kernel for kernel in kernels if kernel != "transpose"]) == 1
@@ -80,7 +80,7 @@ def test_every_model_gets_a_folder(tmp_path):
     assert sorted(folder.name for folder in (tmp_path / "dumps").iterdir()) == ["model-0000", "model-0001"]
 
 
-def test_a_folder_that_cannot_be_made_is_said_at_once(tmp_path):
+def test_invalid_folder_is_reported_at_once(tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(InvalidOptionError, match="dump_passes"):
         context(dump_passes=str(tmp_path / "taken"))

@@ -76,7 +76,7 @@ def test_pools_with_indices(dtype, storage_order):
     agrees("MAX_POOL_2D_WITH_INDICES", [numbers[:, :, 0]], attributes)
 
 
-def test_the_least_of_numbers_is_found_at_the_border():
+def test_lowest_value_is_found_at_the_border():
     lowest = np.full((1, 1, 3, 3), -128, np.int8)
     attributes = {"kernel_shape": (2, 2), "pads": (1, 1, 1, 1), "strides": (2, 2)}
     output, indices = agrees("MAX_POOL_2D_WITH_INDICES", [lowest], attributes)
@@ -85,7 +85,7 @@ def test_the_least_of_numbers_is_found_at_the_border():
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_the_least_of_numbers_is_found_where_taps_lie_apart(dtype):
+def test_lowest_value_is_found_with_dilations(dtype):
     lowest = np.full((2, 1, 4, 4), np.iinfo(dtype).min, dtype)
     attributes = {"kernel_shape": (2, 2), "pads": (1, 1, 1, 1), "dilations": (2, 2)}
     _, indices = agrees("MAX_POOL_2D_WITH_INDICES", [lowest], attributes)

@@ -58,7 +58,7 @@ def are_right(results):
     ("wrapper", "inner"),
     [(FaultyDevice, Device), (FaultyContext, Context), (FaultyProgram, Program), (FaultyExecution, Execution)],
 )
-def test_everything_is_passed_on(wrapper, inner):
+def test_all_methods_are_forwarded(wrapper, inner):
     public = {name for name, _ in inspect.getmembers(inner) if not name.startswith("_")}
     assert [name for name in sorted(public) if getattr(wrapper, name) is getattr(inner, name)] == []
 
@@ -80,7 +80,7 @@ def test_names(monkeypatch):
         session(switched_of="Add")
 
 
-def test_without_a_script_it_is_the_device_inside():
+def test_without_a_script_it_equals_the_inner_device():
     with session() as around, session(device="fake_npu") as plain:
         assert are_right(around.run(None, X)) and are_right(plain.run(None, X))
         assert [len(each.report().segments) for each in (around, plain)] == [1, 1]
@@ -89,7 +89,7 @@ def test_without_a_script_it_is_the_device_inside():
         assert are_right(opened.run(None, X)) and len(opened.report().segments) == 2
 
 
-def test_a_script_with_another_end_changes_no_plan():
+def test_script_with_run_faults_changes_no_plan():
     with session(Fault(kind="fail", phase="run", op_type="Conv")) as around, session(device="fake_npu") as plain:
         assert are_right(around.run(None, X)) and are_right(plain.run(None, X))
         assert around.provenance.steps[0].device == "faulty:fake_npu"
@@ -107,7 +107,7 @@ FAILING = ["fail", "raise", "out_of_memory", "device_lost", "wrong_count", "wron
         ("wrong_shape", "faulty:reference"),
     ],
 )
-def test_a_run_that_fails_is_noticed(kind, device):
+def test_failing_run_is_detected(kind, device):
     with session(Fault(kind=kind, phase="run", nth=2), device=device) as opened:
         assert are_right(opened.run(None, X)) and not opened.provenance.steps[0].failure
         assert are_right(opened.run(None, X)) and opened.provenance.steps[0].failure
@@ -118,7 +118,7 @@ def test_a_run_that_fails_is_noticed(kind, device):
         opened.run(None, X)
 
 
-def test_another_data_type_is_noticed():
+def test_wrong_data_type_is_detected():
     wrong = r"returned int32\[2, 3\] for 'z', expected float32\[2, 3\]"
     with (
         session(Fault(kind="wrong_dtype", phase="run", output=1), fallback="forbid") as opened,
@@ -127,7 +127,7 @@ def test_another_data_type_is_noticed():
         opened.run(None, X)
 
 
-def test_wrong_numbers_are_not_noticed_and_the_seeds():
+def test_wrong_numbers_follow_the_seed_and_are_not_detected():
     with session(Fault(kind="nan", phase="run", output=1, nth=1)) as opened:
         y, z = opened.run(None, X)
         assert np.array_equal(y, SUM) and np.isnan(z).all() and are_right(opened.run(None, X))
@@ -143,7 +143,7 @@ def test_wrong_numbers_are_not_noticed_and_the_seeds():
     assert not np.array_equal(results[0].view(np.int32), results[2].view(np.int32))
 
 
-def test_outputs_that_are_kept_change_at_the_next_run():
+def test_retained_outputs_change_at_the_next_run():
     with session(Fault(kind="keeps_outputs", phase="run", nth=1)) as opened:
         first = opened.run(None, X)
         before = [array.copy() for array in first]
@@ -195,7 +195,7 @@ def an_ir_model():
 
 
 @pytest.mark.parametrize(("kind", "phase"), [("says_no", "judge"), ("says_no", "admit"), ("wrong_count", "judge")])
-def test_lies_that_leave_nodes_to_the_cpu(kind, phase):
+def test_false_refusals_leave_nodes_to_the_cpu(kind, phase):
     fault = Fault(kind=kind, phase=phase)
     with session(fault) as opened:
         assert are_right(opened.run(None, X)) and opened.provenance.steps[0].device == "cpu"
@@ -203,7 +203,7 @@ def test_lies_that_leave_nodes_to_the_cpu(kind, phase):
         session(fault, fallback="forbid")
 
 
-def test_a_yes_to_what_it_cannot_do():
+def test_false_acceptance():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         faults = (Fault(kind="says_yes", phase="judge"), Fault(kind="says_yes", phase="admit"))
@@ -211,7 +211,7 @@ def test_a_yes_to_what_it_cannot_do():
             assert are_right(opened.run(None, X))
 
 
-def test_faults_of_opening_come_from_the_environment(monkeypatch):
+def test_faults_of_open_come_from_the_environment(monkeypatch):
     with pytest.raises(FaultScriptError, match="NNADAPTER_FAULTS"):
         session(Fault(kind="fail", phase="open"))
     script = Script(faults=(Fault(kind="fail", phase="open", message="no such bus"), Fault(kind="fail", phase="run")))
@@ -222,7 +222,7 @@ def test_faults_of_opening_come_from_the_environment(monkeypatch):
         assert are_right(opened.run(None, X)) and opened.provenance.steps[0].failure
 
 
-def test_programs_as_bytes(monkeypatch):
+def test_serialized_programs(monkeypatch):
     model = an_ir_model()
     context = a_context(
         Fault(kind="damaged_blob", phase="deserialize", nth=2),
@@ -249,7 +249,7 @@ def test_programs_as_bytes(monkeypatch):
         context.deserialize(wrapped(b"", Subject((("a", ("b",)),))).replace(b'[["a"', b'{["a"'))
 
 
-def test_an_error_at_the_end_still_closes_what_is_inside():
+def test_failing_close_still_closes_the_inner_device():
     execution = an_execution(Fault(kind="fail", phase="close"))
     closed = []
     execution._inner.close = lambda: closed.append(True)

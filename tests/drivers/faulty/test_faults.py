@@ -42,7 +42,7 @@ def test_calls_that_match(when, expected):
     assert calls_of(slow(**when)) == expected
 
 
-def test_chance_is_the_seeds():
+def test_probability_depends_on_the_seed():
     fault = slow(probability=0.25)
     drawn = [calls_of(fault, 4000, seed) for seed in (1, 2)]
     assert drawn[0] == calls_of(fault, 4000, 1) != drawn[1]
@@ -83,7 +83,7 @@ def test_a_lost_device_stays_lost_or_comes_back():
                     moment.due()
 
 
-def test_counts_go_on_behind_a_log(tmp_path):
+def test_counts_continue_from_the_log(tmp_path):
     log = tmp_path / "log"
     script = Script(faults=(slow(from_=2, every=3), slow(times=1)), log=str(log))
 
@@ -108,6 +108,6 @@ def test_counts_go_on_behind_a_log(tmp_path):
     assert some(3) == [(1, 5)]  # the last line is truncated
 
 
-def test_a_log_that_cannot_be_written(tmp_path):
+def test_unwritable_log(tmp_path):
     with pytest.raises(FaultScriptError, match=r"key 'log': .* cannot be written"):
         Faults(Script(log=str(tmp_path / "nowhere" / "log")))

@@ -8,7 +8,7 @@ from nnadapter.errors import FaultScriptError
 HEAD = "[[fault]]\n"
 
 
-def test_a_file_says_what_its_text_says(tmp_path):
+def test_script_from_a_file_equals_its_text(tmp_path):
     text = 'seed = 3\n[[fault]]\nkind = "nan"\nphase = "run"\nfrom = 2\nevery = 3\n'
     path = tmp_path / "faults.toml"
     path.write_text("\ufeff" + text.replace("\n", "\r\n"), encoding="utf-8", newline="")
@@ -18,7 +18,7 @@ def test_a_file_says_what_its_text_says(tmp_path):
     assert script_in({}) == Script()
 
 
-def test_values_are_written_as_they_are_read():
+def test_script_round_trip():
     faults = [
         Fault(kind=kind, phase=next(phase for phase in Phase if phase in row.phases), seconds=seconds, probability=0.5)
         for kind, row in KINDS.items()
@@ -51,14 +51,14 @@ def test_values_are_written_as_they_are_read():
         ('kind = "fail\n', "", "", "at line 2"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(text, entry, key, words):
+def test_error_messages(text, entry, key, words):
     with pytest.raises(FaultScriptError, match=words) as refused:
         read_script(HEAD + text)
     assert (refused.value.entry, refused.value.key) == (entry, key)
     assert "\n" not in str(refused.value) and str(refused.value).startswith("script of faults")
 
 
-def test_one_bracket_and_no_file(tmp_path):
+def test_single_bracket_and_missing_file(tmp_path):
     with pytest.raises(FaultScriptError, match=r"write \[\[fault\]\]"):
         read_script('[fault]\nkind = "fail"\n')
     with pytest.raises(FaultScriptError, match="cannot be read"):

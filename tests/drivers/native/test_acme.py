@@ -42,14 +42,14 @@ def test_a_model_computes_what_onnxruntime_does(acme, name):
     check(name)
 
 
-def test_what_is_not_a_number_stays_so(device):
+def test_nan_stays_nan(device):
     x = np.array([[np.nan, -1, 2, -np.inf, np.inf]], np.float32)
     (result,) = execution_of(device, chain(1, (1, 5))).compute([x])
     np.testing.assert_array_equal(result, np.maximum(x, 0))
 
 
 @pytest.mark.parametrize("which", ["input", "constant", "twice"])
-def test_outputs_that_nothing_makes_are_copied(device, which):
+def test_outputs_without_a_producer_are_copied(device, which):
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
     constant = builder.add_constant("c", np.full(3, 7, np.float32))
@@ -83,7 +83,7 @@ def test_refusals_have_reasons(device, type_, operand, attributes, reason):
     assert verdict.reason is reason and type_ in verdict.detail
 
 
-def test_an_activation_that_is_fused_is_refused(device):
+def test_fused_activation_is_refused(device):
     builder = ModelBuilder()
     x, y = (builder.add_input(name, OperandType(DataType.FLOAT32, (2, 2))) for name in "xy")
     model = builder.finish(builder.add_operation("MAT_MUL", (x, y), {"fuse_code": "relu"}))
@@ -116,13 +116,13 @@ def test_a_segment_too_large_is_refused_and_halved(acme):
     assert found[1 << 20][1] == 3 and found[8192][1] == 4, "two operations of a segment are apart, one does not fit"
 
 
-def test_a_segment_without_room_is_refused_for_it(device):
+def test_segment_beyond_the_memory_is_refused(device):
     verdict = device.create_context({**OPTIONS, "memory_bytes": 100}).admit(chain()).verdict
     assert verdict.reason is Reason.MEMORY_LIMIT
     assert verdict.detail == "it takes 512 bytes or more, memory_bytes is 100"
 
 
-def test_admission_says_exactly_what_a_run_takes(device):
+def test_admission_reports_the_exact_memory_of_a_run(device):
     before = device.memory_statistics()
     context = device.create_context(OPTIONS)
     model = chain(6, (1000,))
@@ -132,7 +132,7 @@ def test_admission_says_exactly_what_a_run_takes(device):
     assert said == 2 * 4096 and after.used_bytes == before.used_bytes and after.peak_bytes >= before.used_bytes + said
 
 
-def test_a_run_without_room_says_so(device):
+def test_run_without_memory_raises_an_error(device):
     with device.allocate(device.memory_statistics().total_bytes - device.memory_statistics().used_bytes):
         execution = execution_of(device, chain(3))
         with pytest.raises(OutOfMemoryError, match="256 bytes were asked for and 0 are left; free some"):
@@ -219,7 +219,7 @@ def test_streams_do_work_in_order_and_wait_for_events(device):
         each.close()
 
 
-def test_a_wait_for_what_was_never_recorded_is_none(device):
+def test_waiting_for_an_unrecorded_event_returns_at_once(device):
     stream, event = device.create_stream(), device.create_event()
     stream.wait(event)
     stream.synchronize()
@@ -275,7 +275,7 @@ def test_other_threads_run_while_the_device_computes(device):
     other.join()
 
 
-def test_how_full_the_device_is(acme):
+def test_memory_statistics(acme):
     with nna.Device.acquire("acme_c:1") as device:
         before = device.memory_statistics()
         assert (before.total_bytes, before.used_bytes) == (1 << 30, 0)
@@ -286,7 +286,7 @@ def test_how_full_the_device_is(acme):
     assert nna.Device.acquire("null").memory_statistics() is None
 
 
-def test_the_deadline_of_a_session_reaches_it(acme):
+def test_session_deadline_reaches_the_driver(acme):
     count = 400
     lines = "\n".join(f"t{index + 1} = Relu(t{index})" for index in range(count))
     model = parse(f"{HEAD} g (float[1000, 1000] t0) => (float[1000, 1000] t{count}) {{ {lines} }}")

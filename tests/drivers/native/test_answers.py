@@ -87,7 +87,7 @@ def test_results_belong_to_the_caller(device):
         ("status9", TransientError, "a sentence"),
     ],
 )
-def test_failures_become_errors_of_the_tree(device, fault, error, message):
+def test_failures_become_our_errors(device, fault, error, message):
     with pytest.raises(error, match=message) as caught:
         context_of(device, fault).compile(assigning())
     assert type(caught.value) is error
@@ -113,19 +113,19 @@ def test_verdicts(device, fault, reason, detail):
     assert not verdict and verdict.reason is reason and detail in verdict.detail
 
 
-def test_a_failing_question_is_an_error(device):
+def test_failing_supported_call_is_an_error(device):
     with pytest.raises(DriverError, match="a sentence"):
         context_of(device, "supported_fails").supported(assigning())
 
 
-def test_what_the_driver_lists(library):
+def test_listed_devices(library):
     rows = NativeDriver("trial_c", library).devices()
     assert [(row.name, row.available) for row in rows] == [("trial_c", True), ("trial_c:7", False)]
     assert rows[0].type is DeviceType.GPU and rows[0].sub_type == "T1" and rows[0].version == "3"
     assert rows[1].reason == "slot 7 is empty; put a card there" and rows[1].vendor == "Trial"
 
 
-def test_an_id_that_is_not_there(library):
+def test_unknown_device_id(library):
     with pytest.raises(DeviceNotFoundError, match="no such slot"):
         NativeDriver("trial_c", library).open("7")
 
@@ -138,7 +138,7 @@ def test_profile_and_options_are_read(device):
     assert (profile.channels_last, profile.host_memory, profile.simulated) == (True, False, True)
 
 
-def test_groups_that_are_absent_are_said(device):
+def test_absent_function_groups_are_reported(device):
     assert not device.has_memory and not device.has_streams and device.memory_statistics() is None
     for use in (lambda: device.allocate(1), device.create_stream, device.synchronize):
         with pytest.raises(DriverError, match="has no functions for (memory|streams); they are optional"):

@@ -46,7 +46,7 @@ def row(name):
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("name", sorted(BAD))
-def test_a_bad_library_is_a_row_with_what_to_do(folder, name):
+def test_bad_library_is_listed_with_a_remedy(folder, name):
     flags, message = BAD[name]
     compile_library(folder / f"nnadapter_bad_{name}.so", *flags, TRIAL)
     found = row(f"bad_{name}")
@@ -66,12 +66,12 @@ def test_a_missing_dependency_is_named(folder, tmp_path):
     assert "libneeded.so" in row("bad_needy").reason and "install its dependencies" in row("bad_needy").reason
 
 
-def test_a_file_that_is_no_library(folder):
+def test_file_without_library_format(folder):
     (folder / "libnnadapter_bad_text.so").write_text("no library")
     assert "did not load" in row("bad_text").reason
 
 
-def test_a_library_that_is_not_there(folder):
+def test_missing_library(folder):
     (folder / "nnadapter_bad_link.so").symlink_to(folder / "nowhere.so")
     assert "does not exist; install the driver again" in row("bad_link").reason
 
@@ -83,7 +83,7 @@ def test_only_names_of_libraries_count(folder):
     assert not {"acme", "", "x", "X", "y"} & set(registry.sources())
 
 
-def test_a_folder_that_is_not_there_has_no_drivers(monkeypatch, tmp_path):
+def test_missing_folder_has_no_drivers(monkeypatch, tmp_path):
     monkeypatch.setenv("NNADAPTER_DRIVER_PATH", f"{tmp_path / 'none'}:")
     registry.refresh()
     assert "cpu" in registry.sources()
@@ -98,7 +98,7 @@ def test_names_are_listed_without_loading(folder):
     assert "bad_lazy" not in registry._loaded
 
 
-def test_two_of_one_name_are_a_row_and_built_in_names_stay(folder, tmp_path, monkeypatch):
+def test_duplicate_names_are_listed_and_built_in_names_win(folder, tmp_path, monkeypatch):
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.setenv("NNADAPTER_DRIVER_PATH", f"{folder}:{other}")
@@ -122,7 +122,7 @@ def test_an_entry_point_names_a_library(tmp_path, monkeypatch, target):
     assert found.available and found.distribution == "cabi 1.0" and found.vendor == "Trial" and found.version == "3"
 
 
-def test_a_module_that_names_none_is_told_what_to_name(tmp_path, monkeypatch):
+def test_error_for_a_module_without_library_names_the_function(tmp_path, monkeypatch):
     (tmp_path / "cabi_empty_module.py").write_text("")
     _distribute(tmp_path, "cabi_empty = cabi_empty_module")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -138,7 +138,7 @@ def _distribute(site, line):
 
 @needs_compiler
 @pytest.mark.parametrize("kept", [0.2, 0.5, 0.9, 0.999])
-def test_a_library_that_was_cut_short(folder, tmp_path, kept):
+def test_truncated_library(folder, tmp_path, kept):
     whole = compile_library(tmp_path / "whole.so", TRIAL).read_bytes()
     cut = folder / "nnadapter_bad_cut.so"
     cut.write_bytes(whole[: int(len(whole) * kept)])
@@ -146,7 +146,7 @@ def test_a_library_that_was_cut_short(folder, tmp_path, kept):
 
 
 @needs_compiler
-def test_a_whole_library_misses_nothing(tmp_path):
+def test_complete_library_lacks_nothing(tmp_path):
     assert missing_bytes(compile_library(tmp_path / "whole.so", TRIAL)) == 0
     (tmp_path / "text.so").write_text("no library")
     assert missing_bytes(tmp_path / "text.so") == 0

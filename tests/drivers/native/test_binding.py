@@ -41,7 +41,7 @@ def assigning(name):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_each_computes_with_its_own_constants_whoever_is_destroyed_first(acme, order):
+def test_programs_compute_with_their_own_constants_in_any_order_of_destruction(acme, order):
     check_bound(order)
 
 
@@ -53,7 +53,7 @@ def test_layers_share_a_program_in_a_session(acme):
 
 
 @pytest.mark.slow
-def test_programs_are_bound_in_a_process_of_their_own(acme):
+def test_programs_are_bound_in_an_isolated_process(acme):
     (first, _), (second, expected) = dense(0), dense(1)
     with closing(IsolatedDevice(acme)) as device:
         context = device.create_context(OPTIONS)
@@ -108,7 +108,7 @@ def test_deadline_and_cancelling(device):
     ],
 )
 @needs_compiler
-def test_failures_become_errors_and_the_program_goes_on(trial, fault, error, message):
+def test_failing_bind_raises_and_keeps_the_program(trial, fault, error, message):
     context = trial().create_context({"fault": fault})
     program = context.compile(assigning("x"))
     with pytest.raises(error, match=message) as caught:
@@ -123,7 +123,7 @@ def test_failures_become_errors_and_the_program_goes_on(trial, fault, error, mes
     [((), "", True), ((), "bind_null", False), ((OLDER,), "", False)],
     ids=["binds", "leaves null", "has an older table"],
 )
-def test_none_is_compiled(trial, flags, fault, binds):
+def test_bind_compiles_nothing(trial, flags, fault, binds):
     context = trial(*flags).create_context({"fault": fault})
     program, model = context.compile(assigning("x")), assigning("y")
     bound = context.clone_with_constants(program, model)

@@ -70,7 +70,7 @@ def check_computes(context, blob):
         np.testing.assert_allclose(execution.compute([X])[0], dense(0)[1](X), rtol=1e-5, atol=1e-6)
 
 
-def test_one_of_the_same_version(context):
+def test_program_of_the_same_version(context):
     blob = context.compile(dense(0)[0]).serialize()
     assert says(context, blob) is Compatibility.IDENTICAL
     check_computes(context, blob)
@@ -85,7 +85,7 @@ def test_one_of_the_same_version(context):
         ("other chip", Compatibility.INCOMPATIBLE),
     ],
 )
-def test_one_of_another(context, folders, other, answer):
+def test_program_of_another_version(context, folders, other, answer):
     blob = written(folders[other])
     assert says(context, blob) is answer
     if answer is Compatibility.COMPATIBLE:
@@ -95,7 +95,7 @@ def test_one_of_another(context, folders, other, answer):
             context.deserialize(blob)
 
 
-def test_what_it_wrote_is_what_it_reads(context):
+def test_serialized_program_is_deserialized(context):
     """The bytes may be unaligned, and overwritten after deserializing."""
     blob = bytearray(b"1" + context.compile(dense(0)[0]).serialize())
     program = context.deserialize(bytes(memoryview(blob)[1:]))
@@ -104,7 +104,7 @@ def test_what_it_wrote_is_what_it_reads(context):
     check_computes(context, program.serialize())
 
 
-def test_a_deserialized_program_is_bound_and_outlived(context):
+def test_bound_program_outlives_the_deserialized_one(context):
     program = context.deserialize(context.compile(dense(0)[0]).serialize())
     model, expected = dense(1)
     bound = context.clone_with_constants(program, model)
@@ -147,12 +147,12 @@ def test_random_bytes(context):
             context.deserialize(seal("acme_c", border, [noise]))
 
 
-def test_counts_that_lead_nowhere(context):
+def test_counts_out_of_bounds(context):
     """The checksum is valid, so only bounds checks catch these."""
     assert check_bounds(context) > 100
 
 
-def test_what_a_context_refuses_it_does_not_deserialize(device, context):
+def test_unsupported_program_is_not_deserialized(device, context):
     blob = context.compile(dense(0)[0]).serialize()
     with pytest.raises(IncompatibleProgramError, match="RELU is switched off"):
         device.create_context({**OPTIONS, "switched_off": ("RELU",)}).deserialize(blob)
@@ -160,7 +160,7 @@ def test_what_a_context_refuses_it_does_not_deserialize(device, context):
         device.create_context({**OPTIONS, "memory_bytes": 256}).deserialize(blob)
 
 
-def test_another_drivers_is_none_of_its(context, trial):
+def test_program_of_another_driver_is_incompatible(context, trial):
     border, contents = inside(context.compile(dense(0)[0]).serialize())
     assert says(context, seal("other_c", border, [contents])) is Compatibility.INCOMPATIBLE
     blob = seal("acme_c", border, [contents])
@@ -187,12 +187,12 @@ def assigning():
         (-7, Compatibility.RECOMPILE),
     ],
 )
-def test_codes(trial, code, answer):
+def test_compatibility_codes(trial, code, answer):
     blob = trial("").compile(assigning()).serialize()
     assert says(trial(f"says{code}"), blob) is answer
 
 
-def test_a_driver_of_an_older_header_does_not_tell(trial):
+def test_driver_with_an_older_header_reports_no_compatibility(trial):
     """The driver's function group ends before check_blob, which must not be called."""
     older = trial("", "-DGROUP_SIZE=offsetof(NNAdapterSerializationFunctions, check_blob)")
     blob = older.compile(assigning()).serialize()

@@ -31,7 +31,7 @@ def fixed(tmp_path):
 @pytest.mark.sweep
 @needs_compiler
 @pytest.mark.parametrize("limit", [2, 64])
-def test_many_threads_with_sizes_of_their_own(fixed, limit):
+def test_many_threads_with_different_sizes(fixed, limit):
     model = parse(PRODUCTS)
     with nna.InferenceSession(model, devices=fixed, options=nna.Options(fallback="allow", max_plans=limit)) as session:
 
@@ -47,7 +47,7 @@ def test_many_threads_with_sizes_of_their_own(fixed, limit):
 
 
 @needs_compiler
-def test_segments_that_are_alike_keep_their_constants(fixed):
+def test_identical_segments_keep_their_constants(fixed):
     model = parse(LAYERS)
     with nna.InferenceSession(model, devices=fixed, options=nna.Options(fallback="allow")) as session:
         for shape in ((2, 3), (4, 1), (1, 1), (1, 5), (2, 3), (7, 9), (0, 3)):
@@ -64,7 +64,7 @@ REFUSING = (
 
 @pytest.mark.sweep
 @needs_compiler
-def test_what_is_refused_for_one_operation_at_some_size_runs_elsewhere_there_alone(tmp_path):
+def test_operation_refused_at_some_sizes_moves_only_there(tmp_path):
     model = parse(LAYERS)
     with acme_among_devices(tmp_path, *REFUSING, name="choosy_acme") as name:
         seen = ctypes.CDLL(str(tmp_path / f"nnadapter_{name}.so"))
@@ -81,7 +81,7 @@ def test_what_is_refused_for_one_operation_at_some_size_runs_elsewhere_there_alo
 
 @pytest.mark.slow
 @needs_compiler
-def test_what_is_refused_for_its_contents_at_some_size_is_not_made_of_one_that_is_alike(tmp_path):
+def test_segment_refused_for_its_contents_does_not_share_a_program(tmp_path):
     model = parse(LAYERS)
     with acme_among_devices(tmp_path, *REFUSING, name="refusing_acme") as name:
         seen = ctypes.CDLL(str(tmp_path / f"nnadapter_{name}.so"))

@@ -24,7 +24,7 @@ def execution_of(device, count=20):
 
 
 @pytest.mark.parametrize("how", ["compute_within", "compute_on_device", "enqueue"])
-def test_an_interrupt_at_any_step_of_a_run_frees_nothing_that_the_device_works_in(device, how):
+def test_interrupt_at_any_step_frees_no_memory_in_use(device, how):
     asked, x = list[None](), np.ones(2, np.float32)
     control, execution = Control(cancelled=lambda: bool(asked.append(None))), execution_of(device)
     with device.allocate(x.nbytes) as given:

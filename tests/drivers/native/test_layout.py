@@ -41,7 +41,7 @@ def printed(folder, lines):
 
 
 @needs_compiler
-def test_every_member_lies_where_c_puts_it(tmp_path):
+def test_offsets_of_members_equal_c(tmp_path):
     members = [(name, member) for name, fields in STRUCTURES.items() for member, _ in fields]
     lines = [
         f'printf("%zu %zu %zu\\n", sizeof(NNAdapter{name}), offsetof(NNAdapter{name}, {member}), '
@@ -100,7 +100,7 @@ def test_the_table_has_every_member_of_the_header():
         assert declared == [member for member, _ in STRUCTURES[name]], name
 
 
-def test_every_structure_says_its_size_and_version_first():
+def test_every_structure_starts_with_size_and_version():
     assert all(members[:2] == (("size", "u32"), ("version", "u32")) for members in STRUCTURES.values())
 
 
@@ -112,6 +112,6 @@ def test_functions_have_signatures():
 
 
 @for_every(name=sorted(FUNCTIONS))
-def test_functions_take_as_much_as_in_the_header(name):
+def test_parameter_counts_equal_the_header(name):
     found = re.search(rf"(?:\(\*{name}\)|\*{name})\(([^;]*)\);", TEXT)
     assert len(found[1].split(",")) == len(FUNCTIONS[name]) - 1

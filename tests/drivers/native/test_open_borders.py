@@ -24,7 +24,7 @@ def sized(borders: DynamicSignatures, model, sizes):
     return by_run.at(by_run.numbers(sizes))
 
 
-def test_models_that_are_alike_share_what_runs_need_to_know():
+def test_models_with_the_same_types_share_signatures():
     borders = DynamicSignatures()
     first, other = model_of(2, 5)[0], model_of(7, 4, operation="SIGMOID")[0]
     assert sized(borders, first, [6, 8]) is sized(borders, other, [6, 8])
@@ -33,7 +33,7 @@ def test_models_that_are_alike_share_what_runs_need_to_know():
 
 
 @pytest.mark.parametrize("sizes", [(6, 8), (0, 1), (1, 1), (3, 3)])
-def test_types_are_those_of_the_model_at_the_sizes(sizes):
+def test_signature_has_the_types_at_the_sizes(sizes):
     model, _ = model_of(2, 5)
     found = sized(DynamicSignatures(), model, sizes)
     assert list(found.c_sizes) == list(sizes)
@@ -42,7 +42,7 @@ def test_types_are_those_of_the_model_at_the_sizes(sizes):
     assert found.types.inputs[0].dimensions == (*sizes, 3)
 
 
-def test_what_was_made_for_many_sizes_is_forgotten():
+def test_old_signatures_are_evicted():
     borders = DynamicSignatures()
     model, _ = model_of(2, 5)
     first = sized(borders, model, [6, 8])

@@ -54,7 +54,7 @@ def test_one_program_computes_at_all_sizes(acme):
         assert session.report().plans.compiled == 2
 
 
-def test_many_threads_with_sizes_of_their_own(acme):
+def test_many_threads_with_different_sizes(acme):
     model = parse(PRODUCTS)
     wrong = []
     with nna.InferenceSession(model, devices=acme) as session:
@@ -74,7 +74,7 @@ def test_many_threads_with_sizes_of_their_own(acme):
     assert not wrong
 
 
-def test_a_run_with_open_sizes_has_a_deadline(acme):
+def test_run_with_dynamic_shapes_has_a_deadline(acme):
     model = parse(PRODUCTS)
     with nna.InferenceSession(model, devices=acme, options=nna.Options(deadline_s=30)) as session:
         for sizes in SIZES:
@@ -95,7 +95,7 @@ def opened(size=5):
     return builder.finish([y]), trace
 
 
-def test_a_model_says_which_of_the_sizes_a_number_is():
+def test_dimensions_refer_to_numbered_sizes():
     model, trace = opened()
     holder = Holder()
     sizes = NumberedSizes(model)
@@ -117,7 +117,7 @@ def test_a_model_says_which_of_the_sizes_a_number_is():
     assert list(sizes.c_array(sizes.of(trace.replay([7])))) == [7]
 
 
-def test_sizes_that_were_found_to_be_equal_are_one():
+def test_equal_sizes_share_a_number():
     trace = SymbolicTrace()
     first, second, third = (trace.variable(size) for size in (4, 4, 4))
     builder = ModelBuilder()
@@ -132,7 +132,7 @@ def test_sizes_that_were_found_to_be_equal_are_one():
     assert sizes.of(trace.replay([7, 7, 7])) == [7, 7] and trace.replay([7, 6, 7]) is None
 
 
-def test_a_model_of_known_sizes_has_none(acme):
+def test_static_model_has_no_sizes(acme):
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (3, 2)))
     holder = Holder()
@@ -165,12 +165,12 @@ def built(tmp_path_factory):
         ),
     ],
 )
-def test_a_device_says_what_it_can(built, flags, sizes, bounds):
+def test_capability_has_dynamic_shapes_and_bounds(built, flags, sizes, bounds):
     capability = built(*flags).capability
     assert (capability.dynamic_shapes, capability.dimension_bounds) == (sizes, bounds)
 
 
-def test_a_host_that_knows_nothing_of_open_sizes_is_not_written_to(device):
+def test_driver_does_not_write_past_an_older_capability(device):
     functions: Functions = device._functions
     capability = make("Capability", threading=3)
     older = CLASSES["Capability"].dynamic_shapes.offset

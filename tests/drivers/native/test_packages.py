@@ -53,7 +53,7 @@ def test_a_wheel_is_built_installed_and_found(tree, tmp_path, folder, backend):
 
 @pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake")
-def test_cmake_builds_it_alone(tree, tmp_path):
+def test_cmake_builds_the_driver(tree, tmp_path):
     build = tmp_path / "build"
     run("cmake", "-S", tree, "-B", build)
     run("cmake", "--build", build)
@@ -62,7 +62,7 @@ def test_cmake_builds_it_alone(tree, tmp_path):
 
 
 @pytest.mark.sweep
-def test_a_module_without_its_library_is_a_row(tmp_path):
+def test_module_without_its_library_is_listed(tmp_path):
     shutil.copytree(ACME / "acme_c", tmp_path / "acme_c")
     (tmp_path / "acme_c-1.0.dist-info").mkdir()
     (tmp_path / "acme_c-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-c\nVersion: 1.0\n")

@@ -46,7 +46,7 @@ def test_models_run_without_a_finding(environment):
 
 
 @pytest.mark.sweep
-def test_a_mistake_would_be_found(environment):
+def test_sanitizer_reports_an_error(environment):
     code = (
         "import numpy as np\n"
         "from nnadapter.drivers import registry\n"

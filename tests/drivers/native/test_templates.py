@@ -93,7 +93,7 @@ def filled_at(trace, of, rows, columns, dtype=np.float32):
 
 
 @pytest.mark.parametrize("sizes", [(2, 5), (7, 3), (3, 4)])
-def test_a_filled_model_says_what_one_built_for_its_sizes_says(sizes):
+def test_specialized_model_equals_one_built_for_its_sizes(sizes):
     trace, of = fillable()
     template, holder, other = ModelTemplates(of.group), Holder(), Holder()
     model, table = filled_at(trace, of, *sizes)
@@ -105,7 +105,7 @@ def test_a_filled_model_says_what_one_built_for_its_sizes_says(sizes):
     assert [model.type_at(index) for index in range(len(built.operands))] == [each.type for each in built.operands]
 
 
-def test_models_at_other_sizes_stay_as_they_were_and_outlive_their_template():
+def test_specialized_models_are_independent_of_each_other_and_the_template():
     trace, of = fillable()
     template, holders = ModelTemplates(of.group), [Holder(), Holder()]
     models = [filled_at(trace, of, *sizes)[0] for sizes in ((2, 5), (3, 4))]
@@ -116,7 +116,7 @@ def test_models_at_other_sizes_stay_as_they_were_and_outlive_their_template():
     assert [said(address) for address in addresses] == before and before[0] != before[1]
 
 
-def test_models_that_are_filled_together_say_what_each_says_alone():
+def test_models_specialized_together_equal_those_specialized_alone():
     trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
     models = [SpecializableModel(made_of(*order)) for order in ((rows, columns), (columns, rows), (rows, columns))]
@@ -133,7 +133,7 @@ def test_models_that_are_filled_together_say_what_each_says_alone():
 
 
 @pytest.mark.parametrize("sizes", [(1 << 31, 1 << 31), (1 << 32, 1 << 32), (1 << 40, (1 << 23) + 1), (1 << 64, 2)])
-def test_a_tensor_larger_than_can_be_told_is_refused(sizes):
+def test_too_large_tensor_is_refused(sizes):
     trace, builder = SymbolicTrace(), ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(2), trace.variable(5))))
     of = SpecializableModel(builder.finish(builder.add_operation("RELU", (x,))))
@@ -143,7 +143,7 @@ def test_a_tensor_larger_than_can_be_told_is_refused(sizes):
             build_one(model, Holder())
 
 
-def test_a_model_keeps_the_tables_of_no_other():
+def test_model_holds_only_its_own_tables():
     trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
     models = [SpecializableModel(made_of(rows, columns)) for _ in range(50)]
@@ -153,7 +153,7 @@ def test_a_model_keeps_the_tables_of_no_other():
     assert words.base is None and words.nbytes < 4096
 
 
-def test_models_that_are_filled_at_once_lie_together_and_one_that_is_there_twice_lies_alone():
+def test_models_specialized_together_share_a_block_except_duplicates():
     trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
     models = [fillable_of(rows, columns) for _ in range(3)]
@@ -170,13 +170,13 @@ def test_models_that_are_filled_at_once_lie_together_and_one_that_is_there_twice
     assert list(map(said, addresses)) == [said(build(made_of(7, 3, table), other)) for table in tables]
 
 
-def test_given_contents_of_four_bits_are_built_as_any_other():
+def test_4_bit_constants_are_built():
     trace, of = fillable(DataType.INT4)
     model, _ = filled_at(trace, of, 3, 4, DataType.INT4.array_type)
     assert ModelTemplates(of.group).build(model, Holder()) is None
 
 
-def test_a_filled_model_goes_to_another_process_as_a_model():
+def test_specialized_model_can_be_pickled():
     trace, of = fillable()
     model, _ = filled_at(trace, of, 3, 4)
     again = pickle.loads(pickle.dumps(model))
@@ -187,7 +187,7 @@ def test_a_filled_model_goes_to_another_process_as_a_model():
     )
 
 
-def test_models_are_alike_where_their_numbers_are():
+def test_sharing_key_depends_on_sizes():
     trace, of = fillable()
     _, other = fillable()
     assert program_sharing_key_of(filled_at(trace, of, 2, 5)[0]) == program_sharing_key_of(

@@ -47,7 +47,7 @@ def mask_of(kind, numbers, sizes):
 
 
 @for_every_value(heads=HEADS, mask=MASKS, attributes=ATTRIBUTES, opset=(23, 24))
-def test_attention_over_a_cache_that_grows(heads, mask, attributes, opset):
+def test_attention_over_a_growing_cache(heads, mask, attributes, opset):
     groups, (declared, read) = HEADS[heads], MASKS[mask]
     made = checked(f"""<ir_version: 11, opset_import: ["": {opset}]>
     g (float[B, 2, S, 4] q, float[B, {groups}, S, 4] k, float[B, {groups}, S, 6] v{declared},
@@ -66,7 +66,7 @@ def test_attention_over_a_cache_that_grows(heads, mask, attributes, opset):
     assert check(made, feeds).plans.compiled <= 3
 
 
-def test_queries_that_see_no_key_make_0():
+def test_fully_masked_queries_return_0():
     made = checked("""<ir_version: 11, opset_import: ["": 24]>
     g (float[1, 2, S, 4] q, float[1, 2, T, 4] k, float[1, 2, T, 4] v, bool[S, T] m) => (float y)
     { y = Attention(q, k, v, m) }""")
@@ -79,7 +79,7 @@ def test_queries_that_see_no_key_make_0():
             np.testing.assert_allclose(result[:, :, 1:], 1)
 
 
-def test_attention_of_three_dimensions_over_keys_of_stated_length():
+def test_rank_3_attention_with_key_lengths():
     made = checked("""<ir_version: 11, opset_import: ["": 24]>
     g (float[B, S, 8] q, float[B, T, 4] k, float[B, T, 4] v, int64[B] n) => (float y)
     { y = Attention<q_num_heads = 4, kv_num_heads = 2, is_causal = 1>(q, k, v, , , , n) }""")

@@ -31,7 +31,7 @@ def agree(model, values):
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("element", TYPES)
-def test_a_part_of_a_split_is_that_part(element, axis):
+def test_conversion_after_split_reads_its_own_part(element, axis):
     text = f"{HEAD} g ({element}[4, 4] x) => (bool[N, M] y, bool[N, M] z) {{"
     model = parse(f"{text} a, b = Split <axis = {axis}> (x) y = Cast <to = 9> (a) z = Cast <to = 9> (b) }}")
     agree(model, np.random.default_rng(0).integers(0, 2, (4, 4)))
@@ -39,14 +39,14 @@ def test_a_part_of_a_split_is_that_part(element, axis):
 
 @pytest.mark.parametrize("between", BETWEEN)
 @pytest.mark.parametrize("element", ["float", "float16"])
-def test_what_is_no_number_is_true(element, between):
+def test_nan_is_true(element, between):
     text = f"{HEAD} g ({element}[2, 4] x) => (bool[K] y) {{ a = Identity (x) {BETWEEN[between]}"
     model = parse(f"{text} flat = Constant <value_ints = [-1]> () c = Cast <to = 9> (b) y = Reshape (c, flat) }}")
     values = [np.nan, 0.0, -0.0, 1e-5, np.inf, -1.0, 256.0, 0.25]
     agree(model, np.array(values).reshape(2, 4))
 
 
-def test_a_conversion_is_an_output_and_is_read():
+def test_conversion_that_is_output_and_input():
     text = f"{HEAD} g (float[3] x) => (bool[3] y, bool[3] z, float[3] u) {{"
     model = parse(f"{text} y = Cast <to = 9> (x) z = Not (y) u = Cast <to = 1> (y) }}")
     agree(model, np.array([0, 2, np.nan]))

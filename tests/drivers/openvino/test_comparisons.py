@@ -19,7 +19,7 @@ def compared(op_type, dtype, other="float[m] x"):
 
 @pytest.mark.parametrize("op_type", ["Greater", "GreaterOrEqual"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_nothing_is_greater_than_what_is_no_number(op_type, dtype):
+def test_comparisons_with_nan_are_false(op_type, dtype):
     name = {np.float32: "float", np.float16: "float16"}[dtype]
     model = compared(op_type, name, f"{name}[m] x")
     with np.errstate(over="ignore"):
@@ -33,7 +33,7 @@ def test_nothing_is_greater_than_what_is_no_number(op_type, dtype):
     assert node.device == "openvino" or dtype is np.float16  # the engine has few float16 ops with dynamic shapes
 
 
-def test_integers_are_compared_as_they_are():
+def test_integer_comparisons_are_unchanged():
     model = compared("Greater", "int8", "int8[m] x")
     assert "Greater" in {operator.get_type_name() for operator in read(model).get_ordered_ops()}
     real = compared("Greater", "float")

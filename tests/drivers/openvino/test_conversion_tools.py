@@ -27,7 +27,7 @@ def package(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_the_tools_come_when_they_are_used(package):
+def test_tools_are_imported_on_use(package):
     with without_conversion_tools():
         imported = package()
     assert "openvino.tools.ovc" not in sys.modules
@@ -37,32 +37,32 @@ def test_the_tools_come_when_they_are_used(package):
     assert convert_model is sys.modules["openvino.tools.ovc"].convert_model is vars(imported)["convert_model"]
 
 
-def test_another_thread_imports_the_tools_as_ever(package):
+def test_another_thread_imports_the_tools_normally(package):
     with without_conversion_tools(), ThreadPoolExecutor() as pool:
         assert "convert_model" in vars(pool.submit(package).result())
 
 
-def test_nobody_misses_a_finder_meanwhile(package):
+def test_other_finders_stay_during_the_import(package):
     with without_conversion_tools():
         finders = list(sys.meta_path)
         package()
     assert sys.meta_path == finders
 
 
-def test_who_was_interrupted_imports_them_later(package):
+def test_tools_can_be_imported_after_an_interrupt(package):
     package_of = without_conversion_tools()
     package_of.__enter__()  # never exited
     package()
     importlib.import_module("openvino.tools.ovc")
 
 
-def test_tools_that_cannot_be_imported_are_no_attribute(package, tmp_path):
+def test_failing_import_is_a_missing_attribute(package, tmp_path):
     (tmp_path / "openvino" / "tools" / "ovc.py").write_text("import no_such_package_of_anybody")
     with without_conversion_tools():
         imported = package()
     assert not hasattr(imported, "convert_model")
 
 
-def test_the_package_that_is_installed_offers_its_tools(monkeypatch):
+def test_installed_package_has_its_tools(monkeypatch):
     monkeypatch.setenv("CI", "true")  # disables OpenVINO's import telemetry
     assert engine.module().convert_model is importlib.import_module("openvino.tools.ovc").convert_model

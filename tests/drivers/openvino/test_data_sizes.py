@@ -52,7 +52,7 @@ def devices_of(session):
     return {node.name: node.device for node in session.report().nodes if node.state == "runs"}
 
 
-def test_boxes_that_are_kept_stay_in_the_segment():
+def test_selected_boxes_stay_in_the_segment():
     with nna.InferenceSession(DETECTION, devices="openvino", options=nna.Options(fallback="forbid")) as session:
         feeds = [detections(seed) for seed in range(4)]
         feeds.append(feeds[0] | {"scores": np.full((1, 3, 50), -9, np.float32)})  # no detections
@@ -63,7 +63,7 @@ def test_boxes_that_are_kept_stay_in_the_segment():
         assert set(devices_of(session).values()) == {"openvino"} and len(session.report().segments) == 1
 
 
-def test_elements_that_are_found_stay_in_the_segment():
+def test_nonzero_stays_in_the_segment():
     x = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32)
     with nna.InferenceSession(SELECTION, devices="openvino", options=nna.Options(fallback="forbid")) as session:
         for limit in (0.0, 1.0, 9.0, -9.0, 0.5):
@@ -81,7 +81,7 @@ def test_elements_that_are_found_stay_in_the_segment():
         ("r = Unsqueeze (b, one) c = Add (b, r)", "Add of each with each"),
     ],
 )
-def test_what_is_wrong_without_elements_is_refused(nodes, detail):
+def test_ops_that_fail_on_empty_inputs_are_refused(nodes, detail):
     model = onnx.shape_inference.infer_shapes(
         model_of(
             "(float[6] x) => (float c) <int64[1] all = {-1}, int64[1] one = {1}> "
@@ -92,7 +92,7 @@ def test_what_is_wrong_without_elements_is_refused(nodes, detail):
     assert all(taken) and not refused and detail in refused.detail and refused.reason == "data_dependent_shape"
 
 
-def test_what_is_filled_to_a_size_of_none_has_no_elements():
+def test_expand_to_an_empty_size():
     model = parse("""<ir_version: 10, opset_import: ["" : 18]>
     g (float[n] x, float[1] s, float u) => (float[k] a, float[k] b, bool[k] c, float[k] d)
     <int64[1] one = {1}, int64[1] two = {2}, int64[1] no = {0}, float[1] three = {3}> {
@@ -132,7 +132,7 @@ def convolution(attributes, filter_size):
         ("<pads = [0, 2]>", 3),
     ],
 )
-def test_a_convolution_over_what_is_found_is_right_and_empty_over_nothing(attributes, filter_size):
+def test_convolution_over_data_dependent_and_empty_sizes(attributes, filter_size):
     model, table = convolution(attributes, filter_size), np.random.default_rng(2).random((9, 3), np.float32)
     opened = context()
     assert all(opened.supported(model))
@@ -151,14 +151,14 @@ def test_a_convolution_over_what_is_found_is_right_and_empty_over_nothing(attrib
     ("attributes", "filter_size"),
     [("<pads = [1, 0]>", 1), ("<pads = [2, 1]>", 3), ('<auto_pad = "SAME_UPPER">', 3)],
 )
-def test_a_convolution_that_makes_numbers_of_nothing_is_refused(attributes, filter_size):
+def test_convolution_with_output_for_empty_input_is_refused(attributes, filter_size):
     model = convolution(attributes, filter_size)
     refused = [verdict for verdict in context().supported(model) if not verdict]
     assert "Conv with windows of padding alone" in refused[0].detail
 
 
 @pytest.mark.parametrize("reduction", ["none", "add"])
-def test_elements_are_put_where_something_is_found_and_nowhere_else(reduction):
+def test_scatter_at_data_dependent_positions(reduction):
     model = onnx.shape_inference.infer_shapes(
         model_of(
             "(float[9] x, float[9] y) => (float[9] z) {"
@@ -174,13 +174,13 @@ def test_elements_are_put_where_something_is_found_and_nowhere_else(reduction):
         np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_devices_of_fixed_sizes_refuse_as_before():
+def test_devices_with_static_shapes_refuse():
     with nna.InferenceSession(SELECTION, devices="fake_npu", options=nna.Options(fallback="allow")) as session:
         on_host = [node for node in session.report().nodes if node.device == "cpu"]
         assert any("data_dependent_shape" in str(node) for node in on_host)
 
 
-def test_a_size_of_what_has_no_type_is_left_alone_and_nothing_else():
+def test_only_shape_of_untyped_value_runs_elsewhere():
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
     g (float[n, 3, 3] x) => (float[a, b, c] y, float[n, 3, 3] z) {
         turned = com.microsoft.Inverse (x)
@@ -200,7 +200,7 @@ def test_a_size_of_what_has_no_type_is_left_alone_and_nothing_else():
     assert "the type of 'turned' of Shape is not known" in refusals
 
 
-def test_a_size_of_what_has_no_rank_is_left_alone_at_all_sizes():
+def test_shape_of_unranked_value_runs_elsewhere_at_all_sizes():
     """The loop's state has no known rank, and OpenVINO refuses ShapeOf for that."""
     model = parse("""<ir_version: 10, opset_import: ["" : 18]>
     g (float[n, 4] x) => (float[a, b] y) <int64[1] first = {0}, int64 zero = {0}, float half = {0.5}> {
@@ -232,7 +232,7 @@ def test_a_size_of_what_has_no_rank_is_left_alone_at_all_sizes():
     assert any(detail.endswith("of Shape is not known") for detail in refusals), refusals
 
 
-def test_a_convolution_of_what_nobody_knows_is_left_to_others():
+def test_convolution_of_untyped_value_runs_elsewhere():
     text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
     g (float[1, 1, 4, 4] x) => (float[a, b, c, d] y)
     <float[1, 1, 3, 3] w = {1, 1, 1, 1, 1, 1, 1, 1, 1}, float s = {0.1}, uint16 z = {7}> {

@@ -10,7 +10,7 @@ from tests.drivers.openvino.harness import computed, context, fixed, model_of
 
 @pytest.mark.parametrize("sizes", ["1000", "N"])
 @pytest.mark.parametrize("divisor", ["c", "d"])
-def test_halves_are_rounded_as_they_are(sizes, divisor):
+def test_quotients_of_exactly_one_half_round_right(sizes, divisor):
     model = model_of(f"(float[{sizes}] x, float d) => (float[{sizes}] y) <float c = {{0.078431375}}> "
                      f"{{ q = Div(x, {divisor}) y = Round(q) }}")  # fmt: skip
     step, numbers = np.float32(0.078431375), np.arange(-500, 500).astype(np.float32)
@@ -20,7 +20,7 @@ def test_halves_are_rounded_as_they_are(sizes, divisor):
     assert (np.round(x * (1 / step)) != y).any()
 
 
-def test_a_program_that_is_read_again():
+def test_deserialized_program():
     model = model_of("(float[1000] x, float d) => (float[1000] q, float[1000] y) { q = Div(x, d) y = Round(q) }")
     x, step = np.random.default_rng(0).standard_normal(1000).astype(np.float32), np.float32(0.3)
     opened = context()

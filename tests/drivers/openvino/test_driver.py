@@ -43,7 +43,7 @@ def test_each_kind_is_a_row():
         assert any(name.startswith(f"openvino:{kind}") and (row.available or row.reason) for name, row in found.items())
 
 
-def test_a_missing_package_is_a_row_that_says_what_to_install(monkeypatch):
+def test_row_of_a_missing_package_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)  # simulates a missing package
     assert {name: "pip install 'nnadapter[openvino]'" in row.reason for name, row in rows().items()} == dict.fromkeys(
         ["openvino:CPU", "openvino:GPU", "openvino:NPU"], True
@@ -59,7 +59,7 @@ def test_the_capability():
 @pytest.mark.parametrize(
     ("name", "kind"), [("openvino:TPU", DeviceNotFoundError), ("openvino:CPU.7", DeviceUnavailableError)]
 )
-def test_devices_that_are_not_there(name, kind):
+def test_missing_devices(name, kind):
     with pytest.raises(kind, match="CPU"):
         nna.InferenceSession(model_of(SMALL), devices=name)
 
@@ -73,7 +73,7 @@ def test_devices_that_are_not_there(name, kind):
         ({"thread": 1}, "threads"),
     ],
 )
-def test_wrong_options_name_what_is_allowed(options, why):
+def test_wrong_options_list_the_allowed_values(options, why):
     with pytest.raises(InvalidOptionError, match=why):
         context(**options)
 
@@ -100,7 +100,7 @@ def test_options_reach_the_engine_and_floats_stay_exact(options):
         ("(float[2] x, int64[1] s) => (float[N, M] y) { y = Reshape(x, s) }", Reason.NOT_CONSTANT),
     ],
 )
-def test_what_would_be_computed_wrongly_is_refused(text, reason):
+def test_wrong_forms_are_refused(text, reason):
     (verdict,) = context().supported(model_of(text))
     assert verdict.reason is reason and verdict.detail
 
@@ -110,7 +110,7 @@ def test_switched_off_ops_are_refused():
     assert [bool(verdict) for verdict in verdicts] == [True, False]
 
 
-def test_switched_off_ops_that_the_device_does_not_take():
+def test_unknown_ops_cannot_be_switched_off():
     with pytest.raises(InvalidOptionError, match=r"names 'Rellu', none of the \d+ op types .* mean 'Relu' or"):
         context(switched_off="Neg,Rellu")
 
@@ -131,7 +131,7 @@ def test_switched_off_ops_that_the_device_does_not_take():
         "(int64[2,3] x) => (y, z) <float[4,2] w = {1,2,3,4,5,6,7,8}> { y = Gather(w, x)  z = Gather(w, x) }",
     ],
 )
-def test_borders_that_the_engine_changes(text):
+def test_boundaries_that_the_engine_changes(text):
     model = model_of(text)
     feed = {value.name: array_for(value) for value in model.graph.input}
     expected = run_whole(model, feed)
@@ -148,7 +148,7 @@ def array_for(value):
     return np.random.default_rng(len(shape)).integers(0, 2, shape).astype(kind)
 
 
-def test_inputs_are_not_written_to_and_results_are_the_callers():
+def test_inputs_are_unchanged_and_results_belong_to_the_caller():
     execution = context().compile(model_of(SMALL)).create_execution()
     given = fixed(X)
     first = execution.compute([given])
@@ -160,7 +160,7 @@ def test_inputs_are_not_written_to_and_results_are_the_callers():
         assert not np.shares_memory(old, new)
 
 
-def test_other_memory_and_the_same_memory_with_other_contents():
+def test_inputs_at_new_addresses_or_with_new_contents():
     execution = context().compile(model_of(SMALL)).create_execution()
     array = X.copy()
     for number in range(5):
@@ -169,13 +169,13 @@ def test_other_memory_and_the_same_memory_with_other_contents():
         np.testing.assert_array_equal(execution.compute([fixed(X * number)])[0], np.maximum(X * number, 0))
 
 
-def test_wrong_inputs_are_an_error_of_ours():
+def test_wrong_inputs_raise_our_error():
     execution = context().compile(model_of(SMALL)).create_execution()
     with pytest.raises(ExecutionError, match="check the inputs"):
         execution.compute([np.zeros((7, 7), np.float32)])
 
 
-def test_executions_side_by_side():
+def test_concurrent_executions():
     program = context().compile(model_of(SMALL))
     wrong = []
 
@@ -194,7 +194,7 @@ def test_executions_side_by_side():
     assert wrong == []
 
 
-def test_a_node_that_the_query_takes_and_the_compiler_does_not_is_named():
+def test_node_that_only_the_compiler_refuses_is_named():
     model = model_of("(string[4] s, float[4] x) => (bool[4] b, float[4] y) { y = Relu(x)  b = Equal(s, s) }")
     opened = context()
     assert opened._asker._query(model) is None  # the engine claims support
@@ -204,7 +204,7 @@ def test_a_node_that_the_query_takes_and_the_compiler_does_not_is_named():
     assert caught.value.refused[1].reason is Reason.COMPILE_FAILED
 
 
-def test_programs_are_kept_and_deserialized():
+def test_programs_are_serialized_and_deserialized():
     model = model_of(SMALL)
     blob = context().compile(model).serialize()
     execution = context().deserialize(blob).create_execution()
@@ -213,7 +213,7 @@ def test_programs_are_kept_and_deserialized():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_is_told_that_the_threads_that_compile_are_gone():
+def test_forked_process_gets_an_error_about_missing_threads():
     model, opened = model_of(SMALL), context()
     program = opened.compile(model)
     blob = program.serialize()
@@ -251,7 +251,7 @@ def test_programs_of_another_engine_or_other_options_are_refused(monkeypatch):
         context().deserialize(blob)
 
 
-def test_contents_that_only_look_right_are_refused():
+def test_plausible_but_invalid_contents_are_refused():
     blob = context().compile(model_of(SMALL)).serialize()
     envelope = Envelope(magic=blob[:8], version=int.from_bytes(blob[8:12], "little"))
     header, contents = envelope.open(blob)
@@ -265,7 +265,7 @@ def test_contents_that_only_look_right_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.int64])
-def test_large_weights_are_shared_with_the_engine_and_give_the_same(dtype):
+def test_large_shared_weights(dtype):
     weights = np.random.default_rng(0).integers(-9, 9, (2048, 1024)).astype(dtype)
     nodes = [helper.make_node("Gather", ["w", "i"], ["g"]), helper.make_node("Cast", ["g"], ["y"], to=1)]
     given = helper.make_tensor_value_info("i", onnx.TensorProto.INT64, [3])
@@ -280,7 +280,7 @@ def test_large_weights_are_shared_with_the_engine_and_give_the_same(dtype):
         np.testing.assert_array_equal(computed(context(), each, [rows])[0], weights[rows].astype(np.float32))
 
 
-def test_integers_that_onnxruntime_made_go_in():
+def test_integer_outputs_of_onnxruntime_are_accepted():
     model = model_of(
         "(float[2,3] x) => (float[2,3,4] y) <float[3,4] w = {0,1,2,3,4,5,6,7,8,9,10,11}>"
         "{ i = Cast<to = 7>(x)  y = Gather(w, i) }"
@@ -291,27 +291,27 @@ def test_integers_that_onnxruntime_made_go_in():
     np.testing.assert_array_equal(y[0], np.arange(12, dtype=np.float32).reshape(3, 4))
 
 
-def test_an_engine_that_computes_wrongly_is_too_old():
+def test_old_engine_with_wrong_results_is_refused():
     with pytest.raises(DeviceUnavailableError, match=r"2026.0 or later.*2025.4.1 is here; run: pip install"):
         engine.refuse_older("2025.4.1-20426-82bbf0292c5-releases/2025/4")
     engine.refuse_older("2026.0.0")
 
 
-def test_the_engines_words_lose_their_places():
+def test_error_texts_of_the_engine_lose_source_locations():
     error = RuntimeError("Exception from src/a/b.cpp:12:\nCheck 'x == y' failed at src/c.cpp:3:\nshapes differ\n")
     assert engine.brief(error) == "shapes differ"
     assert engine.brief(RuntimeError()) == "RuntimeError"
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(2048, 2048), (1024, 32), (256, 1)])
-def test_convolutions_in_groups_are_taken_however_large_their_filter(channels, groups):
+def test_grouped_convolutions_with_large_filters(channels, groups):
     filters = onnx.numpy_helper.from_array(np.full((channels, channels // groups, 3, 3), 0.01, np.float32), "w")
     image = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, channels, 4, 4]) for name in "xy"]
     node = helper.make_node("Conv", ["x", "w"], ["y"], group=groups, pads=[1, 1, 1, 1])
     assert all(context().supported(helper.make_model(helper.make_graph([node], "g", image[:1], image[1:], [filters]))))
 
 
-def test_a_program_that_was_read_keeps_what_it_was_read_from():
+def test_deserialized_program_keeps_its_bytes_alive():
     opened, weight = context(), onnx.numpy_helper.from_array(numbers(64, 64), "w")
     model = model_of("(float[2,64] x) => (float[2,64] y) { y = MatMul(x, w) }")
     model.graph.initializer.append(weight)

@@ -18,7 +18,7 @@ ROWS = np.array(
 @pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
 @pytest.mark.parametrize("axes", ["1", "0", "0, 1", "2"])
 @pytest.mark.parametrize("keepdims", [0, 1])
-def test_extremes_are_infinite_where_everything_is(op_type, axes, keepdims):
+def test_extremes_of_infinite_values_are_infinite(op_type, axes, keepdims):
     model = parse(
         f"""<ir_version: 10, opset_import: ["" : 18]> g (float[n, m, 3] x) => (float[...] y) {{
         axes = Constant <value = int64[{axes.count(",") + 1}] {{{axes}}}> ()

@@ -185,7 +185,7 @@ def test_long_chain_of_conditions_is_divided():
     assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 2
 
 
-def test_report_says_that_long_chains_are_divided(tmp_path):
+def test_report_notes_divided_chains(tmp_path):
     model, feed = chain(2 * fusion_workarounds._LONGEST_CHAIN + 1, "Tanh($)"), {"x": np.ones(4, np.float32)}
     for _ in range(2):  # the second session reads the program from the cache
         with nna.InferenceSession(model, devices="openvino", options=nna.Options(cache_dir=tmp_path)) as session:
@@ -197,7 +197,7 @@ def test_report_says_that_long_chains_are_divided(tmp_path):
             ]
 
 
-def test_a_segment_of_many_nodes_is_cut_and_the_report_says_why(monkeypatch):
+def test_large_segment_is_cut_and_report_has_the_reason(monkeypatch):
     monkeypatch.setattr(compiler, "_MOST_NODES", 20)
     model, x = chain(50, "Tanh($)", "Abs($)"), np.float32([-1, 0, 1, 2])
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(cache_dir=False)) as session:

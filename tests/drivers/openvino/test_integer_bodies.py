@@ -117,7 +117,7 @@ def test_convolutions(a, b, points, attributes, channels):
     check(model, feed, ReferenceEvaluator(model).run(None, feed)[0])
 
 
-def test_what_float32_cannot_count_stays_on_the_cpu():
+def test_sums_beyond_float32_stay_on_the_cpu():
     filters = np.full((2, 70, 5, 5), 127, np.int8)
     feed = {"a": np.full((1, 140, 5, 5), 255, np.uint8)}
     model = model_of("ConvInteger<group = 2>(a, b)", "1, 140, 5, 5", feed, {"b": filters})

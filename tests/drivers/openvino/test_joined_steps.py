@@ -41,7 +41,7 @@ def model(joined, behind, point, batch="2"):
 
 
 @for_every_value(joined=JOINED, behind=BEHIND, point=RANGES, batch=("2", "N"))
-def test_joined_values_of_int8_are_multiplied_as_they_are(joined, behind, point, batch):
+def test_products_of_joined_int8_values(joined, behind, point, batch):
     checked, options = model(joined, behind, point, batch), onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     numbers = np.random.default_rng(6)
@@ -54,7 +54,7 @@ def test_joined_values_of_int8_are_multiplied_as_they_are(joined, behind, point,
         assert {node.device for node in session.report().nodes if node.device} == {"openvino"}
 
 
-def test_what_is_not_dequantized_keeps_its_type():
+def test_values_without_dequantize_keep_their_type():
     checked = model("quantized before", "Conv", 0)
     checked.graph.output.append(onnx.helper.make_tensor_value_info("q", onnx.TensorProto.INT8, [2, 8, 4, 4]))
     numbers = np.random.default_rng(6)
@@ -65,7 +65,7 @@ def test_what_is_not_dequantized_keeps_its_type():
     assert got.dtype == np.int8 and np.abs(got - expected).max() <= 1
 
 
-def test_a_model_that_joins_nothing_is_as_it_was():
+def test_model_without_concat_is_unchanged():
     joined = model("as they are", "Conv", 0)
     plain = onnx.ModelProto.FromString(joined.SerializeToString())
     plain.graph.node[0].CopyFrom(onnx.helper.make_node("Pad", ["x", "pads"], ["c"]))
@@ -81,7 +81,7 @@ KINDS = (("int8", 0), ("int8", -20), ("uint8", 128))
 @for_every_value(
     kind=KINDS, middle=TWICE, joined=("c = Concat<axis = 1>(x, x)", "j = Concat<axis = 1>(x, x)  c = Relu(j)")
 )
-def test_joined_values_that_are_quantized_twice_do_not_end_the_process(kind, middle, joined):
+def test_joined_values_quantized_twice_do_not_crash(kind, middle, joined):
     """DenseNet has this: Mul and Add after a Concat."""
     text = f"""<ir_version: 10, opset_import: ["" : 19]> g (float[N, 2, 4, 4] x) => (float[N, 4, 4, 4] y)
     <float s = {{0.05}}, {kind[0]} z = {{{kind[1]}}}, float t = {{0.04}}, float[4, 1, 1] k = {{1, 2, 1, 2}},

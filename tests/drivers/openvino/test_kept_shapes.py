@@ -50,7 +50,7 @@ g (float[{batch}, {length}, {three}] x) => (float[{batch}, {length}, {width}] y)
 
 @pytest.mark.parametrize("text", [PACKED, APART], ids=["packed", "apart"])
 @pytest.mark.parametrize(("batch", "heads", "features"), [(1, 2, 4), (1, 4, 16), (3, 5, 5), (2, 8, 1), (4, 4, 4)])
-def test_attention_with_as_many_heads_as_tokens_is_whole_and_right(text, batch, heads, features):
+def test_attention_with_as_many_heads_as_tokens(text, batch, heads, features):
     width = heads * features
     sizes = {"batch": batch, "length": heads, "heads": heads, "features": features, "width": width, "three": 3 * width}
     model, feed = parse(text.format(**sizes)), {"x": numbers(batch, heads, 3 * width)}
@@ -60,7 +60,7 @@ def test_attention_with_as_many_heads_as_tokens_is_whole_and_right(text, batch, 
             np.testing.assert_allclose(session.run(None, feed)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_has_no_step_of_its_own_is_refused():
+def test_shape_preserving_transpose_alone_is_refused():
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 17]> g (int32[1, 4, 4, 2] x) => (int32[1, 4, 4, 2] y) {
             t = Transpose <perm = [0, 2, 1, 3]> (x)

@@ -49,7 +49,7 @@ def model_of(form: str, large: float, rows: str) -> onnx.ModelProto:
 
 
 @for_every_value(form=FORMS, large=LARGE, rows=("2", "N"))
-def test_small_constants_are_not_lost_beside_large_ones(form, large, rows):
+def test_small_constants_are_not_lost_next_to_large_ones(form, large, rows):
     model, alone = model_of(FORMS[form], large, rows), onnxruntime.SessionOptions()
     alone.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     known = onnxruntime.InferenceSession(model.SerializeToString(), alone)
@@ -59,7 +59,7 @@ def test_small_constants_are_not_lost_beside_large_ones(form, large, rows):
         assert {step.device for step in session.provenance.steps} == {"openvino"}
 
 
-def test_what_rounds_by_a_large_number_rounds():
+def test_rounding_by_a_large_constant():
     """Adding and subtracting 1.5 * 2^23 rounds to integers, halves to even."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[7] x) => (float[7] y)
     <float C = {12582912}> { a = Add(x, C) y = Sub(a, C) }""")
@@ -69,7 +69,7 @@ def test_what_rounds_by_a_large_number_rounds():
 
 
 @for_every(added=("5000", "8388608"), rows=("3", "N"))
-def test_what_is_no_number_stays_none(added, rows):
+def test_nan_stays_nan(added, rows):
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]> g (float[{rows}] x) => (float[{rows}] y)
     <float C = {{{added}}}, float b = {{0.1}}> {{ a = Add(x, C) y = Add(a, b) }}""")
     numbers = np.array([np.nan, 1, np.inf], np.float32)
@@ -87,7 +87,7 @@ def test_large_numbers_are_centered_before_they_are_scaled():
     np.testing.assert_allclose(result, (numbers - np.float32(1e6)) / np.float32(3), rtol=1e-6)
 
 
-def test_a_bias_beside_a_mask_counts():
+def test_bias_next_to_a_mask_counts():
     """T5's attention has a constant bias and a mask of large constants."""
     generator = np.random.default_rng(0)
     bias = generator.standard_normal((1, 2, 5, 5)).astype(np.float32)

@@ -55,7 +55,7 @@ def test_heads_and_rows_as_one():
         np.testing.assert_allclose(got, run_whole(model, feed)[0], rtol=1e-3, atol=1e-4)
 
 
-def test_a_decoder_that_begins_with_one_word():
+def test_decoder_that_starts_with_one_token():
     model = parse("""<ir_version: 10, opset_import: ["" : 17]> g
     (float[1, 4, 1, 32] x, float[1, 4, p, 32] past) => (float[1, 4, 1, 32] y, float[1, 4, n, 32] present) {
         present = Concat<axis = 2>(past, x)
@@ -73,7 +73,7 @@ def test_a_decoder_that_begins_with_one_word():
         assert session.report().plans.compiled == 1
 
 
-def test_a_softmax_that_is_spelled_out():
+def test_expanded_softmax():
     model = model_of("""(float[1, 5, 32] q, float[1, n, 32] k) => (float[1, 5, 32] y) <int64[1] last = {-1}> {
         turned = Transpose<perm = [0, 2, 1]>(k)
         u = MatMul(q, turned)
@@ -89,7 +89,7 @@ def test_a_softmax_that_is_spelled_out():
         np.testing.assert_allclose(got, run_whole(model, feed)[0], rtol=1e-3, atol=1e-4)
 
 
-def test_a_softmax_of_no_product_stays_as_it_is():
+def test_softmax_without_product_is_unchanged():
     model = model_of("(float[n, 4] x) => (float[n, 4] y) { y = Softmax<axis = 0>(x) }")
     x = numbers(20, 4)
     (got,) = computed(context(), model, [x])

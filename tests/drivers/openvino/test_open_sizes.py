@@ -54,7 +54,7 @@ CACHED = """<ir_version: 10, opset_import: ["" : 17]> g
 }"""
 
 
-def test_a_cache_that_grows_is_compiled_once():
+def test_growing_cache_is_compiled_once():
     model = parse(CACHED)
     rows, cache = 2, [numbers(2, 2, 1, 4, seed=1), numbers(2, 2, 1, 4, seed=2)]
     with nna.InferenceSession(model, devices="openvino") as session:
@@ -69,7 +69,7 @@ def test_a_cache_that_grows_is_compiled_once():
         assert {node.device for node in report.nodes if node.state == "runs"} == {"openvino"}
 
 
-def test_a_cache_that_is_empty_at_first():
+def test_cache_that_starts_empty():
     model = parse(CACHED)
     cache = [np.empty((1, 2, 0, 4), np.float32)] * 2
     with nna.InferenceSession(model, devices="openvino") as session:
@@ -110,7 +110,7 @@ UPWARDS = """<ir_version: 10, opset_import: ["" : 18]> g
 }"""
 
 
-def test_what_scales_up_is_compiled_once_for_many_sizes():
+def test_upsampling_is_compiled_once_for_many_sizes():
     model = with_weights(UPWARDS, up=numbers(2, 2, 2, 2))
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="forbid")) as session:
         for batch, height, width in ((1, 8, 12), (2, 4, 4), (1, 16, 8), (1, 4, 40), (3, 8, 8)):
@@ -134,7 +134,7 @@ def test_sequences_of_any_length_have_one_plan(op_type, gates):
         assert session.report().plans.compiled == 2
 
 
-def test_sizes_that_are_capped_have_one_plan():
+def test_clamped_sizes_have_one_plan():
     model = parse("""<ir_version: 10, opset_import: ["" : 17]> g (float[n, 4] x) => (float[k, 4] y) {
         sizes = Shape (x)
         zero = Constant <value = int64[1] {0}> ()
@@ -152,7 +152,7 @@ def test_sizes_that_are_capped_have_one_plan():
         assert report.plans.compiled == 2 and [segment.device for segment in report.segments] == ["openvino"]
 
 
-def test_a_last_part_that_is_smaller_at_some_sizes():
+def test_smaller_last_part_at_some_sizes():
     text = """<ir_version: 10, opset_import: ["" : 18]> g (float[n, 4] x) => (float[k, 4] y, float[m, 4] z)
         { r = Abs (x)  y, z = Split <num_outputs = 2> (r) }"""
     model = parse(text)
@@ -167,7 +167,7 @@ POOLED = """<ir_version: 10, opset_import: ["" : 20]> g (float[n, 5, h, w] x) =>
     { y = AveragePool <kernel_shape = [3, 3], strides = [2, 2], count_include_pad = 1> (x) }"""
 
 
-def test_a_program_that_failed_at_some_sizes_is_made_again_for_others():
+def test_program_that_failed_at_some_sizes_is_recompiled():
     """The engine reused memory of the failed run: wrong results, or a crash."""
     model = parse(POOLED)
     compiled = context().compile(model)
@@ -183,7 +183,7 @@ def test_a_program_that_failed_at_some_sizes_is_made_again_for_others():
     assert compiled.memory_bytes > 0
 
 
-def test_a_program_that_was_read_is_written_as_it_was_read():
+def test_deserialized_program_serializes_to_the_same_bytes():
     """The engine cannot read its own serialization of a deserialized model."""
     model, x = parse(POOLED), numbers(2, 5, 8, 4)
     compiled = context().compile(model)
@@ -193,7 +193,7 @@ def test_a_program_that_was_read_is_written_as_it_was_read():
         np.testing.assert_allclose(y, run_whole(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
 
 
-def test_threads_go_on_while_runs_of_others_fail():
+def test_threads_continue_while_other_runs_fail():
     model, wrong = parse(POOLED), []
     sizes = [(4, 5, 6, 6), (1, 5, 4, 3), (2, 5, 8, 4)]
     feeds = {size: {"x": numbers(*size)} for size in sizes}
@@ -216,7 +216,7 @@ def test_threads_go_on_while_runs_of_others_fail():
     assert not wrong
 
 
-def test_a_program_that_the_engine_does_not_read_back_is_not_trusted_after_it_failed(monkeypatch):
+def test_failed_program_that_cannot_be_deserialized_refuses_later_runs(monkeypatch):
     monkeypatch.setattr(program, "turns_by_narrow_tables", lambda compiled: True)
     execution = context().compile(parse(POOLED)).create_execution()
     with pytest.raises(ExecutionError, match="failed while it ran"):
@@ -226,7 +226,7 @@ def test_a_program_that_the_engine_does_not_read_back_is_not_trusted_after_it_fa
             execution.compute([fixed(numbers(4, 5, 6, 6))])
 
 
-def test_one_run_that_fails_takes_no_later_one_from_the_device():
+def test_failing_run_keeps_later_runs_on_the_device():
     """A server may receive inconsistent sizes between valid ones."""
     model = parse("""<ir_version: 10, opset_import: ["" : 17]> g (float[n, 4] x, float[m, 4] z) => (float[k, 4] y) {
         a = Relu (x)  y = Add (a, z) }""")
@@ -260,7 +260,7 @@ COUNTED = """<ir_version: 10, opset_import: ["" : 20]> g (float[n, 5, h, w] x) =
 
 @pytest.mark.parametrize("text", [POOLED, COUNTED], ids=["windows that are none", "windows that count"])
 @pytest.mark.parametrize("first", [0, 3])
-def test_sizes_that_the_engine_fails_at_spoil_no_others(text, first):
+def test_sizes_that_fail_in_the_engine_do_not_affect_others(text, first):
     model, random = parse(text), np.random.default_rng(0)
     sizes = [(4, 5, 6, 6), (1, 5, 4, 3), (2, 5, 8, 4), (1, 5, 2, 5)]
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
@@ -271,7 +271,7 @@ def test_sizes_that_the_engine_fails_at_spoil_no_others(text, first):
         assert session.report().plans.served_shapes_text.startswith("one plan for all input shapes")
 
 
-def test_sizes_that_the_model_is_not_for_spoil_no_others():
+def test_invalid_sizes_do_not_affect_others():
     model = parse(POOLED.replace("[3, 3], strides = [2, 2]", "[5, 5]"))
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
         for size in ((1, 5, 8, 8), (2, 5, 9, 7), (1, 5, 2, 2), (1, 5, 10, 10)):
@@ -284,7 +284,7 @@ def test_sizes_that_the_model_is_not_for_spoil_no_others():
             assert {node.device for node in session.report().nodes} == {"openvino"}
 
 
-def test_results_are_the_callers_own():
+def test_results_belong_to_the_caller():
     with nna.InferenceSession(parse(CACHED), devices="openvino") as session:
         feeds = [
             {"x": numbers(1, length, 8, seed=length), "k0": numbers(1, 2, 3, 4), "v0": numbers(1, 2, 3, 4)}
@@ -299,7 +299,7 @@ def test_results_are_the_callers_own():
                 np.testing.assert_array_equal(array, copy)
 
 
-def test_a_program_with_open_sizes_is_kept():
+def test_program_with_dynamic_shapes_is_cached():
     opened, model = (
         context(),
         model_of("(float[n, 4] x) => (float[n, 4] y, float[4, n] z) { y = Relu (x) z = Transpose (y) }"),
@@ -362,14 +362,14 @@ def test_a_program_with_open_sizes_is_kept():
         ("(float x) => (float y) { y = Mystery (x) }", "unsupported_operation", "fixed sizes alone"),
     ],
 )
-def test_what_is_not_taken_with_open_sizes(text, reason, detail):
+def test_refused_with_dynamic_shapes(text, reason, detail):
     model = model_of(text)
     verdict = judge_dynamic(model.graph.node[0], ModelAnalysis.of(model, 1 << 12))
     assert not verdict and verdict.reason is Reason(reason) and detail in verdict.detail
 
 
 @pytest.mark.parametrize("axis", [1, -1])
-def test_a_scale_for_each_channel_where_others_are_open(axis):
+def test_scale_per_channel_with_other_dimensions_dynamic(axis):
     opened, model = (
         context(),
         model_of(
@@ -399,7 +399,7 @@ def test_products_with_several_constants(shape, weights):
     np.testing.assert_allclose(computed(opened, model, [x])[0], run_whole(model, {"x": x})[0], rtol=1e-5)
 
 
-def test_known_sizes_are_admitted_at_once():
+def test_static_shapes_are_admitted_at_once():
     assert context().admit(model_of("(float16[2, 4] x) => (float16[2, 4] y) { y = Softsign (x) }")).verdict
     assert not context().admit(model_of("(float16[n, 4] x) => (float16[n, 4] y) { y = Softsign (x) }")).verdict
 
@@ -422,7 +422,7 @@ HALVES = """(float16[b, s, 4] x, float16[b, p, 4] past) => (float16[b, s, 4] y, 
 }"""
 
 
-def test_halves_of_a_decoder_are_taken_with_open_sizes():
+def test_halves_of_a_decoder_with_dynamic_shapes():
     text = f'<ir_version: 10, opset_import: ["" : 17]> g {HALVES}'
     model = onnx.parser.parse_model(text)
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
@@ -456,7 +456,7 @@ ATTENTION = """<ir_version: 10, opset_import: ["" : 17]> g (float[b, t, 8] x) =>
 
 
 @pytest.mark.parametrize("lengths", [(2, 3, 4, 5, 2, 6), (3, 2, 4, 5, 2, 6), (2, 2, 3, 2, 4, 5)])
-def test_whichever_run_has_as_many_tokens_as_heads_others_share_a_plan(lengths):
+def test_other_runs_share_a_plan_if_one_has_as_many_tokens_as_heads(lengths):
     model = parse(ATTENTION)
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
         for length in lengths:
@@ -485,7 +485,7 @@ CAUSAL = """<ir_version: 10, opset_import: ["" : 17]> g (float[t, 2] x) => (floa
 }"""
 
 
-def test_a_plan_for_sizes_of_which_too_much_would_be_folded_is_not_the_last_one(monkeypatch):
+def test_plan_at_sizes_with_too_much_folding_is_not_the_last_one(monkeypatch):
     """A plan for lengths with an unfolded mask holds only for such lengths."""
     monkeypatch.setattr(limits, "FOLDED_BYTES_PER_SHAPE", 1 << 12)
     model = parse(CAUSAL)
@@ -497,7 +497,7 @@ def test_a_plan_for_sizes_of_which_too_much_would_be_folded_is_not_the_last_one(
     assert plans.compiled <= 4 and "one more when other nodes remain after folding" in plans.served_shapes_text
 
 
-def test_what_is_refused_at_every_run_alone_is_in_the_plan_for_all_shapes():
+def test_nodes_refused_only_per_shape_are_in_the_dynamic_plan():
     text = """<ir_version: 10, opset_import: ["" : 17]> g (int32[b, 2, 8] x) => (int32[b, 2, 8] y)
     <int64[4] parts = {0, 2, 2, 4}, int64[3] whole = {0, 2, 8}> {
         parted = Reshape (x, parts)
@@ -517,7 +517,7 @@ def test_what_is_refused_at_every_run_alone_is_in_the_plan_for_all_shapes():
     assert [segment.device for segment in report.segments] == ["openvino"]
 
 
-def test_attention_with_as_many_heads_as_tokens_is_whole_at_known_sizes_and_at_open_ones():
+def test_attention_with_as_many_heads_as_tokens_at_static_and_dynamic_shapes():
     model = parse(ATTENTION)
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
         for batch in (7, 1, 2, 3, 4, 5, 6):
@@ -527,7 +527,7 @@ def test_attention_with_as_many_heads_as_tokens_is_whole_at_known_sizes_and_at_o
         assert session.report().plans.compiled <= 2
 
 
-def test_what_is_taken_at_fixed_sizes_alone_leaves_the_plan_for_all_shapes():
+def test_nodes_accepted_only_at_static_shapes_leave_the_dynamic_plan():
     text = """<ir_version: 10, opset_import: ["" : 17]> g (float[b, 2, n] x) => (float[b, 2, m] y) {
         a = Abs (x)  c = Exp (a)  d = Tanh (c)  e = Neg (d)  f = Sqrt (a)
         p = AveragePool <kernel_shape = [2], strides = [2], ceil_mode = 1, count_include_pad = 1> (e)

@@ -77,7 +77,7 @@ def rows_of(count, *, of):
     ids=["open sizes", "sizes of data"],
 )
 @pytest.mark.parametrize("error", [ExecutionError, KeyboardInterrupt])
-def test_what_was_stopped_leaves_nothing_to_runs_at_other_sizes(text, few, many, error):
+def test_stopped_run_does_not_affect_runs_at_other_sizes(text, few, many, error):
     execution = context().compile(model_of(text)).create_execution()
     w = fixed(np.eye(32, dtype=np.float32))
     expected = {id(x): execution.compute([x, w])[0].copy() for x in (many, few)}
@@ -88,7 +88,7 @@ def test_what_was_stopped_leaves_nothing_to_runs_at_other_sizes(text, few, many,
             np.testing.assert_array_equal(execution.compute([x, w])[0], expected[id(x)])
 
 
-def test_a_run_whose_sizes_are_known_is_stopped():
+def test_run_with_static_shapes_is_stopped():
     execution = context().compile(model_of(PRODUCTS)).create_execution()
     with pytest.raises(ExecutionError, match="stopped"):
         execution.compute_within([fixed(np.eye(900, dtype=np.float32))], Control(cancelled=lambda: True))

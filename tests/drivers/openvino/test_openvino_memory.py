@@ -41,7 +41,7 @@ def expected(x):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("ways", [(plainly,), (if_wanted, plainly), (plainly, into_given, unless_stopped, plainly)])
-def test_results_stay_what_they_were_in_whatever_way_they_are_computed(name, ways):
+def test_results_are_not_overwritten_by_later_runs(name, ways):
     opened = context()
     program = opened.compile(model_of(MODELS[name]))
     execution = program.create_execution()

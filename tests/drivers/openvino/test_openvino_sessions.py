@@ -32,7 +32,7 @@ def test_three_drivers_in_one_plan():
     assert report.switches == 4 and "4 switches between devices" in str(report)
 
 
-def test_nodes_that_fail_to_compile_go_elsewhere_and_the_rest_stays(monkeypatch):
+def test_only_nodes_that_fail_to_compile_move(monkeypatch):
     rows = dict(operators.OPERATORS)
     rows["Neg"] = rows["Neg"]._replace(dtypes=frozenset((DataType.UINT8,)))
     monkeypatch.setattr("nnadapter.drivers.openvino.verdicts.OPERATORS", rows)
@@ -54,7 +54,7 @@ def test_nodes_that_fail_to_compile_go_elsewhere_and_the_rest_stays(monkeypatch)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cls", *(pytest.param(kind, marks=pytest.mark.sweep) for kind in ("det", "rec"))])
-def test_networks_run_whole_and_right(kind):
+def test_networks_run_entirely_on_the_device(kind):
     model = ocr_model(kind)
     with nna.InferenceSession(model, devices="openvino:CPU", options=nna.Options(fallback="forbid")) as session:
         for shape in OCR_SHAPES[kind][:2]:
@@ -151,7 +151,7 @@ def test_layers_with_as_many_heads_as_tokens(sizes):
 @pytest.mark.parametrize(
     "order", ["b = MatMul (x, w) y = Gemm <transB = 1> (b, w)", "b = Gemm <transB = 1> (x, w) y = Gemm (b, w)"]
 )
-def test_weights_that_are_read_plainly_and_transposed(order):
+def test_weights_read_plain_and_transposed(order):
     """The engine confuses a constant with its transpose."""
     head = '<ir_version: 10, opset_import: ["" : 17]>'
     model = onnx.parser.parse_model(f"{head} g (float[n, 16] x) => (float[n, 16] y) {{ {order} }}")

@@ -66,7 +66,7 @@ def outcome(opened, case, bake):
 
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.sweep), 20])
-def test_what_is_taken_is_right(cases, every, capsys):
+def test_accepted_cases_are_right(cases, every, capsys):
     """Some inputs are usually constants, so the cases also run with these as constants."""
     opened = context(threads=1)
     plain = {case.name: outcome(opened, case, bake=False) for case in cases[::every]}

@@ -37,7 +37,7 @@ def check(made, sizes):
 
 
 @for_every_value(between=BETWEEN, order=ORDERS)
-def test_orders_that_undo_each_other_around_what_is_elementwise(between, order):
+def test_inverse_orders_around_elementwise_ops(between, order):
     sizes, order_values = [int(each) for each in ORDERS[order].split(",")], eval(order)
     back = np.argsort(order_values).tolist()
     filters = f"float[4, 2{', 1' * len(sizes)}] w = {{0.3, -1, 2, 0.5, 1, 1, -0.7, 0.1}}"
@@ -46,13 +46,13 @@ def test_orders_that_undo_each_other_around_what_is_elementwise(between, order):
     check(model(nodes, ORDERS[order], f"{filters}, float k = {{1.5}}, float s = {{0.05}}, int8 z = {{-1}}"), sizes)
 
 
-def test_what_reads_them_has_their_shape():
+def test_readers_of_removed_transposes_have_the_right_shape():
     nodes = """a = Transpose<perm = [0, 2, 3, 1]>(x)  b = Sigmoid(a)  c = Transpose<perm = [0, 3, 1, 2]>(b)
         d, e = Split<axis = 1>(c)  y = Mul(d, e)"""
     check(model(nodes, "5, 3", "float k = {1.5}"), (5, 3))
 
 
-def test_only_orders_that_undo_each_other_are_left_out():
+def test_only_inverse_orders_are_removed():
     def orders(nodes):
         constants = "float k = {1.5}, float[3] each = {1, 2, 3}"
         made = read(model(nodes, "3", constants)).get_ops()
@@ -69,7 +69,7 @@ def test_only_orders_that_undo_each_other_are_left_out():
     order=("[0, 2, 3, 1]", "[1, 2, 3, 0]", "[2, 0, 3, 1]", "[0, 1, 3, 2]", "[3, 2, 1, 0]"), height=("H", "4"),
     behind=("y = Relu(a)", "y = Transpose<perm = [1, 0, 3, 2]>(a)"),
 )  # fmt: skip
-def test_products_by_dequantized_filters_of_one_pixel_in_another_order(order, height, behind):
+def test_transposed_products_by_dequantized_1x1_filters(order, height, behind):
     nodes = f"""d = DequantizeLinear(w, s, z)  c = Conv(x, d)  a = Transpose<perm = {order}>(c)  {behind}"""
     filters = "int8[4, 2, 1, 1] w = {30, -100, 120, 50, 100, 100, -70, 10}"
     check(model(nodes, f"{height}, 3", f"{filters}, float s = {{0.01}}, int8 z = {{0}}"), (4, 3))

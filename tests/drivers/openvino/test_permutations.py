@@ -90,7 +90,7 @@ def test_parts_of_channels_are_convolved_in_their_new_order(part, sizes, between
 
 
 @pytest.mark.parametrize("order", [[[1, 2, 0]], [[2], [1], [0]]], ids=["row", "column"])
-def test_indices_of_two_dimensions_are_no_order_of_channels(order):
+def test_rank_2_indices_are_no_channel_order(order):
     nodes, constants = gathering(order)
     width = np.shape(order)[0]
     volumes = random(4, width, *[1] * 3)
@@ -105,6 +105,6 @@ def gather_axes(order):
     return [int(each.input_value(2).get_node().data.item()) for each in gathers]
 
 
-def test_what_is_its_own_inverse_is_left_to_the_engine():
+def test_self_inverse_orders_are_unchanged():
     assert gather_axes((2, 1, 0)) == [1]
     assert gather_axes((1, 2, 0)) == [-3]

@@ -65,11 +65,11 @@ def check_one_plan(model):
 
 
 @pytest.mark.parametrize("angles", ["angles = Mul (column, waves)", "angles = MatMul (column, waves)"])
-def test_positions_are_computed_where_sizes_are_open(angles):
+def test_positions_with_dynamic_shapes(angles):
     check_one_plan(parse(TURNED.replace("ANGLES", angles)))
 
 
-def test_positions_of_half_precision_have_fixed_sizes():
+def test_half_precision_positions_need_static_shapes():
     model = model_of("""(float[n] x) => (float16[n] y) <int64 none = {0}, int64 one = {1}> {
         n = Shape (x) size = Squeeze (n) places = Range (none, size, one)
         half = Cast <to = 10> (places) y = Softsign (half)
@@ -116,5 +116,5 @@ MASKED = """<ir_version: 10, opset_import: ["" : 17]> g
            other = Xor (shown, hidden) flat = Reshape (other, all)""",
     ],
 )
-def test_masks_that_are_made_of_sizes_have_one_plan(mask):
+def test_masks_computed_from_sizes_have_one_plan(mask):
     check_one_plan(parse(MASKED.replace("MASK", mask)))

@@ -56,7 +56,7 @@ def test_a_quantized_network_is_one_segment_at_any_size():
         ("w = DequantizeLinear (u, s, §k|n§) y = Conv (x, w)", "zero point 0 is not compiled"),
     ],
 )
-def test_a_group_is_refused_and_its_neighbor_is_taken(body, detail):
+def test_group_is_refused_and_similar_one_is_accepted(body, detail):
     shape = "2,2,3,3" if "Conv" in body or "Global" in body else "2,2"
     constants = """<int8[2,2] q = {3, -100, 127, 9}, float[2] t = {0.1, 0.02}, int8[2] v = {0, 0}, int64[2] i = {1, 0},
     float s = {0.1}, uint8[1,2,1,1] u = {200, 3}, uint8 k = {7}, uint8 n = {0}>"""
@@ -82,7 +82,7 @@ def _of(body: str, at: int) -> str:
         "filter = DequantizeLinear <axis = 1> (w, ws, wz) y = ConvTranspose (real, filter)",
     ],
 )
-def test_what_the_engine_computes_wrong_in_integers_is_computed_in_reals(node):
+def test_wrong_integer_computations_use_floats(node):
     model = model_of(f"""(uint8[1,3,6,6] x) => (y) <float s = {{0.05}}, uint8 z = {{117}}, float low = {{-0.33}},
     float high = {{2.33}}, int8[3,2,1,1] w = {{3, -100, 127, 9, 55, -128}}, float[2] ws = {{0.02, 0.01}},
     int8[2] wz = {{64, 3}}> {{ real = DequantizeLinear (x, s, z) {node} }}""")
@@ -101,7 +101,7 @@ def test_what_the_engine_computes_wrong_in_integers_is_computed_in_reals(node):
     ],
     ids=["minimum", "minimum at open sizes", "normalization of open channels"],
 )
-def test_what_is_quantized_behind_it_is_computed_in_reals(sizes, given, made, node):
+def test_quantized_results_are_computed_in_floats(sizes, given, made, node):
     """The engine fused Min into a Clip with rounded bounds, and used a wrong zero point."""
     model = model_of(f"""(float[1,{sizes}] x) => (q) <float s = {{{given[0]}}}, int8 z = {{{given[1]}}},
     float bound = {{1.7}}, float[2] c = {{0.5, 1.5}},

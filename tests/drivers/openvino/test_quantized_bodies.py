@@ -59,7 +59,7 @@ def test_products(scale, dtype, opset, size):
     )
 
 
-def test_models_of_older_opsets_run_on_the_cpu_as_they_are():
+def test_older_opsets_run_on_the_cpu_unchanged():
     text = """<ir_version: 6, opset_import: ["": 12]> g (uint8[1, 1, 4, 4] x) => (uint8[1, 1, 4, 4] y)
     <float s = {0.04}, uint8 z = {3}, uint8[1, 1, 1, 1] w = {7}, float ys = {0.3}, uint8 yz = {10}>
     { c = QLinearConv(x, s, z, w, s, z, ys, yz)  y = MaxPool<kernel_shape = [1, 1]>(c) }"""

@@ -20,7 +20,7 @@ STEP = 0.02
 
 
 @for_every_value(op_type=("Mean", "Sum", "Max", "Min", "L1", "L2"), axis=(1, 2), behind=BEHIND)
-def test_reductions_of_quantized_values_have_their_zero_points(op_type, axis, behind):
+def test_quantized_reductions_use_their_zero_points(op_type, axis, behind):
     """LayerNormalization written in parts has these."""
     text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[4, 3, 5] x) => (float[a, b, c] y)
     <float s = {{0.0485}}, float t = {{{STEP}}}, uint8 z = {{128}}, int64[1] axes = {{{axis}}}, float k = {{1.5}}> {{

@@ -36,7 +36,7 @@ def queried(monkeypatch):
     return counts, refuses
 
 
-def test_of_nodes_that_differ_in_sizes_alone_one_is_queried(queried):
+def test_nodes_that_differ_only_in_sizes_are_queried_once(queried):
     opened, (counts, _) = context(), queried
     assert all(opened.supported(model_of(ALIKE)))
     assert counts == [1]
@@ -44,21 +44,21 @@ def test_of_nodes_that_differ_in_sizes_alone_one_is_queried(queried):
     assert counts == [1]
 
 
-def test_where_that_one_is_not_taken_all_are_queried(queried):
+def test_all_are_queried_if_the_first_is_refused(queried):
     opened, (counts, refuses) = context(), queried
     refuses.add(1)
     assert all(opened.supported(model_of(ALIKE)))
     assert counts == [1, 4]
 
 
-def test_those_that_are_not_taken_are_found_one_by_one(queried):
+def test_refused_nodes_are_found_one_by_one(queried):
     opened, (counts, refuses) = context(), queried
     refuses.update((1, 2, 4))
     assert [verdict.reason for verdict in opened.supported(model_of(ALIKE))] == [Reason.DEVICE_REFUSED] * len(SIZES)
     assert counts == [1, 4, 2, 1, 1, 2, 1, 1]
 
 
-def test_what_the_engine_makes_of_other_sizes_is_looked_at_for_each(monkeypatch):
+def test_every_size_is_checked_for_differences(monkeypatch):
     seen = []
 
     def difference(part, model):
@@ -72,7 +72,7 @@ def test_what_the_engine_makes_of_other_sizes_is_looked_at_for_each(monkeypatch)
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
 @pytest.mark.parametrize("elements", [(128, 127), (128, 128), (512, 512)])
-def test_constants_that_are_shared_and_those_that_are_written_give_the_same(dtype, elements):
+def test_shared_and_embedded_constants_agree(dtype, elements):
     rng = np.random.default_rng(0)
     name = {np.float32: "float", np.int32: "int32"}[dtype]
     rows, columns = elements
@@ -84,7 +84,7 @@ def test_constants_that_are_shared_and_those_that_are_written_give_the_same(dtyp
     np.testing.assert_array_equal(y, x + weight)
 
 
-def test_what_was_refused_stays_so_where_another_thread_makes_room_meanwhile(queried, monkeypatch):
+def test_refusal_survives_eviction_by_another_thread(queried, monkeypatch):
     """The answers' cache is bounded; when full, it is cleared."""
     monkeypatch.setattr("nnadapter.drivers.openvino.compiler._MOST_KNOWN", 1)
     opened, (_, refuses) = context(), queried

@@ -35,7 +35,7 @@ def model(product, rectifier, negated, size):
 
 
 @for_every_value(product=PRODUCTS, rectifier=RECTIFIERS, negated=NEGATED, size=("H", "3"))
-def test_what_is_multiplied_by_negative_numbers_is_rectified_before(product, rectifier, negated, size):
+def test_products_are_rectified_before_negative_factors(product, rectifier, negated, size):
     made = model(PRODUCTS[product], RECTIFIERS[rectifier], NEGATED[negated], size)
     known = onnxruntime.InferenceSession(made.SerializeToString())
     with InferenceSession(made, devices="openvino") as session:
@@ -44,7 +44,7 @@ def test_what_is_multiplied_by_negative_numbers_is_rectified_before(product, rec
             np.testing.assert_allclose(session.run(None, feed)[0], known.run(None, feed)[0], atol=0.1)
 
 
-def test_what_is_multiplied_by_positive_numbers_has_no_step(monkeypatch):
+def test_positive_factors_need_no_step(monkeypatch):
     monkeypatch.setattr(
         quantized_workarounds, "_has_room", lambda: True
     )  # products need no step either, on any processor

@@ -46,21 +46,21 @@ def check(nodes, batch="N"):
 
 
 @for_every_value(op=OPS, behind=BEHIND, constant=REDUCED)
-def test_constants_per_channel_behind_a_reduction_are_those_of_every_batch(op, behind, constant):
+def test_constants_per_channel_after_a_reduction_apply_to_every_batch(op, behind, constant):
     check(f"{REDUCED[constant].format(op)}  {behind.format(constant)}")
 
 
 @for_every(behind=BEHIND, constant=REDUCED)
-def test_constants_per_channel_behind_a_reduction_of_known_sizes_are_those_of_every_batch(behind, constant):
+def test_constants_per_channel_after_a_static_reduction_apply_to_every_batch(behind, constant):
     check(f"{REDUCED[constant].format(OPS[0])}  {behind.format(constant)}", batch=2)
 
 
 @for_every(pool=POOLS, behind=(BEHIND[0].format("deep"), NORMALIZED))
-def test_constants_per_channel_behind_a_global_pool_are_those_of_every_batch(pool, behind):
+def test_constants_per_channel_after_a_global_pool_apply_to_every_batch(pool, behind):
     check(f"m = {pool}(x)  {behind}")
 
 
-def test_other_reductions_stay_as_they_are():
+def test_other_reductions_are_unchanged():
     def ranks(nodes):
         reductions = [each for each in read(model(nodes)).get_ops() if each.get_type_name().startswith("Reduce")]
         return [each.get_input_partial_shape(0).rank.get_length() for each in reductions]

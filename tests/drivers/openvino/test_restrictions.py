@@ -120,7 +120,7 @@ def model_of(form: int, opset: str, given: str, node: str, constants: str = "") 
 
 
 @pytest.mark.parametrize("parts", PAIRS.values(), ids=PAIRS)
-def test_a_form_is_refused_and_its_neighbor_is_taken(parts):
+def test_form_is_refused_and_similar_one_is_accepted(parts):
     opened, (taken, refused) = context(), (model_of(form, *parts) for form in (1, 2))
     (verdict,) = opened.supported(refused)
     assert verdict.detail in {f"{op} {row.detail}" for row in RESTRICTIONS for op in row.ops.split()}
@@ -132,7 +132,7 @@ def test_a_form_is_refused_and_its_neighbor_is_taken(parts):
     np.testing.assert_allclose(computed(opened, taken, [x])[0], expected, rtol=1e-3, atol=1e-5)
 
 
-def test_a_choice_among_one_value():
+def test_where_with_one_value():
     """ONNX Runtime has no boolean Where to compare with."""
     opened, (taken, refused) = (
         context(),

@@ -23,7 +23,7 @@ STEP = 0.03
 
 
 @for_every_value(negated=NEGATED, kind=(("int8", 0), ("int8", -128), ("uint8", 128), ("uint8", 0)))
-def test_what_is_quantized_behind_negative_numbers_has_its_signs(negated, kind):
+def test_values_quantized_after_negative_factors_keep_their_sign(negated, kind):
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N, 2, H, 5] x) => (float[a, b, c, d] y)
     <float s = {{{STEP}}}, {kind[0]} z = {{{kind[1]}}}, float[2, 1, 1] k = {{0.9, -2.1}},
     float[2, 1, 1] p = {{0.9, 2.1}}, float one = {{1}}, float[2] v = {{0.9, -2.1}}, float[2] r = {{1, 2}}> {{
@@ -52,7 +52,7 @@ JOINED = {
 
 
 @for_every(joined=JOINED)
-def test_signs_are_kept_in_front_of_joins(joined):
+def test_signs_are_kept_before_joins(joined):
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, H, W] x) => (float[a, b, c, d] y)
     <float s = {{0.05}}, float coarse = {{0.1}}, float ws = {{0.0053}}, int8 z = {{-1}}, int8 low = {{-108}},
     int8 wz = {{0}}, int8[2, 3, 1, 1] weights = {{25, 21, 127, 111, 35, -125}},

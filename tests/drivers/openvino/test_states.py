@@ -70,7 +70,7 @@ MEASURED = """<ir_version: 10, opset_import: ["" : 17]> g
 }"""
 
 
-def test_what_needs_the_size_of_a_later_value_waits_for_it():
+def test_step_waits_for_the_size_of_a_later_value():
     model, devices = parse(MEASURED), [("openvino", {"switched_off": "Erf"})]
     with nna.InferenceSession(model, devices=devices, options=nna.Options(fallback="allow")) as session:
         for steps, before in ((3, 4), (1, 7), (1, 8), (5, 2), (1, 9)):

@@ -47,16 +47,16 @@ def check(checked):
 
 
 @for_every_value(made=MADE, dtype=TYPES, kind=(0, 1), batch=("2", "N"))
-def test_what_is_quantized_to_16_bits_is_cut_off_at_the_bounds_of_its_steps(made, dtype, kind, batch):
+def test_16_bit_quantization_saturates(made, dtype, kind, batch):
     check(model(made, dtype, TYPES[dtype][kind], batch))
 
 
 @for_every(dtype=TYPES, end=("y = Identity(d)", "y = Clip(d, half)", "y = ReduceMean(d)"))
-def test_whatever_stands_behind_it(dtype, end):
+def test_16_bit_quantization_before_other_ops(dtype, end):
     check(model("Mul", dtype, 0, "2", end))
 
 
-def test_steps_of_no_size_have_no_bounds():
+def test_infinite_scale_has_no_bounds():
     text = """<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) <uint16 point = {0}> {
         q = QuantizeLinear(x, step, point)
         y = DequantizeLinear(q, step, point)

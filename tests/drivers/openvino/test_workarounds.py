@@ -218,6 +218,6 @@ def test_the_engine_needs_the_row(row, monkeypatch):
     assert not is_needless, f"OpenVINO {engine.version()} is right about {row.name!r}, so the row can go"
 
 
-def test_every_case_is_of_a_row():
+def test_every_case_belongs_to_a_row():
     assert {*CASES, *IN_A_CHILD} <= {row.name for row in ROWS}
     assert all(any(True for _ in models(row.name)) for row in ROWS)

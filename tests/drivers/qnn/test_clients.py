@@ -15,7 +15,7 @@ MODEL = f"{HEAD} g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) {{ a = Sin(x) 
 PROVIDER = "QNNExecutionProvider"
 
 
-def test_onnx_runtime_leaves_out_a_registered_provider_that_is_named():
+def test_onnxruntime_ignores_a_registered_provider_name():
     """The driver therefore passes the provider's devices, not its name."""
     context()  # registers the library
     assert PROVIDER in onnxruntime.get_available_providers()
@@ -36,7 +36,7 @@ def test_a_client_that_names_the_provider_gets_it():
 
 
 @pytest.mark.slow
-def test_the_direction_classifier_is_whole_on_the_npu():
+def test_direction_classifier_runs_entirely_on_the_npu():
     model = ocr_model("cls")
     x = np.random.default_rng(7).random((1, 3, 48, 192), np.float32)
     with nna.InferenceSession(model, devices="qnn") as session:
@@ -48,7 +48,7 @@ def test_the_direction_classifier_is_whole_on_the_npu():
 
 @pytest.mark.sweep
 @pytest.mark.slow
-def test_text_is_the_same_with_the_classifier_on_the_npu_and_the_rest_on_fake_npu(monkeypatch):
+def test_text_with_classifier_on_npu_and_other_models_on_fake_npu(monkeypatch):
     picture = [next(picture for picture in PICTURES if picture.stem == "lines_turned")]
     expected = texts_of(picture)
     opened = []

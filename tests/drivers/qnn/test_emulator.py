@@ -24,7 +24,7 @@ MIXED = f"""{HEAD} g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y, float[1, 3] 
 }}"""
 
 
-def test_what_qnn_does_not_take_runs_on_the_cpu():
+def test_unsupported_nodes_run_on_the_cpu():
     with nna.InferenceSession(parse(MIXED), devices="qnn") as session:
         results = session.run(None, {"x": X})
         assert [step.device for step in session.provenance.steps] == ["qnn", "cpu", "qnn"]
@@ -42,7 +42,7 @@ EMPTY = f"""{HEAD} g (float[0, 3] x, float[2, 3] y) => (float[0, 3] a, float[2, 
 }}"""
 
 
-def test_tensors_without_elements_are_not_shown_to_qnn():
+def test_empty_tensors_are_withheld_from_qnn():
     """QNN's compiler divides by the number of elements, which crashes the process."""
     feeds = {"x": np.zeros((0, 3), np.float32), "y": np.array([[1, -1, 2], [-3, 4, 5]], np.float32)}
     with nna.InferenceSession(parse(EMPTY), devices="qnn") as session:
@@ -52,7 +52,7 @@ def test_tensors_without_elements_are_not_shown_to_qnn():
         np.testing.assert_allclose(found, wanted, atol=5e-3)
 
 
-def test_a_cast_that_ends_its_process_is_not_shown_to_qnn():
+def test_cast_that_crashes_qnn_is_withheld():
     """Only casts from int32 to int64 at rank 5 crash, also of constants."""
     model = parse(f"""{HEAD} g (int32[1, 2, 1, 2, 1] x, float[2] z) => (int64[1, 2, 1, 2, 1] y, float[2] w) {{
         y = Cast<to = 7>(x)
@@ -76,7 +76,7 @@ OTHERWISE = """<ir_version: 8, opset_import: ["": 18]> g (float[1, 2, 5, 5] x, i
 }"""
 
 
-def test_what_qnn_computes_otherwise_runs_on_the_cpu():
+def test_nodes_that_qnn_computes_differently_run_on_the_cpu():
     x, at = np.random.default_rng(0).normal(size=(1, 2, 5, 5)).astype(np.float32), np.array([0, -1])
     with nna.InferenceSession(parse(OTHERWISE), devices=["qnn", "cpu"]) as session:
         (got,) = session.run(None, {"x": x, "at": at})
@@ -88,7 +88,7 @@ def test_what_qnn_computes_otherwise_runs_on_the_cpu():
     np.testing.assert_allclose(got, run_whole(parse(OTHERWISE), {"x": x, "at": at})[0], atol=5e-3)
 
 
-def test_computed_indices_below_zero_are_left_to_the_cpu():
+def test_computed_negative_indices_run_on_the_cpu():
     """QNN misreads computed negative indices; constant ones are right."""
     text = f"""{HEAD} g (float[3, 4] x, int32[3] at, int32[2, 4] among) => (float[3, 4] y, float[2, 4] z, float[3, 4] w)
         <int64[3] known = {{0, -1, -2}}> {{
@@ -107,7 +107,7 @@ def test_computed_indices_below_zero_are_left_to_the_cpu():
         np.testing.assert_allclose(found, wanted, atol=5e-3)
 
 
-def test_what_is_quantized_behind_a_cast_is_rounded():
+def test_quantized_cast_is_rounded():
     """QNN truncates the elements after the last multiple of 128."""
     size = 160
     text = f"""{HEAD} g (float16[1, {size}] x) => (int8[1, {size}] y) <float s = {{0.05}}, int8 z = {{3}}> {{
@@ -137,7 +137,7 @@ CASTS = {
 
 @pytest.mark.parametrize("source", ["uint8", "int32", *(pytest.param(each, marks=pytest.mark.sweep) for each in
                                     ("int64", "uint32"))])  # fmt: skip
-def test_casts_give_onnx_s_numbers(source):
+def test_casts_equal_onnx(source):
     targets = {"uint8": 2, "bool": 9, "int32": 6, "int64": 7, "float": 1, "float16": 10}
     targets.pop(source, None)
     outputs = ", ".join(f"{name}[1, 5] y_{name}" for name in targets)
@@ -203,7 +203,7 @@ quantized = DequantizeLinear(rq, s, z)"""
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("int8", -128, 127), ("int16", -32768, 32767), ("int4", -8, 7)])
-def test_what_is_quantized_and_dequantized_at_once_is_rounded_and_clipped(name, low, high):
+def test_quantize_dequantize_pair_rounds_and_clips(name, low, high):
     x = np.float32([[-1000, -64.3, -3.3, 0.2, 5.1, 1000]])
     outputs = "float[1, 6] between, float[1, 6] before, float[1, 6] quantized"
     model = parse(f"""<ir_version: 10, opset_import: ["": 21]> g (float[1, 6] x) => ({outputs})
@@ -236,7 +236,7 @@ def quantized_convolution():
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def test_a_quantized_convolution_is_whole_on_the_npu():
+def test_quantized_convolution_runs_entirely_on_the_npu():
     model = quantized_convolution()
     with nna.InferenceSession(model, devices="qnn") as session:
         (found,) = session.run(None, {"x": X})
@@ -255,12 +255,12 @@ def test_a_quantized_convolution_is_whole_on_the_npu():
         ({"soc_modle": 43}, InvalidOptionError, "did you mean 'soc_model'"),
     ],
 )
-def test_options_that_drop_everything_are_said(options, kind, words):
+def test_options_that_refuse_all_nodes_are_reported(options, kind, words):
     with pytest.raises(kind, match=words):
         nna.InferenceSession(parse(MIXED), devices=("qnn", options))
 
 
-def test_half_precision_without_a_chip_is_qnn_s_own_words():
+def test_half_precision_without_a_chip_reports_qnn_error():
     options = {"provider_options": "backend_type=htp,enable_htp_fp16_precision=1"}
     with pytest.raises(InvalidOptionError, match="does not start: FP16 precision mode is enabled but soc_model"):
         nna.InferenceSession(parse(MIXED), devices=("ort:QNN", options))
@@ -280,7 +280,7 @@ def failing(tmp_path, monkeypatch):
     registry.refresh()
 
 
-def test_a_segment_that_fails_loses_only_its_culprits(failing):
+def test_failing_segment_loses_only_its_culprits(failing):
     """The provider accepts the graph, but fails to compile a segment because of one op."""
     with pytest.warns(FallbackWarning, match="failed to compile it: .*no memory for Sin"):
         session = nna.InferenceSession(parse(MIXED), devices=failing)

@@ -31,7 +31,7 @@ def own(*, emulated=True, **given):
         ),
     ],
 )
-def test_options_become_the_provider_s(given, emulated, expected):
+def test_options_map_to_provider_options(given, emulated, expected):
     assert own(emulated=emulated, **given) == {
         "backend_path": "lib.so",
         "offload_graph_io_quantization": "0",
@@ -39,13 +39,13 @@ def test_options_become_the_provider_s(given, emulated, expected):
     }
 
 
-def test_an_architecture_that_is_not_the_chip_s_is_refused():
+def test_architecture_of_another_chip_is_refused():
     assert own(soc_model=43, htp_arch="73")["htp_arch"] == "73"
     with pytest.raises(InvalidOptionError, match="htp_arch 68 contradicts soc_model 43, which has 73"):
         own(soc_model=43, htp_arch="68")
 
 
-def test_without_the_package_the_row_says_what_to_install(monkeypatch):
+def test_row_without_the_package_names_it(monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     (row,) = QnnDriver().devices()
     assert not row.available and "pip install 'nnadapter[qnn]'" in row.reason

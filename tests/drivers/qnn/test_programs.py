@@ -112,11 +112,11 @@ def damaged_context(contents):
         ({"contents": damaged_context}, "QNNExecutionProvider refuses the program"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_words(qnn, blob, changes, words):
+def test_incompatible_programs_are_refused_with_a_reason(qnn, blob, changes, words):
     with pytest.raises(IncompatibleProgramError, match=words):
         qnn.deserialize(sealed(blob, **changes))
 
 
-def test_other_options_want_another_program(blob):
+def test_other_options_need_another_program(blob):
     with pytest.raises(IncompatibleProgramError, match="compiled with options"):
         context(soc_model=60).deserialize(blob)

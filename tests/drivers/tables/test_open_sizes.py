@@ -18,7 +18,7 @@ MODEL = f"""{HEAD} g (float[n, 4] x) => (float[m, 2] y)
     {{ a = Neg (x)  b = Add (a, one)  y = Reshape (b, pairs) }}"""
 
 
-def test_one_program_serves_sizes_that_lowerings_decide_alike():
+def test_sizes_with_the_same_lowering_share_a_program():
     with nna.InferenceSession(parse(MODEL), devices="opentable", options=nna.Options(fallback="forbid")) as session:
         for rows in (2, 3, 7, 3, 8, 1):
             x = numbers(rows, 4, seed=rows)
@@ -32,7 +32,7 @@ def test_one_program_serves_sizes_that_lowerings_decide_alike():
         assert session.report().plans.compiled == made + 1
 
 
-def test_nothing_runs_before_sizes_are_known():
+def test_lowering_waits_for_concrete_sizes():
     class Open(TableDriver):
         @lowers("NEG")
         def neg(self, operation):

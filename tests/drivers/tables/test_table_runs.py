@@ -12,7 +12,7 @@ from nnadapter.ir import DataType, ModelBuilder, OperandType
 from tests.drivers.tables.small_table import FLOATS, compute, context, single
 
 
-def test_absent_inputs_are_none_and_constants_are_known():
+def test_absent_inputs_are_none_and_constants_have_values():
     weight = np.arange(6, dtype=np.float32).reshape(2, 3)
     x = np.ones((4, 3), np.float32)
     model = single("FULLY_CONNECTED", OperandType(DataType.FLOAT32, (4, 3)), constants=[weight])
@@ -28,7 +28,7 @@ def test_several_outputs():
     np.testing.assert_array_equal(only, x)
 
 
-def test_results_share_memory_with_nothing():
+def test_results_share_no_memory():
     builder = ModelBuilder()
     x, constant = builder.add_input("x", FLOATS), builder.add_constant("c", np.ones((2, 3), np.float32))
     (same,) = builder.add_operation("ASSIGN", (x,))
@@ -76,7 +76,7 @@ def test_values_are_dropped_after_their_last_use():
     assert alive == [0, 1, 1, 1, 1]
 
 
-def test_a_closure_that_fails_is_named():
+def test_error_names_the_failing_closure():
     class Failing(TableDriver):
         @lowers("NEG")
         def neg(self, operation):
@@ -129,7 +129,7 @@ def test_executions_share_no_closures():
 
 
 @pytest.mark.parametrize("place", ["lent", "copied"])
-def test_a_result_that_looks_at_a_constant_is_copied(place):
+def test_view_of_a_constant_is_copied(place):
     class Looking(TableDriver):
         def to_device(self, array):
             return array if place == "lent" else array.copy()
@@ -149,7 +149,7 @@ def test_a_result_that_looks_at_a_constant_is_copied(place):
         result[:] = 7
 
 
-def test_results_may_be_written_to():
+def test_results_are_writable():
     class Spreading(TableDriver):
         @lowers("NEG")
         def neg(self, operation):
@@ -178,7 +178,7 @@ def test_several_outputs_are_a_sequence(given, words):
         compute(model, np.ones((2, 3), np.float32), driver=Wrong)
 
 
-def test_a_function_that_gives_nothing_is_blamed_itself():
+def test_error_blames_a_function_without_result():
     class Forgetful(TableDriver):
         @lowers("NEG", "RELU")
         def lowered(self, operation):
@@ -191,7 +191,7 @@ def test_a_function_that_gives_nothing_is_blamed_itself():
         compute(model, np.ones((2, 3), np.float32), driver=Forgetful)
 
 
-def test_a_program_says_what_its_constants_hold():
+def test_program_counts_memory_of_its_constants():
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType("float32", (2, 3)))
     weight = builder.add_constant("w", np.ones((2, 3), np.float32))

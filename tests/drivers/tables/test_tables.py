@@ -48,12 +48,12 @@ def test_the_capability_is_the_table():
         ),
     ],
 )
-def test_what_the_table_refuses(model, reason, detail):
+def test_table_refuses(model, reason, detail):
     found = verdict(model)
     assert found.reason is reason and detail in found.detail
 
 
-def test_what_the_table_takes():
+def test_table_accepts():
     assert verdict(single("ADD", FLOATS, FLOATS, fuse_code="relu"))
     assert verdict(single("GREATER", FLOATS, FLOATS))
     condition = OperandType(DataType.BOOL, (2, 3))
@@ -64,7 +64,7 @@ def test_what_the_table_takes():
     ("dtype", "detail"),
     [(DataType.INT8, ""), (DataType.UINT8, "SIGMOID got quantized uint8[2] for 'x', accepted: int8")],
 )
-def test_quantized_operands_are_taken_of_roles_that_have_floats_else(dtype, detail):
+def test_quantized_operands_need_a_role_that_allows_floats(dtype, detail):
     @lowers("SIGMOID", types=("float32", "int8"), quantized=True)
     def sigmoid(operation):
         return np.negative
@@ -89,7 +89,7 @@ def test_a_lowering_refuses_by_options_of_its_context():
 
 
 @pytest.mark.parametrize(("given", "words"), [(None, "returned NoneType"), ("raise", "failed: ZeroDivisionError")])
-def test_a_lowering_that_fails_refuses_its_operation_alone(given, words):
+def test_failing_lowering_refuses_only_its_operation(given, words):
     class Failing(TableDriver):
         @lowers("NEG")
         def neg(self, operation):
@@ -99,7 +99,7 @@ def test_a_lowering_that_fails_refuses_its_operation_alone(given, words):
     assert found.reason is Reason.DRIVER_ERROR and words in found.detail
 
 
-def test_functions_of_other_files_and_of_base_classes_count():
+def test_lowerings_of_other_files_and_base_classes_count():
     @lowers("SIN")
     def sine(operation):
         return np.sin
@@ -121,7 +121,7 @@ def test_functions_of_other_files_and_of_base_classes_count():
         (("NEG", "NEG"), "both lower NEG"),
     ],
 )
-def test_a_table_that_is_wrong(types, words):
+def test_invalid_tables(types, words):
     class Wrong(TableDriver):
         @lowers(*types)
         def wrong(self, operation):
@@ -131,7 +131,7 @@ def test_a_table_that_is_wrong(types, words):
         Wrong().table  # noqa: B018  the access raises
 
 
-def test_names_that_are_none():
+def test_unknown_names_in_a_table():
     with pytest.raises(DriverError, match="the lowering of NEG has an unknown name: 'float' is not a valid"):
         lowers("NEG", types=["float"])
     with pytest.raises(DriverError, match=r'expected names of operations, as in @lowers\("ADD", "SUB"\)'):
@@ -151,7 +151,7 @@ def test_names_that_are_none():
         Wrong().table  # noqa: B018  the access raises
 
 
-def test_data_types_that_an_operation_has_not():
+def test_data_types_that_the_operation_lacks():
     class Wrong(TableDriver):
         @lowers("NEG", types="bool")
         def neg(self, operation):
@@ -161,7 +161,7 @@ def test_data_types_that_an_operation_has_not():
         Wrong().table  # noqa: B018  the access raises
 
 
-def test_one_name_is_taken_for_several():
+def test_single_name_counts_as_a_sequence():
     class One(TableDriver):
         types = ("float32", "float64")
 
@@ -205,20 +205,20 @@ def plain(operation):
 
 
 @pytest.mark.parametrize("ranks", [4, (3, 1), (1,), (1, 2, 3), ("a", "b")])
-def test_ranks_that_are_none(ranks):
+def test_invalid_ranks(ranks):
     with pytest.raises(DriverError, match=r"the lowering of NEG has ranks .*, expected two, such as \(2, 4\)"):
         lowers("NEG", ranks=ranks)
 
 
 @pytest.mark.parametrize("wrong", [staticmethod(plain), classmethod(plain), len])
-def test_only_a_function_is_a_row(wrong):
+def test_only_functions_are_rows(wrong):
     with pytest.raises(
         DriverError, match=f"the lowering of NEG is of type {type(wrong).__name__}, expected a function"
     ):
         lowers("NEG")(wrong)
 
 
-def test_what_wraps_a_row_is_one():
+def test_wrapped_lowering_is_a_row():
     class Wrapped(TableDriver):
         still = staticmethod(lowers("NEG")(lambda operation: np.negative))
 
@@ -226,7 +226,7 @@ def test_what_wraps_a_row_is_one():
     assert (result == -1).all()
 
 
-def test_a_function_without_a_row_is_not_passed_over():
+def test_function_without_lowers_is_an_error():
     class Forgotten(TableDriver):
         lowerings = (plain,)
 

@@ -46,7 +46,7 @@ def address(value):
     return tensor.memory.value(tensor.dtype, tensor.shape).unsafe_buffer_pointer()
 
 
-def test_a_cache_is_written_where_it_lies():
+def test_cache_is_updated_in_place():
     text = CACHE.replace(", float[4, 8] other", "").replace("other = Neg(past)", "")
     session = nna.InferenceSession(parse(text), devices=DEVICE)
     oracle = onnxruntime.InferenceSession(parse(text).SerializeToString())
@@ -64,7 +64,7 @@ def test_a_cache_is_written_where_it_lies():
     assert len(places) == 1
 
 
-def test_what_else_reads_the_cache_reads_what_it_was():
+def test_other_readers_see_the_old_cache():
     session = nna.InferenceSession(parse(CACHE), devices=DEVICE)
     past, at, new = numbers(4, 8), np.ones((1, 8), np.int64), numbers(1, 8)
     cache = nna.DeviceValue.from_numpy(past, DEVICE)
@@ -78,7 +78,7 @@ def test_what_else_reads_the_cache_reads_what_it_was():
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_value_that_is_fed_twice_is_not_given_up():
+def test_value_fed_twice_is_not_donated():
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
     cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
     before = cache.contents
@@ -88,7 +88,7 @@ def test_a_value_that_is_fed_twice_is_not_given_up():
     np.testing.assert_array_equal(before.host(), numbers(4, 8))
 
 
-def test_an_input_that_is_an_output_as_well_is_not_given_up():
+def test_input_that_is_an_output_is_not_donated():
     session = nna.InferenceSession(parse(PASSED), devices=DEVICE)
     cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
     binding = bound(session, cache)
@@ -99,7 +99,7 @@ def test_an_input_that_is_an_output_as_well_is_not_given_up():
     np.testing.assert_array_equal(negative, -same)
 
 
-def test_what_other_steps_read_is_not_given_up():
+def test_value_read_by_other_steps_is_not_donated():
     text = """
     <ir_version: 8, opset_import: ["": 17]>
     g (float[4, 8] past) => (float[4, 8] present, float[4, 8] last) {
@@ -121,7 +121,7 @@ def test_what_other_steps_read_is_not_given_up():
 
 
 @pytest.mark.parametrize("checks", [{"verify": "once"}, {"shadow": 1}])
-def test_a_run_that_is_compared_gives_nothing_up(checks):
+def test_verified_run_donates_nothing(checks):
     options = nna.Options(**checks)
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE, options=options)
     cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
@@ -131,7 +131,7 @@ def test_a_run_that_is_compared_gives_nothing_up(checks):
     assert [step.device for step in session.provenance.steps] == [DEVICE] and not session.provenance.steps[0].failure
 
 
-def test_another_owner_learns_that_the_tensor_is_gone():
+def test_other_owner_of_a_donated_tensor_gets_an_error():
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
     cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
     before = cache.contents
@@ -144,7 +144,7 @@ def test_another_owner_learns_that_the_tensor_is_gone():
 
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["before the run", "during the run"])
-def test_whoever_feeds_a_tensor_that_is_gone_is_at_fault(meanwhile, monkeypatch):
+def test_feeding_a_donated_tensor_is_an_error_of_the_caller(meanwhile, monkeypatch):
     """The error belongs to the caller: nothing falls back, and the device stays usable."""
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE, options={"fallback": "allow"})
     cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
@@ -164,7 +164,7 @@ def test_whoever_feeds_a_tensor_that_is_gone_is_at_fault(meanwhile, monkeypatch)
     assert [step.device for step in session.provenance.steps] == [DEVICE] and not session.provenance.steps[0].failure
 
 
-def test_a_value_has_its_output_though_another_one_does_not_fit():
+def test_value_receives_its_output_if_another_does_not_fit():
     session = nna.InferenceSession(parse(CACHE), devices=DEVICE)
     cache, small = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE), np.zeros(3, np.float32)
     new = np.full((1, 8), 7, np.float32)
@@ -179,7 +179,7 @@ def test_a_value_has_its_output_though_another_one_does_not_fit():
     np.testing.assert_array_equal(cache.numpy()[1:2], new)
 
 
-def test_a_segment_is_not_compiled_for_ever_more_sets(monkeypatch):
+def test_number_of_donated_sets_per_segment_is_bounded(monkeypatch):
     monkeypatch.setattr(compilation, "_MOST_FORMS", 1)
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
     one, two = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
@@ -194,7 +194,7 @@ def test_a_segment_is_not_compiled_for_ever_more_sets(monkeypatch):
     np.testing.assert_allclose(two.numpy(), numbers(4, 8) * -5, 1e-6)
 
 
-def test_another_library_keeps_what_it_gave():
+def test_memory_of_another_library_is_not_overwritten():
     torch = pytest.importorskip("torch")
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
     given = torch.ones(4, 8)
@@ -209,7 +209,7 @@ def test_another_library_keeps_what_it_gave():
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_two_values_that_hold_one_tensor_keep_it(is_replaced):
+def test_tensor_shared_by_two_values_is_not_donated(is_replaced):
     """The passed-through output shares its tensor with the input."""
     text = """
     <ir_version: 8, opset_import: ["": 17]>
@@ -242,11 +242,11 @@ def test_two_values_that_hold_one_tensor_keep_it(is_replaced):
         ([0, 2], ["a", "b", "a"], ["a", "a"], (0, 2)),
     ],
 )
-def test_each_result_takes_the_memory_of_one_input(given_up, inputs, results, expected):
+def test_each_result_uses_the_memory_of_one_input(given_up, inputs, results, expected):
     assert usable(given_up, inputs, results) == expected
 
 
-def test_where_xla_does_not_compile_the_form_that_donates_the_other_one_is_used(monkeypatch):
+def test_failing_donating_program_falls_back_to_the_plain_one(monkeypatch):
     def fails(*_):
         raise RuntimeError("no")
 

@@ -32,7 +32,7 @@ def test_each_kind_is_a_row():
         assert found[f"xla:{kind}"].available or f"JAX finds no {kind}" in found[f"xla:{kind}"].reason
 
 
-def test_a_missing_package_is_a_row_that_says_what_to_install(monkeypatch):
+def test_row_of_a_missing_package_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)  # simulates a missing package
     expected = {name: f"device {name!r} needs the package jax" for name in ("xla:cpu", "xla:gpu", "xla:tpu")}
     found = rows()
@@ -42,7 +42,7 @@ def test_a_missing_package_is_a_row_that_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("xla:npu", DeviceNotFoundError), ("xla:cpu.7", DeviceUnavailableError)])
-def test_devices_that_there_are_not(name, kind):
+def test_missing_devices(name, kind):
     with pytest.raises(kind):
         open_device(name)
 
@@ -58,12 +58,12 @@ def test_the_capability():
     assert {"precision"} == {option.name for option in capability.options}
 
 
-def test_an_option_of_another_name_is_refused():
+def test_unknown_option_is_refused():
     with pytest.raises(InvalidOptionError, match="precision"):
         nna.InferenceSession(parse(SMALL), devices=(DEVICE, {"precison": "float32"}))
 
 
-def test_a_session_runs_on_it_whole():
+def test_session_runs_entirely_on_the_device():
     x = numbers(2, 3)
     with nna.InferenceSession(parse(SMALL), devices=DEVICE, options=nna.Options(fallback="forbid")) as session:
         y, z = session.run(None, {"x": x})
@@ -73,7 +73,7 @@ def test_a_session_runs_on_it_whole():
     assert z.dtype == np.int64
 
 
-def test_types_of_64_bits_are_there_and_jax_is_left_as_it_was():
+def test_64_bit_types_work_without_changing_jax():
     large = np.array([2**40, -3])
     (made,) = computed(model_of("ADD", [("int64", (2,)), ("int64", (2,))]), large, large)
     assert made.dtype == np.int64 and made.tolist() == [2**41, -6]
@@ -90,7 +90,7 @@ def test_narrow_types_are_refused_with_the_reason(type_, dtype):
     assert verdict.reason is Reason.UNSUPPORTED_DTYPE and dtype in verdict.detail
 
 
-def test_results_are_the_callers_and_share_no_memory():
+def test_results_belong_to_the_caller_and_share_no_memory():
     execution = context().compile(model_of("ASSIGN", [("float32", (64,))])).create_execution()
     x = numbers(64)
     (first,) = execution.compute([x])
@@ -110,7 +110,7 @@ def test_results_outlive_the_program():
     np.testing.assert_array_equal(made, np.maximum(x, 0))
 
 
-def test_a_result_of_4_bits_is_a_byte_each():
+def test_4_bit_results_have_one_byte_per_element():
     values = np.array([-8, 7, 3], np.int8).astype("int4")
     (made,) = computed(model_of("ASSIGN", [("int4", (3,))]), values)
     assert made.dtype == values.dtype and made.tolist() == values.tolist()
@@ -132,7 +132,7 @@ def test_many_threads_share_an_execution():
     assert found == {number: [2.0 * number] * 5 for number in range(4)}
 
 
-def test_a_program_comes_back_from_bytes():
+def test_serialization_round_trip():
     weight = numbers(3, 5)
     x = numbers(2, 5)
     model = model_of("FULLY_CONNECTED", [("float32", (2, 5))], constants=[weight])
@@ -162,7 +162,7 @@ def test_a_damaged_program_is_refused():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_is_told_that_the_threads_of_xla_are_gone():
+def test_forked_process_gets_an_error_about_missing_threads():
     program = context().compile(relu())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python and JAX warn about forks

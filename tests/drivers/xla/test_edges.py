@@ -9,7 +9,7 @@ from tests.drivers.xla.harness import computed, model_of, numbers
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8"])
 @pytest.mark.parametrize("type_", ["DIV", "FLOOR_DIV", "MOD"])
-def test_what_is_divided_by_0_is_0(type_, dtype):
+def test_division_by_0_returns_0(type_, dtype):
     x, zeros = np.arange(4).astype(dtype), np.zeros(4, dtype)
     (made,) = computed(model_of(type_, [(dtype, (4,))] * 2), x, zeros)
     assert made.tolist() == [0, 0, 0, 0]
@@ -35,7 +35,7 @@ POSITIONS = np.array([-6, -(2**31), 5, 2**31 - 1, -5, -1], np.int32)
 
 
 @pytest.mark.parametrize("type_", ["GATHER", "GATHER_ELEMENTS", "GATHER_ND"])
-def test_the_nearest_is_read_where_there_is_none(type_):
+def test_indices_out_of_bounds_read_the_nearest_element(type_):
     indices = POSITIONS[:, None] if type_ == "GATHER_ND" else POSITIONS
     attributes = {"batch_dims": 0} if type_ == "GATHER_ND" else {"axis": 0}
     model = model_of(type_, [("float32", (5,)), ("int32", indices.shape)], attributes)
@@ -43,7 +43,7 @@ def test_the_nearest_is_read_where_there_is_none(type_):
 
 
 @pytest.mark.parametrize("type_", ["SCATTER_ELEMENTS", "SCATTER_ND"])
-def test_nothing_is_written_where_there_is_none(type_):
+def test_indices_out_of_bounds_write_nothing(type_):
     indices = POSITIONS[:, None] if type_ == "SCATTER_ND" else POSITIONS
     attributes = {"reduction": "none"} | ({"axis": 0} if type_ == "SCATTER_ELEMENTS" else {})
     model = model_of(type_, [("float32", (5,)), ("int32", indices.shape), ("float32", (6,))], attributes)

@@ -24,7 +24,7 @@ OTHERS = {
 """Settings for debugging that a user may have changed."""
 
 
-def test_settings_of_others_change_nothing_and_stay():
+def test_user_settings_have_no_effect_and_are_kept():
     model = model_of("DIV", [("float32", (2, 3)), ("float32", (3,))])
     x, zeros = np.array([[0, 1, 2], [3, 4, 5]], np.float32), np.zeros(3, np.float32)
     with ExitStack() as stack:
@@ -53,11 +53,11 @@ def in_a_process(preparing):
 @pytest.mark.parametrize(
     ("module", "reason"), [("jax", "needs the package jax, which is not"), ("jaxlib", "the package jax does not load")]
 )
-def test_a_process_without_the_package_has_rows_that_say_so(module, reason):
+def test_rows_without_the_package_state_the_reason(module, reason):
     said = in_a_process(f"import sys; sys.modules[{module!r}] = None")
     assert said.count(reason) == 3 and "'xla:cpu'" in said
 
 
 @pytest.mark.sweep
-def test_platforms_of_which_there_is_none():
+def test_missing_platforms():
     assert "JAX finds no cpu" in in_a_process("import os; os.environ['JAX_PLATFORMS'] = 'cuda'")

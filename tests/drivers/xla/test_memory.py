@@ -20,7 +20,7 @@ def placed(array):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16", "int4"])
-def test_what_is_copied_in_comes_out(dtype):
+def test_copy_round_trip(dtype):
     array = np.array([0, 1, 1]).astype(dtype) if dtype != "bfloat16" else numbers(3).astype("bfloat16")
     tensor = placed(array)
     given = array.copy()
@@ -28,12 +28,12 @@ def test_what_is_copied_in_comes_out(dtype):
     np.testing.assert_array_equal(taken(tensor), given)
 
 
-def test_bytes_may_be_seen_as_another_type_and_as_nothing_yet():
+def test_memory_views_as_another_or_no_type():
     memory = open_device(DEVICE).allocate(8)
     check_bytes_are_seen_as_other_types(memory)
 
 
-def test_memory_that_was_freed_is_not_read():
+def test_freed_memory_is_not_read():
     check_freed_memory_is_not_read(placed(numbers(4)))
 
 
@@ -43,7 +43,7 @@ def test_a_program_computes_in_memory():
     np.testing.assert_array_equal(taken(made), np.maximum(x, 0))
 
 
-def test_work_of_a_stream_goes_on_and_is_waited_for():
+def test_stream_work_is_asynchronous_and_awaited():
     device, x = open_device(DEVICE), numbers(1 << 16)
     stream, event = device.create_stream(), device.create_event()
     execution = context().compile(relu(1 << 16)).create_execution()
@@ -78,7 +78,7 @@ def test_a_state_stays_on_the_device_between_runs():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16"])
-def test_values_come_and_go_by_dlpack(dtype):
+def test_dlpack_import_and_export(dtype):
     """64-bit types work without JAX's global flag, and so does bfloat16, which numpy's DLPack lacks."""
     torch = pytest.importorskip("torch")
     given = torch.tensor([[1, 0], [0, 2], [3, 0]]).to(getattr(torch, dtype)).T
@@ -94,7 +94,7 @@ def test_values_come_and_go_by_dlpack(dtype):
     value.close()
 
 
-def test_what_comes_by_dlpack_is_a_copy_of_aligned_memory_as_well():
+def test_dlpack_import_copies_aligned_memory():
     torch = pytest.importorskip("torch")
     given = torch.ones(64, 64)
     value = nna.DeviceValue.from_dlpack(given, DEVICE)
@@ -102,7 +102,7 @@ def test_what_comes_by_dlpack_is_a_copy_of_aligned_memory_as_well():
     assert value.numpy().all()
 
 
-def test_what_jax_does_not_take_comes_by_the_host_or_not_at_all():
+def test_dlpack_values_that_jax_refuses():
     empty = nna.DeviceValue.from_dlpack(np.zeros((0, 3), np.float32), DEVICE)
     assert empty.shape() == [0, 3] and np.from_dlpack(empty).shape == (0, 3)
     with pytest.raises(InvalidInputError, match="DLPack"):

@@ -22,7 +22,7 @@ from tests.models import run_whole
         ("uint8", [0, 255, 127, 128, 128, 0]),
     ],
 )
-def test_floats_that_an_integer_does_not_have_become_what_processors_make_of_them(dtype, expected):
+def test_casts_of_floats_out_of_range_equal_the_processor(dtype, expected):
     given = np.array([np.nan, -1.5, 127.9, 128, 2**31 - 128, np.inf], np.float32)
     (made,) = computed(model_of("CAST", [("float32", (6,))], {"to": dtype}), given)
     assert made.tolist() == expected
@@ -35,7 +35,7 @@ def test_products_of_16_bits_add_up_in_32():
     assert made.dtype == np.float16 and made.item() == 1.0
 
 
-def test_a_transposed_convolution_of_a_column_does_not_end_the_process():
+def test_transposed_convolution_of_a_column_does_not_crash():
     attributes = {"strides": (2, 2), "pads": (1, 0, 1, 1), "dilations": (1, 1), "group": 1, "output_padding": (0, 0)}
     model = model_of("CONV_2D_TRANSPOSE", [("float32", (5, 13, 11, 1)), ("float32", (13, 1, 2, 2))], attributes)
     inputs = numbers(5, 13, 11, 1), numbers(13, 1, 2, 2)
@@ -58,7 +58,7 @@ def test_sums_of_quantized_products_are_exact(depth):
     assert made.dtype == np.int32 and made.tolist() == expected.tolist()
 
 
-def test_the_lower_index_comes_first_of_equals():
+def test_lower_index_of_equal_values_comes_first():
     x = np.array([[1, 3, 3, 0, 3]], np.float32)
     model = model_of("TOP_K", [("float32", (1, 5))], {"k": 4, "axis": 1, "largest": True, "sorted": True})
     values, places = computed(model, x)

@@ -34,7 +34,7 @@ def test_a_few_forms_of_each_op(opened):
 
 
 @pytest.mark.sweep
-def test_a_few_forms_of_each_op_with_open_sizes(opened):
+def test_a_few_forms_of_each_op_with_dynamic_shapes(opened):
     outcomes = [sweep_open(opened, op_type, FEW_OPEN, SEED) for op_type in sorted(RECIPES.keys() - STATIC_SHAPE_OPS)]
     assert [outcome.differing for outcome in outcomes if outcome.differing] == []
     assert sum(len(outcome.agreeing) for outcome in outcomes) > len(outcomes) * FEW_OPEN / 3
@@ -42,7 +42,7 @@ def test_a_few_forms_of_each_op_with_open_sizes(opened):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("op_type", sorted(RECIPES.keys() - STATIC_SHAPE_OPS))
-def test_many_forms_with_open_sizes(opened, op_type, capsys):
+def test_many_forms_with_dynamic_shapes(opened, op_type, capsys):
     outcome = sweep_open(opened, op_type, MANY // 5, SEED)
     with capsys.disabled():
         print(f"\n{outcome}", end="")
