@@ -18,7 +18,7 @@ from nnadapter.errors import FAILURES, ClosedError, NNAdapterError
 from nnadapter.process.resources import Cache, new_lock, register_after_fork
 
 if TYPE_CHECKING:
-    from nnadapter.engine.bound_steps import Kept
+    from nnadapter.engine.bound_steps import OutDevices
     from nnadapter.engine.branches import Chosen
     from nnadapter.engine.control import RunControl
     from nnadapter.engine.plan_source import InputShapes, RunResult
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_AWAITED = 8
 _MOST_FAILED = 256
-_WHOLE = "as it was"
+_ORIGINAL_MODEL = "as it was"
 _NAME = "nnadapter: plans"
 
 
@@ -79,7 +79,11 @@ class BackgroundPlanner:
         return True
 
     def run(
-        self, feed: Mapping[str, Any], outputs: Sequence[str], control: RunControl | None, kept: Kept | None
+        self,
+        feed: Mapping[str, Any],
+        outputs: Sequence[str],
+        control: RunControl | None,
+        out_devices: OutDevices | None,
     ) -> RunResult | None:
         """Run the entire model on the CPU; None if the CPU cannot load it."""
         if self._is_refused:
@@ -87,14 +91,14 @@ class BackgroundPlanner:
         use = object()
         try:
             try:
-                _, whole = self._wholes.take(use, _WHOLE, self._cpu_fallback)
+                _, cpu_fallback = self._wholes.take(use, _ORIGINAL_MODEL, self._cpu_fallback)
             except ClosedError:
                 raise
             except NNAdapterError:
                 self._is_refused = True
                 return None
             self.runs += 1
-            return whole.run(feed, outputs, "", kept, control)
+            return cpu_fallback.run(feed, outputs, "", out_devices, control)
         finally:
             self._wholes.users.pop(use, None)
             self._wholes.close_unused()

@@ -71,9 +71,9 @@ class Binder:
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
         """Values with checked sizes; released only at the end of the run."""
         self._same: dict[int, Mapping[str, Any]] = {}
-        known, made = bindable.constants, self._plan.produced_values
+        constants, produced = bindable.constants, self._plan.produced_values
         self._constants = {
-            slot: known[name] for name, slot in self._outputs.items() if name in known and name not in made
+            slot: constants[name] for name, slot in self._outputs.items() if name in constants and name not in produced
         }
 
     @property
@@ -131,11 +131,11 @@ class Binder:
     def plan(self, steps: Sequence[BoundStep], sizes: GuardedShapes | None = None) -> CompiledPlan:
         """Return the compiled plan; `sizes` are its guarded shapes if programs take symbolic sizes."""
         overlap, trace = self._bindable.overlap, self._site.trace
-        ahead = None
+        flights = None
         if not overlap.is_serial:
             from nnadapter.engine.concurrent_steps import Flights
 
-            ahead = Flights(steps, overlap, trace)
+            flights = Flights(steps, overlap, trace)
         return CompiledPlan(
             steps,
             self._slots,
@@ -145,6 +145,6 @@ class Binder:
             transfers_of(trace),
             sizes,
             self._borders,
-            ahead,
+            flights,
             self.held_between,
         )

@@ -66,7 +66,7 @@ class RunsBound(Protocol):
         feed: Mapping[str, Any],
         options: Any = None,
         control: RunControl | None = None,
-        kept: Mapping[str, str] | None = None,
+        out_devices: Mapping[str, str] | None = None,
     ) -> tuple[list[Any], Provenance]:
         pass
 
@@ -115,17 +115,19 @@ class PlannedBinding:
 
     def run(self, options: Any) -> Provenance:
         targets = self._targets or dict.fromkeys(self._all_outputs, CPU)
-        kept = {name: self._places[device] for name, target in targets.items() if (device := _device_of(target)) != CPU}
+        out_devices = {
+            name: self._places[device] for name, target in targets.items() if (device := _device_of(target)) != CPU
+        }
         values = {name: value for name, value in self._inputs.items() if isinstance(value, DeviceValue)}
-        kept |= {name: self._places[value.device] for name, value in values.items() if name not in targets}
+        out_devices |= {name: self._places[value.device] for name, value in values.items() if name not in targets}
         feed = {name: _fed(value) for name, value in self._inputs.items()}
         feed |= {name: feed[name].donate() for name in _replaced(values, feed, targets)}
-        results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
-        given = list(zip(targets.items(), results, strict=True))
-        for (_, target), result in given:  # before anything can fail, since their previous contents may be donated
+        results, provenance = self._engine.run(list(targets), feed, options, out_devices=out_devices)
+        deliveries = list(zip(targets.items(), results, strict=True))
+        for (_, target), result in deliveries:  # before anything can fail, since their previous contents may be donated
             if isinstance(target, DeviceValue):
                 target.replace(result)
-        self.results = [_delivered(name, result, target) for (name, target), result in given]
+        self.results = [_delivered(name, result, target) for (name, target), result in deliveries]
         return provenance
 
     def arrays(self) -> list[Any]:
@@ -219,9 +221,9 @@ class HostBinding:
                 raise
             raise MissingInputError.of(missing, self._fed, self._needed) from error.__cause__
         self._used.update(name for name, target in self._targets.items() if isinstance(target, (str, DeviceValue)))
-        held = [(at, target) for at, target in enumerate(self._targets.values()) if isinstance(target, DeviceValue)]
-        results = results_of(self._binding) if held else ()
-        for at, target in held:
+        slots = [(at, target) for at, target in enumerate(self._targets.values()) if isinstance(target, DeviceValue)]
+        results = results_of(self._binding) if slots else ()
+        for at, target in slots:
             target.replace(results[at].numpy())
         return provenance
 
@@ -237,12 +239,12 @@ def _device_of(target: Target) -> str:
 
 def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], targets: Mapping[str, Target]) -> list[str]:
     """Return the inputs that can be donated: their value receives an output, and nothing else needs the contents."""
-    held = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
+    target_ids = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
     fed = Counter(id(feed[name]) for name in values)
     return [
         name
         for name, value in values.items()
-        if id(value) in held
+        if id(value) in target_ids
         and name not in targets
         and isinstance(feed[name], Copies)
         and not feed[name].is_shared
@@ -289,10 +291,10 @@ def _delivered(name: str, result: Any, target: Target) -> Any:
 def _refuse_other(name: str, result: Any, dtype: str, shape: tuple[int, ...]) -> None:
     """Raise for another dtype or shape: numpy would broadcast, ONNX Runtime would copy beyond the end."""
     is_array = isinstance(result, np.ndarray)
-    made = "string" if is_array and result.dtype.kind in "OUS" else str(getattr(result, "dtype", "a list"))
-    if not is_array or (made, result.shape) != (dtype, shape):
+    actual = "string" if is_array and result.dtype.kind in "OUS" else str(getattr(result, "dtype", "a list"))
+    if not is_array or (actual, result.shape) != (dtype, shape):
         raise InvalidInputError(
-            f"output {name!r} is {made}{list(getattr(result, 'shape', ()))}, and is bound to memory of "
+            f"output {name!r} is {actual}{list(getattr(result, 'shape', ()))}, and is bound to memory of "
             f"{dtype}{list(shape)}; bind it to memory of its own type and shape",
             name=name,
         )

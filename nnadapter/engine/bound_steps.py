@@ -52,7 +52,7 @@ class Residence:
         self,
         compute: Compute,
         values: list[Any],
-        made: list[Transfer],
+        transfers: list[Transfer],
         stays: Mapping[str, str],
         *,
         is_work_of_stream: bool = False,
@@ -73,7 +73,7 @@ class Residence:
         TENSORS.free_orphans()
         try:
             tensors = [
-                self._tensor(_copies(values, slot), name, slot, made)
+                self._tensor(_copies(values, slot), name, slot, transfers)
                 for slot, name in zip(self.slots, self.inputs, strict=True)
             ]
             computed = compute(tensors)
@@ -88,8 +88,8 @@ class Residence:
             for result in check_tensors(results, self.outputs, self.expected, tensors)
         ]
 
-    def _tensor(self, copies: Copies, name: str, slot: int, made: list[Transfer]) -> DeviceTensor:
-        tensor = copies.on(self.device, name, made)
+    def _tensor(self, copies: Copies, name: str, slot: int, transfers: list[Transfer]) -> DeviceTensor:
+        tensor = copies.on(self.device, name, transfers)
         if not copies.is_donated or slot not in self.last or self.slots.count(slot) > 1:
             return tensor
         return replace(tensor, is_donated=True)
@@ -102,10 +102,10 @@ def _copies(values: list[Any], slot: int) -> Copies:
     return value
 
 
-def delivered(copies: Copies, name: str, device: str, made: list[Transfer]) -> Copies:
+def delivered(copies: Copies, name: str, device: str, transfers: list[Transfer]) -> Copies:
     """Return an output on the requested device, if that has memory of its own."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
-        copies.on(device, name, made)
+        copies.on(device, name, transfers)
     return copies
 
 
@@ -143,21 +143,23 @@ def residences(
     }
 
 
-Kept = Mapping[str, str]
+OutDevices = Mapping[str, str]
 """Device-resident inputs and outputs, with their devices; empty for the current location."""
-NOTHING_KEPT: Kept = MappingProxyType({})
+ALL_ON_HOST: OutDevices = MappingProxyType({})
 
 
-def output_of(value: Any, name: str, feeds: Mapping[str, Any], kept: Kept | None, made: list[Transfer]) -> Any:
+def output_of(
+    value: Any, name: str, feeds: Mapping[str, Any], out_devices: OutDevices | None, transfers: list[Transfer]
+) -> Any:
     """Return an output for the caller: an array that it owns, or a device-resident value."""
     fed = name in feeds
-    if kept is not None and name in kept and isinstance(value, (np.ndarray, Copies)):
+    if out_devices is not None and name in out_devices and isinstance(value, (np.ndarray, Copies)):
         copies = value if isinstance(value, Copies) else Copies(value)
         is_callers = isinstance(feeds.get(name), np.ndarray)
         copies.is_shared |= fed
-        return delivered(copies.without_array() if is_callers else copies, name, kept[name], made)
+        return delivered(copies.without_array() if is_callers else copies, name, out_devices[name], transfers)
     if type(value) is Copies:
-        return own_value(value.host(name, made), fed)
+        return own_value(value.host(name, transfers), fed)
     return own_value(value, fed)
 
 
@@ -267,10 +269,10 @@ class BoundCheck(NamedTuple):
         if is_within:
             return
         if exception is not None and array is not None:
-            others = array[array != exception]
-            if others.size < array.size:
-                if others.size:
-                    self._compare(others.min(), others.max(), low, high, None, others)
+            remaining = array[array != exception]
+            if remaining.size < array.size:
+                if remaining.size:
+                    self._compare(remaining.min(), remaining.max(), low, high, None, remaining)
                 return
         self._fail(most if low is None or (high is not None and most > high) else least, low, high)
 
@@ -282,9 +284,9 @@ class BoundCheck(NamedTuple):
             else (f"at most {high}" if low is None else f"at least {low}")
         )
         name = check.source or check.value
-        what = f"input {name!r}" if check.source else f"computed value {name!r}"
+        subject = f"input {name!r}" if check.source else f"computed value {name!r}"
         raise InputValueError(
-            f"{what} holds {value}; as an index, length or coordinate of {check.reader}, expected values {range_}",
+            f"{subject} holds {value}; as an index, length or coordinate of {check.reader}, expected values {range_}",
             name=check.source or None,
         )
 
@@ -323,9 +325,9 @@ def _extremes_of_columns(array: Array, count: int) -> tuple[Array, Array]:
 def _over_rows(extreme: np.ufunc, flat: Array, count: int) -> Array:
     for rows in (max(1, _WIDTH_BYTES // (count * flat.itemsize)), _FEW_ROWS, 1):
         width = rows * count
-        whole = flat.size // width * width
-        if whole > width or rows == 1:
-            parts = extreme.reduce(flat[:whole].reshape(-1, width), 0), flat[whole:]
+        full_length = flat.size // width * width
+        if full_length > width or rows == 1:
+            parts = extreme.reduce(flat[:full_length].reshape(-1, width), 0), flat[full_length:]
             flat = np.concatenate(parts) if parts[1].size else parts[0]
     return flat
 
@@ -378,5 +380,5 @@ class BoundStep:
 
     @property
     def pools(self) -> list[ExecutionPool]:
-        others = (alternative.pool for alternative in (self.substitute, self.reference) if alternative is not None)
-        return [self.pool, *others]
+        pools = (alternative.pool for alternative in (self.substitute, self.reference) if alternative is not None)
+        return [self.pool, *pools]

@@ -40,7 +40,7 @@ class Fork(Generic[Chosen]):
     ) -> None:
         self._conditions, self._make, self._otherwise = conditions, make, otherwise
         self._inputs, self._shapes = conditions.inputs, conditions.shapes
-        self._behind: dict[Truths, Fork[Chosen] | Chosen] = {}
+        self._successors: dict[Truths, Fork[Chosen] | Chosen] = {}
         self._known: Cache[object, Fork[Chosen] | Chosen] = Cache("choices of inputs", _MOST_REMEMBERED)
         self._making, self._loading = new_lock(), new_lock()
         self._execution: SessionExecution | None = None
@@ -51,20 +51,20 @@ class Fork(Generic[Chosen]):
 
     def chosen(self, feed: Mapping[str, Any]) -> Chosen:
         key = self._key(feed)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known.put(key, self._decided(feed))
-        return known.chosen(feed) if isinstance(known, Fork) else known
+        cached = self._known.get(key)
+        if cached is None:
+            cached = self._known.put(key, self._decided(feed))
+        return cached.chosen(feed) if isinstance(cached, Fork) else cached
 
-    def behind(self, truths: Truths) -> Fork[Chosen] | Chosen:
+    def successor(self, truths: Truths) -> Fork[Chosen] | Chosen:
         """Return the next fork or the selection for these condition values."""
         with self._making:
-            behind = self._behind.get(truths)
-            if behind is None:
-                behind = self._make(truths)
-                if isinstance(behind, Fork) or len(self._behind) < _MOST_REMEMBERED:
-                    self._behind[truths] = behind
-            return behind
+            successor = self._successors.get(truths)
+            if successor is None:
+                successor = self._make(truths)
+                if isinstance(successor, Fork) or len(self._successors) < _MOST_REMEMBERED:
+                    self._successors[truths] = successor
+            return successor
 
     def _key(self, feed: Mapping[str, Any]) -> object:
         contents = tuple([_bytes_of(feed[name]) for name in self._inputs])
@@ -75,7 +75,7 @@ class Fork(Generic[Chosen]):
             truths = self._truths(feed)
         except FAILURES as error:
             return self._otherwise(error)
-        return self.behind(truths)
+        return self.successor(truths)
 
     def _truths(self, feed: Mapping[str, Any]) -> Truths:
         values = {name: _native(feed[name]) for name in self._inputs}
@@ -131,29 +131,29 @@ def fork_of(file: CompiledFile) -> Fork[Truths] | None:
 
 def choice_in_words(file: CompiledFile, truths: Sequence[bool]) -> str:
     """Return a text on the inputs that these condition values stand for."""
-    forks, taken = {tuple(row.truths): row for row in file.message.forks}, list[BranchDecision]()
-    while len(taken) < len(truths):
-        row = forks[tuple(truths[: len(taken)])]
-        holds = truths[len(taken) : len(taken) + len(row.conditions)]
-        taken.extend(
+    forks, decisions = {tuple(row.truths): row for row in file.message.forks}, list[BranchDecision]()
+    while len(decisions) < len(truths):
+        row = forks[tuple(truths[: len(decisions)])]
+        holds = truths[len(decisions) : len(decisions) + len(row.conditions)]
+        decisions.extend(
             BranchDecision(condition.text, truth, ()) for condition, truth in zip(row.conditions, holds, strict=True)
         )
-    return decisions_text(taken)
+    return decisions_text(decisions)
 
 
-def _fork(file: CompiledFile, before: Truths, forks: Mapping[Truths, Message]) -> Fork[Truths]:
-    row = forks[before]
+def _fork(file: CompiledFile, prior: Truths, forks: Mapping[Truths, Message]) -> Fork[Truths]:
+    row = forks[prior]
     contents = bytes(file.container.contents(row.model.part, ONNX)) if row.HasField("model") else b""
     names = tuple(condition.name for condition in row.conditions)
     conditions = Conditions(tuple(row.inputs), tuple(row.shapes), names, contents)
 
-    def behind(truths: Truths) -> Fork[Truths] | Truths:
-        after = (*before, *truths)
-        return _fork(file, after, forks) if after in forks else after
+    def successor(truths: Truths) -> Fork[Truths] | Truths:
+        extended = (*prior, *truths)
+        return _fork(file, extended, forks) if extended in forks else extended
 
     def fail(error: BaseException) -> Truths:
         if isinstance(error, NNAdapterError):
             raise error
         raise file.container.damaged(f"branch conditions cannot be computed: {describe(error)}") from error
 
-    return Fork(conditions, behind, fail)
+    return Fork(conditions, successor, fail)

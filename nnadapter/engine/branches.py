@@ -58,7 +58,7 @@ def refuse_without_gain(partitioning: Partitioning) -> None:
 
     If the branches hold only constants, any accelerated node counts.
     """
-    names = [name for taken in partitioning.model.prepared.branch_decisions for name in taken.nodes]
+    names = [name for decision in partitioning.model.prepared.branch_decisions for name in decision.nodes]
     inside = re.compile(f"(?:{'|'.join(map(re.escape, names))})_*/")
     accelerators, nodes = partitioning.setting.accelerators, partitioning.plan.graph.nodes
     on = {step.device for step in partitioning.plan.steps}
@@ -105,8 +105,8 @@ class Chosen:
 class Choices:
     """Branch selections of one session. Thread-safe."""
 
-    def __init__(self, decision: DecidingConditions, own: ModelPlans, session: SessionPlans) -> None:
-        self._own, self._session, self._plans = Chosen(own), session, session.plans
+    def __init__(self, decision: DecidingConditions, own_plans: ModelPlans, session: SessionPlans) -> None:
+        self._own, self._session, self._plans = Chosen(own_plans), session, session.plans
         self._made: dict[Choice, Chosen] = {}
         self._decisions: dict[Truths, DecidingConditions] = {}
         self._contradicted: list[Truths] = []
@@ -119,22 +119,22 @@ class Choices:
         """Return the selection of a checked feed; without a feed, all conditions are true."""
         if feed is not None:
             return self._fork.chosen(feed)
-        behind: Fork[Chosen] | Chosen = self._fork
-        while isinstance(behind, Fork):
-            behind = behind.behind((True,) * behind.count)
-        return behind
+        successor: Fork[Chosen] | Chosen = self._fork
+        while isinstance(successor, Fork):
+            successor = successor.successor((True,) * successor.count)
+        return successor
 
     def take(
         self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None, chosen: Chosen | None = None
     ) -> LeasedPlan[Compiled]:
         chosen = self.chosen(feed) if chosen is None else chosen
-        taken = self._taken(chosen, use, shapes, lambda: chosen.plans.take(use, shapes, feed))
-        return taken or self._own.plans.take(use, shapes, feed)
+        leased = self._lease(chosen, use, shapes, lambda: chosen.plans.take(use, shapes, feed))
+        return leased or self._own.plans.take(use, shapes, feed)
 
     def take_open(self, use: object, shapes: InputShapes, chosen: Chosen) -> LeasedPlan[Compiled] | None:
-        taken = self._taken(chosen, use, shapes, lambda: chosen.plans.take_open(use, shapes))
+        leased = self._lease(chosen, use, shapes, lambda: chosen.plans.take_open(use, shapes))
         is_left = chosen is self._own or not chosen.serves(shapes)
-        return self._own.plans.take_open(use, shapes) if taken is None and is_left else taken
+        return self._own.plans.take_open(use, shapes) if leased is None and is_left else leased
 
     def of(self, choice: Choice) -> ModelPlans:
         """Return the plans of a selection; the original model's if it has none."""
@@ -148,72 +148,72 @@ class Choices:
     @property
     def original_model_shapes(self) -> OriginalModelShapes:
         """Selections that the original model serves."""
-        left: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
+        shapes_by_truths: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
         for choice, chosen in list(self._made.items()):
             if chosen.is_abandoned or len(chosen.original_model_shapes):
-                left[decision_values(choice)] = (
+                shapes_by_truths[decision_values(choice)] = (
                     None if chosen.is_abandoned else frozenset(chosen.original_model_shapes.keys())
                 )
-        return left
+        return shapes_by_truths
 
     @property
-    def made(self) -> Sequence[ModelPlans]:
+    def model_plans(self) -> Sequence[ModelPlans]:
         return [entry.plans for entry in list(self._made.values())]
 
     @property
-    def ahead(self) -> Sequence[Chosen]:
+    def planned_ahead(self) -> Sequence[Chosen]:
         """All selections if they are few; otherwise the original model."""
-        found = dict[Chosen, None]()
-        for chosen in self._each(self._fork):
-            found[chosen] = None
-            if len(found) > MOST_AHEAD:
+        selections = dict[Chosen, None]()
+        for chosen in self._leaves(self._fork):
+            selections[chosen] = None
+            if len(selections) > MOST_AHEAD:
                 self.note = (
                     f"inputs select among more than {MOST_AHEAD} variants of the model: ahead of runs, the original "
                     "model is planned"
                 )
                 return [self._own]
-        return list(found)
+        return list(selections)
 
     @property
     def text(self) -> str:
         texts = ((entry.prepared.branch_decisions, entry.plans.sizes_text) for entry in list(self._made.values()))
         return "; ".join(f"if {decisions_text(choice)}: {text}" for choice, text in texts if text)
 
-    def _taken(
+    def _lease(
         self, chosen: Chosen, use: object, shapes: InputShapes, take: Callable[[], LeasedPlan[Compiled] | None]
     ) -> LeasedPlan[Compiled] | None:
         """Take a plan of a selection; None if the original model serves these shapes."""
         if chosen is self._own or not chosen.serves(shapes):
             return None
         try:
-            taken = take()
+            leased = take()
         except NothingGainedError:
             chosen.in_vain += 1
         except (CompilationError, InvalidModelError):
             pass
         else:
-            chosen.has_gained |= taken is not None
-            return taken
+            chosen.has_gained |= leased is not None
+            return leased
         chosen.original_model_shapes.put(shapes, True)
         self._plans.users.pop(use, None)
         self._plans.close_unused()
         return None
 
-    def _each(self, fork: Fork[Chosen]) -> Iterator[Chosen]:
+    def _leaves(self, fork: Fork[Chosen]) -> Iterator[Chosen]:
         for truths in islice(product((True, False), repeat=fork.count), MOST_AHEAD + 1):
-            behind = fork.behind(truths)
-            if isinstance(behind, Fork):
-                yield from self._each(behind)
+            successor = fork.successor(truths)
+            if isinstance(successor, Fork):
+                yield from self._leaves(successor)
             else:
-                yield behind
+                yield successor
 
     def _fork_of(self, decision: DecidingConditions) -> Fork[Chosen]:
         self._decisions[decision_values(decision.prepared.branch_decisions)] = decision
         # if a condition cannot be computed, the original model runs and raises the same error
-        own: Choices = proxy(self)  # weak: it owns the fork
-        return Fork(decision.conditions, lambda truths: own._behind(decision, truths), lambda error: own._own)
+        weak: Choices = proxy(self)  # weak: it owns the fork
+        return Fork(decision.conditions, lambda truths: weak._next(decision, truths), lambda error: weak._own)
 
-    def _behind(self, decision: DecidingConditions, truths: Truths) -> Fork[Chosen] | Chosen:
+    def _next(self, decision: DecidingConditions, truths: Truths) -> Fork[Chosen] | Chosen:
         if len(self._made) >= MOST_CHOICES or next(self._forks) > MOST_FORKS:
             return self._own
         try:
@@ -224,18 +224,18 @@ class Choices:
         further = decision_of(prepared)
         if further is not None:
             return self._fork_of(further)
-        made = self._made[prepared.branch_decisions] = self._new(prepared)
-        return made
+        selection = self._made[prepared.branch_decisions] = self._make_chosen(prepared)
+        return selection
 
-    def _new(self, prepared: Prepared) -> Chosen:
+    def _make_chosen(self, prepared: Prepared) -> Chosen:
         def admit(partitioning: Partitioning) -> None:
-            chosen = known()
+            chosen = reference()
             if chosen is not None:
                 chosen.admit(partitioning)
 
-        made = Chosen(ModelPlans(self._session, prepared, {}, next(self._numbers), admit))
-        known = ref(made)  # weak: it owns the plans
-        return made
+        selection = Chosen(ModelPlans(self._session, prepared, {}, next(self._numbers), admit))
+        reference = ref(selection)  # weak: it owns the plans
+        return selection
 
 
 Notes = tuple[str, ...]
@@ -348,8 +348,8 @@ def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
     if lost:
         raise InvalidInputError(f"input {lost[0]!r} selects branches too; pass it as well", name=lost[0])
     truths = fork.chosen({**measured(file.shapes(plans[0])), **feed})
-    for wanted in (truths, ()):
-        plan = next((plan for plan in plans if tuple(plan.truths) == wanted), None)
+    for candidate in (truths, ()):
+        plan = next((plan for plan in plans if tuple(plan.truths) == candidate), None)
         if plan is not None:
             return plan
     raise InvalidInputError(f"the compiled model has no plan if {choice_in_words(file, truths)}")

@@ -94,7 +94,7 @@ class CachedPlanSource(FilePlanSource):
         plain = replace(
             options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None, background=False
         )
-        super().__init__(file, None, plain, SILENT, whole=_leave)
+        super().__init__(file, None, plain, SILENT, fall_back=_leave)
         self.devices = tuple(devices)
 
     def observed(self, last_shapes: InputShapes | None) -> KeptReport:
@@ -114,8 +114,8 @@ class CachedPlanSource(FilePlanSource):
         return self._plan_model(f"cached plans are no longer used: {error}")
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
-        left = self._original_model_shapes.get(truths, frozenset())
-        return left is None or shapes in left
+        original_shapes = self._original_model_shapes.get(truths, frozenset())
+        return original_shapes is None or shapes in original_shapes
 
     def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> errors.InvalidInputError:
         return _NotKeptError("no cached plan serves these shapes")
@@ -152,38 +152,38 @@ class CachedSession:
         if isinstance(opened, str):
             return opened
         try:
-            devices, left = facts_of(opened.container)
-            source = CachedPlanSource(opened, devices, left, self.options, partial(self._plan_model, upper))
+            devices, shapes = facts_of(opened.container)
+            source = CachedPlanSource(opened, devices, shapes, self.options, partial(self._plan_model, upper))
             return PlanEngine(source, self.options.deadline_s), devices
         except errors.NNAdapterError as error:
             return f"the cached plan cannot be used: {errors.describe(error)}"
 
-    def source_maker(self, why: str, make_report: ReportMaker) -> Callable[..., ModelPlanSource]:
+    def source_maker(self, reason: str, make_report: ReportMaker) -> Callable[..., ModelPlanSource]:
         """Return a factory of sources that plan the model and write their plans to the cache."""
         from nnadapter.engine.model_source import ModelPlanSource
         from nnadapter.engine.plan_cache_writer import PlanCacheWriter
 
-        light = replace(self, source=replace(self.source, held=None)) if self._in_memory else self
+        light = replace(self, source=replace(self.source, origin=None)) if self._in_memory else self
         verifies = self.options.verify is not None
-        writer = PlanCacheWriter(self.place, light._is_unchanged, why, make_report, verifies=verifies)
+        writer = PlanCacheWriter(self.place, light._is_unchanged, reason, make_report, verifies=verifies)
         return partial(ModelPlanSource, cache_writer=writer)
 
     @property
     def _in_memory(self) -> bool:
-        return not isinstance(self.source.held, os.PathLike)
+        return not isinstance(self.source.origin, os.PathLike)
 
-    def _plan_model(self, upper: UpperLayers, why: str) -> ModelPlanSource:
+    def _plan_model(self, upper: UpperLayers, reason: str) -> ModelPlanSource:
         from nnadapter.engine.model_source import ModelPlanSource, open_source
         from nnadapter.planning.setting import open_setting
 
         make: Callable[..., ModelPlanSource] = (
-            ModelPlanSource if registered_kernels() else self.source_maker(why, upper.make_report)
+            ModelPlanSource if registered_kernels() else self.source_maker(reason, upper.make_report)
         )
         if self.options.checks:
             make = upper.with_checks(make, self.options)
         setting = open_setting(self.requests, self.options)
         try:
-            source = open_source(self.source.held, setting, self.options, None, make)
+            source = open_source(self.source.origin, setting, self.options, None, make)
         except BaseException:
             setting.close()
             raise
@@ -196,13 +196,13 @@ class CachedSession:
 
     def _refuse_mixture(self) -> None:
         """Raise an error if the model or a file of options has changed since the plans were made."""
-        now, before = self._key_now(), self.place.key
-        if now is None or any(now.parts[part] != before.parts[part] for part in ("structure", "constants")):
+        current, cached = self._key_now(), self.place.key
+        if current is None or any(current.parts[part] != cached.parts[part] for part in ("structure", "constants")):
             raise errors.ModelFileError(
-                f"model file {str(self.source.held)!r} has changed since the session was created, and another plan is "
-                "needed; create a new session"
+                f"model file {str(self.source.origin)!r} has changed since the session was created, and another plan "
+                "is needed; create a new session"
             )
-        if now.parts["options"] != before.parts["options"]:
+        if current.parts["options"] != cached.parts["options"]:
             raise errors.InvalidOptionError(
                 "the file of option 'rules' or 'plan' has changed since the session was created, and another plan is "
                 "needed; create a new session"
@@ -213,8 +213,8 @@ class CachedSession:
 
     def _key_now(self) -> Key | None:
         try:
-            told = self.source if self._in_memory else source_of(self.source.held)
-            return key_of(told, self.devices, self.options)
+            source = self.source if self._in_memory else source_of(self.source.origin)
+            return key_of(source, self.devices, self.options)
         except (UnkeyedError, OSError):
             return None
 
@@ -229,9 +229,9 @@ def cached_session(source: Any, requests: Requests, options: Options) -> CachedS
         devices = tuple(_selected(named, options.isolated))
         isolate = {device.name: device.limits for device in devices if device.limits is not None}
         options = replace(options, isolate=isolate or False)
-        told = telling()
-        place = Place(folder_of(options), key_of(told, devices, options))
-        return CachedSession(told, devices, tuple(named.items()), options, place)
+        model_digest = telling()
+        place = Place(folder_of(options), key_of(model_digest, devices, options))
+        return CachedSession(model_digest, devices, tuple(named.items()), options, place)
     except (errors.NNAdapterError, UnkeyedError, OSError):
         return None
 
@@ -242,7 +242,7 @@ def _selected(named: Mapping[str, Mapping[str, Any]], isolate: Isolate) -> Itera
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Lookup:
     """Result of a search for cached plans."""
 
     hit: bool
@@ -256,32 +256,32 @@ def look(
     requests: Sequence[DeviceRequest],
     options: Options,
     shapes: Shapes | None = None,
-) -> Found:
+) -> Lookup:
     """Search for cached plans that serve these shapes of all inputs (None for any)."""
     if kind_of(source) is SourceKind.COMPILED:
-        return Found(False, "a compiled model contains its plans")
+        return Lookup(False, "a compiled model contains its plans")
     if not is_cacheable(requests, options, None):
-        return Found(False, "plans are not cached if the CPU comes first, or with registered custom kernels")
-    kept = cached_session(source, requests, options)
-    if kept is None:
-        return Found(False, "plans are not cached for a model that cannot be read, or identified by its bytes")
-    opened = kept.place.opened()
+        return Lookup(False, "plans are not cached if the CPU comes first, or with registered custom kernels")
+    session = cached_session(source, requests, options)
+    if session is None:
+        return Lookup(False, "plans are not cached for a model that cannot be read, or identified by its bytes")
+    opened = session.place.opened()
     if isinstance(opened, str):
-        return Found(False, opened)
+        return Lookup(False, opened)
     try:
-        return _found(opened, shapes)
+        return _lookup_in(opened, shapes)
     except CompiledModelError as error:
-        return Found(False, f"the cached plan cannot be used: {describe(error)}")
+        return Lookup(False, f"the cached plan cannot be used: {describe(error)}")
 
 
-def _found(file: CompiledFile, shapes: Shapes | None) -> Found:
+def _lookup_in(file: CompiledFile, shapes: Shapes | None) -> Lookup:
     from nnadapter.engine.file_texts import plans_held, served
 
     assert isinstance(file.container, LinkedContainer), "of a place"
     file.container.check_links()
-    held = plans_held(file)
-    told = served(file, held)
-    fixed = (file.shapes(plan) for plan in file.message.plans if not plan.HasField("open"))
-    if shapes is None or dict(shapes) in fixed or any(dynamic_plan.match(shapes)[0] for dynamic_plan in held):
-        return Found(True, shapes=told)
-    return Found(False, f"the cached plan is for input shapes {told}")
+    dynamic = plans_held(file)
+    served_text = served(file, dynamic)
+    static = (file.shapes(plan) for plan in file.message.plans if not plan.HasField("open"))
+    if shapes is None or dict(shapes) in static or any(dynamic_plan.match(shapes)[0] for dynamic_plan in dynamic):
+        return Lookup(True, shapes=served_text)
+    return Lookup(False, f"the cached plan is for input shapes {served_text}")

@@ -70,7 +70,7 @@ from nnadapter.process.resources import close_all
 from partition.plan import Plan, Step
 
 _TRIES = 4
-Likeness = Hashable
+SharingKey = Hashable
 """Key of segments that may share a program, each with its own constants."""
 
 
@@ -80,13 +80,13 @@ class Built(NamedTuple):
     program: Program
     inputs: tuple[str, ...]
     seconds: float
-    program_sharing_key: Likeness | None = None
+    program_sharing_key: SharingKey | None = None
     takes_sizes: bool = False
     twin: Hashable = None
     """Segment with the cloned program; None if this one was compiled."""
 
 
-def program_sharing_key_of(device: str, part: Part) -> Likeness | None:
+def program_sharing_key_of(device: str, part: Part) -> SharingKey | None:
     """Return a key equal for segments that differ only in names and constants; None if they cannot share."""
     if not isinstance(part.model, Model) or part.model.has_dynamic_shapes:
         return None
@@ -98,7 +98,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._built: dict[Hashable, Built] = {}
-        self._compiled: dict[Likeness, list[Hashable]] = {}
+        self._compiled: dict[SharingKey, list[Hashable]] = {}
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._built
@@ -111,9 +111,9 @@ class Programs:
         if built.program_sharing_key is not None and built.twin is None:
             self._compiled.setdefault(built.program_sharing_key, []).append(key)
 
-    def alike(self, likeness: Likeness) -> list[Hashable]:
+    def alike(self, sharing_key: SharingKey) -> list[Hashable]:
         """Return compiled segments with this key, newest first, as many as are worth trying."""
-        return self._compiled.get(likeness, [])[: -_TRIES - 1 : -1]
+        return self._compiled.get(sharing_key, [])[: -_TRIES - 1 : -1]
 
     def twins(self, plan: Plan) -> dict[int, int]:
         segments: dict[Hashable, int] = {atoms_of(plan, step): step.segment for step in plan.steps}
@@ -121,8 +121,8 @@ class Programs:
         return {number: segments[twin] for number, twin in twin_atoms.items() if twin in segments}
 
     def keep_only(self, plan: Plan) -> None:
-        used = {atoms_of(plan, step) for step in plan.steps}
-        close_all([self._built.pop(key).program for key in self._built.keys() - used])
+        used_atoms = {atoms_of(plan, step) for step in plan.steps}
+        close_all([self._built.pop(key).program for key in self._built.keys() - used_atoms])
 
     def close(self) -> None:
         close_all(built.program for built in self._built.values())
@@ -154,48 +154,50 @@ class Builder:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
 
-    def built(self, part: Part, calls: NamedCalls, likeness: Likeness | None = None, *, alone: bool = False) -> Built:
-        """Compile an admitted part; `alone` if it is the entire plan."""
+    def built(
+        self, part: Part, calls: NamedCalls, sharing_key: SharingKey | None = None, *, is_sole: bool = False
+    ) -> Built:
+        """Compile an admitted part; `is_sole` if it is the entire plan."""
         started = time.perf_counter()
         context = self._setting.by_name[calls.device].context
-        call = "compile_whole_graph" if alone else "compile"
+        call = "compile_whole_graph" if is_sole else "compile"
         with making(self._setting.trace, calls.device, "compile", *calls.about):
             program = checked_program(calls[call](getattr(context, call), part.model))
         is_told_sizes = isinstance(part.model, Model) and part.model.has_dynamic_shapes
-        return Built(program, part.inputs, time.perf_counter() - started, likeness, is_told_sizes)
+        return Built(program, part.inputs, time.perf_counter() - started, sharing_key, is_told_sizes)
 
     def like(
-        self, part: Part, calls: NamedCalls, likeness: Likeness | None, programs: Programs, *, alone: bool
+        self, part: Part, calls: NamedCalls, sharing_key: SharingKey | None, programs: Programs, *, is_sole: bool
     ) -> Built:
         """Clone the program of a similar part if the device can, otherwise compile."""
         TENSORS.free_orphans()
-        bound = self._bound(part, calls, likeness, programs) if likeness is not None else None
-        return bound or self.built(part, calls, likeness, alone=alone)
+        bound = self._bound(part, calls, sharing_key, programs) if sharing_key is not None else None
+        return bound or self.built(part, calls, sharing_key, is_sole=is_sole)
 
     def filled(
-        self, wanted: Sequence[SegmentRequest], calls: Mapping[int, NamedCalls], *, alone: bool
+        self, requests: Sequence[SegmentRequest], calls: Mapping[int, NamedCalls], *, is_sole: bool
     ) -> Iterator[tuple[Program, float]]:
         """Yield the programs of specialized segments and their compile times.
 
         Every segment is admitted separately, since a verdict may depend on constants.
         """
-        made, by_name = Programs(), self._setting.by_name
-        for step, part, _ in wanted:  # all checks first: half the time of alternating
+        programs, by_name = Programs(), self._setting.by_name
+        for step, part, _ in requests:  # all checks first: half the time of alternating
             check_admitted(by_name[step.device].context, calls[step.segment], part)
-        for step, part, _ in wanted:
-            likeness = None if alone else program_sharing_key_of(step.device, part)
-            built = self.like(part, calls[step.segment], likeness, made, alone=alone)
+        for step, part, _ in requests:
+            sharing_key = None if is_sole else program_sharing_key_of(step.device, part)
+            built = self.like(part, calls[step.segment], sharing_key, programs, is_sole=is_sole)
             # yield before storing: the caller must own the program before an interrupt can come
             yield built.program, built.seconds
-            made.add(step.segment, built)
+            programs.add(step.segment, built)
 
-    def _bound(self, part: Part, calls: NamedCalls, likeness: Likeness, programs: Programs) -> Built | None:
+    def _bound(self, part: Part, calls: NamedCalls, sharing_key: SharingKey, programs: Programs) -> Built | None:
         started, context = time.perf_counter(), self._setting.by_name[calls.device].context
-        for twin in programs.alike(likeness):
+        for twin in programs.alike(sharing_key):
             with making(self._setting.trace, calls.device, "clone_with_constants", *calls.about):
                 bound = calls["clone_with_constants"](clone_with_constants, context, programs[twin].program, part.model)
             if bound is not None:
-                return Built(bound, part.inputs, time.perf_counter() - started, likeness, twin=twin)
+                return Built(bound, part.inputs, time.perf_counter() - started, sharing_key, twin=twin)
         return None
 
 
@@ -253,7 +255,7 @@ def culprits_of(atoms: Sequence[int], compiles: Compiles, budget: Budget) -> Cul
     """Return the atoms at fault in `atoms`, which failed to compile together; `NOT_FOUND` without result."""
     tried = passed = 0
 
-    def asked(some: Sequence[int]) -> bool:
+    def compiles_in_budget(some: Sequence[int]) -> bool:
         nonlocal tried, passed
         if tried == _HOPELESS and not passed:
             passed = any(budget.spend(partial(compiles, (atom,))) for atom in (atoms[0], atoms[-1]))
@@ -265,41 +267,41 @@ def culprits_of(atoms: Sequence[int], compiles: Compiles, budget: Budget) -> Cul
         return is_compiled
 
     try:
-        found = _search(tuple(atoms), asked)
+        culprits = _search(tuple(atoms), compiles_in_budget)
     except _SpentError:
         return NOT_FOUND
-    return found if passed or len(atoms) == 1 else NOT_FOUND
+    return culprits if passed or len(atoms) == 1 else NOT_FOUND
 
 
 def _search(failing: tuple[int, ...], compiles: Compiles) -> Culprits:
     if len(failing) == 1:
         return Culprits(alone=failing)
-    left, right = failing[: len(failing) // 2], failing[len(failing) // 2 :]
-    failed = [half for half in (left, right) if not compiles(half)]
+    first_half, second_half = failing[: len(failing) // 2], failing[len(failing) // 2 :]
+    failed = [half for half in (first_half, second_half) if not compiles(half)]
     if not failed:
-        return _together(left, right, compiles)
-    found = NOT_FOUND
+        return _together(first_half, second_half, compiles)
+    culprits = NOT_FOUND
     for half in failed:
-        found += _search(half, compiles)
-        if found.is_too_large:
+        culprits += _search(half, compiles)
+        if culprits.is_too_large:
             break
-    return found
+    return culprits
 
 
-def _together(left: tuple[int, ...], right: tuple[int, ...], compiles: Compiles) -> Culprits:
-    one = _needed(left, right, compiles)
-    other = _needed(right, (one,), compiles) if not compiles((*right, one)) else None
-    if other is None or compiles((one, other)):
+def _together(first_half: tuple[int, ...], second_half: tuple[int, ...], compiles: Compiles) -> Culprits:
+    first_atom = _needed(first_half, second_half, compiles)
+    second_atom = _needed(second_half, (first_atom,), compiles) if not compiles((*second_half, first_atom)) else None
+    if second_atom is None or compiles((first_atom, second_atom)):
         return Culprits(is_too_large=True)
-    return Culprits(beside=((one, other),))
+    return Culprits(beside=((first_atom, second_atom),))
 
 
-def _needed(candidates: tuple[int, ...], beside: tuple[int, ...], compiles: Compiles) -> int:
-    """Return the last atom of the shortest prefix of candidates that fails together with `beside`."""
+def _needed(candidates: tuple[int, ...], partners: tuple[int, ...], compiles: Compiles) -> int:
+    """Return the last atom of the shortest prefix of candidates that fails together with `partners`."""
     passing, failing = 0, len(candidates)
     while failing - passing > 1:
         middle = (passing + failing) // 2
-        if compiles((*candidates[:middle], *beside)):
+        if compiles((*candidates[:middle], *partners)):
             passing = middle
         else:
             failing = middle
@@ -318,30 +320,32 @@ class Repair:
         partitioning: Partitioning,
         step: Step,
         error: BaseException,
-        known: dict[Atoms, AdmittedSegment],
+        admitted: dict[Atoms, AdmittedSegment],
     ) -> Judgment:
         """Return the judgment without the nodes or the segment that a device failed to compile.
 
-        A segment that is too large is refused in the cached admissions `known`, and so cut in two.
+        A segment that is too large is refused in the cached admissions, and so cut in two.
         """
-        key, why = atoms_of(partitioning.plan, step), describe(error)
+        key, reason = atoms_of(partitioning.plan, step), describe(error)
         device, atoms = self._setting.by_name[step.device], key[1]
         if isinstance(error, DeviceLostError) and not device.is_isolated:
-            return banning(judgment, self._setting, {key: Unsupported(Reason.COMPILE_FAILED, why)})
-        found = self._found(partitioning, device, atoms, error)
-        is_cut = found.is_too_large and len(atoms) > 1
+            return banning(judgment, self._setting, {key: Unsupported(Reason.COMPILE_FAILED, reason)})
+        culprits = self._find_culprits(partitioning, device, atoms, error)
+        is_cut = culprits.is_too_large and len(atoms) > 1
         if is_cut:
-            text = f"the segment failed to compile, but its parts compile: {why}"
+            text = f"the segment failed to compile, but its parts compile: {reason}"
             model = model_of(partitioning.model, device, atoms)
             if not isinstance(error, OutOfMemoryError):
                 _ban(device, model, _names(partitioning, atoms), text, is_size=True)
-            known[key] = AdmittedSegment(known[key].part, Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, text)))
-        refused = dict.fromkeys(found.alone, f"the device failed to compile it: {why}")
-        for one, other in found.beside:
-            (name,) = _names(partitioning, (one,))[:1]
-            refused[other] = f"the device failed to compile it together with {name!r}: {why}"
+            admitted[key] = AdmittedSegment(
+                admitted[key].part, Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, text))
+            )
+        refused = dict.fromkeys(culprits.alone, f"the device failed to compile it: {reason}")
+        for atom, partner in culprits.beside:
+            (name,) = _names(partitioning, (atom,))[:1]
+            refused[partner] = f"the device failed to compile it together with {name!r}: {reason}"
         if not refused and not is_cut:
-            return banning(judgment, self._setting, {key: Unsupported(Reason.COMPILE_FAILED, why)})
+            return banning(judgment, self._setting, {key: Unsupported(Reason.COMPILE_FAILED, reason)})
         for atom, text in refused.items():
             _ban(device, model_of(partitioning.model, device, (atom,)), _names(partitioning, (atom,)), text)
         bans: dict[Atoms, Unsupported] = {
@@ -349,7 +353,7 @@ class Repair:
         }
         return barred(banning(judgment, self._setting, bans) if bans else judgment, self._setting)
 
-    def _found(
+    def _find_culprits(
         self, partitioning: Partitioning, device: SessionDevice, atoms: Sequence[int], error: BaseException
     ) -> Culprits:
         if isinstance(error, OutOfMemoryError):
@@ -376,9 +380,9 @@ class Repair:
         return compiles
 
 
-def _ban(device: SessionDevice, model: SegmentModel, nodes: Sequence[str], why: str, *, is_size: bool = False) -> None:
+def _ban(device: SessionDevice, model: SegmentModel, nodes: Sequence[str], text: str, *, is_size: bool = False) -> None:
     if device.bans is not None:
-        device.bans.add(model, nodes, why, "compile", is_size=is_size)
+        device.bans.add(model, nodes, text, "compile", is_size=is_size)
 
 
 def _names(partitioning: Partitioning, atoms: Sequence[int]) -> list[str]:
@@ -389,7 +393,7 @@ def _names(partitioning: Partitioning, atoms: Sequence[int]) -> list[str]:
 def blamed(partitioning: Partitioning, step: Step, error: BaseException) -> Mapping[int, Unsupported]:
     """Return the nodes (positions in `step`) that a device failed to load, except invalid ONNX nodes."""
     refused = blamed_nodes(error, len(step.nodes))
-    return {position: why for position, why in refused.items() if not _is_invalid(partitioning, step.nodes[position])}
+    return {position: text for position, text in refused.items() if not _is_invalid(partitioning, step.nodes[position])}
 
 
 def _is_invalid(partitioning: Partitioning, node: int) -> bool:
@@ -397,14 +401,14 @@ def _is_invalid(partitioning: Partitioning, node: int) -> bool:
     return isinstance(verdict, Unsupported) and verdict.reason is Reason.INVALID_NODE
 
 
-def delegated(setting: Setting, plan: Plan, left: Step) -> dict[Atoms, Unsupported]:
+def delegated(setting: Setting, plan: Plan, remaining: Step) -> dict[Atoms, Unsupported]:
     """Refuse all accelerated segments, because ONNX Runtime cannot load a remaining segment.
 
     It may load a contradictory model but not its parts, since their types are known.
     """
-    detail = f"ONNX Runtime cannot load segment {left.segment}, which would remain for it"
-    why = Unsupported(Reason.COMPILE_FAILED, detail)
-    return {atoms_of(plan, step): why for step in plan.steps if step.device in setting.accelerators}
+    detail = f"ONNX Runtime cannot load segment {remaining.segment}, which would remain for it"
+    refusal = Unsupported(Reason.COMPILE_FAILED, detail)
+    return {atoms_of(plan, step): refusal for step in plan.steps if step.device in setting.accelerators}
 
 
 def host_of(setting: Setting, plan: Plan, step: Step) -> SessionDevice:
@@ -482,9 +486,9 @@ class Compiler:
 
     def _compile(self, planner: Planner, judgment: Judgment, programs: Programs) -> Compiled:
         notes: list[str] = []
-        known: dict[Atoms, AdmittedSegment] = {}
+        admissions: dict[Atoms, AdmittedSegment] = {}
         host = self.setting.host.name
-        partitioning = planner.settle(judgment, known)
+        partitioning = planner.settle(judgment, admissions)
         warn_of_idle(partitioning, self._said)
         while True:
             refuse_fallback(partitioning)
@@ -493,7 +497,7 @@ class Compiler:
                 programs.keep_only(partitioning.plan)
                 note_unanswered(partitioning, self.incidents)
                 warn_of_last_resort(partitioning, self._said)
-                taken = {
+                seconds = {
                     step.segment: programs[atoms_of(partitioning.plan, step)].seconds
                     for step in partitioning.plan.steps
                 }
@@ -502,11 +506,11 @@ class Compiler:
                     partitioning=partitioning,
                     plan=plan,
                     notes=tuple(notes),
-                    compile_seconds=taken,
+                    compile_seconds=seconds,
                     bound_to=programs.twins(partitioning.plan),
                 )
             reported: list[tuple[Step, BaseException]] = []
-            before = partitioning
+            unrepaired = partitioning
             try:
                 for step, error in failed:
                     accused = blamed(partitioning, step, error)
@@ -520,17 +524,17 @@ class Compiler:
                         judgment = banning(judgment, self.setting, delegated(self.setting, partitioning.plan, step))
                         break
                     else:
-                        judgment = self._repair.without(judgment, partitioning, step, error, known)
-                partitioning = planner.settle(judgment, known)
+                        judgment = self._repair.without(judgment, partitioning, step, error, admissions)
+                partitioning = planner.settle(judgment, admissions)
             except RulesError:
                 for step, error in reported:
-                    self._compile_failed(before, step, error, "and rules allow no other device for these nodes")
+                    self._compile_failed(unrepaired, step, error, "and rules allow no other device for these nodes")
                 raise
             for step, error in reported:
-                instead = _new_places(before, step, partitioning)
+                instead = _new_places(unrepaired, step, partitioning)
                 if self.setting.by_name[step.device].is_host:
                     instead = "so the entire model runs there"
-                notes.append(self._compile_failed(before, step, error, instead))
+                notes.append(self._compile_failed(unrepaired, step, error, instead))
 
     def _compile_all(
         self, partitioning: Partitioning, programs: Programs, without: Collection[int] = ()
@@ -573,14 +577,14 @@ class Compiler:
     def _program(
         self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
     ) -> Built:
-        alone, calls = len(partitioning.plan.steps) == 1, calls_about(partitioning, step)
+        is_sole, calls = len(partitioning.plan.steps) == 1, calls_about(partitioning, step)
         if piece is not None:
-            likeness = None if alone else program_sharing_key_of(calls.device, piece.part)
-            return self._builder.like(piece.part, calls, likeness, programs, alone=alone)
+            sharing_key = None if is_sole else program_sharing_key_of(calls.device, piece.part)
+            return self._builder.like(piece.part, calls, sharing_key, programs, is_sole=is_sole)
         parts = partitioning.model.parts
-        whole = parts.cpu_part(step)
+        cpu_part = parts.cpu_part(step)
         try:
-            return self._builder.built(whole, calls, alone=alone)
+            return self._builder.built(cpu_part, calls, is_sole=is_sole)
         except CompilationError:
             return self._builder.built(parts.part(step), calls)
 
@@ -644,7 +648,7 @@ class Compiler:
         }
 
         calls = {step.segment: calls_about(opened, step) for step in opened.plan.steps}
-        build = partial(self._builder.filled, calls=calls, alone=len(opened.plan.steps) == 1)
+        build = partial(self._builder.filled, calls=calls, is_sole=len(opened.plan.steps) == 1)
 
         def wrap(plan: CompiledPlan, seconds: Mapping[int, float], programs: SpecializedPrograms[Compiled]) -> Compiled:
             return Compiled(
@@ -672,12 +676,12 @@ class Compiler:
             self._cpu_fallback_incident(partitioning, error)
         outputs = partitioning.plan.graph.outputs
         try:
-            whole = None if forbidden else self.on_host(partitioning.model.parts.as_it_was(outputs), outputs)
+            cpu_fallback = None if forbidden else self.on_host(partitioning.model.parts.as_it_was(outputs), outputs)
         except NNAdapterError:
-            whole = None
-        if whole is None:
+            cpu_fallback = None
+        if cpu_fallback is None:
             raise error
-        return replace(whole, say=partial(self._cpu_fallback_incident, partitioning))
+        return replace(cpu_fallback, say=partial(self._cpu_fallback_incident, partitioning))
 
     def on_host(self, part: Part, outputs: tuple[str, ...]) -> CpuFallback:
         """Compile an entire model on the host."""
@@ -745,19 +749,19 @@ class Compiler:
         ) from error
 
 
-def _new_places(before: Partitioning, step: Step, after: Partitioning) -> str:
-    names = nodes_of(before, step)
-    wanted = set(names)
-    steps = [(new_step.device, len(wanted.intersection(nodes_of(after, new_step)))) for new_step in after.plan.steps]
+def _new_places(old: Partitioning, step: Step, new: Partitioning) -> str:
+    names = nodes_of(old, step)
+    name_set = set(names)
+    steps = [(new_step.device, len(name_set.intersection(nodes_of(new, new_step)))) for new_step in new.plan.steps]
     counts: dict[str, int] = {}
     for device, count in steps:
         if count:
             counts[device] = counts.get(device, 0) + count
     stay = counts.pop(step.device, 0)
-    others = " and ".join(repr(device) for device in counts) or "other devices"
+    destinations = " and ".join(repr(device) for device in counts) or "other devices"
     if not stay:
-        return f"these nodes go to {others}"
+        return f"these nodes go to {destinations}"
     if counts:
-        return f"{stay} of these {len(names)} nodes stay, the others go to {others}"
+        return f"{stay} of these {len(names)} nodes stay, the others go to {destinations}"
     segments = sum(1 for device, count in steps if count and device == step.device)
     return f"these nodes stay on {step.device!r}" + (f", cut into {segments} segments" if segments > 1 else "")

@@ -49,9 +49,9 @@ class Promise:
     rival_seconds: float = inf
 
     def contradicted_by(self, block: Sequence[float]) -> bool:
-        taken = typical(block)
+        took = typical(block)
         slow, fast = max(self.seconds, self.rival_seconds), self.seconds
-        return taken > max(_SLOWER * slow, slow + _LEAST_SECONDS) or taken < min(_FASTER * fast, fast - _LEAST_SECONDS)
+        return took > max(_SLOWER * slow, slow + _LEAST_SECONDS) or took < min(_FASTER * fast, fast - _LEAST_SECONDS)
 
 
 @dataclass(slots=True)
@@ -61,13 +61,13 @@ class Watch:
     promise: Promise
     block: list[float] = field(default_factory=list)
     against: int = 0
-    taken: float = 0.0
+    typical_seconds: float = 0.0
     """Seconds of the last contradicting block."""
     ended: float = -inf
 
-    def is_broken_by(self, seconds: float, now: float) -> bool:
+    def is_broken_by(self, seconds: float, ended: float) -> bool:
         """Record a run that just ended; return True if runs contradict the measurement."""
-        overlaps, self.ended = now - seconds < self.ended - _CLOCK_SECONDS, now
+        overlaps, self.ended = ended - seconds < self.ended - _CLOCK_SECONDS, ended
         if overlaps:
             self.block = []
             return False
@@ -79,7 +79,7 @@ class Watch:
         if not self.promise.contradicted_by(block):
             self.against = 0
             return False
-        self.against, self.taken = self.against + 1, typical(block)
+        self.against, self.typical_seconds = self.against + 1, typical(block)
         return self.against >= BLOCKS
 
 

@@ -56,11 +56,11 @@ def _problems(message: Message, container: Container) -> Iterator[str]:
 
 
 def _value(value: Message, container: Container) -> Iterator[str]:
-    known = ITEMSIZE_OF_DTYPE.keys() | {""}
+    data_types = ITEMSIZE_OF_DTYPE.keys() | {""}
     head, _, inner = value.data_type.partition("(")
     if not value.name:
         yield "a value has no name"
-    if value.data_type not in known and not (head in _CONTAINERS and inner[-1:] == ")"):
+    if value.data_type not in data_types and not (head in _CONTAINERS and inner[-1:] == ")"):
         yield f"{_shown(value.name)} has unknown type {_shown(value.data_type)}"
     if len(value.data_type) > _LONGEST_TYPE:
         yield f"the type of {_shown(value.name)} has {len(value.data_type)} characters"
@@ -89,8 +89,8 @@ def _contents(array: Message, container: Container) -> Iterator[str]:
     if not itemsize:
         yield f"constant {_shown(array.name)} is of type {_shown(array.data_type)}, expected numbers"
     if prod(array.dimensions) * max(1, itemsize) != length:  # narrower types have a byte for each element
-        what = f"{array.data_type}{list(array.dimensions)}"
-        yield f"constant {_shown(array.name)} is {what} in {length} bytes"
+        description = f"{array.data_type}{list(array.dimensions)}"
+        yield f"constant {_shown(array.name)} is {description} in {length} bytes"
 
 
 def _segment(segment: Message, container: Container) -> Iterator[str]:
@@ -136,8 +136,8 @@ def _checks(step: Message, values: Mapping[str, Message]) -> Iterator[str]:
     for check in step.checks:
         firsts = [*(limit for row in check.ranges for limit in (row.low, row.high)), check.most]
         limits = [limit for first in firsts if first.size_of for limit in (first, *first.others)]
-        asked = [*([] if check.HasField("most") else [check.value]), *(limit.size_of for limit in limits)]
-        unknown = next((name for name in asked if name not in values), None)
+        read_names = [*([] if check.HasField("most") else [check.value]), *(limit.size_of for limit in limits)]
+        unknown = next((name for name in read_names if name not in values), None)
         if unknown is not None:
             yield f"a check of indices reads {_shown(unknown)}, which is not in the plan"
             continue
@@ -159,8 +159,8 @@ def _open_sizes(sizes: Message, container: Container) -> Iterator[str]:
         yield f"a plan has {len(sizes.least)} lower and {len(sizes.most)} upper bounds of sizes"
 
 
-def _given(given: Message, container: Container) -> Iterator[str]:
-    yield from _once(given.names, "shape-derived values")
+def _derived_values(values: Message, container: Container) -> Iterator[str]:
+    yield from _once(values.names, "shape-derived values")
 
 
 def _size_array(array: Message, container: Container) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _fork(fork: Message, container: Container) -> Iterator[str]:
     if fork.HasField("model") and fork.model.form != ModelForm.ONNX.value:
         yield "the model of the conditions of a fork is not ONNX"
     if not fork.HasField("model"):
-        yield from _known(set(fork.inputs), (row.name for row in fork.conditions), "a fork reads")
+        yield from _undefined(set(fork.inputs), (row.name for row in fork.conditions), "a fork reads")
     yield from _once((*fork.inputs,), "inputs of a fork")
 
 
@@ -221,7 +221,7 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
     if model.HasField("whole"):
         if model.whole.form != ModelForm.ONNX.value:
             yield "the original model is not ONNX"
-        yield from _known(rows, model.whole.inputs, "the model reads")
+        yield from _undefined(rows, model.whole.inputs, "the model reads")
     devices = {row.name for row in model.devices}
     outputs = [row.name for row in model.outputs]
     for plan in model.plans:
@@ -236,19 +236,19 @@ def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
     forks = {tuple(fork.truths): fork for fork in model.forks}
     yield from _once(map(repr, (tuple(fork.truths) for fork in model.forks)), "selections of forks")
     for fork in model.forks:
-        yield from _known(rows, (*fork.inputs, *fork.shapes), "a fork reads")
+        yield from _undefined(rows, (*fork.inputs, *fork.shapes), "a fork reads")
         for name in fork.inputs:
             if name in rows and not _is_few_numbers(rows[name]):
                 yield f"a fork reads {_shown(name)}, which is not a small tensor of numbers"
     for message in (*model.forks, *model.plans):
-        before = 0
-        while before < len(message.truths):
-            fork = forks.get(tuple(message.truths[:before]))
+        position = 0
+        while position < len(message.truths):
+            fork = forks.get(tuple(message.truths[:position]))
             if fork is None or not fork.conditions:
                 yield "a plan is for branches that no fork selects"
                 return
-            before += len(fork.conditions)
-        if before > len(message.truths):
+            position += len(fork.conditions)
+        if position > len(message.truths):
             yield "a plan is for only some conditions of a fork"
 
 
@@ -271,25 +271,25 @@ def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], output
         yield from _is(sizes, row.data_type, values.get(row.name))
     for array in plan.constants:
         yield from _is(array.dimensions, array.data_type, values.get(array.name))
-    given = plan.open.size_class.given.names
-    made = {*(row.name for row in (*inputs, *plan.constants)), *given}
-    if len(made) != len(inputs) + len(plan.constants) + len(given):
+    derived_names = plan.open.size_class.given.names
+    defined = {*(row.name for row in (*inputs, *plan.constants)), *derived_names}
+    if len(defined) != len(inputs) + len(plan.constants) + len(derived_names):
         yield "a constant is an input too, or is listed twice"
     for number, step in enumerate(plan.steps):
         if step.device not in devices:
             yield f"step {number} is on {_shown(step.device)}, which is not a device of the file"
         for reader in _readers(step):
-            yield from _known({*made, *step.given.names}, reader.inputs, f"step {number} reads")
-        if made.intersection(step.outputs):
+            yield from _undefined({*defined, *step.given.names}, reader.inputs, f"step {number} reads")
+        if defined.intersection(step.outputs):
             yield "a value is computed twice"
-        yield from _known(values, step.outputs, f"step {number} computes an undeclared value:")
-        made.update(step.outputs)
-    yield from _known(made, outputs, "the model returns")
-    wanted = set(outputs)
+        yield from _undefined(values, step.outputs, f"step {number} computes an undeclared value:")
+        defined.update(step.outputs)
+    yield from _undefined(defined, outputs, "the model returns")
+    read_names = set(outputs)
     for step in reversed(plan.steps):
-        if not wanted.issuperset(step.outputs):
+        if not read_names.issuperset(step.outputs):
             yield f"a step on {_shown(step.device)} computes a value that is never read"
-        wanted.update(*(reader.inputs for reader in _readers(step)))
+        read_names.update(*(reader.inputs for reader in _readers(step)))
 
 
 def _readers(step: Message) -> tuple[Message, ...]:
@@ -310,16 +310,16 @@ def _is(sizes: Sequence[int], data_type: str, value: Message | None) -> Iterator
             yield f"{_shown(value.name)} has two shapes, one of them {list(sizes)}"
 
 
-def _known(known: Iterable[str], names: Iterable[str], what: str) -> Iterator[str]:
-    lost = [name for name in names if name not in known]
+def _undefined(defined: Iterable[str], names: Iterable[str], subject: str) -> Iterator[str]:
+    lost = [name for name in names if name not in defined]
     if lost:
-        yield f"{what} {_shown(lost[0])}, which is not defined"
+        yield f"{subject} {_shown(lost[0])}, which is not defined"
 
 
-def _once(names: Iterable[str], what: str) -> Iterator[str]:
+def _once(names: Iterable[str], subject: str) -> Iterator[str]:
     listed = list(names)
     if len(set(listed)) != len(listed):
-        yield f"two {what} have the same name"
+        yield f"two {subject} have the same name"
 
 
 def _part(container: Container, number: int, kind: str) -> Iterator[str]:
@@ -345,7 +345,7 @@ RULES: Mapping[str, Rule] = {
     "Plan": _plan,
     "DynamicShapes": _open_sizes,
     "SizeClass": _any,
-    "Given": _given,
+    "Given": _derived_values,
     "SizeArray": _size_array,
     "Tables": _tables,
     "FilledProgram": _filled_program,
@@ -360,10 +360,10 @@ class CompiledFile:
     def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
         """Open a path, contents, or a container; CompiledModelError if it is damaged or of a newer version."""
         self.container = _opened(source)
-        found = [number for number, part in enumerate(self.container.parts) if part.kind == MODEL]
-        if len(found) != 1:
-            raise self.container.damaged(f"it has {len(found)} parts with a description of the model, expected one")
-        self.message: Message = _parsed(self.container.contents(found[0]), self.container.name)
+        numbers = [number for number, part in enumerate(self.container.parts) if part.kind == MODEL]
+        if len(numbers) != 1:
+            raise self.container.damaged(f"it has {len(numbers)} parts with a description of the model, expected one")
+        self.message: Message = _parsed(self.container.contents(numbers[0]), self.container.name)
         problem = problem_of(self.message, self.container)
         if problem:
             raise self.container.damaged(problem)

@@ -209,7 +209,7 @@ class Flights:
 class _Run:
     def __init__(self, flight: Flight, overlap: Overlap, trace: Trace, run: OneRun) -> None:
         self._flight, self._overlap, self._trace = flight, overlap, trace
-        self._values, self._made, self._kept, self._control, self._sizes, self._given, self._holds = run
+        self._values, self._transfers, self._devices, self._control, self._sizes, self._buffers, self._holds = run
         self._runs: dict[int, StepRun] = {}
         self._jobs: dict[int, Job] = {}
         self._released: list[int] = []
@@ -251,12 +251,14 @@ class _Run:
         self._runs[bound.step.segment] = self._run_of(bound)
 
     def _run_of(self, bound: BoundStep) -> StepRun:
-        told = self._sizes if bound.takes_sizes else None
-        return run_step(bound, self._values, self._made, self._kept, self._control, told, self._given)
+        program_sizes = self._sizes if bound.takes_sizes else None
+        return run_step(
+            bound, self._values, self._transfers, self._devices, self._control, program_sizes, self._buffers
+        )
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
         """Enqueue a step; if that fails, wait for all pending steps, since it must run now."""
-        assert bound.residence is not None and self._made is not None, "only such steps are enqueued"
+        assert bound.residence is not None and self._transfers is not None, "only such steps are enqueued"
         segment = bound.step.segment
         if bound.index_checks:
             self._wait_for_all()
@@ -268,7 +270,9 @@ class _Run:
             for planned_check in bound.planned:
                 planned_check.check(self._values)
             enqueue = partial(self._enqueue, bound)
-            results = bound.residence.compute(enqueue, self._values, self._made, self._kept, is_work_of_stream=True)
+            results = bound.residence.compute(
+                enqueue, self._values, self._transfers, self._devices, is_work_of_stream=True
+            )
             if results is not None:
                 for slot, result in zip(bound.outputs, results, strict=True):
                     self._values[slot] = result
@@ -288,19 +292,19 @@ class _Run:
         return False
 
     def _after_failure(self, bound: BoundStep, error: BaseException, started: float) -> StepRun:
-        told = self._sizes if bound.takes_sizes else None
-        return after_failure(bound, error, self._values, self._control, told, self._given, started)
+        program_sizes = self._sizes if bound.takes_sizes else None
+        return after_failure(bound, error, self._values, self._control, program_sizes, self._buffers, started)
 
     def _enqueue(self, bound: BoundStep, tensors: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
         if bound.residence is not None and not bound.residence.enqueues:
             return None
-        told = self._sizes if bound.takes_sizes else None
+        program_sizes = self._sizes if bound.takes_sizes else None
         execution = self._flight.executions[bound.step.segment]
         stream = self._flight.streams[bound.step.device]
-        made = bound.pool.enqueue(execution, tensors, stream, self._control, told)
-        if made is not None:
-            self._flight.made.append(made)
-        return made
+        results = bound.pool.enqueue(execution, tensors, stream, self._control, program_sizes)
+        if results is not None:
+            self._flight.made.append(results)
+        return results
 
     def _wait_for(self, segment: int) -> None:
         job = self._jobs.get(segment)
@@ -323,40 +327,40 @@ class _Run:
             self._wait_for_job(*next(reversed(self._jobs.items())))
 
     def _wait_for_job(self, segment: int, job: Job) -> None:
-        asked = self._trace.timestamp()
+        wait_start = self._trace.timestamp()
         try:
             self._runs[segment] = job.wait()
         finally:
-            self._trace.add(job.device, WAIT, f"wait for segment {segment}", asked, {})
-        done = [
+            self._trace.add(job.device, WAIT, f"wait for segment {segment}", wait_start, {})
+        completed = [
             job_segment
             for job_segment, other in self._jobs.items()
             if other.device == job.device and job_segment <= segment
         ]
-        for job_segment in done:
+        for job_segment in completed:
             self._runs[job_segment] = self._jobs[job_segment].wait()
-        for job_segment in done:
+        for job_segment in completed:
             del self._jobs[job_segment]
         self._let_go()
 
     def _wait(self, last: Pending, point: Event | Stream) -> None:
         """Wait for a step and earlier ones of its stream; failed ones run on a substitute."""
-        started, asked, device = time.perf_counter(), self._trace.timestamp(), last.bound.step.device
+        started, wait_start, device = time.perf_counter(), self._trace.timestamp(), last.bound.step.device
         try:
             point.synchronize()
         except FAILURES as error:
             self._run_again(device, error)
             return
         finally:
-            self._trace.add(device, WAIT, f"wait for segment {last.bound.step.segment}", asked, {})
+            self._trace.add(device, WAIT, f"wait for segment {last.bound.step.segment}", wait_start, {})
         last.seconds += time.perf_counter() - started
         pending = self._flight.pending
         for entry in pending[: pending.index(last) + 1]:
             if entry.bound.step.device == device:
-                self._done(entry)
+                self._complete(entry)
         self._let_go()
 
-    def _done(self, entry: Pending) -> None:
+    def _complete(self, entry: Pending) -> None:
         bound = entry.bound
         bound.seconds = entry.seconds
         self._flight.pending.remove(entry)
@@ -369,7 +373,7 @@ class _Run:
         with suppress(*FAILURES):
             self._flight.streams[device].synchronize()  # nothing is in flight there, and the stream drops its error
         for entry in entries[:failed]:
-            self._done(entry)
+            self._complete(entry)
         for entry in entries[failed:]:
             self._flight.pending.remove(entry)
         first = entries[failed].bound

@@ -93,17 +93,17 @@ Tell = Callable[[], float | None]
 def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
     """Return the deadline in run options, in seconds; None if there is none."""
     try:
-        said = None if options is None else options.get_run_config_entry(ENTRY)
+        text = None if options is None else options.get_run_config_entry(ENTRY)
     except RuntimeError:
         return None
     except AttributeError:
         raise TypeError(f"run options are an onnxruntime.RunOptions, got {type(options).__name__}") from None
-    if said is None:
+    if text is None:
         return None
     with suppress(ValueError):
-        if 0 < (seconds := float(said)) < inf:
+        if 0 < (seconds := float(text)) < inf:
             return seconds
-    raise InvalidOptionError(f"entry {ENTRY!r} of run options must be a positive number of seconds, got {said!r}")
+    raise InvalidOptionError(f"entry {ENTRY!r} of run options must be a positive number of seconds, got {text!r}")
 
 
 class Deadlines:
@@ -149,11 +149,11 @@ class Deadlines:
         """Notify runs past their deadline; return seconds to the next one, or None after as long without runs."""
         if not self._goes_on():
             return None
-        now = time.monotonic()
+        current_time = time.monotonic()
         for tell, end in list(self._ends.items()):
-            if end <= now and self._ends.pop(tell, None) is not None and (later := tell()) is not None:
+            if end <= current_time and self._ends.pop(tell, None) is not None and (later := tell()) is not None:
                 self._ends[tell] = later  # if its run ended this moment, it is notified once more and then forgotten
-        return max(0.0, min([end - now for end in list(self._ends.values())], default=self.seconds))
+        return max(0.0, min([end - current_time for end in list(self._ends.values())], default=self.seconds))
 
     def _goes_on(self) -> bool:
         if self._ends:
@@ -165,9 +165,9 @@ class Deadlines:
             return self._is_awake
 
 
-def _look(held: ReferenceType[Deadlines], asleep: Lock) -> None:
+def _look(deadlines_ref: ReferenceType[Deadlines], asleep: Lock) -> None:
     """Watch deadlines; between waits, the thread holds only a weak reference."""
-    while (deadlines := held()) is not None and (seconds := deadlines._tell()) is not None:
+    while (deadlines := deadlines_ref()) is not None and (seconds := deadlines._tell()) is not None:
         del deadlines
         if asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
             return
@@ -222,17 +222,19 @@ class RunControl:
             return options
         from nnadapter.drivers.onnxruntime.sessions import copied_run_options, new_run_options
 
-        self._own = made = new_run_options() if options is None else copied_run_options(options)
+        self._own = copied = new_run_options() if options is None else copied_run_options(options)
         if options is not None:
             self._following = Lock()
             self._following.acquire()
-            Thread(target=_follow, args=(options, made, self._following), name="nnadapter options", daemon=True).start()
+            Thread(
+                target=_follow, args=(options, copied, self._following), name="nnadapter options", daemon=True
+            ).start()
         if deadlines is not None:
             self._deadlines = deadlines
             self._end = deadlines.watch(self._late)
         if self._stopped:
             self._tell()
-        return made
+        return copied
 
     def end(self) -> None:
         if self._deadlines is not None:
@@ -267,7 +269,7 @@ class RunControl:
 
     def _waited(self, turns: Turns, device: str) -> bool:
         """Wait for the turn with the deadline's clock stopped; return False if the run is to stop."""
-        asked = self.trace.timestamp()
+        wait_start = self.trace.timestamp()
         self._left = None if self._end is None else self._end - time.monotonic()
         try:
             return turns.take(device, self._number, lambda: self._stopped)
@@ -275,28 +277,28 @@ class RunControl:
             if self._left is not None:
                 self._end = time.monotonic() + self._left
                 self._left = None
-            self.trace.add(device, WAIT, "wait for its turn", asked, {})
+            self.trace.add(device, WAIT, "wait for its turn", wait_start, {})
 
     def for_driver(self) -> Control:
-        left = 0.0 if self._end is None else max(_LEAST_SECONDS, self._end - time.monotonic())
-        return Control(deadline_seconds=left, cancelled=self._is_over)
+        seconds_left = 0.0 if self._end is None else max(_LEAST_SECONDS, self._end - time.monotonic())
+        return Control(deadline_seconds=seconds_left, cancelled=self._is_over)
 
-    def error(self, what: str, *, device: str, segment: int | None = None) -> CancelledError:
-        """Return the error for a stopped run; `what` is the step in progress or next."""
+    def error(self, interrupted: str, *, device: str, segment: int | None = None) -> CancelledError:
+        """Return the error for a stopped run; `interrupted` is the step in progress or next."""
         late = self._end is not None and time.monotonic() >= self._end and not self._stopped
         if late and self._deadlines is not None:
             seconds = self._deadlines.seconds
             more = "Options(deadline_s=...)" if self._of_call is None else f"{ENTRY!r} of its run options"
             return DeadlineExceededError(
-                f"the run took longer than {seconds:g} s: {what}; allow more by {more}",
+                f"the run took longer than {seconds:g} s: {interrupted}; allow more by {more}",
                 device=device,
                 segment=segment,
             )
         if self._stopped:
-            return CancelledError(f"the run was stopped by its caller: {what}", device=device, segment=segment)
+            return CancelledError(f"the run was stopped by its caller: {interrupted}", device=device, segment=segment)
         from nnadapter.drivers.onnxruntime.failures import TERMINATED
 
-        text = f"the run was stopped by its run options: {what} ({TERMINATED})"
+        text = f"the run was stopped by its run options: {interrupted} ({TERMINATED})"
         return CancelledError(text, device=device, segment=segment)
 
     def _is_over(self) -> bool:
@@ -304,18 +306,18 @@ class RunControl:
 
     def _late(self) -> float | None:
         """Stop the run at its deadline; return a later time to check if it waited for its turn meanwhile."""
-        now, left, end = time.monotonic(), self._left, self._end
-        if left is not None:
-            return now + max(left, _LEAST_LEFT)
-        if end is not None and end > now:
+        current_time, seconds_left, end = time.monotonic(), self._left, self._end
+        if seconds_left is not None:
+            return current_time + max(seconds_left, _LEAST_LEFT)
+        if end is not None and end > current_time:
             return end
         self._tell()
         return None
 
     def _tell(self) -> None:
-        own = self._own
-        if own is not None:
-            own.terminate = True
+        own_options = self._own
+        if own_options is not None:
+            own_options.terminate = True
 
     def _give_back(self) -> None:
         device, self._device = self._device, None
@@ -323,9 +325,9 @@ class RunControl:
             self._turns.give_back(device)
 
 
-def _follow(callers: onnxruntime.RunOptions, own: onnxruntime.RunOptions, following: Lock) -> None:
+def _follow(callers: onnxruntime.RunOptions, own_options: onnxruntime.RunOptions, following: Lock) -> None:
     """Copy the caller's `terminate` flag to a run's own options until the run is over."""
     while not following.acquire(timeout=_LOOK_SECONDS):
         if callers.terminate:
-            own.terminate = True
+            own_options.terminate = True
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.tensor_copies import Transfer, on_host
-from nnadapter.engine.bound_steps import Kept, output_of
+from nnadapter.engine.bound_steps import OutDevices, output_of
 from nnadapter.engine.control import RunControl
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.engine.fallback import Incident
@@ -30,13 +30,13 @@ class CpuFallback:
     def run(
         self,
         feeds: Mapping[str, Any],
-        wanted: Sequence[str],
+        names: Sequence[str],
         failure: str,
-        kept: Kept | None,
+        out_devices: OutDevices | None,
         control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
-        started, made = time.perf_counter(), list[Transfer]()
-        arrays = [on_host(feeds[name], name, made) for name in self.inputs]
+        started, transfers = time.perf_counter(), list[Transfer]()
+        arrays = [on_host(feeds[name], name, transfers) for name in self.inputs]
         try:
             computed = self.pool.compute(arrays, control)
         except FAILURES as error:
@@ -45,8 +45,8 @@ class CpuFallback:
             raise control.error(f"the original model on {self.device!r} was running", device=self.device) from error
         results = dict(zip(self.outputs, computed, strict=True))
         run = StepRun(0, self.device, time.perf_counter() - started, failure)
-        outputs = [output_of(results[name], name, feeds, kept, made) for name in wanted]
-        return outputs, Provenance((run,), tuple(made))
+        outputs = [output_of(results[name], name, feeds, out_devices, transfers) for name in names]
+        return outputs, Provenance((run,), tuple(transfers))
 
     @property
     def holding(self) -> Holding:

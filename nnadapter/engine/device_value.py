@@ -75,9 +75,9 @@ class DeviceValue:
             return cls.from_numpy(tensor.numpy(), device)
         name = canonical(device)
         opened = open_device(name)
-        taken = opened.from_dlpack(tensor) if has_of(name, opened, "has_memory") else None
-        if taken is not None:
-            return cls(Copies(None, {name: bind_to_owner(taken)}), name)
+        imported = opened.from_dlpack(tensor) if has_of(name, opened, "has_memory") else None
+        if imported is not None:
+            return cls(Copies(None, {name: bind_to_owner(imported)}), name)
         try:
             shared = np.from_dlpack(tensor)
         except (AttributeError, TypeError, BufferError, RuntimeError) as error:
@@ -114,15 +114,15 @@ class DeviceValue:
     @property
     def contents(self) -> Copies | Array:
         """Contents to feed to a session; ClosedError if the value is closed."""
-        held = self._contents
-        if held is None:
+        contents = self._contents
+        if contents is None:
             raise ClosedError("the device value is closed; create another one")
-        return held
+        return contents
 
     def numpy(self) -> Array:
         """Return a copy in host memory, owned by the caller."""
-        held = self.contents
-        return held.own_array() if isinstance(held, Copies) else held.copy()
+        contents = self.contents
+        return contents.own_array() if isinstance(contents, Copies) else contents.copy()
 
     def update_inplace(self, np_arr: Array) -> None:
         """Replace the contents by an array of the same dtype and shape; otherwise raise InvalidInputError."""
@@ -204,13 +204,13 @@ class DeviceValue:
         The copy is in device memory if the device supports DLPack. With `copy=False` the contents are shared and
         flagged as read-only; BufferError if that is impossible.
         """
-        told = max_version is not None and max_version >= _READ_ONLY_SINCE
+        supports_read_only = max_version is not None and max_version >= _READ_ONLY_SINCE
         tensor = self._exchanged()
         if copy is not False and tensor is not None:
             return tensor.memory.dlpack(tensor.dtype, tensor.shape, stream=stream, dl_device=dl_device)
         if copy is not False:
             return exported(self.numpy(), stream, max_version, dl_device)
-        if not told or (isinstance(self.contents, Copies) and self.contents.devices):
+        if not supports_read_only or (isinstance(self.contents, Copies) and self.contents.devices):
             raise BufferError(f"the value on {self._device!r} cannot be shared without a copy; allow a copy")
         return exported(np.asarray(self), stream, max_version, dl_device)
 
@@ -250,13 +250,13 @@ class DeviceValue:
         """ONNX Runtime reads here the session that owns the memory."""
 
     def _exchanged(self) -> DeviceTensor | None:
-        held = self.contents
-        tensor = held.tensor_on(self._device) if isinstance(held, Copies) else None
+        contents = self.contents
+        tensor = contents.tensor_on(self._device) if isinstance(contents, Copies) else None
         return None if tensor is None or tensor.memory.dlpack_device() is None else tensor
 
     def _array(self) -> Array:
-        held = self.contents
-        return held.host() if isinstance(held, Copies) else held
+        contents = self.contents
+        return contents.host() if isinstance(contents, Copies) else contents
 
 
 def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None) -> Any:

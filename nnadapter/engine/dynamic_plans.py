@@ -66,11 +66,11 @@ class DynamicPlans(ABC, Generic[PlanT]):
                 continue
             shape_set = self.shapes_of(entry)
             holds, sizes = shape_set.match(shapes)
-            taken = self.take_entry(use, entry, shape_set, shapes, sizes) if holds else None
-            if taken is not None:
+            leased = self.take_entry(use, entry, shape_set, shapes, sizes) if holds else None
+            if leased is not None:
                 if self._entries[:1] != (entry,):
                     self.move_to_front(entry)
-                return taken
+                return leased
         return None
 
     def take_entry(
@@ -78,10 +78,10 @@ class DynamicPlans(ABC, Generic[PlanT]):
     ) -> LeasedPlan[PlanT] | None:
         """Take a plan, specialized if it is a template; None if it was remade and no longer serves these shapes."""
         take = self._take_specialized if entry.is_template else self._take_made
-        taken = take(use, entry, shape_set, shapes, sizes)
-        if taken is None:
+        leased = take(use, entry, shape_set, shapes, sizes)
+        if leased is None:
             self.end_use(use)
-        return taken
+        return leased
 
     def move_to_front(self, entry: DynamicPlan) -> None:
         self._entries = (entry, *(other for other in self._entries if other is not entry))
@@ -115,13 +115,13 @@ class DynamicPlans(ABC, Generic[PlanT]):
         key = entry.key, tuple(shapes.values())
         if self._refused.get(key):
             return None
-        taken: tuple[Lease[PlanT], PlanT]
+        leased: tuple[Lease[PlanT], PlanT]
         try:
-            taken = self._plans.take(use, key, lambda: self._specialize(entry, shape_set, shapes, sizes))
+            leased = self._plans.take(use, key, lambda: self._specialize(entry, shape_set, shapes, sizes))
         except SpecializationRefusedError:
             self._refused.put(key, True)
             return None
-        lease, plan = taken
+        lease, plan = leased
         assert plan.programs is not None, "the plan is specialized"
         return lease, plan, plan.programs.run_sizes(shape_set.guards, sizes, shapes)
 
@@ -130,10 +130,10 @@ class DynamicPlans(ABC, Generic[PlanT]):
     ) -> PlanT:
         use = object()
         try:
-            taken = self._take_made(use, entry, shape_set, shapes, sizes)
-            if taken is None:
+            leased = self._take_made(use, entry, shape_set, shapes, sizes)
+            if leased is None:
                 raise SpecializationRefusedError("the plan was made again, and does not serve these shapes")
-            _, template, sizes = taken
+            _, template, sizes = leased
             assert template.programs is not None and sizes is not None, "it is a template"
             specialized: PlanT = template.programs.at(sizes, self._plans.make_room)
             return specialized

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nnadapter.drivers.onnxruntime.sessions import SessionExecution
     from nnadapter.engine.bindings import Binding
-    from nnadapter.engine.bound_steps import Kept
+    from nnadapter.engine.bound_steps import OutDevices
     from nnadapter.engine.compiled import Checks, RunnablePlan
     from nnadapter.engine.control import Deadlines, RunControl
     from nnadapter.engine.fallback import Incident
@@ -127,16 +127,16 @@ class PlanEngine:
         feed: Mapping[str, Any],
         options: Any = None,
         control: RunControl | None = None,
-        kept: Kept | None = None,
+        out_devices: OutDevices | None = None,
     ) -> RunResult:
-        """Run the model; see `Engine.run`, and `CompiledPlan.run` for `kept`."""
+        """Run the model; see `Engine.run`, and `CompiledPlan.run` for `out_devices`."""
         recorder = self._recorder
         if recorder is None:
-            return self._run(names, feed, options, control, kept)
+            return self._run(names, feed, options, control, out_devices)
         if control is not None:
             control.trace = recorder
         with recorder.span(SESSION, RUN, "run", run=next(self._run_numbers)) as facts:
-            results, provenance = self._run(names, feed, options, control, kept)
+            results, provenance = self._run(names, feed, options, control, out_devices)
             facts["fell_back"] = provenance.fell_back
         return results, provenance
 
@@ -146,16 +146,16 @@ class PlanEngine:
         feed: Mapping[str, Any],
         options: Any,
         control: RunControl | None,
-        kept: Kept | None,
+        out_devices: OutDevices | None,
     ) -> RunResult:
         serving = self._serving
         try:
-            done = self._run_by(serving, names, feed, options, control, kept)
+            result = self._run_by(serving, names, feed, options, control, out_devices)
         except serving.source.recoverable as error:
             serving = self._replace(serving, error)
-            done = self._run_by(serving, names, feed, options, control, kept)
+            result = self._run_by(serving, names, feed, options, control, out_devices)
         serving.source.write_new_plans()
-        return done
+        return result
 
     def _run_by(
         self,
@@ -164,7 +164,7 @@ class PlanEngine:
         feed: Mapping[str, Any],
         options: Any,
         control: RunControl | None,
-        kept: Kept | None,
+        out_devices: OutDevices | None,
     ) -> RunResult:
         source = serving.source
         for count_check in source.count_checks:
@@ -177,22 +177,22 @@ class PlanEngine:
 
             control = RunControl()
         if options is not None:
-            feed = self._with_adapters(feed, options, control, is_bound=kept is not None)
+            feed = self._with_adapters(feed, options, control, is_bound=out_devices is not None)
             self._warn_of_unread_entries(options)
         if (
             latest is not None
             and control is None
-            and kept is None
+            and out_devices is None
             and (names is None or (type(names) is list and names == self._all_outputs))
         ):
-            done = latest.run(feed)
-            if done is None:
-                done = self._run_at_other_sizes(serving, latest, feed)
-            if done is not None:
+            result = latest.run(feed)
+            if result is None:
+                result = self._run_at_other_sizes(serving, latest, feed)
+            if result is not None:
                 if latest.is_broken:
                     source.note_contradiction(latest.lease)
-                return done
-        wanted = source.signature.check_outputs(names)
+                return result
+        output_names = source.signature.check_outputs(names)
         values = source.signature.check_feed(feed)
         if source.defaults:
             values = {**source.defaults, **values}
@@ -200,9 +200,9 @@ class PlanEngine:
         background_run = source.background_run(shapes, values)
         if background_run is not None:
             with self._controlled(control, options):
-                done = background_run(values, wanted, control, kept)
-            if done is not None:
-                return done
+                result = background_run(values, output_names, control, out_devices)
+            if result is not None:
+                return result
         use = object()
         try:
             lease, compiled, sizes = source.take(use, shapes, values)
@@ -211,19 +211,21 @@ class PlanEngine:
             if is_dynamic:
                 serving.last_shapes = shapes
             if checks is not None and (is_due or not checks.is_checked(compiled)):
-                return self._run_checked(source, checks, use, shapes, (values, wanted, kept), options, control)
+                return self._run_checked(
+                    source, checks, use, shapes, (values, output_names, out_devices), options, control
+                )
             is_other = latest is None or latest.lease is not lease or is_dynamic or latest.is_of_choice
             # `Repeat` handles no device-resident outputs and no default inputs
-            if kept is None and is_other and not source.defaults:
+            if out_devices is None and is_other and not source.defaults:
                 serves, fits = source.serves(compiled, values), source.fits(values)
                 serving.latest = Repeat(source.plans, lease, compiled, source.signature, values, sizes, serves, fits)
             if control is None:
-                done = plan.run(values, wanted, None, kept, sizes)
-                if compiled.watch is not None and compiled.watch.is_broken_by(done[1].seconds, time.perf_counter()):
+                result = plan.run(values, output_names, None, out_devices, sizes)
+                if compiled.watch is not None and compiled.watch.is_broken_by(result[1].seconds, time.perf_counter()):
                     source.note_contradiction(lease)
-                return done
+                return result
             with self._controlled(control, options):
-                return plan.run(values, wanted, control, kept, sizes)
+                return plan.run(values, output_names, control, out_devices, sizes)
         finally:
             source.plans.users.pop(use, None)
             source.plans.close_unused()
@@ -276,11 +278,11 @@ class PlanEngine:
         compiled = repeat.lease.plan
         if compiled is None or not source.may_serve(compiled, shapes):
             return None
-        done = repeat.run_like(feed)
-        if done is not None:
+        result = repeat.run_like(feed)
+        if result is not None:
             serving.latest, serving.last_shapes = repeat, shapes
             source.note_served(compiled)
-        return done
+        return result
 
     @contextmanager
     def _controlled(self, control: RunControl | None, options: Any) -> Iterator[None]:
@@ -289,13 +291,13 @@ class PlanEngine:
             return
         from nnadapter.drivers.onnxruntime.sessions import run_options
 
-        before = run_options.get()
+        previous = run_options.get()
         try:
             run_options.set(control.begin(options, self._deadlines))
             yield
         finally:
             control.end()
-            run_options.set(before)
+            run_options.set(previous)
 
     def _run_checked(
         self,
@@ -303,22 +305,24 @@ class PlanEngine:
         checks: Checks,
         use: object,
         shapes: InputShapes,
-        work: tuple[Mapping[str, Any], Sequence[str], Kept | None],
+        work: tuple[Mapping[str, Any], Sequence[str], OutDevices | None],
         options: Any,
         control: RunControl | None,
     ) -> RunResult:
         """Run and compare every step; after a wrong result, run again by another plan."""
-        found: tuple[Incident, ...] = ()
-        values, wanted, kept = work
+        incidents: tuple[Incident, ...] = ()
+        values, output_names, out_devices = work
         while True:
             _, compiled, sizes = source.take(use, shapes, values)
             with nullcontext() if checks.is_checked(compiled) else checks.first:
                 with self._controlled(control, options):
-                    results, provenance, held = compiled.plan.run_held(values, wanted, control, kept, sizes)
-                wrong = checks.check_run(compiled, provenance, held)
-            found += wrong
+                    results, provenance, slots = compiled.plan.run_held(
+                        values, output_names, control, out_devices, sizes
+                    )
+                wrong = checks.check_run(compiled, provenance, slots)
+            incidents += wrong
             if not wrong:
-                return results, with_incidents(provenance, found)
+                return results, with_incidents(provenance, incidents)
             control = None
 
     def binding(self) -> Binding:
@@ -415,8 +419,8 @@ class SingleStep:
         if bound.index_checks:
             self._plan.check_indices(bound, feed)
         try:
-            made = bound.pool.compute([hand(feed[name]) for name in self._names])
-            results = check_results(made, step.outputs, bound.expected)
+            computed = bound.pool.compute([hand(feed[name]) for name in self._names])
+            results = check_results(computed, step.outputs, bound.expected)
         except FAILURES as error:
             return self._plan.run(feed, self._outputs, failed=error)
         seconds = bound.seconds = time.perf_counter() - started
@@ -440,8 +444,8 @@ class Repeat:
     """
 
     __slots__ = (
-        "_alone", "_direct", "_expected", "_fits", "_outputs", "_plan", "_plans", "_run_plan", "_serves", "_watch",
-        "is_broken", "lease",
+        "_direct", "_expected", "_fits", "_outputs", "_plan", "_plans", "_run_plan", "_serves", "_sole_step",
+        "_watch", "is_broken", "lease",
     )  # fmt: skip
 
     def __init__(
@@ -460,12 +464,12 @@ class Repeat:
         self._watch, self._fits = compiled.watch, fits
         self.is_broken = False
         self._outputs = signature.output_names
-        alone = compiled.plan.alone(self._outputs)
-        self._alone = alone if alone is not None and not alone[0].guarded else None
+        sole_step = compiled.plan.sole_step(self._outputs)
+        self._sole_step = sole_step if sole_step is not None and not sole_step[0].guarded else None
         self._run_plan: Callable[[Mapping[str, Any]], RunResult] = (
-            SingleStep(compiled.plan, self._outputs, *alone).run
-            if alone is not None and sizes is None
-            else partial(compiled.plan.run, wanted=self._outputs, sizes=sizes)
+            SingleStep(compiled.plan, self._outputs, *sole_step).run
+            if sole_step is not None and sizes is None
+            else partial(compiled.plan.run, names=self._outputs, sizes=sizes)
         )
         dtypes = signature.dtypes
         expected = tuple(
@@ -502,16 +506,16 @@ class Repeat:
         direct = self._direct
         if direct is not None:
             return self._run_directly(direct[0], direct[1], feed)
-        if self._alone is not None:
-            return self._run_alone(*self._alone, feed)
+        if self._sole_step is not None:
+            return self._run_alone(*self._sole_step, feed)
         use = object()
         try:
             if not self._plans.take_again(use, self.lease):
                 return None
-            done = self._run_plan(feed)
+            result = self._run_plan(feed)
             if self._watch is not None:
-                self.is_broken = self._watch.is_broken_by(done[1].seconds, time.perf_counter())
-            return done
+                self.is_broken = self._watch.is_broken_by(result[1].seconds, time.perf_counter())
+            return result
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
@@ -535,11 +539,11 @@ class Repeat:
         other._watch, other.is_broken, other._outputs = self._watch, False, self._outputs
         other._fits, other._serves = self._fits, self._serves
         other._expected = tuple(zip(fed, dtypes, by_name.values(), strict=True))
-        other._alone = other._direct = None
+        other._sole_step = other._direct = None
         if sizes is None:
-            other._alone, other._direct, other._run_plan = self._alone, self._direct, self._run_plan
+            other._sole_step, other._direct, other._run_plan = self._sole_step, self._direct, self._run_plan
         else:
-            other._run_plan = partial(self._plan.run, wanted=self._outputs, sizes=sizes)
+            other._run_plan = partial(self._plan.run, names=self._outputs, sizes=sizes)
         return other, tuple(map(by_name.__getitem__, names))
 
     def _run_alone(
@@ -569,8 +573,10 @@ class Repeat:
 
     def _named_alike(self, execution: SessionExecution, input_names: Sequence[str], order: Sequence[int]) -> bool:
         fed = {name for name, _, _ in self._expected}
-        made = tuple(execution.output_names[index] for index in order)
-        return execution.input_names == tuple(input_names) and fed == set(input_names) and made == tuple(self._outputs)
+        outputs = tuple(execution.output_names[index] for index in order)
+        return (
+            execution.input_names == tuple(input_names) and fed == set(input_names) and outputs == tuple(self._outputs)
+        )
 
 
 def _by_position(

@@ -51,14 +51,14 @@ class ExecutionPool:
     def holding(self) -> Holding:
         """Memory of the program and its executions; the last known value if the driver fails."""
         try:
-            told: Holding = self._calls["memory_bytes"](_held, self.program, len(self._executions.all))
+            holding: Holding = self._calls["memory_bytes"](_memory_of, self.program, len(self._executions.all))
         except FAILURES:
-            return self.told
-        self._holding = told
-        return told
+            return self.last_holding
+        self._holding = holding
+        return holding
 
     @property
-    def told(self) -> Holding:
+    def last_holding(self) -> Holding:
         return self._holding or _NOTHING
 
     @property
@@ -73,7 +73,7 @@ class ExecutionPool:
         if control is None and sizes is None:
             return self._plainly(inputs)
         within = () if control is None else (control.for_driver(),)
-        results: Sequence[Any] = self._alone(sizes, "compute_within" if within else "compute", inputs, *within)
+        results: Sequence[Any] = self._exclusive(sizes, "compute_within" if within else "compute", inputs, *within)
         return results
 
     def _plainly(self, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -82,7 +82,7 @@ class ExecutionPool:
             outputs = self._call(shared.compute, inputs)
             return outputs
         if self._reentrant or self._device_lock is not None:
-            outputs = self._alone(None, "compute", inputs)
+            outputs = self._exclusive(None, "compute", inputs)
             return outputs
         user = object()
         try:
@@ -92,14 +92,14 @@ class ExecutionPool:
         return outputs
 
     def compute_into(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> Sequence[Any]:
-        results: Sequence[Any] = self._alone(None, "compute_into", inputs, outputs)
+        results: Sequence[Any] = self._exclusive(None, "compute_into", inputs, outputs)
         return results
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: RunControl | None = None, sizes: Sequence[Any] | None = None
     ) -> Sequence[DeviceTensor] | None:
         within = UNLIMITED if control is None else control.for_driver()
-        results: Sequence[DeviceTensor] | None = self._alone(sizes, "compute_on_device", inputs, within)
+        results: Sequence[DeviceTensor] | None = self._exclusive(sizes, "compute_on_device", inputs, within)
         return results
 
     def kept_by(self, user: object) -> Execution:
@@ -119,10 +119,10 @@ class ExecutionPool:
     ) -> Sequence[DeviceTensor] | None:
         """Enqueue the program on a stream, in a reserved execution."""
         within = UNLIMITED if control is None else control.for_driver()
-        made: Sequence[DeviceTensor] | None = self._call(_method, execution, sizes, "enqueue", inputs, stream, within)
-        return made
+        out: Sequence[DeviceTensor] | None = self._call(_method, execution, sizes, "enqueue", inputs, stream, within)
+        return out
 
-    def _alone(self, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
+    def _exclusive(self, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
         """Call a method of an execution for exclusive use, or of the shared one if it is reentrant."""
         if (shared := self._shared) is not None:
             return self._call(_method, shared, sizes, how, *arguments)
@@ -145,7 +145,7 @@ class ExecutionPool:
         self._calls["close"](close_all, [*self._executions.clear(), self.program])
 
 
-def _held(program: Program, executions: int) -> Holding:
+def _memory_of(program: Program, executions: int) -> Holding:
     nbytes = program.memory_bytes
     if executions > 1:
         nbytes += (executions - 1) * program.execution_bytes

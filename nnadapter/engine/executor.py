@@ -29,10 +29,10 @@ from nnadapter.drivers.arenas import ALIGNMENT, Arenas
 from nnadapter.drivers.boundary import OutputCheck, check_results, copied, read_only
 from nnadapter.drivers.tensor_copies import Copies, Transfer, on_host
 from nnadapter.engine.bound_steps import (
-    NOTHING_KEPT,
+    ALL_ON_HOST,
     BoundStep,
-    Kept,
     OtherShapeError,
+    OutDevices,
     Substitute,
     expected_outputs,
     output_of,
@@ -87,8 +87,8 @@ class RunBuffers(NamedTuple):
         """Copy results that lie in the block although they are not in `into`."""
         if results is into:
             return results
-        told = set(map(id, into))
-        return [result if id(result) in told else _apart(result, self.block) for result in results]
+        buffer_ids = set(map(id, into))
+        return [result if id(result) in buffer_ids else _copied_if_shared(result, self.block) for result in results]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +102,11 @@ class IntermediateBuffers:
     @contextmanager
     def acquire(self) -> Iterator[RunBuffers]:
         with self.arenas.acquire(self.nbytes, self) as arena:
-            given: RunBuffers | None = arena.bound.get(self)
-            if given is None:
+            buffers: RunBuffers | None = arena.bound.get(self)
+            if buffers is None:
                 rows = [[(place, place.within(arena.bytes)) for place in row] for row in self.rows]
-                given = arena.bound[self] = RunBuffers(arena.bytes, rows)
-            yield given
+                buffers = arena.bound[self] = RunBuffers(arena.bytes, rows)
+            yield buffers
 
 
 def plan_intermediate_buffers(
@@ -117,10 +117,10 @@ def plan_intermediate_buffers(
     `reads` are the inputs of each segment's program, `staying` the segments with device-resident outputs.
     """
     released = {name for step in plan.steps for name in step.released}
-    known = [_places(expected_outputs(plan.graph, step.outputs)) for step in plan.steps]
+    step_places = [_places(expected_outputs(plan.graph, step.outputs)) for step in plan.steps]
     sizes = {
         name: prod(place.dimensions) * place.dtype.itemsize
-        for step, places in zip(plan.steps, known, strict=True)
+        for step, places in zip(plan.steps, step_places, strict=True)
         if step.segment not in staying
         for name, place in zip(step.outputs, places, strict=bool(places))
         if name in released and name not in plan.graph.outputs
@@ -139,7 +139,7 @@ def plan_intermediate_buffers(
         ]
         if places and not region_of.keys().isdisjoint(step.outputs)
         else []
-        for step, places in zip(plan.steps, known, strict=True)
+        for step, places in zip(plan.steps, step_places, strict=True)
     ]
     return IntermediateBuffers(rows, starts[-1], arenas)
 
@@ -155,17 +155,17 @@ def share_regions(
     readers = Counter[str]()  # a set of steps is an integer with one bit per step
     for position, (inputs, _) in enumerate(steps):
         readers.update(dict.fromkeys(inputs, 1 << position))
-    before: list[int] = []  # per step, all steps that it depends on
+    dependencies: list[int] = []  # per step, all steps that it depends on
     region_of: dict[str, int] = {}
     regions: list[int] = []
     users: list[int] = []  # per region, the steps that write or read its value
     for position, (inputs, outputs) in enumerate(steps):
         sources = {made_by[name] for name in inputs if name in made_by}
-        before.append(reduce(or_, (before[source] | 1 << source for source in sources), 0))
+        dependencies.append(reduce(or_, (dependencies[source] | 1 << source for source in sources), 0))
         for name in outputs:
             if name not in sizes:
                 continue
-            free = [region for region, used in enumerate(users) if not used & ~before[position]]
+            free = [region for region, user_bits in enumerate(users) if not user_bits & ~dependencies[position]]
             region = _best(free, regions, sizes[name])
             if region == len(regions):
                 regions.append(0)
@@ -196,10 +196,10 @@ def _places(check: OutputCheck) -> list[Place]:
     return places
 
 
-def _apart(result: Any, block: Array) -> Any:
+def _copied_if_shared(result: Any, block: Array) -> Any:
     """Copy a result if it lies in the block."""
     if isinstance(result, (list, tuple)):
-        return type(result)(_apart(element, block) for element in result)
+        return type(result)(_copied_if_shared(element, block) for element in result)
     shared = isinstance(result, np.ndarray) and result.base is not None and np.may_share_memory(result, block)
     return result.copy() if shared else result
 
@@ -208,14 +208,14 @@ class OneRun(NamedTuple):
     """State of a run with overlapping steps. Serial runs pass it as arguments, to save making it."""
 
     values: list[Any]
-    made: list[Transfer] | None
+    transfers: list[Transfer] | None
     """Receives the transfers; None if all values are arrays."""
-    kept: Kept
+    out_devices: OutDevices
     control: RunControl | None
     """None if the run cannot be stopped."""
     sizes: Sequence[Any] | None
     """None if no program takes symbolic sizes."""
-    given: RunBuffers | None
+    buffers: RunBuffers | None
     """None if all intermediate values are newly allocated."""
     holds: bool = False
 
@@ -238,27 +238,27 @@ def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
 def run_step(
     bound: BoundStep,
     values: list[Any],
-    made: list[Transfer] | None,
-    kept: Kept,
+    transfers: list[Transfer] | None,
+    out_devices: OutDevices,
     control: RunControl | None,
     sizes: Sequence[Any] | None,
-    given: RunBuffers | None,
+    buffers: RunBuffers | None,
 ) -> StepRun:
-    """Run one step and store its outputs. `made` receives transfers if values may be device-resident."""
+    """Run one step and store its outputs. `transfers` receives transfers if values may be device-resident."""
     started, health = time.perf_counter(), bound.health
     for index_check in bound.index_checks:
         index_check.check(values)
     if health.is_troubled and not health.may_try(bound.health_keys):
-        return _without_trying(bound, values, control, given, started)
+        return _without_trying(bound, values, control, buffers, started)
     try:
         for planned_check in bound.planned:
             planned_check.check(values)
-        if made is None:
-            results = _computed(bound, [values[slot] for slot in bound.inputs], control, sizes, given)
+        if transfers is None:
+            results = _computed(bound, [values[slot] for slot in bound.inputs], control, sizes, buffers)
         else:
-            results = _staying(bound, values, made, kept, control, sizes, given)
+            results = _staying(bound, values, transfers, out_devices, control, sizes, buffers)
     except errors.FAILURES as error:
-        return after_failure(bound, error, values, control, sizes, given, started)
+        return after_failure(bound, error, values, control, sizes, buffers, started)
     if health.is_troubled:
         health.succeeded(bound.health_keys)
     return _noted(bound, bound.step.device, results, values, started)
@@ -270,7 +270,7 @@ def after_failure(
     values: list[Any],
     control: RunControl | None,
     sizes: Sequence[Any] | None,
-    given: RunBuffers | None,
+    buffers: RunBuffers | None,
     started: float,
 ) -> StepRun:
     """Retry a failed step on its device or run its substitute, and store its outputs; or raise."""
@@ -284,7 +284,7 @@ def after_failure(
         isinstance(error, errors.OutOfMemoryError) and bound.make_room()
     ):
         try:
-            results = _computed(bound, _on_host(bound, values), control, sizes, given)
+            results = _computed(bound, _on_host(bound, values), control, sizes, buffers)
         except errors.FAILURES as second:
             if control is not None and control.is_over:
                 raise _stopped(control, bound, device, "was running") from second
@@ -295,8 +295,8 @@ def after_failure(
             if is_over:
                 break
         else:
-            said = () if isinstance(error, errors.OutOfMemoryError) else (bound.say(bound.step, error, REPEATED),)
-            return _noted(bound, device, results, values, started, "", said)
+            incidents = () if isinstance(error, errors.OutOfMemoryError) else (bound.say(bound.step, error, REPEATED),)
+            return _noted(bound, device, results, values, started, "", incidents)
     bound.health.failed(bound.health_keys, error)
     failure = errors.describe(error)
     substitute = _substitute(bound, error)
@@ -304,7 +304,7 @@ def after_failure(
         if failure not in bound.failures and len(bound.failures) < _MOST_FAILURES:
             bound.failures = (*bound.failures, failure)
     try:
-        results = _results_of(substitute, bound, failure, values, control, given)
+        results = _results_of(substitute, bound, failure, values, control, buffers)
     except errors.DonatedValueError as gone:
         text = f"segment {bound.step.segment} failed on {device!r} ({failure}), and cannot be repeated: {gone}"
         raise errors.ExecutionError(text, device=device, segment=bound.step.segment, phase="run") from error
@@ -313,11 +313,11 @@ def after_failure(
 
 
 def _without_trying(
-    bound: BoundStep, values: list[Any], control: RunControl | None, given: RunBuffers | None, started: float
+    bound: BoundStep, values: list[Any], control: RunControl | None, buffers: RunBuffers | None, started: float
 ) -> StepRun:
     failure = bound.health.text(bound.health_keys) or f"device {bound.step.device!r} was paused"
     substitute = _substitute(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
-    results = _results_of(substitute, bound, failure, values, control, given)
+    results = _results_of(substitute, bound, failure, values, control, buffers)
     return _noted(bound, substitute.device, results, values, started, failure)
 
 
@@ -339,23 +339,23 @@ def _noted(
 def _staying(
     bound: BoundStep,
     values: list[Any],
-    made: list[Transfer],
-    kept: Kept,
+    transfers: list[Transfer],
+    out_devices: OutDevices,
     control: RunControl | None,
     sizes: Sequence[Any] | None,
-    given: RunBuffers | None,
+    buffers: RunBuffers | None,
 ) -> Sequence[Any]:
     if bound.residence is not None:
         compute = partial(bound.pool.compute_on_device, control=control, sizes=sizes)
-        stayed = bound.residence.compute(compute, values, made, kept)
+        stayed = bound.residence.compute(compute, values, transfers, out_devices)
         if stayed is not None:
             return stayed
-    return _computed(bound, _on_host(bound, values, made), control, sizes, given)
+    return _computed(bound, _on_host(bound, values, transfers), control, sizes, buffers)
 
 
-def _on_host(bound: BoundStep, values: Sequence[Any], made: list[Transfer] | None = None) -> list[Any]:
-    made = [] if made is None else made
-    return [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, bound.names, strict=True)]
+def _on_host(bound: BoundStep, values: Sequence[Any], transfers: list[Transfer] | None = None) -> list[Any]:
+    transfers = [] if transfers is None else transfers
+    return [on_host(values[slot], name, transfers) for slot, name in zip(bound.inputs, bound.names, strict=True)]
 
 
 def _computed(
@@ -363,13 +363,13 @@ def _computed(
     inputs: Sequence[Any],
     control: RunControl | None,
     sizes: Sequence[Any] | None,
-    given: RunBuffers | None,
+    buffers: RunBuffers | None,
 ) -> Sequence[Any]:
     host = not bound.guarded
     # drivers get the control by another call, which allocates its results
-    into = () if given is None or not (host or control is None) else given.of(bound.position)
+    into = () if buffers is None or not (host or control is None) else buffers.of(bound.position)
     results = _of_host(bound, inputs, control, into) if host else _guarded(bound, inputs, control, sizes, into)
-    return results if given is None else given.copy_if_aliased(results, into)
+    return results if buffers is None else buffers.copy_if_aliased(results, into)
 
 
 def _of_host(bound: BoundStep, inputs: Sequence[Any], control: RunControl | None, into: Into) -> Sequence[Any]:
@@ -396,7 +396,7 @@ def _results_of(
     failure: str,
     values: Sequence[Any],
     control: RunControl | None,
-    given: RunBuffers | None,
+    buffers: RunBuffers | None,
 ) -> Sequence[Any]:
     handed = [on_host(values[slot]) for slot in substitute.inputs]
     try:
@@ -410,7 +410,7 @@ def _results_of(
         if isinstance(second, errors.InvalidInputError):
             raise errors.InvalidInputError(message) from second
         raise errors.ExecutionError(message, device=substitute.device, segment=segment, phase="run") from second
-    return results if given is None else given.copy_if_aliased(results)
+    return results if buffers is None else buffers.copy_if_aliased(results)
 
 
 def _guarded(
@@ -426,7 +426,7 @@ def _guarded(
     return check_results(results, bound.step.outputs, bound.expected)
 
 
-class Ahead(Protocol):
+class StepRunner(Protocol):
     """Runner of a plan's steps that may begin steps before earlier ones are done."""
 
     def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
@@ -445,23 +445,23 @@ class CompiledPlan:
         slots: Mapping[str, int],
         outputs: Mapping[str, int],
         constants: Mapping[int, Array],
-        whole: Callable[[errors.NNAdapterError], CpuFallback] | None = None,
+        make_cpu_fallback: Callable[[errors.NNAdapterError], CpuFallback] | None = None,
         new_transfers: Callable[[], list[Transfer]] = list,
         size_class: GuardedShapes | None = None,
         borders: IntermediateBuffers | None = None,
-        ahead: Ahead | None = None,
+        step_runner: StepRunner | None = None,
         held_between: Callable[[], Mapping[Hashable, int]] = dict,
     ) -> None:
         """Bind the steps to slots.
 
-        `whole` makes the CPU fallback for the entire model, or raises; None if the plan already is that. `size_class`
-        are the guarded shapes, if programs take symbolic sizes. `borders` is the memory of intermediate values; None if
-        the steps allocate all. `ahead` runs overlapping steps. `held_between` returns the intermediate memory of the
-        session, which no single plan frees.
+        `make_cpu_fallback` makes the CPU fallback for the entire model, or raises; None if the plan already is that.
+        `size_class` are the guarded shapes, if programs take symbolic sizes. `borders` is the memory of intermediate
+        values; None if the steps allocate all. `step_runner` runs overlapping steps. `held_between` returns the
+        intermediate memory of the session, which no single plan frees.
         """
         self._held_between = held_between
         self._borders = borders
-        self._ahead = ahead
+        self._step_runner = step_runner
         self._size_class = size_class
         self.steps = tuple(steps)
         self.note = ""
@@ -469,7 +469,7 @@ class CompiledPlan:
         self.transfers: tuple[Transfer, ...] | None = None
         """Transfers of the last run; None if no value could be device-resident."""
         self._stays = any(bound.residence is not None and bound.residence.saves for bound in self.steps)
-        self._make_whole = whole
+        self._make_whole = make_cpu_fallback
         self._new_transfers = new_transfers
         self._whole: CpuFallback | None = None
         self._lock = new_lock()
@@ -480,14 +480,14 @@ class CompiledPlan:
         for slot, array in constants.items():
             self._blank[slot] = array
 
-    def alone(self, outputs: Sequence[str]) -> tuple[BoundStep, tuple[str, ...], tuple[int, ...]] | None:
+    def sole_step(self, outputs: Sequence[str]) -> tuple[BoundStep, tuple[str, ...], tuple[int, ...]] | None:
         """Return the only step, the names of its inputs, and the index of each output; None for other plans."""
         if len(self.steps) != 1 or not set(outputs) <= set(self.steps[0].step.outputs):
             return None
         (bound,) = self.steps
         if any(self._blank[slot] is not None for slot in bound.inputs):
             return None
-        more = self._borders or self._ahead or self._size_class or self._stays or bound.planned
+        more = self._borders or self._step_runner or self._size_class or self._stays or bound.planned
         if bound.guarded and more:
             return None
         names = {slot: name for name, slot in self._slots.items()}
@@ -507,60 +507,60 @@ class CompiledPlan:
     def run(
         self,
         feeds: Mapping[str, Any],
-        wanted: Sequence[str],
+        names: Sequence[str],
         control: RunControl | None = None,
-        kept: Kept | None = None,
+        out_devices: OutDevices | None = None,
         sizes: Sequence[Any] | None = None,
         failed: BaseException | None = None,
     ) -> tuple[list[Any], Provenance]:
         """Run every step.
 
-        `feeds` are checked arrays or `Copies`. `kept` are outputs to return as `Copies`, with their devices; None if
+        `feeds` are checked arrays or `Copies`. `out_devices` maps outputs to return as `Copies` to devices; None if
         there are none and no feed is `Copies`. `failed` is the error of the only step, if it was already tried.
         """
         if self.note and self._whole is not None:
-            return self._whole.run(feeds, wanted, self.note, kept, control)
+            return self._whole.run(feeds, names, self.note, out_devices, control)
         try:
             # a stopped run leaves steps in flight, which would write to the released block
-            may_leave_work = control is not None and self._ahead is not None
+            may_leave_work = control is not None and self._step_runner is not None
             if self._borders is None or may_leave_work or sizes is not None:
-                return self._run_steps(feeds, wanted, control, kept, sizes, failed=failed)
-            with self._borders.acquire() as given:
-                return self._run_steps(feeds, wanted, control, kept, sizes, given)
+                return self._run_steps(feeds, names, control, out_devices, sizes, failed=failed)
+            with self._borders.acquire() as buffers:
+                return self._run_steps(feeds, names, control, out_devices, sizes, buffers)
         except errors.NNAdapterError as error:
             if (
                 isinstance(error, (errors.CancelledError, errors.DonatedValueError, errors.InputValueError))
                 or self._make_whole is None
             ):
                 raise
-            return self._run_fallback(error, feeds, wanted, kept, control)
+            return self._run_fallback(error, feeds, names, out_devices, control)
 
     def run_held(
         self,
         feeds: Mapping[str, Any],
-        wanted: Sequence[str],
+        names: Sequence[str],
         control: RunControl | None = None,
-        kept: Kept | None = None,
+        out_devices: OutDevices | None = None,
         sizes: Sequence[Any] | None = None,
     ) -> tuple[list[Any], Provenance, list[Any]]:
         """Run as `run` does; also return the values of all steps by slot, empty if the CPU fallback ran."""
-        held: list[Any] = []
+        values: list[Any] = []
         feeds = {name: value.donate(False) if type(value) is Copies else value for name, value in feeds.items()}
         try:
             if self.note and self._whole is not None:
-                return *self.run(feeds, wanted, control, kept, sizes), []
-            return *self._run_steps(feeds, wanted, control, kept, sizes, held=held), held
+                return *self.run(feeds, names, control, out_devices, sizes), []
+            return *self._run_steps(feeds, names, control, out_devices, sizes, returned=values), values
         except errors.NNAdapterError as error:
             if isinstance(error, (errors.CancelledError, errors.DonatedValueError)) or self._make_whole is None:
                 raise
-            return *self._run_fallback(error, feeds, wanted, kept, control), []
+            return *self._run_fallback(error, feeds, names, out_devices, control), []
 
     def _run_fallback(
         self,
         error: errors.NNAdapterError,
         feeds: Mapping[str, Any],
-        wanted: Sequence[str],
-        kept: Kept | None,
+        names: Sequence[str],
+        out_devices: OutDevices | None,
         control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
         """Run the entire model on the CPU, or raise `error`. A plan that is itself wrong is abandoned."""
@@ -569,7 +569,7 @@ class CompiledPlan:
                 self._whole = self._make_whole(error) if self._make_whole else None
         assert self._whole is not None and self._whole.say is not None, "somebody made it, or raised"
         try:
-            outputs, provenance = self._whole.run(feeds, wanted, errors.describe(error), kept, control)
+            outputs, provenance = self._whole.run(feeds, names, errors.describe(error), out_devices, control)
         except errors.CancelledError:
             raise
         except errors.NNAdapterError:
@@ -583,45 +583,45 @@ class CompiledPlan:
     def _run_steps(
         self,
         feeds: Mapping[str, Any],
-        wanted: Sequence[str],
+        names: Sequence[str],
         control: RunControl | None,
-        kept: Kept | None,
+        out_devices: OutDevices | None,
         sizes: Sequence[Any] | None,
-        given: RunBuffers | None = None,
+        buffers: RunBuffers | None = None,
         failed: BaseException | None = None,
-        held: list[Any] | None = None,
+        returned: list[Any] | None = None,
     ) -> tuple[list[Any], Provenance]:
-        values = self._blank.copy() if held is None else held
-        if held is not None:
-            held.extend(self._blank)
+        values = self._blank.copy() if returned is None else returned
+        if returned is not None:
+            returned.extend(self._blank)
         if self._size_class is not None and sizes is not None:
             feeds = {**feeds, **self._size_class.shape_derived_values_at(sizes)}
         for name, array in feeds.items():
             slot = self._slots.get(name)
             if slot is not None:
                 values[slot] = array
-        made = self._new_transfers() if self._stays or kept is not None else None
-        if self._ahead is not None:
-            one = OneRun(values, made, kept or NOTHING_KEPT, control, sizes, given, held is not None)
-            runs = self._ahead.run(self.steps, one)
+        transfers = self._new_transfers() if self._stays or out_devices is not None else None
+        if self._step_runner is not None:
+            state = OneRun(values, transfers, out_devices or ALL_ON_HOST, control, sizes, buffers, returned is not None)
+            runs = self._step_runner.run(self.steps, state)
         else:
             runs = []
             for bound in self.steps:
                 if control is not None:
                     ask_before(control, bound, shared=self._shares)
-                told = sizes if bound.takes_sizes else None
+                program_sizes = sizes if bound.takes_sizes else None
                 runs.append(
-                    run_step(bound, values, made, kept or NOTHING_KEPT, control, told, given)
+                    run_step(bound, values, transfers, out_devices or ALL_ON_HOST, control, program_sizes, buffers)
                     if failed is None
-                    else after_failure(bound, failed, values, control, told, given, time.perf_counter())
+                    else after_failure(bound, failed, values, control, program_sizes, buffers, time.perf_counter())
                 )
-                for slot in () if held is not None else bound.released:
+                for slot in () if returned is not None else bound.released:
                     values[slot] = None
-        if made is None:
+        if transfers is None:
             self.transfers = None
-            return [own_value(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
-        outputs = [output_of(values[self._outputs[name]], name, feeds, kept, made) for name in wanted]
-        self.transfers = tuple(made)
+            return [own_value(values[self._outputs[name]], name in feeds) for name in names], Provenance(tuple(runs))
+        outputs = [output_of(values[self._outputs[name]], name, feeds, out_devices, transfers) for name in names]
+        self.transfers = tuple(transfers)
         return outputs, Provenance(tuple(runs), self.transfers)
 
     @property
@@ -636,13 +636,13 @@ class CompiledPlan:
         return Holding(sum(holding.own_bytes for holding in holdings), shared)
 
     def close(self) -> None:
-        close_all([*([self._ahead] if self._ahead is not None else []), *self._pools()])
+        close_all([*([self._step_runner] if self._step_runner is not None else []), *self._pools()])
 
     def close_fallback(self) -> None:
         """Free the overlap runner and the CPU fallback, but not the programs, which other plans share."""
-        ahead = [self._ahead] if self._ahead is not None else []
-        close_all([*ahead, *([self._whole.pool] if self._whole is not None else [])])
+        runners = [self._step_runner] if self._step_runner is not None else []
+        close_all([*runners, *([self._whole.pool] if self._whole is not None else [])])
 
     def _pools(self) -> list[ExecutionPool]:
-        whole = [self._whole.pool] if self._whole is not None else []
-        return [*(pool for bound in self.steps for pool in bound.pools), *whole]
+        fallback_pools = [self._whole.pool] if self._whole is not None else []
+        return [*(pool for bound in self.steps for pool in bound.pools), *fallback_pools]

@@ -105,8 +105,8 @@ def fall_back(
     fell_back(incidents.trace, step, message, instead)
     policy = incidents.policy(stage)
     falls_back = instead != REPEATED
-    done = "an error was raised" if policy == "forbid" and falls_back else instead
-    incident = Incident(stage, step.device, step.segment, tuple(nodes), type(error).__name__, message, done)
+    outcome = "an error was raised" if policy == "forbid" and falls_back else instead
+    incident = Incident(stage, step.device, step.segment, tuple(nodes), type(error).__name__, message, outcome)
     is_new = incidents.add(incident)
     if policy == "forbid" and falls_back:
         kind, phase = _RAISED[stage]
@@ -134,9 +134,9 @@ def named(nodes: Sequence[str]) -> str:
     return f"{shown} and {len(nodes) - 3} more" if len(nodes) > 3 else shown
 
 
-def run_failure(step: Step, nodes: Sequence[str], why: str) -> str:
+def run_failure(step: Step, nodes: Sequence[str], reason: str) -> str:
     """Return the message for a step that failed on its device."""
-    return f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {why}"
+    return f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {reason}"
 
 
 _RAISED: Mapping[str, tuple[type[errors.DriverError], str]] = {
@@ -158,23 +158,23 @@ def refuse_fallback(partitioning: Partitioning) -> None:
     unnamed = {device.name for device in setting.devices if not device.named}
     spare = [step for step in plan.steps if step.device in unnamed]
     constraints = setting.constraints
-    left = [
+    remaining = [
         node
         for step in spare
         for node in step.nodes
         if constraints.fallback_at("compile" if _failed_to_compile(plan, node) else "load") == "forbid"
     ]
-    if not left:
+    if not remaining:
         return
-    names = [plan.graph.nodes[node].name for node in left]
+    names = [plan.graph.nodes[node].name for node in remaining]
     first = setting.devices[0].name
     raise NotDelegatedError(
-        f"fallback is forbidden and {len(left)} of {len(plan.graph.nodes)} nodes are taken by no named device "
-        f"({named(names)}); {_why_left(plan, first, left[0])}; "
+        f"fallback is forbidden and {len(remaining)} of {len(plan.graph.nodes)} nodes are taken by no named device "
+        f"({named(names)}); {_why_left(plan, first, remaining[0])}; "
         f"allow fallback, or name {spare[0].device!r} as a device",
         device=first,
         nodes=names,
-        phase="compile" if _failed_to_compile(plan, left[0]) else "judge",
+        phase="compile" if _failed_to_compile(plan, remaining[0]) else "judge",
     )
 
 
@@ -195,8 +195,8 @@ def note_unanswered(partitioning: Partitioning, incidents: Incidents) -> None:
 
 def _failed_to_compile(plan: Plan, node: int) -> bool:
     atom = plan.graph.atom_of[node]
-    said = (verdicts[atom] for verdicts in plan.verdicts.values())
-    return any(isinstance(verdict, Unsupported) and verdict.reason in _COMPILING for verdict in said)
+    atom_verdicts = (verdicts[atom] for verdicts in plan.verdicts.values())
+    return any(isinstance(verdict, Unsupported) and verdict.reason in _COMPILING for verdict in atom_verdicts)
 
 
 _COMPILING = (Reason.COMPILE_FAILED, Reason.BANNED)
@@ -214,54 +214,55 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
     return f"{device!r} supports the first, but its segment or a plan placed it elsewhere"
 
 
-def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
+def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
     """Warn of named devices that took no node, if the policy is `warn`.
 
     Devices are not reported if devices before them took all their nodes.
     """
     plan, setting = partitioning.plan, partitioning.setting
-    used = {step.device for step in plan.steps}
+    used_devices = {step.device for step in plan.steps}
     if setting.constraints.fallback_at("load") != "warn":
         return
     for position, device in enumerate(setting.devices):
-        if not device.accelerates or device.name in used:
+        if not device.accelerates or device.name in used_devices:
             continue
         if setting.constraints.policy.weighs and any(plan.verdicts[device.name]):
             continue
-        left = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
-        if left and not _is_known_wrong(plan, device.name, left[0]):
-            count, refusal = len(plan.graph.nodes), _refusal(plan, device.name, left[0])
+        remaining = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
+        if remaining and not _is_known_wrong(plan, device.name, remaining[0]):
+            count, refusal = len(plan.graph.nodes), _refusal(plan, device.name, remaining[0])
             took = (
                 f"none of the {count} nodes; the first was refused"
                 if count > 1
                 else "no node; the only one was refused"
             )
-            others = "; see the report for the others" if count > 1 else ""
+            hint = "; see the report for the others" if count > 1 else ""
             _warn(
-                f"device {device.name!r} took {took} because of {refusal}{others}",
-                (device.name, _reason(plan, device.name, left[0])),
-                said,
+                f"device {device.name!r} took {took} because of {refusal}{hint}",
+                (device.name, _reason(plan, device.name, remaining[0])),
+                warned,
             )
 
 
-def warn_of_last_resort(partitioning: Partitioning, said: set[Cause]) -> None:
+def warn_of_last_resort(partitioning: Partitioning, warned: set[Cause]) -> None:
     """Warn of nodes on the last resort, which is slow, if the policy is `warn`."""
     plan, setting = partitioning.plan, partitioning.setting
     spare = [device.name for device in setting.devices if device.is_spare]
-    left = [node for step in plan.steps if step.device in spare for node in step.nodes]
-    if left and setting.constraints.fallback_at("load") == "warn":
-        names = named([plan.graph.nodes[node].name for node in left])
+    nodes = [node for step in plan.steps if step.device in spare for node in step.nodes]
+    if nodes and setting.constraints.fallback_at("load") == "warn":
+        names = named([plan.graph.nodes[node].name for node in nodes])
+        total = len(plan.graph.nodes)
         _warn(
-            f"{len(left)} of {len(plan.graph.nodes)} nodes run on onnx's reference evaluator, which is slow ({names}); "
-            f"{setting.host.display_name} refused the first because of {_refusal(plan, setting.host.name, left[0])}",
-            (setting.host.name, _reason(plan, setting.host.name, left[0])),
-            said,
+            f"{len(nodes)} of {total} nodes run on onnx's reference evaluator, which is slow ({names}); "
+            f"{setting.host.display_name} refused the first because of {_refusal(plan, setting.host.name, nodes[0])}",
+            (setting.host.name, _reason(plan, setting.host.name, nodes[0])),
+            warned,
         )
 
 
-def _warn(text: str, cause: Cause, said: set[Cause]) -> None:
-    if cause not in said:
-        said.add(cause)
+def _warn(text: str, cause: Cause, warned: set[Cause]) -> None:
+    if cause not in warned:
+        warned.add(cause)
         warnings.warn(text, FallbackWarning, stacklevel=3)
 
 

@@ -158,15 +158,15 @@ class _Resolver:
         names = [node.inputs[position] if position < len(node.inputs) else "" for position in rule.positions]
         sources = dict[str, None]()
         operands = [self._operand(name, sources, 0) if name else None for name in names]
-        found = [operand for operand in operands if operand is not None]
-        if sources and len(found) == len(operands):
+        resolved = [operand for operand in operands if operand is not None]
+        if sources and len(resolved) == len(operands):
             reader = f"{node.op_type} {node.outputs[0]!r}"
-            yield CountCheck(reader, tuple(sources), tuple(found), rule.elements, rule.most)
+            yield CountCheck(reader, tuple(sources), tuple(resolved), rule.elements, rule.most)
 
     def _operand(self, name: str, sources: dict[str, None], depth: int) -> _Find | None:
-        known = self.constant(name)
-        if known is not None:
-            numbers = np.asarray(known).reshape(-1)
+        constant = self.constant(name)
+        if constant is not None:
+            numbers = np.asarray(constant).reshape(-1)
             return lambda feed: numbers
         if name in self.inputs:
             sources[name] = None
@@ -179,8 +179,8 @@ class _Resolver:
         if node.op_type != "Concat":
             return None
         parts = [self._operand(input_name, sources, depth + 1) for input_name in node.inputs]
-        found = [part for part in parts if part is not None]
-        return partial(_joined, found) if len(found) == len(parts) else None
+        resolved = [part for part in parts if part is not None]
+        return partial(_joined, resolved) if len(resolved) == len(parts) else None
 
 
 def _fed(name: str, feed: Mapping[str, Any]) -> _Numbers:

@@ -76,14 +76,14 @@ class FileDevice:
     has_raw_inputs: bool
     """Its native code gets the addresses of inputs."""
     is_isolated: bool
-    kept: tuple[str, str]
+    recorded: tuple[str, str]
     """Driver version and hardware at compile time."""
 
     @cached_property
     def is_as_kept(self) -> bool:
         """True if driver version and hardware are unchanged, for drivers that do not check programs."""
         info = device_info(self.name)
-        return (info.version or info.distribution, info.sub_type) == self.kept
+        return (info.version or info.distribution, info.sub_type) == self.recorded
 
     @property
     def accelerates(self) -> bool:
@@ -133,13 +133,13 @@ def open_devices(
         DeviceNotFoundError, DeviceUnavailableError: a device is missing.
         InvalidOptionError: a requested device is not in the file, or invalid options.
     """
-    wanted = None if requests is None else named_requests(requests)
-    kept = {record.name for record in records}
-    for name in () if wanted is None else wanted:
-        if name not in kept and name not in HOSTS:
+    requested = None if requests is None else named_requests(requests)
+    recorded = {record.name for record in records}
+    for name in () if requested is None else requested:
+        if name not in recorded and name not in HOSTS:
             raise InvalidOptionError(
-                f"the model was compiled for {', '.join(map(repr, sorted(kept)))}, but device {name!r} was requested; "
-                "compile it for that device, or request no devices"
+                f"the model was compiled for {', '.join(map(repr, sorted(recorded)))}, but device {name!r} was "
+                "requested; compile it for that device, or request no devices"
             )
     opened: dict[str, FileDevice] = {}
     absent: dict[str, str] = {}
@@ -148,12 +148,12 @@ def open_devices(
         for record in records:
             if record.name == CPU:
                 continue
-            if wanted is not None and record.name not in wanted:
+            if requested is not None and record.name not in requested:
                 absent[record.name] = "it was not requested"
                 continue
             try:
-                options = {} if wanted is None else wanted[record.name]
-                device = absents.opened(record.name, partial(_open, record, options, session_options, trace, isolate))
+                options = {} if requested is None else requested[record.name]
+                device = absents.opened(record.name, partial(_opened, record, options, session_options, trace, isolate))
                 if device is None:
                     absent[record.name] = absents[-1].message
                 else:
@@ -168,7 +168,7 @@ def open_devices(
     return FileDevices(opened, absent)
 
 
-def _open(
+def _opened(
     record: Message,
     options: Mapping[str, object],
     session_options: onnxruntime.SessionOptions | None,
@@ -181,17 +181,17 @@ def _open(
         context = context.with_session_options(session_options)
     context = calling_kernels(selected.name, device.capability, context)
     try:
-        has_memory, has_streams, is_raw = (has_of(selected.name, device, attribute) for attribute in _ASKED)
+        has_memory, has_streams, is_raw = (has_of(selected.name, device, attribute) for attribute in _DEVICE_TRAITS)
     except BaseException:
         close_all([context])
         raise
     streams = is_streaming(device.capability.threading, has_memory=has_memory, has_streams=has_streams)
-    kept = record.version, record.hardware
-    own = selected.limits is not None
-    return FileDevice(selected.name, device.capability, context, has_memory, streams, is_raw, own, kept)
+    recorded = record.version, record.hardware
+    has_own_limits = selected.limits is not None
+    return FileDevice(selected.name, device.capability, context, has_memory, streams, is_raw, has_own_limits, recorded)
 
 
-_ASKED = ("has_memory", "has_streams", "has_raw_inputs")
+_DEVICE_TRAITS = ("has_memory", "has_streams", "has_raw_inputs")
 
 
 def _absent(name: str, error: NNAdapterError) -> NNAdapterError:
@@ -202,7 +202,7 @@ def _absent(name: str, error: NNAdapterError) -> NNAdapterError:
 
 
 _FITTING = frozenset((Compatibility.IDENTICAL, Compatibility.COMPATIBLE))
-_WHY = {
+_UNFIT_REASONS = {
     Compatibility.INCOMPATIBLE: "its program is from another device or driver version",
     Compatibility.RECOMPILE: "driver, device or options have changed",
 }
@@ -213,12 +213,12 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
 
     `about` is the segment and its node names. If the driver does not check it, versions and hardware are compared.
     """
-    says = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
-    if isinstance(says, Unsupported):
-        return says.detail
-    if says is None:
-        says = Compatibility.IDENTICAL if device.is_as_kept else Compatibility.RECOMPILE
-    return "" if says in _FITTING else _WHY[says]
+    compatibility = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
+    if isinstance(compatibility, Unsupported):
+        return compatibility.detail
+    if compatibility is None:
+        compatibility = Compatibility.IDENTICAL if device.is_as_kept else Compatibility.RECOMPILE
+    return "" if compatibility in _FITTING else _UNFIT_REASONS[compatibility]
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,19 +233,19 @@ class Programs:
     ) -> Program | None:
         """Deserialize a stored program; None if it is incompatible or fails, with the reason in `notes`."""
         blob = self.container.contents(part, PROGRAM)
-        why = reason_against(device, blob, about)
-        if not why:
+        reason = reason_against(device, blob, about)
+        if not reason:
             try:
                 with making(self.trace, device.name, "deserialize", *about):
                     deserialize = named_call(device.name, "deserialize", *about)
                     return checked_program(deserialize(device.context.deserialize_view, blob))
             except FAILURES as error:
-                why = describe(error)
-        notes.append(f"segment {about[0]} was compiled again for {device.name}: {why}")
+                reason = describe(error)
+        notes.append(f"segment {about[0]} was compiled again for {device.name}: {reason}")
         return None
 
     def compiled(
-        self, device: FileDevice, model: Any, twin: Program | None, alone: bool, about: tuple[int, Sequence[str]]
+        self, device: FileDevice, model: Any, twin: Program | None, is_sole: bool, about: tuple[int, Sequence[str]]
     ) -> Program:
         """Clone the program of `twin` if possible, otherwise compile."""
         if twin is not None:
@@ -255,7 +255,7 @@ class Programs:
                 )
             if bound is not None:
                 return checked_program(bound)
-        call = "compile_whole_graph" if alone else "compile"
+        call = "compile_whole_graph" if is_sole else "compile"
         with making(self.trace, device.name, "compile", *about):
             compiled = named_call(device.name, call, *about)(getattr(device.context, call), model)
             return checked_program(compiled)
@@ -336,12 +336,12 @@ class Loader:
         notes: list[str] = []
         loaded: dict[int, Loaded] = {}
         try:
-            held = self.held_sizes(record)
-            self.load_steps(record, held, range(len(record.steps)), loaded, notes)
+            shape_set = self.held_sizes(record)
+            self.load_steps(record, shape_set, range(len(record.steps)), loaded, notes)
             if record is self.file.whole:
                 notes.append("the CPU ran the original model: the file has no plan for these shapes")
-            plan = self._bound(record, held, loaded)
-            return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), shapes=held)
+            plan = self._bound(record, shape_set, loaded)
+            return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), shapes=shape_set)
         except (KeyError, IndexError, TypeError) as error:
             close_all(loaded_step.program for loaded_step in loaded.values())
             raise self.file.container.damaged(f"a plan is inconsistent ({describe(error)})") from error
@@ -360,31 +360,31 @@ class Loader:
     def load_steps(
         self,
         record: Message,
-        held: ShapeSet | None,
+        shape_set: ShapeSet | None,
         positions: Iterable[int],
         loaded: dict[int, Loaded],
         notes: list[str],
     ) -> None:
         """Load the programs of some steps into `loaded`; deviations from the file go to `notes`."""
         for number in positions:
-            loaded[number] = self._loaded(number, record, held, loaded, notes)
+            loaded[number] = self._loaded(number, record, shape_set, loaded, notes)
 
     def _loaded(
         self,
         number: int,
         record: Message,
-        held: ShapeSet | None,
-        before: Mapping[int, Loaded],
+        shape_set: ShapeSet | None,
+        earlier: Mapping[int, Loaded],
         notes: list[str],
     ) -> Loaded:
-        step, alone = record.steps[number], len(record.steps) == 1
+        step, is_sole = record.steps[number], len(record.steps) == 1
         about = (number, list(step.nodes))
         if step.device == CPU:
-            return Loaded(self._host_program(step.segment, step, alone), CPU, tuple(step.segment.inputs))
+            return Loaded(self._host_program(step.segment, step, is_sole), CPU, tuple(step.segment.inputs))
         device = self.devices.opened.get(step.device)
         if device is None:
-            why = self.devices.absent.get(step.device, "it is not a device of the file")
-            return self._make_substitute(step, why, notes)
+            reason = self.devices.absent.get(step.device, "it is not a device of the file")
+            return self._make_substitute(step, reason, notes)
         if step.HasField("program"):
             program = self.programs.deserialized(device, step.program.part, about, notes)
             if program is not None:
@@ -393,10 +393,10 @@ class Loader:
             return self._make_substitute(
                 step, "its program is incompatible, and the file has no segment to compile", notes
             )
-        twin = before[step.twin].program if step.HasField("twin") else None
+        twin = earlier[step.twin].program if step.HasField("twin") else None
         try:
-            model = self.segments.model(step.segment, None if held is None else held.trace)
-            program = self.programs.compiled(device, model, twin, alone, about)
+            model = self.segments.model(step.segment, None if shape_set is None else shape_set.trace)
+            program = self.programs.compiled(device, model, twin, is_sole, about)
         except CompiledModelError:
             raise
         except FAILURES as error:
@@ -406,7 +406,7 @@ class Loader:
         return Loaded(program, step.device, tuple(step.segment.inputs), bool(step.segment.places))
 
     def _not_compiled(self, number: int, step: Message, error: BaseException, notes: list[str]) -> Loaded:
-        why = f"it failed to compile segment {number}: {describe(error)}"
+        reason = f"it failed to compile segment {number}: {describe(error)}"
         failed = Step(
             segment=number,
             device=step.device,
@@ -417,22 +417,22 @@ class Loader:
             released=(),
         )
         if self.incidents.policy("compile") != "forbid":
-            loaded = self._make_substitute(step, why, notes)
-        text, nodes = f"device {step.device!r} had to compile its segment again: {why}", list(step.nodes)
+            loaded = self._make_substitute(step, reason, notes)
+        text, nodes = f"device {step.device!r} had to compile its segment again: {reason}", list(step.nodes)
         fall_back("compile", failed, nodes, text, "the CPU runs it", error, self.incidents)
         return loaded
 
-    def _make_substitute(self, step: Message, why: str, notes: list[str]) -> Loaded:
+    def _make_substitute(self, step: Message, reason: str, notes: list[str]) -> Loaded:
         if not step.HasField("instead"):
             raise CompiledModelError(
-                f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({why}), and the file "
+                f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({reason}), and the file "
                 "has no segment for the CPU; compile it with fallback allowed",
                 file=self.file.container.name,
             )
-        notes.append(f"the CPU runs a segment that was compiled for {step.device}: {why}")
+        notes.append(f"the CPU runs a segment that was compiled for {step.device}: {reason}")
         return Loaded(self._host_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
 
-    def _host_program(self, segment: Message, step: Message, alone: bool) -> Program:
+    def _host_program(self, segment: Message, step: Message, is_sole: bool) -> Program:
         from nnadapter.drivers.onnxruntime.program import load_program
 
         self._uses_host = True
@@ -440,20 +440,20 @@ class Loader:
         return load_program(
             model,
             self.session_options,
-            spins=alone,
+            spins=is_sole,
             single_threaded=segment.single_threaded,
             border=(len(segment.inputs), len(step.outputs)),
             without=tuple(segment.without),
         )
 
-    def _bound(self, record: Message, held: ShapeSet | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
+    def _bound(self, record: Message, sizes: ShapeSet | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
         devices, reads = (
             [getattr(loaded_step, name) for loaded_step in loaded.values()] for name in ("device", "inputs")
         )
         binder = self.binder(record, devices, dict(enumerate(reads)))
         steps = [step_of(binder, number, loaded_step) for number, loaded_step in loaded.items()]
         is_told = any(loaded_step.takes_sizes for loaded_step in loaded.values())
-        return binder.plan(steps, held.guards if held is not None and (is_told or held.gives_sizes) else None)
+        return binder.plan(steps, sizes.guards if sizes is not None and (is_told or sizes.gives_sizes) else None)
 
     def binder(self, record: Message, devices: Sequence[str], reads: Mapping[int, tuple[str, ...]]) -> Binder:
         plan = _plan_of(self.file, record, devices)
@@ -510,8 +510,8 @@ def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) 
     is_as_kept = all(
         step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)
     )
-    beside = {number for number, recorded_step in enumerate(record.steps) if recorded_step.alongside}
-    handed = frozenset(beside if is_as_kept and not enqueued else ())
+    overlapping = {number for number, recorded_step in enumerate(record.steps) if recorded_step.alongside}
+    handed = frozenset(overlapping if is_as_kept and not enqueued else ())
     return waiting(plan, needs_of(plan, reads), enqueued, handed)
 
 
@@ -546,5 +546,5 @@ def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Pla
 
 def _read_by(step: Message) -> list[str]:
     """Return the inputs of a step's segment, without shape-derived values, which are its constants."""
-    given = frozenset(step.given.names)
-    return [name for name in step.segment.inputs if name not in given]
+    derived_names = frozenset(step.given.names)
+    return [name for name in step.segment.inputs if name not in derived_names]

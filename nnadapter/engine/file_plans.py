@@ -29,14 +29,14 @@ def is_template(record: Message) -> bool:
 
 def load_template(loader: Loader, record: Message) -> FilePlan:
     """Return the template of a plan, with the programs that serve all sizes."""
-    held, notes, shared = loader.held_sizes(record), list[str](), dict[int, Loaded]()
-    if held is None or held.trace is None:
+    shape_set, notes, shared = loader.held_sizes(record), list[str](), dict[int, Loaded]()
+    if shape_set is None or shape_set.trace is None:
         raise loader.file.container.damaged("a static plan has segments with dynamic shapes")
     try:
-        fillable = dict(_fillable(loader, record, held.trace))
-        others = [number for number in range(len(record.steps)) if number not in fillable]
-        loader.load_steps(record, held, others, shared, notes)
-        return _bind_template(loader, record, held, fillable, shared, notes)
+        fillable = dict(_fillable(loader, record, shape_set.trace))
+        shared_steps = [number for number in range(len(record.steps)) if number not in fillable]
+        loader.load_steps(record, shape_set, shared_steps, shared, notes)
+        return _bind_template(loader, record, shape_set, fillable, shared, notes)
     except BaseException:
         close_all(loaded_step.program for loaded_step in shared.values())
         raise
@@ -48,15 +48,15 @@ def _fillable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[
     for number, step in enumerate(record.steps):
         if step.HasField("given") and step.device in loader.devices.opened:
             model = loader.segments.open_model(step.segment, trace)
-            given = read_shape_derived_values(step.given, trace, loader.segments)
-            parts[number] = SpecializablePart(Part(model, tuple(step.segment.inputs)), given)
+            derived_values = read_shape_derived_values(step.given, trace, loader.segments)
+            parts[number] = SpecializablePart(Part(model, tuple(step.segment.inputs)), derived_values)
     return parts
 
 
 def _bind_template(
     loader: Loader,
     record: Message,
-    held: ShapeSet,
+    shape_set: ShapeSet,
     fillable: Mapping[int, SpecializablePart],
     shared: Mapping[int, Loaded],
     notes: list[str],
@@ -71,8 +71,8 @@ def _bind_template(
 
     bound = {number: (step_of(binder, number, loaded_step), 0.0) for number, loaded_step in shared.items()}
     build = _build(loader, record, notes)
-    programs = SpecializedPrograms(binder.steps, fillable, held.guards, binder, bound, build, wrap)
-    return FilePlan(plan=binder.plan([]), record=record, shapes=held, programs=programs, is_template=True)
+    programs = SpecializedPrograms(binder.steps, fillable, shape_set.guards, binder, bound, build, wrap)
+    return FilePlan(plan=binder.plan([]), record=record, shapes=shape_set, programs=programs, is_template=True)
 
 
 def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
@@ -82,8 +82,8 @@ def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
         for row in step.filled
     }
 
-    def build(wanted: Sequence[SegmentRequest]) -> Iterator[tuple[Program, float]]:
-        for step, part, numbers in wanted:
+    def build(requests: Sequence[SegmentRequest]) -> Iterator[tuple[Program, float]]:
+        for step, part, numbers in requests:
             started, device = time.perf_counter(), loader.devices.opened[step.device]
             about, program = (step.segment, list(record.steps[step.segment].nodes)), None
             if (step.segment, numbers) in written:

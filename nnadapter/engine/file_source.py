@@ -46,7 +46,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         options: Options,
         trace: Trace,
         session_options: onnxruntime.SessionOptions | None = None,
-        whole: Callable[[NNAdapterError], CpuFallback] | None = None,
+        fall_back: Callable[[NNAdapterError], CpuFallback] | None = None,
     ) -> None:
         _refuse_placing(options)
         if getattr(session_options, "overrides", None):
@@ -77,7 +77,7 @@ class FilePlanSource(PlanSource[FilePlan]):
             message.devices, requests, options.fallback, session_options, trace, options.isolated
         )
         make_room = self.plans.room_maker()
-        self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room, whole)
+        self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room, fall_back)
         self._open = self._dynamic_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:
             # with several selections or dynamic plans, the first run decides which one is loaded
@@ -94,15 +94,15 @@ class FilePlanSource(PlanSource[FilePlan]):
     def prepare(self, shapes: Shapes) -> None:
         """Load the plans of every selection of branches for these shapes."""
         sizes = (tuple(shapes[name]) if name in shapes else self.declared_shape(name) for name in self.input_names)
-        known, choices = tuple(sizes), {tuple(plan.truths) for plan in self._file.message.plans}
-        ready = [self._is_ready(known, truths) for truths in sorted(choices - {()})]
+        input_shapes, choices = tuple(sizes), {tuple(plan.truths) for plan in self._file.message.plans}
+        ready = [self._is_ready(input_shapes, truths) for truths in sorted(choices - {()})]
         if not any(ready):
-            self._is_ready(known, None)
+            self._is_ready(input_shapes, None)
 
     def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
         """Load the plan of a selection of branches, or with all branches (None); False if there is none."""
         with self.use() as use:
-            return (self.take(use, shapes) if truths is None else self._taken(use, shapes, truths)) is not None
+            return (self.take(use, shapes) if truths is None else self._lease(use, shapes, truths)) is not None
 
     def observed(self, last_shapes: InputShapes | None) -> KeptReport:
         from nnadapter.engine.observed import KeptReport
@@ -137,21 +137,21 @@ class FilePlanSource(PlanSource[FilePlan]):
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[FilePlan]:
         """Return the plan of the branches that a feed selects, or the plan with all branches."""
         truths = self._fork.chosen(feed) if self._fork is not None and feed is not None else ()
-        taken = self._taken(use, shapes, truths)
-        if taken is None and truths and self._may_be_any(truths, shapes):
-            taken = self._taken(use, shapes, ())
-        if taken is not None:
-            return taken
+        leased = self._lease(use, shapes, truths)
+        if leased is None and truths and self._may_be_any(truths, shapes):
+            leased = self._lease(use, shapes, ())
+        if leased is not None:
+            return leased
         if self._file.whole is None:
             raise self._unknown(shapes)
-        whole = self._file.whole
-        return (*self.plans.take(use, "whole", lambda: self._loader.load(whole)), None)
+        original_model = self._file.whole
+        return (*self.plans.take(use, "whole", lambda: self._loader.load(original_model)), None)
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
         """Return True if a selection without a plan may run with the plan that has all branches."""
         return True
 
-    def _taken(self, use: object, shapes: InputShapes, truths: Truths) -> LeasedPlan[FilePlan] | None:
+    def _lease(self, use: object, shapes: InputShapes, truths: Truths) -> LeasedPlan[FilePlan] | None:
         key = truths, shapes
         record = self._records.get(key)
         if record is not None:
@@ -183,12 +183,12 @@ class FilePlanSource(PlanSource[FilePlan]):
         from nnadapter.engine.file_texts import command
 
         got = ", ".join(f"{name}={list(shape or ())}" for name, shape in zip(self.input_names, shapes, strict=True))
-        known = self.known_shapes(tuple(shapes))
-        reasons = [] if self._open is None else self._open.why_not(known)
-        broken = " or ".join(f"({why})" for why in dict.fromkeys(reasons) if why)
+        shapes_by_name = self.known_shapes(tuple(shapes))
+        reasons = [] if self._open is None else self._open.why_not(shapes_by_name)
+        broken = " or ".join(f"({reason})" for reason in dict.fromkeys(reasons) if reason)
         return InvalidInputError(
             f"the compiled model is for input shapes {self._served()}, got {got}{broken and f' {broken}'}; compile it "
-            f"for these as well ({command(self._file, known)}), or run the original model"
+            f"for these as well ({command(self._file, shapes_by_name)}), or run the original model"
         )
 
     def _served(self) -> str:

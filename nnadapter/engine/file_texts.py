@@ -27,21 +27,21 @@ _MOST = 8
 _MOST_ALIKE = 2
 
 
-def served(file: CompiledFile, held: Sequence[ShapeSet]) -> str:
+def served(file: CompiledFile, shape_sets: Sequence[ShapeSet]) -> str:
     """Return `served_sets` as one sentence."""
-    return " or ".join(served_sets(file, held))
+    return " or ".join(served_sets(file, shape_sets))
 
 
-def served_sets(file: CompiledFile, held: Sequence[ShapeSet]) -> Sequence[str]:
+def served_sets(file: CompiledFile, shape_sets: Sequence[ShapeSet]) -> Sequence[str]:
     """Return texts on the shapes that the plans of a file serve; a name stands for any size."""
-    fixed = [plan for plan in file.message.plans if not plan.HasField("open")]
+    static_plans = [plan for plan in file.message.plans if not plan.HasField("open")]
     classes = [plan for plan in file.message.plans if plan.HasField("open")]
-    told = [(plan, in_words(file.shapes(plan))) for plan in fixed]
-    told += [(plan, _of_class(file, sizes)) for plan, sizes in zip(classes, held, strict=False)]
+    plan_texts = [(plan, in_words(file.shapes(plan))) for plan in static_plans]
+    plan_texts += [(plan, _of_class(file, sizes)) for plan, sizes in zip(classes, shape_sets, strict=False)]
     texts_of: dict[str, dict[str, None]] = {}
-    for plan, shapes in told:
+    for plan, shapes in plan_texts:
         texts_of.setdefault(choice_in_words(file, plan.truths), {})[shapes] = None
-    in_turn = zip_longest(*([_where(each, choice) for each in texts] for choice, texts in texts_of.items()))
+    in_turn = zip_longest(*([_where(text, choice) for text in texts] for choice, texts in texts_of.items()))
     texts = [text for turn in in_turn for text in turn if text is not None]
     return texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
 
@@ -60,19 +60,19 @@ def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
     for name, text in texts.items():
         alike.setdefault(text.replace(f"{name}[", "its own ["), []).append(name)
     groups = ([names] if len(names) > _MOST_ALIKE else [[name] for name in names] for names in alike.values())
-    told = {group[0]: len(group) - 1 for subgroups in groups for group in subgroups}
+    equal = {group[0]: len(group) - 1 for subgroups in groups for group in subgroups}
     return ", ".join(
-        f"{name}={text}" + (f" (and {told[name]} inputs of the same shape)" if told[name] else "")
+        f"{name}={text}" + (f" (and {equal[name]} inputs of the same shape)" if equal[name] else "")
         for name, text in texts.items()
-        if name in told
+        if name in equal
     )
 
 
 def command(file: CompiledFile, shapes: Shapes) -> str:
     """Return the command that compiles a model for further shapes."""
     devices = ",".join(device.name for device in file.message.devices if device.name != CPU) or CPU
-    given = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
-    plain = f"nnadapter compile MODEL -d {devices} {given} -o FILE"
+    shape_flags = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
+    plain = f"nnadapter compile MODEL -d {devices} {shape_flags} -o FILE"
     return f"{plain}, with --dynamic-shapes for similar ones" if _may_leave_open(file) else plain
 
 
@@ -89,13 +89,13 @@ def _may_leave_open(file: CompiledFile) -> bool:
     return is_open and not is_told and not any(plan.HasField("open") for plan in plans)
 
 
-def _of_class(file: CompiledFile, held: ShapeSet) -> str:
+def _of_class(file: CompiledFile, shape_set: ShapeSet) -> str:
     names = {row.name: row for rows in (file.signature.inputs, file.signature.overridable) for row in rows}
-    if held.guards is not None:
-        shapes = dict(_by_class(held.guards.shapes, {name: row.shape or () for name, row in names.items()}))
-        return in_words(shapes if held.bounds is None else dict(_within(shapes, held.bounds)))
-    if held.bounds is not None:
-        return in_words(dict(_by_bounds(held.bounds, names)))
+    if shape_set.guards is not None:
+        shapes = dict(_by_class(shape_set.guards.shapes, {name: row.shape or () for name, row in names.items()}))
+        return in_words(shapes if shape_set.bounds is None else dict(_within(shapes, shape_set.bounds)))
+    if shape_set.bounds is not None:
+        return in_words(dict(_by_bounds(shape_set.bounds, names)))
     return in_words({name: ["?" if size is None else size for size in names[name].shape or ()] for name in names})
 
 
@@ -113,9 +113,11 @@ def _called(size: Any, axis: int, name: str, declared: Mapping[str, Sequence[Any
     if size.trace.is_constant(size.number):
         return size.trace.hint(size.number)
     shape = declared.get(name, ())
-    own = shape[axis] if axis < len(shape) and isinstance(shape[axis], str) else f"{name}[{axis}]"
-    taken = called.values()
-    return called.setdefault(size.trace.representative(size.number), own if own not in taken else f"{name}[{axis}]")
+    label = shape[axis] if axis < len(shape) and isinstance(shape[axis], str) else f"{name}[{axis}]"
+    labels = called.values()
+    return called.setdefault(
+        size.trace.representative(size.number), label if label not in labels else f"{name}[{axis}]"
+    )
 
 
 def _within(shapes: Mapping[str, Sequence[Any]], bounds: Bounds) -> Iterator[tuple[str, list[Any]]]:
@@ -168,8 +170,8 @@ def _of_step(file: CompiledFile, number: int, step: Message, device: FileDevice)
     programs = [step.program] if step.HasField("program") else [row.program for row in step.filled]
     for program in programs:
         blob = file.container.contents(program.part, PROGRAM)
-        why = reason_against(device, blob, (number, list(step.nodes)))
-        if why:
-            yield f"segment {number} is compiled again for {device.name!r}: {why}"
+        reason = reason_against(device, blob, (number, list(step.nodes)))
+        if reason:
+            yield f"segment {number} is compiled again for {device.name!r}: {reason}"
     if not programs and not device.is_as_kept:
         yield f"the driver of {device.name!r} differs here, and compiles segment {number} at load time"

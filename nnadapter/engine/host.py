@@ -136,7 +136,7 @@ class HostEngine:
         if control is None and not self._has_deadline(options):
             return self._run_with(names, feed, options)
         complete = feed if options is None else self._with_adapters(feed, options)
-        return self._controlled(lambda given: self._run_with(names, complete, given), options, control)
+        return self._controlled(lambda own_options: self._run_with(names, complete, own_options), options, control)
 
     def _with_adapters(self, feed: Mapping[str, Any], options: Any) -> Mapping[str, Any]:
         """Add the parameters of active adapters to the feed, since copies of run options have no adapters."""
@@ -249,7 +249,7 @@ class HostEngine:
             from nnadapter.drivers.onnxruntime.adapters import warn_of_adapters
 
             warn_of_adapters(options)
-        return self._controlled(lambda given: self._run_bound_with(binding, given), options, None)
+        return self._controlled(lambda own_options: self._run_bound_with(binding, own_options), options, None)
 
     def _run_bound_with(self, binding: Any, options: Any) -> Provenance:
         started = time.perf_counter()
@@ -365,7 +365,7 @@ class _Loader:
             use_for_whole_model()
         self._disabled = disabled_optimizers(self._session_options, wrong_fusions(path_or_bytes), self._others)
         try:
-            return self._open(path_or_bytes, self._session_options)
+            return self._open_session(path_or_bytes, self._session_options)
         except Exception as error:  # noqa: BLE001  raised if the model does not load with fewer optimizations
             from nnadapter.drivers.onnxruntime.sessions import external_folder
             from nnadapter.onnx.files import contents_of, describe, load_model
@@ -375,7 +375,7 @@ class _Loader:
                 lowered = loadable(model)
                 if lowered is model:
                     return self._lower(path_or_bytes, lambda session: session, "failed to load the model", error)
-                return self._open(contents_of(lowered), self._session_options)
+                return self._open_session(contents_of(lowered), self._session_options)
 
     def count_checks(self, session: onnxruntime.InferenceSession) -> tuple[CountCheck, ...]:
         """Return the checks of counts in feeds, which only inputs of rank 0 or 1 need."""
@@ -390,14 +390,14 @@ class _Loader:
         self, run: Callable[[onnxruntime.InferenceSession], _Result], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, _Result]:
         """Return a session with fewer optimizations and the results of `run`; raise `error` if that fails too."""
-        what = "failed to run the model"
-        return self._lower(self._path_or_bytes(), lambda session: (session, run(session)), what, error)
+        failure = "failed to run the model"
+        return self._lower(self._path_or_bytes(), lambda session: (session, run(session)), failure, error)
 
     def _path_or_bytes(self) -> str | os.PathLike[str] | bytes:
         source = self._source
         return source if isinstance(source, (str, bytes, os.PathLike)) else _written(source)
 
-    def _open(
+    def _open_session(
         self, path_or_bytes: str | os.PathLike[str] | bytes, options: onnxruntime.SessionOptions | None
     ) -> onnxruntime.InferenceSession:
         if not self._disabled:
@@ -416,12 +416,12 @@ class _Loader:
         self,
         path_or_bytes: str | os.PathLike[str] | bytes,
         use: Callable[[onnxruntime.InferenceSession], _Result],
-        what: str,
+        failure: str,
         error: Exception,
     ) -> _Result:
         options = self._session_options or onnxruntime.SessionOptions()
         result, note = with_fewer_optimizations(
-            options, lambda: use(self._open(path_or_bytes, options)), f"ONNX Runtime {what}", error
+            options, lambda: use(self._open_session(path_or_bytes, options)), f"ONNX Runtime {failure}", error
         )
         self.notes.append(note)
         return result

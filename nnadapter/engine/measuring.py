@@ -74,11 +74,11 @@ class PastChoices:
 
     def recall(self, judgment: Judgment) -> tuple[Recalled | None, str]:
         """Return the choice for these verdicts and shapes, and a note on why a stored file is not used."""
-        known, note = recall(self.key(judgment))
-        if known is None:
+        past, note = recall(self.key(judgment))
+        if past is None:
             return None, note
         graph, verdicts = judgment.model.graph, judgment.support.verdicts
-        labels = [known.placement.get(graph.nodes[nodes[0]].name, "") for nodes in graph.atoms]
+        labels = [past.placement.get(graph.nodes[nodes[0]].name, "") for nodes in graph.atoms]
         fits = all(verdicts.get(label, {atom: None})[atom] for atom, label in enumerate(labels))
         if not fits:
             return None, "the stored choice does not fit this model any more and is ignored"
@@ -86,7 +86,7 @@ class PastChoices:
             judgment=placed_as(judgment, labels),
             timed=tuple(
                 TimedPlacement(origin=candidate.origin, predicted=None, measured=candidate.seconds)
-                for candidate in known.timed
+                for candidate in past.timed
             ),
         ), note
 
@@ -116,13 +116,15 @@ class PastChoices:
         named = [device.name for device in self._setting.devices if device.named]
         isolated = [device.name for device in self._setting.devices if device.is_isolated]
         fallback = fallback_text(constraints.fallback)
-        said = f"{constraints.rules!r} {constraints.plan_file!r} {fallback} {named} isolated {isolated}"
+        settings = f"{constraints.rules!r} {constraints.plan_file!r} {fallback} {named} isolated {isolated}"
         machine = f"{machine_description()}, threads {self._threads()}"
-        return choice_key(judgment.model.prepared.digest, devices, judgment.model.shapes, own_version(), said, machine)
+        return choice_key(
+            judgment.model.prepared.digest, devices, judgment.model.shapes, own_version(), settings, machine
+        )
 
     def _threads(self) -> tuple[int, int]:
-        given = self._session_options
-        return (0, 0) if given is None else (given.intra_op_num_threads, given.inter_op_num_threads)
+        options = self._session_options
+        return (0, 0) if options is None else (options.intra_op_num_threads, options.inter_op_num_threads)
 
 
 Samples = Sequence[Sequence[float]]
@@ -148,13 +150,13 @@ class Outcome:
     """The winner is faster than the others, or as good, beyond noise."""
 
 
-def is_slower(turns: Sequence[float], others: Sequence[float], by: float = 0.0) -> bool:
+def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
     """Return True if one candidate is slower than another by more than a share `by`, beyond noise.
 
     It must be slower in all of 5 turns, all but one of 7, all but two of 11: by chance this has a probability of 2 to 6
     %. With fewer than 5 turns, it must be slower in all by a wide margin.
     """
-    pairs = list(zip(turns, others, strict=False))
+    pairs = list(zip(turns, other_turns, strict=False))
     if len(pairs) < _FEWEST:
         return bool(pairs) and all(mine > _WIDE[len(pairs) - 1] * other for mine, other in pairs)
     against = sum(mine <= (1 + by) * other for mine, other in pairs)
@@ -175,9 +177,9 @@ def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
     seconds = tuple(typical(turns) for turns in samples)
     enough = (1 + MARGIN) * min(seconds)
     winner = next(number for number in simplest if seconds[number] <= enough)
-    others = [turns for number, turns in enumerate(samples) if number != winner]
-    sure = all(is_slower(turns, samples[winner], -2 * MARGIN) for turns in others)
-    return Outcome(winner=winner, seconds=seconds, is_sure=sure)
+    losing_turns = [turns for number, turns in enumerate(samples) if number != winner]
+    is_sure = all(is_slower(turns, samples[winner], -2 * MARGIN) for turns in losing_turns)
+    return Outcome(winner=winner, seconds=seconds, is_sure=is_sure)
 
 
 def contest(
@@ -188,14 +190,14 @@ def contest(
     Each candidate takes a turn per round, in random order with a constant seed, and returns its seconds.
     """
     samples: list[list[float]] = [[] for _ in candidates]
-    left, chance, started = list(range(len(candidates))), Random(0), clock()
+    contenders, chance, started = list(range(len(candidates))), Random(0), clock()
     for turns in range(1, _MOST_TURNS + 1):
-        for number in chance.sample(left, len(left)):
+        for number in chance.sample(contenders, len(contenders)):
             samples[number].append(candidates[number]())
-        asked = still_in_question(samples)
-        left = [number for number in left if number in asked]
+        undecided = still_in_question(samples)
+        contenders = [number for number in contenders if number in undecided]
         is_late = turns >= _BARELY and clock() - started > _PATIENCE_SECONDS
-        if len(left) == 1 or is_late or (turns >= _FEWEST and decided(samples, simplest).is_sure):
+        if len(contenders) == 1 or is_late or (turns >= _FEWEST and decided(samples, simplest).is_sure):
             break
     return decided(samples, simplest), samples
 
@@ -208,17 +210,17 @@ def twice(
     The winner of the first and the fastest other candidate hold the second contest. All turns count.
     """
     first, samples = contest(turns, simplest, clock)
-    others = set(range(len(turns))) - {first.winner}
-    pair = (first.winner, min(others, key=first.seconds.__getitem__))
+    rivals = set(range(len(turns))) - {first.winner}
+    pair = (first.winner, min(rivals, key=first.seconds.__getitem__))
     ranks = sorted((0, 1), key=lambda number: simplest.index(pair[number]))
-    second, again = contest([turns[number] for number in pair], ranks, clock)
+    second, second_samples = contest([turns[number] for number in pair], ranks, clock)
     seconds = list(first.seconds)
-    for number, more in zip(pair, again, strict=True):
+    for number, more in zip(pair, second_samples, strict=True):
         seconds[number] = typical([*samples[number], *more])
     if second.winner == 0:
         doubt = "" if first.is_sure and second.is_sure else "measured times differ by less than their noise"
         return Outcome(winner=pair[0], seconds=tuple(seconds), is_sure=not doubt), doubt
-    joined = decided([[*samples[number], *more] for number, more in zip(pair, again, strict=True)], ranks)
+    joined = decided([[*samples[number], *more] for number, more in zip(pair, second_samples, strict=True)], ranks)
     winner = pair[joined.winner]
     return Outcome(winner=winner, seconds=tuple(seconds), is_sure=False), "two measurements disagree"
 
@@ -257,17 +259,17 @@ class Measurer:
         `feed` are the inputs of the measured runs; `made_up` if they are random.
         """
         broken = self._broken.get(self._memory.key(judgment), [])
-        known, note = (None, "") if broken else self._memory.recall(judgment)
-        if known is not None:
-            compiled = self._compiler.compile(planner, known.judgment)
-            return replace(compiled, timed=known.timed, chosen=EARLIER, watch=_watch(known.timed))
+        past, note = (None, "") if broken else self._memory.recall(judgment)
+        if past is not None:
+            compiled = self._compiler.compile(planner, past.judgment)
+            return replace(compiled, timed=past.timed, chosen=EARLIER, watch=_watch(past.timed))
         if not judgment.model.graph.atoms:
             return self._compiler.compile(planner, judgment)
         compiled, timed, doubt = self._measured(planner, judgment, feed)
         how = f"measured here with {'random input' if made_up else 'the input of the first run'}"
-        kept = doubt or self._memory.keep(judgment, compiled.partitioning.plan, timed)
+        saved = doubt or self._memory.keep(judgment, compiled.partitioning.plan, timed)
         watch = _watch(timed) if len(broken) < MOST_AGAIN else None
-        return replace(compiled, timed=timed, chosen="; ".join(filter(None, (how, *broken, note, kept))), watch=watch)
+        return replace(compiled, timed=timed, chosen="; ".join(filter(None, (how, *broken, note, saved))), watch=watch)
 
     def open_as(self, compiled: Compiled, fastest: Compiled, shapes: Shapes, feed: Mapping[str, Any]) -> Compiled:
         """Return `compiled`, the dynamic plan of the measured plan `fastest`, with its measurements for the report.
@@ -302,47 +304,47 @@ class Measurer:
         return replace(compiled, timed=fastest.timed, chosen=how)
 
     def contradicted(self, compiled: Compiled, watch: Watch) -> None:
-        judgment, took, said = compiled.partitioning.judgment, watch.taken, watch.promise.seconds
-        why = f"again, since runs took {_milliseconds(took)} instead of the measured {_milliseconds(said)}"
-        self._broken.setdefault(self._memory.key(judgment), []).append(why)
+        judgment, took, promised = compiled.partitioning.judgment, watch.typical_seconds, watch.promise.seconds
+        reason = f"again, since runs took {_milliseconds(took)} instead of the measured {_milliseconds(promised)}"
+        self._broken.setdefault(self._memory.key(judgment), []).append(reason)
         self._memory.forget(judgment)
 
     def _measured(
         self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any]
     ) -> tuple[Compiled, tuple[TimedPlacement, ...], str]:
         trials: list[tuple[Candidate, Compiled]] = []
-        others = pools_held()
+        pools = pools_held()
         try:
-            self._try(planner, judgment, feed, trials, others)
-            outcome, doubt = self._taken([compiled for _, compiled in trials], feed, others)
+            self._try(planner, judgment, feed, trials, pools)
+            outcome, doubt = self._run_turns([compiled for _, compiled in trials], feed, pools)
         except BaseException:
             close_all(compiled for _, compiled in trials)
             raise
         seconds = outcome.seconds
-        rest = sorted(set(range(len(trials))) - {outcome.winner}, key=seconds.__getitem__)
+        losers = sorted(set(range(len(trials))) - {outcome.winner}, key=seconds.__getitem__)
         timed = tuple(
             TimedPlacement(origin=trials[number][0].origin, predicted=trials[number][0].cost, measured=seconds[number])
-            for number in (outcome.winner, *rest)
+            for number in (outcome.winner, *losers)
         )
-        close_all(trials[number][1] for number in rest)
+        close_all(trials[number][1] for number in losers)
         return trials[outcome.winner][1], timed, doubt
 
-    def _taken(self, plans: Sequence[Compiled], feed: Mapping[str, Any], others: int) -> tuple[Outcome, str]:
+    def _run_turns(self, plans: Sequence[Compiled], feed: Mapping[str, Any], pools: int) -> tuple[Outcome, str]:
         """Return the winner, and the reason if the choice is not stored.
 
-        `others` is the number of thread pools of other sessions in the process.
+        `pools` is the number of thread pools of other sessions in the process.
         """
         if len(plans) == 1:
             seconds = self._stopwatch.turn(_runner(plans[0], feed))
             return Outcome(winner=0, seconds=(seconds,), is_sure=True), ""
-        before = Load()
+        load_before = Load()
         turns = [partial(self._stopwatch.turn, _runner(compiled, feed)) for compiled in plans]
         outcome, doubt = twice(turns, _simplest(plans), self._stopwatch.clock)
-        if not doubt and is_crowded(before, Load(), cpu_count() or 1, usable()):
+        if not doubt and is_crowded(load_before, Load(), cpu_count() or 1, usable()):
             second = sorted(outcome.seconds)[1]
             crowd = "other programs used the processors meanwhile"
             doubt = crowd if second < _FAR * outcome.seconds[outcome.winner] else ""
-        if not doubt and others + max(map(_pools_wanted, plans)) > most_pools():
+        if not doubt and pools + max(map(_pools_wanted, plans)) > most_pools():
             doubt = "other sessions of the process use the thread pools that steps on the CPU need"
         return outcome, f"not stored for later sessions, since {doubt}" if doubt else ""
 
@@ -352,7 +354,7 @@ class Measurer:
         judgment: Judgment,
         feed: Mapping[str, Any],
         trials: list[tuple[Candidate, Compiled]],
-        others: int,
+        pools: int,
     ) -> None:
         """Append every candidate that compiles and runs without fallback; one with fallback only if all others fail.
 
@@ -360,16 +362,16 @@ class Measurer:
         """
         failure: DriverError | NotDelegatedError | None = None
         fallen: list[tuple[Candidate, Compiled]] = []
-        known: set[tuple[str, ...]] = set()
+        placements: set[tuple[str, ...]] = set()
         for candidate in self._candidates(judgment):
             try:
-                with not_counting(pools_held() - others):
+                with not_counting(pools_held() - pools):
                     compiled = self._compiler.compile(planner, placed_as(judgment, candidate.placement))
             except (DriverError, NotDelegatedError) as error:
                 failure = error
                 continue
             trials.append((candidate, compiled))
-            if compiled.partitioning.plan.placement in known:
+            if compiled.partitioning.plan.placement in placements:
                 trials.pop()[1].close()
                 continue
             try:
@@ -381,7 +383,7 @@ class Measurer:
             if _fell_back(compiled):
                 fallen.append(trials.pop())
             else:
-                known.add(compiled.partitioning.plan.placement)
+                placements.add(compiled.partitioning.plan.placement)
         if not trials and fallen:
             trials.append(fallen.pop(0))
         close_all(compiled for _, compiled in fallen)

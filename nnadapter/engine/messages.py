@@ -63,8 +63,8 @@ def write_check(message: Message, check: IndexCheck) -> None:
 def _write_limit(message: Message, bound: Bound) -> None:
     message.SetInParent()
     if isinstance(bound, Size):
-        message.size_of, message.axis, message.number, others = bound
-        for name, axis in others:
+        message.size_of, message.axis, message.number, equal_axes = bound
+        for name, axis in equal_axes:
             message.others.add(size_of=name, axis=axis)
     else:
         message.number = bound
@@ -91,8 +91,8 @@ def read_check(message: Message) -> IndexCheck:
 def _read_limit(message: Message) -> Bound:
     if not message.size_of:
         return int(message.number)
-    others = tuple((row.size_of, row.axis) for row in message.others)
-    return Size(message.size_of, message.axis, message.number, others)
+    equal_axes = tuple((row.size_of, row.axis) for row in message.others)
+    return Size(message.size_of, message.axis, message.number, equal_axes)
 
 
 def write_shape(message: Message, shape: Sequence[int | str | None]) -> None:
@@ -204,13 +204,13 @@ def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: Cont
     from nnadapter.ir.symbolic_numbers import SymbolicNumber, size_hint
 
     all_numbers = numbers(model)
-    now = with_numbers(model, list(map(size_hint, all_numbers))) if model.has_dynamic_shapes else model
-    contents, constants = to_parts(now)
+    sized_model = with_numbers(model, list(map(size_hint, all_numbers))) if model.has_dynamic_shapes else model
+    contents, constants = to_parts(sized_model)
     for data in constants.values():
         writer.add(CONSTANT, data)
     if model.has_dynamic_shapes:
         read = read_model(contents, constants.__getitem__, check_contents=False)
-        assert numbers(read) == numbers(now), "numbers stand where they stood"
+        assert numbers(read) == numbers(sized_model), "numbers stand where they stood"
         places = [place for place, number in enumerate(all_numbers) if isinstance(number, SymbolicNumber)]
         message.places.extend(places)
         message.numbers.extend(all_numbers[place].number for place in places)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from nnadapter.engine.measuring import Measurer
 
 
-_Made = TypeVar("_Made")
+_Planned = TypeVar("_Planned")
 
 
 _MOST_CHECKED = 256
@@ -151,14 +151,14 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
             return f"{PLAN_FOR_EACH}: {self._refusal}"
         if not self._entries:
             return ""
-        fixed = next((entry.opening.why_fixed for entry in self._entries if entry.opening is not None), "")
-        what, plural = ("class", "classes") if fixed else ("plan", "plans")
-        count = f"one {what}" if self._count == 1 else f"{self._count} {plural}"
+        static_reason = next((entry.opening.why_fixed for entry in self._entries if entry.opening is not None), "")
+        noun, plural = ("class", "classes") if static_reason else ("plan", "plans")
+        count = f"one {noun}" if self._count == 1 else f"{self._count} {plural}"
         shown = [*self._reasons[:_MOST_REASONS], *(["others"] if len(self._reasons) > _MOST_REASONS else [])]
         reasons = f"; one more when {', then when '.join(shown)}" if shown else ""
-        alone = "; others have plans of their own" if self._in_vain >= _MOST_IN_VAIN else ""
-        own = f", with a plan for every set of them: {fixed}" if fixed else ""
-        return f"{count} for all input shapes{exempt}{own}{reasons}{alone}"
+        exceptions = "; others have plans of their own" if self._in_vain >= _MOST_IN_VAIN else ""
+        per_set = f", with a plan for every set of them: {static_reason}" if static_reason else ""
+        return f"{count} for all input shapes{exempt}{per_set}{reasons}{exceptions}"
 
     def take(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
         """Return the plan for some shapes, made if needed; None if they have a plan of their own."""
@@ -167,13 +167,13 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         if None in shapes:
             self._refusal, self._is_impossible = "an input is not a tensor, or its shape is unknown", True
             return None
-        known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
-        if not self._may_serve(known):
+        shapes_by_name = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
+        if not self._may_serve(shapes_by_name):
             return None
-        taken = self.take_existing(use, known)
-        if taken is not None or type(use) is ExistingOnly or self._has_own_plan(known):
-            return taken
-        return self._take_new(use, known)
+        leased = self.take_existing(use, shapes_by_name)
+        if leased is not None or type(use) is ExistingOnly or self._has_own_plan(shapes_by_name):
+            return leased
+        return self._take_new(use, shapes_by_name)
 
     def test_of(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
         """Return the test of the shapes that a plan serves; None for static plans.
@@ -189,9 +189,9 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self._in_vain = 0
 
     @property
-    def kept(self) -> tuple[Compiled, ...]:
+    def cached(self) -> tuple[Compiled, ...]:
         """Plans and templates that a file can hold, in order of creation."""
-        cached = [*self._plans.kept, *self._templates.kept]
+        cached = [*self._plans.cached, *self._templates.cached]
         # a file has no model to check indices that are computed from shapes
         savable = [plan for plan in cached if plan.shapes is not None and plan.shapes.holds_indices is None]
         entries = sorted(self._entries, key=lambda entry: entry.key[1])
@@ -210,15 +210,15 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     ) -> LeasedPlan[Compiled] | None:
         """Take a plan; forget it if it cannot be made again."""
         try:
-            taken = super().take_entry(use, entry, shape_set, shapes, sizes)
+            leased = super().take_entry(use, entry, shape_set, shapes, sizes)
         except FixedSizesError:
             self.end_use(use)
             with self._ordering:
                 self._entries = tuple(other for other in self._entries if other is not entry)
             return None
-        if taken is not None:
+        if leased is not None:
             self._in_vain = 0
-        return taken
+        return leased
 
     def move_to_front(self, entry: DynamicPlan) -> None:
         with self._ordering:
@@ -234,40 +234,40 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         refused = self._refused
         return bool(refused.get(sizes) or any(refused.get((entry.key, sizes)) for entry in self._entries))
 
-    def _take_new(self, use: object, known: Shapes) -> LeasedPlan[Compiled] | None:
-        asked = self._trace.timestamp()
+    def _take_new(self, use: object, shapes: Shapes) -> LeasedPlan[Compiled] | None:
+        wait_start = self._trace.timestamp()
         with self._making:
-            taken = self.take_existing(use, known)
-            if taken is not None:
-                self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", asked, {})
-            if taken is not None or self._is_impossible or self._has_own_plan(known):
-                return taken
+            leased = self.take_existing(use, shapes)
+            if leased is not None:
+                self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", wait_start, {})
+            if leased is not None or self._is_impossible or self._has_own_plan(shapes):
+                return leased
             self._wanted += 1
             if self._is_paused:
                 return None
             try:
-                entry, made = self._make_for(known)
+                entry, new_plan = self._make_for(shapes)
             except FixedSizesError as refusal:
                 self._in_vain += 1
-                self._refused.put(tuple(known.values()), True)
+                self._refused.put(tuple(shapes.values()), True)
                 if not self._entries:
                     self._refusal = str(refusal)
                     self._is_impossible = refusal.is_for_all
                 return None
             if self._entries:
-                self._reasons = [*self._reasons, self._entries[0].why_not(known)][: _MOST_REASONS + 1]
+                self._reasons = [*self._reasons, self._entries[0].why_not(shapes)][: _MOST_REASONS + 1]
             self._refusal = ""
-            plans = self._templates if made.is_template else self._plans
-            lease, compiled = plans.take(use, entry.key, lambda: made)
+            plans = self._templates if new_plan.is_template else self._plans
+            lease, compiled = plans.take(use, entry.key, lambda: new_plan)
             self._in_vain += 1
             self._count += 1
             self.move_to_front(entry)
             shape_set = self.shapes_of(entry)
-            holds, sizes = shape_set.match(known)
-            if holds and not made.is_template:
+            holds, sizes = shape_set.match(shapes)
+            if holds and not new_plan.is_template:
                 return lease, compiled, sizes
             self.end_use(use)
-            return self.take_entry(use, entry, shape_set, known, sizes) if holds else None
+            return self.take_entry(use, entry, shape_set, shapes, sizes) if holds else None
 
     @property
     def _is_paused(self) -> bool:
@@ -277,21 +277,21 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         """
         return self._in_vain >= _MOST_IN_VAIN and bool(self._wanted & (self._wanted - 1))
 
-    def _make_for(self, known: Shapes) -> tuple[ModelDynamicPlan, Compiled]:
+    def _make_for(self, shapes: Shapes) -> tuple[ModelDynamicPlan, Compiled]:
         """Make the next plan. The first one reuses the verdicts of a static plan if it serves these shapes too."""
         key = (self._key_name, self._count)
         for made_at in [] if self._entries else self._planned_at():
-            if not _are_similar(made_at, known):
+            if not _are_similar(made_at, shapes):
                 continue
             entry = ModelDynamicPlan(key, made_at, is_cost_dependent=self._weighs)
             try:
-                made = self.make(entry)
+                new_plan = self.make(entry)
             except FixedSizesError:
                 continue
-            if self.shapes_of(entry).match(known)[0]:
-                return entry, made
-            made.close()
-        entry = ModelDynamicPlan(key, self._with_elements(known), is_cost_dependent=self._weighs)
+            if self.shapes_of(entry).match(shapes)[0]:
+                return entry, new_plan
+            new_plan.close()
+        entry = ModelDynamicPlan(key, self._with_elements(shapes), is_cost_dependent=self._weighs)
         return entry, self.make(entry)
 
     @property
@@ -325,10 +325,10 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         return next_token_shapes(self._prepared(), shapes)
 
 
-def _are_similar(some: Shapes, others: Shapes) -> bool:
+def _are_similar(some: Shapes, other: Shapes) -> bool:
     """Return True if a plan for some shapes probably serves others: all sizes of 0 and 1 agree."""
     return all(
-        [min(size, 2) for size in shape] == [min(size, 2) for size in others[name]] for name, shape in some.items()
+        [min(size, 2) for size in shape] == [min(size, 2) for size in other[name]] for name, shape in some.items()
     )
 
 
@@ -371,14 +371,14 @@ class ModelPlans:
         """Shapes that keep a static plan although a dynamic plan exists; empty if there are none."""
         self._first_is_prepared = False
         """The static plan was prepared explicitly, so it is not dropped."""
-        own: ModelPlans = proxy(self)  # a reference cycle would keep the weights until garbage collection
+        reference: ModelPlans = proxy(self)  # a reference cycle would keep the weights until garbage collection
         self.open = ModelDynamicPlans(
             self._plans,
             session.setting,
             session.inputs,
-            lambda: own.planner.prepared,
-            lambda shapes: own._make_open(shapes),
-            lambda: [partitioning.model.shapes for partitioning in own._partitionings()],
+            lambda: reference.planner.prepared,
+            lambda shapes: reference._make_open(shapes),
+            lambda: [partitioning.model.shapes for partitioning in reference._partitionings()],
             session.limit,
             number,
         )
@@ -392,8 +392,8 @@ class ModelPlans:
         if self._first is None:
             self._first, self._first_is_prepared = () if self.open.growing else shapes, feed is None
         has_own = shapes == self._first or not self._session.may_leave_open
-        taken = None if has_own else self.open.take(use, shapes)
-        return taken or (*self._plans.take(use, self._key(shapes), lambda: self._make(shapes, feed)), None)
+        leased = None if has_own else self.open.take(use, shapes)
+        return leased or (*self._plans.take(use, self._key(shapes), lambda: self._make(shapes, feed)), None)
 
     def take_open(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
         self.open.retry()
@@ -435,12 +435,12 @@ class ModelPlans:
     def _compiled_open(self, planner: Planner, shapes: Shapes) -> Compiled:
         if self._session.measurer is not None:
             return self._measured_open(planner, shapes, self._session.measurer)
-        known = (
+        partitionings = (
             cached_partitioning
             for cached_partitioning in self._partitionings()
             if cached_partitioning.model.shapes == shapes
         )
-        partitioning = next(known, None) or planner.settle(planner.judge(shapes))
+        partitioning = next(partitionings, None) or planner.settle(planner.judge(shapes))
         self._admit(partitioning)
         with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
             plan = partition_dynamic(partitioning)
@@ -460,28 +460,28 @@ class ModelPlans:
 
     def _measured_open(self, planner: Planner, shapes: Shapes, measurer: Measurer) -> Compiled:
         """Make a dynamic plan of the fastest measured placement; raise FixedSizesError if that costs the gain."""
-        known = next(
+        static_plan = next(
             (cached_plan for cached_plan in self._kept_plans() if cached_plan.partitioning.model.shapes == shapes), None
         )
-        arrays, others = self._made_up(planner, shapes), pools_held()
-        fastest = known or measurer.choose(planner, planner.judge(shapes), arrays, made_up=True)
+        arrays, other_pools = self._made_up(planner, shapes), pools_held()
+        fastest = static_plan or measurer.choose(planner, planner.judge(shapes), arrays, made_up=True)
         try:
             self._admit(fastest.partitioning)
             plan = partition_dynamic(fastest.partitioning)
             if isinstance(plan, Unsupported):
                 raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, ShapeDependentRefusal))
-            with not_counting(pools_held() - others if known is None else 0):
+            with not_counting(pools_held() - other_pools if static_plan is None else 0):
                 compiled = self._session.compiler.compile_open(fastest.partitioning, plan)
         except CompilationError as error:
             raise FixedSizesError(str(error)) from error
         finally:
-            if known is None:
+            if static_plan is None:
                 fastest.close()
         return measurer.open_as(compiled, fastest, shapes, arrays)
 
     def _kept_plans(self) -> list[Compiled]:
         prepared = self.planner.prepared
-        plans = (plan for plan in self._plans.kept if not plan.has_dynamic_shapes)
+        plans = (plan for plan in self._plans.cached if not plan.has_dynamic_shapes)
         return [plan for plan in plans if plan.partitioning.model.prepared is prepared]
 
     def _partitionings(self) -> list[Partitioning]:
@@ -491,10 +491,10 @@ class ModelPlans:
         return {**self._session.defaults, **feed_for(planner.prepared, shapes)}
 
     def _make(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Compiled:
-        known = {name: shape for name, shape in zip(self._session.inputs, shapes, strict=True) if shape is not None}
-        return self._planned(lambda planner: self._compiled(planner, planner.judge(known), feed))
+        complete = {name: shape for name, shape in zip(self._session.inputs, shapes, strict=True) if shape is not None}
+        return self._planned(lambda planner: self._compiled(planner, planner.judge(complete), feed))
 
-    def _planned(self, work: Callable[[Planner], _Made]) -> _Made:
+    def _planned(self, work: Callable[[Planner], _Planned]) -> _Planned:
         """Call `work` with the planner; on failure, call it again for the model with its branches.
 
         ONNX Runtime loads an `If` with contradictory branches, but not the selected branch by itself.

@@ -87,8 +87,8 @@ class ModelPlanSource(PlanSource[Compiled]):
         model = with_weights_outside(model) if setting.accelerators else model
         prepared = prepare_for(model, setting)
         # the positions are those of the unprepared model; if preparation changed it, ONNX Runtime refuses again
-        known = (refused_by_host or {}) if prepared.model is model else {}
-        refused = {prepared.graph.nodes[position].name: why for position, why in known.items()}
+        refused_positions = (refused_by_host or {}) if prepared.model is model else {}
+        refused = {prepared.graph.nodes[position].name: reason for position, reason in refused_positions.items()}
         super().__init__(
             read_signature(model, prepared.graph.inputs, frozenset(prepared.defaults)),
             prepared.graph.inputs,
@@ -129,7 +129,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         """Make the plans of a model with static shapes, in the background if the options request it."""
         if self._background is not None:
             self._own.partition_at(shapes)
-            for chosen in self.ahead:
+            for chosen in self.planned_ahead:
                 self._background.begin(self._complete(shapes), chosen)
         elif self._measurer is None and self._choices is None:
             self.prepare(shapes)
@@ -149,7 +149,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return replace(self.plans.counts, served_shapes_text="; ".join(filter(None, texts)))
 
     def prepare(self, shapes: Shapes) -> None:
-        for chosen in self.ahead:
+        for chosen in self.planned_ahead:
             self.prepare_choice(shapes, chosen)
 
     def prepare_choice(self, shapes: Shapes, chosen: Chosen | None) -> None:
@@ -160,14 +160,14 @@ class ModelPlanSource(PlanSource[Compiled]):
         compiled = self.plans.newest or self._usual()
         if compiled.opening is not None and last_shapes is not None:
             compiled = self._plans_of(compiled).at_shapes(compiled, self.known_shapes(last_shapes))
-        seen = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
+        observed = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
         notes = [self.choice_note, *(self.checks.notes if self.checks else ())]
         if self._background is not None and self._background.runs:
             notes.append(f"runs on the CPU while a plan was made: {self._background.runs}")
         if self._cache_writer is not None:
             notes.append(self._cache_writer.note)
         notes = list(filter(None, notes))
-        return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
+        return replace(observed, notes=(*observed.notes, *notes)) if notes else observed
 
     def withdraw_nodes(self, device: str, nodes: Mapping[str, Unsupported]) -> None:
         """Withdraw nodes from a device for the rest of the session, with reasons by node name, and drop all plans."""
@@ -190,8 +190,8 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def plans_kept(self) -> tuple[Compiled, ...]:
-        fixed = (plan for plan in self.plans.kept if not plan.has_dynamic_shapes)
-        return (*fixed, *(plan for model in self._models for plan in model.open.kept))
+        static_plans = (plan for plan in self.plans.cached if not plan.has_dynamic_shapes)
+        return (*static_plans, *(plan for model in self._models for plan in model.open.cached))
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
@@ -223,21 +223,21 @@ class ModelPlanSource(PlanSource[Compiled]):
         return self._declared_shapes() is not None
 
     @property
-    def ahead(self) -> Sequence[Chosen | None]:
+    def planned_ahead(self) -> Sequence[Chosen | None]:
         """Branch selections planned ahead of runs; None for the model with its branches."""
-        return (None,) if self._choices is None else self._choices.ahead
+        return (None,) if self._choices is None else self._choices.planned_ahead
 
     def open_for(self, shapes: Shapes, chosen: Chosen | None) -> bool:
         """Return True if a dynamic plan serves these shapes of all inputs; make it if needed."""
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
-        wanted = tuple(shapes.get(name) for name in self.input_names)
+        input_shapes = tuple(shapes.get(name) for name in self.input_names)
         with self.use() as use:
             if self._choices is None or chosen is None:
-                taken = self._own.take_open(use, wanted)
+                leased = self._own.take_open(use, input_shapes)
             else:
-                taken = self._choices.take_open(use, wanted, chosen)
-            return taken is not None and not (taken[1].opening is not None and taken[1].opening.unchecked)
+                leased = self._choices.take_open(use, input_shapes, chosen)
+            return leased is not None and not (leased[1].opening is not None and leased[1].opening.unchecked)
 
     def close(self) -> None:
         if self._background is not None:
@@ -248,7 +248,7 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def _models(self) -> tuple[ModelPlans, ...]:
-        return (self._own, *(self._choices.made if self._choices is not None else ()))
+        return (self._own, *(self._choices.model_plans if self._choices is not None else ()))
 
     def _choices_of(self, prepared: Prepared) -> Choices | None:
         if not any(node.op_type == "If" for node in prepared.nodes):
@@ -281,8 +281,8 @@ class ModelPlanSource(PlanSource[Compiled]):
         complete = {
             name: tuple(shapes[name]) if name in shapes else self.declared_shape(name) for name in self.input_names
         }
-        for name, known in complete.items():
-            if known is None and self.signature.by_name[name].shape is not None:
+        for name, complete_shape in complete.items():
+            if complete_shape is None and self.signature.by_name[name].shape is not None:
                 raise InvalidInputError(f"the model does not fix the shape of input {name!r}; pass it", name=name)
         return tuple(complete.values())
 
@@ -338,8 +338,8 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     def _declared_shapes(self) -> Shapes | None:
         shapes = {name: self.declared_shape(name) for name in self.input_names}
-        fixed = {name: shape for name, shape in shapes.items() if shape is not None}
-        return fixed if len(fixed) == len(shapes) else None
+        static_shapes = {name: shape for name, shape in shapes.items() if shape is not None}
+        return static_shapes if len(static_shapes) == len(shapes) else None
 
 
 def _refuse_invalid(
@@ -368,8 +368,8 @@ def _refuse_invalid(
         is_offered = plain_domain(node.domain) in setting.domains
         return has_kernels or is_offered or bool(external_versions(node.domain, node.op_type))
 
-    others = [device.context for device in setting.devices if not device.takes_ir and not device.is_host]
-    refuse_invalid_nodes(model, suspects, infos, is_external, others, session_options)
+    other_contexts = [device.context for device in setting.devices if not device.takes_ir and not device.is_host]
+    refuse_invalid_nodes(model, suspects, infos, is_external, other_contexts, session_options)
 
 
 def _version_of(node: onnx.NodeProto, model: onnx.ModelProto) -> int:
@@ -461,13 +461,13 @@ def open_source(
     """Load a model and return its plan source; raise as `make_engine` does, but do not close `setting`."""
     try:
         with setting.trace.span(SESSION, PLAN, "load the model"):
-            model, held = begun.finish() if begun else (loaded(source, session_options), [])
+            model, weights = begun.finish() if begun else (loaded(source, session_options), [])
         refused = left_to_last_resort(failed, model, setting, session_options) if failed else None
         if isinstance(refused, InvalidModelError):
             raise refused
         setting.trace.check()
         plans = (make or ModelPlanSource)(model, setting, options, session_options, refused)
-        del held  # preparation references the weights from here on
+        del weights  # preparation references the weights from here on
         return plans
     finally:
         refused = None  # the traceback of an error references this frame, and so the model

@@ -94,7 +94,7 @@ def looked_up(partitioning: Partitioning) -> Iterator[tuple[int, Outcome]]:
     for step, piece in zip(steps, partitioning.pieces, strict=True):
         cache = partitioning.setting.by_name[step.device].cache
         if cache is not None and piece is not None:
-            yield step.segment, cache.look(piece.part.model, whole=len(steps) == 1)
+            yield step.segment, cache.look(piece.part.model, is_sole=len(steps) == 1)
 
 
 def _outcomes(compiled: Compiled) -> Iterator[tuple[int, Outcome]]:

@@ -39,98 +39,98 @@ _MOST_LEFT = 64
 
 def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report: ReportMaker) -> str:
     """Write plans to the cache; return the reason if they cannot be stored."""
-    before, started = place.opened(), time.perf_counter()
+    previous, started = place.opened(), time.perf_counter()
 
     def fill(writer: ContainerWriter) -> None:
         linking = LinkingWriter(writer)
         devices = [device.name for device in source.setting.devices if not device.is_spare]
-        linking.add(FACTS, facts(devices, _all_left(before, source)))
+        linking.add(FACTS, facts(devices, _merged_shapes(previous, source)))
         target = Target(
-            linking, make_report, lambda bound: _kept(place, bound, source.setting, linking), stands_alone=False
+            linking, make_report, lambda bound: _linked(place, bound, source.setting, linking), stands_alone=False
         )
         message = message_of(plans, source, target)
-        if isinstance(before, CompiledFile):
-            _carry(before, message, linking)
+        if isinstance(previous, CompiledFile):
+            _carry(previous, message, linking)
         add_message(message, linking)
         linking.finish()
 
     return place.folder.keep_parts(place.key, fill, time.perf_counter() - started)
 
 
-def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWriter) -> int | None:
+def _linked(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWriter) -> int | None:
     cache = setting.by_name[bound.step.device].cache
     key = None if cache is None else cache.entry(driver_program(bound.pool.program))
     entry = None if key is None else place.folder.named(key.name)
     return writer.link(PROGRAM, key.name, entry) if key is not None and isinstance(entry, Entry) else None
 
 
-def _all_left(old: CompiledFile | str, source: ModelPlanSource) -> OriginalModelShapes:
+def _merged_shapes(previous: CompiledFile | str, source: ModelPlanSource) -> OriginalModelShapes:
     """Return the selections without gain, of a source and of the previous entry."""
-    left = dict(source.original_model_shapes)
-    before = facts_of(old.container)[1] if isinstance(old, CompiledFile) else {}
-    for truths, shapes in before.items():
-        now = left.get(truths, frozenset())
-        if len(left) < _MOST_LEFT or truths in left:
-            left[truths] = None if shapes is None or now is None else frozenset([*now, *shapes][:_MOST_LEFT])
-    return left
+    merged = dict(source.original_model_shapes)
+    previous_shapes = facts_of(previous.container)[1] if isinstance(previous, CompiledFile) else {}
+    for truths, shapes in previous_shapes.items():
+        current = merged.get(truths, frozenset())
+        if len(merged) < _MOST_LEFT or truths in merged:
+            merged[truths] = None if shapes is None or current is None else frozenset([*current, *shapes][:_MOST_LEFT])
+    return merged
 
 
-def _carry(old: CompiledFile, message: Message, writer: LinkingWriter) -> None:
+def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> None:
     """Add the plans of the previous entry that are not in the message, up to the limit."""
-    there = {_identity(plan) for plan in message.plans}
-    forks = _with_room(old.message, {tuple(fork.truths) for fork in message.forks})
+    written = {_identity(plan) for plan in message.plans}
+    forks = _with_room(previous.message, {tuple(fork.truths) for fork in message.forks})
     for fork in forks:
-        message.forks.add().CopyFrom(_carried(fork, old.container, writer))
+        message.forks.add().CopyFrom(_carried(fork, previous.container, writer))
     conditions = {tuple(fork.truths): len(fork.conditions) for fork in message.forks}
-    for plan in old.message.plans:
-        is_new = _identity(plan) not in there and _is_led_to(plan, conditions)
+    for plan in previous.message.plans:
+        is_new = _identity(plan) not in written and _is_led_to(plan, conditions)
         if len(message.plans) < MOST_PLANS and is_new:
             with suppress(CompiledModelError):
-                carried = _carried(plan, old.container, writer)
+                carried = _carried(plan, previous.container, writer)
                 message.plans.add().CopyFrom(carried)
-                _add_devices(old.message, carried, message)
+                _add_devices(previous.message, carried, message)
 
 
-def _with_room(old: Message, there: set[Truths]) -> list[Message]:
+def _with_room(previous: Message, written: set[Truths]) -> list[Message]:
     """Return the forks to carry over, up to the limit: those that lead to plans first."""
-    led_to = [tuple(plan.truths) for plan in old.plans]
+    led_to = [tuple(plan.truths) for plan in previous.plans]
 
     def leads_nowhere(fork: Message) -> bool:
-        before = tuple(fork.truths)
-        return not any(truths[: len(before)] == before and truths != before for truths in led_to)
+        fork_truths = tuple(fork.truths)
+        return not any(truths[: len(fork_truths)] == fork_truths and truths != fork_truths for truths in led_to)
 
     # the sort is stable, and a fork leads to plans if its successor does
-    forks = sorted((fork for fork in old.forks if tuple(fork.truths) not in there), key=leads_nowhere)
-    return forks[: max(MOST_FORKS - len(there), 0)]
+    forks = sorted((fork for fork in previous.forks if tuple(fork.truths) not in written), key=leads_nowhere)
+    return forks[: max(MOST_FORKS - len(written), 0)]
 
 
 def _is_led_to(plan: Message, conditions: Mapping[Truths, int]) -> bool:
-    truths, before = tuple(plan.truths), 0
-    while before < len(truths) and truths[:before] in conditions:
-        before += conditions[truths[:before]]
-    return before == len(truths)
+    truths, position = tuple(plan.truths), 0
+    while position < len(truths) and truths[:position] in conditions:
+        position += conditions[truths[:position]]
+    return position == len(truths)
 
 
-def _carried(message: Message, old: Container, writer: LinkingWriter) -> Message:
+def _carried(message: Message, container: Container, writer: LinkingWriter) -> Message:
     """Copy a message with its parts, and renumber them."""
-    assert isinstance(old, LinkedContainer), "entries of plans are read so"
+    assert isinstance(container, LinkedContainer), "entries of plans are read so"
     carried = MESSAGES.new(message.DESCRIPTOR.name)
     carried.CopyFrom(message)
     for submessage in _messages(carried):
         name = submessage.DESCRIPTOR.name
         for field in _PARTS.get(name, ()):
-            setattr(submessage, field, old.brought(getattr(submessage, field), writer))
+            setattr(submessage, field, container.brought(getattr(submessage, field), writer))
         if name == "Segment" and submessage.form == ModelForm.IR.value:  # its constants are referenced by hash
-            for number, part in enumerate(old.parts):
+            for number, part in enumerate(container.parts):
                 if part.kind == CONSTANT:
-                    old.brought(number, writer)
+                    container.brought(number, writer)
     return carried
 
 
-def _add_devices(old: Message, plan: Message, message: Message) -> None:
-    named, used = {device.name for device in message.devices}, {step.device for step in plan.steps}
-    for device in old.devices:
-        if device.name in used - named:
+def _add_devices(previous: Message, plan: Message, message: Message) -> None:
+    named, used_devices = {device.name for device in message.devices}, {step.device for step in plan.steps}
+    for device in previous.devices:
+        if device.name in used_devices - named:
             message.devices.add().CopyFrom(device)
 
 
@@ -162,14 +162,14 @@ class PlanCacheWriter:
         self,
         place: Place,
         is_unchanged: Callable[[], bool],
-        why: str,
+        reason: str,
         make_report: ReportMaker,
         *,
         verifies: bool,
     ) -> None:
         self._place, self._is_unchanged, self._make_report = place, is_unchanged, make_report
         self._verifies = verifies
-        self.note = f"{NO_PLAN_KEPT}: {why}"
+        self.note = f"{NO_PLAN_KEPT}: {reason}"
         self._looked_at, self._writes = _BEGINNING, 0
         self._written: WeakKeyDictionary[Compiled, Bounds | None] = WeakKeyDictionary()
         self._writing = new_lock()
@@ -194,8 +194,8 @@ class PlanCacheWriter:
         """Write new plans, then release the lock, which the caller has acquired."""
         try:
             self._looked_at = _changes(source)
-            kept = [plan for plan in source.plans_kept if _is_as_planned(plan)]
-            plans = {plan: _bounds_of(plan) for plan in kept if self._is_checked(source, plan)}
+            cached = [plan for plan in source.plans_kept if _is_as_planned(plan)]
+            plans = {plan: _bounds_of(plan) for plan in cached if self._is_checked(source, plan)}
             if all(plan in self._written and self._written[plan] is bounds for plan, bounds in plans.items()):
                 return
             if self._writes >= _MOST_WRITES or len(plans) > MOST_PLANS:
@@ -203,14 +203,14 @@ class PlanCacheWriter:
             self._written.update(plans)
             self._writes += 1
             is_still = self._is_unchanged()
-            why = write_plans(self._place, list(plans), source, self._make_report) if is_still else _CHANGED
+            reason = write_plans(self._place, list(plans), source, self._make_report) if is_still else _CHANGED
         except Exception as error:  # noqa: BLE001  the cache never fails a session; the reason is reported
-            why = describe(error)
+            reason = describe(error)
         finally:
             self._writing.release()
-        if why:
-            self.note += f"; its plan is not cached: {why}"
-            warn_unwritten(why)
+        if reason:
+            self.note += f"; its plan is not cached: {reason}"
+            warn_unwritten(reason)
 
 
 def _bounds_of(compiled: Compiled) -> Bounds | None:
@@ -220,7 +220,7 @@ def _bounds_of(compiled: Compiled) -> Bounds | None:
 def _changes(source: ModelPlanSource) -> int:
     """Return a number that grows when plans are made, checked, or serve more shapes."""
     checked = 0 if source.checks is None else source.checks.count
-    return source.plans.made + source.widened + checked
+    return source.plans.made_count + source.widened + checked
 
 
 def _is_as_planned(compiled: Compiled) -> bool:

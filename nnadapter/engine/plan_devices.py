@@ -74,7 +74,7 @@ class _Trouble:
     failures: int = 0
     pause: float = 0.0
     until: float = 0.0
-    why: str = ""
+    reason: str = ""
 
 
 class Health:
@@ -95,12 +95,12 @@ class Health:
     def may_try(self, step: StepKey) -> bool:
         """Return True if a step may run. After a pause only one caller gets True until the next pause would end."""
         with self._lock:
-            troubles = [each for key in (_DEVICE, step) if (each := self._troubles.get(key)) and each.pause]
-            now = monotonic()
-            if any(now < trouble.until for trouble in troubles):
+            troubles = [item for key in (_DEVICE, step) if (item := self._troubles.get(key)) and item.pause]
+            current_time = monotonic()
+            if any(current_time < trouble.until for trouble in troubles):
                 return False
             for trouble in troubles:
-                trouble.until = now + trouble.pause
+                trouble.until = current_time + trouble.pause
             return True
 
     def failed(self, step: StepKey, error: BaseException) -> None:
@@ -110,7 +110,7 @@ class Health:
             for key in (_DEVICE, step) if len(self._troubles) < _MOST_STEPS else (_DEVICE,):
                 trouble = self._troubles.setdefault(key, _Trouble())
                 trouble.failures += 1
-                trouble.why = describe(error)
+                trouble.reason = describe(error)
                 if self._rests and (is_lost or trouble.failures >= IN_A_ROW):
                     trouble.pause = min(trouble.pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
                     trouble.until = monotonic() + trouble.pause
@@ -125,14 +125,15 @@ class Health:
         """Return a text on the pause of a step or the device; empty if there is none."""
         with self._lock:
             trouble = self._troubles.get(_DEVICE)
-            whole = trouble is not None and trouble.pause > 0
-            trouble = trouble if whole else self._troubles.get(step)
+            is_whole_device = trouble is not None and trouble.pause > 0
+            trouble = trouble if is_whole_device else self._troubles.get(step)
             if trouble is None or not trouble.pause:
                 return ""
-            left = max(trouble.until - monotonic(), 0.0)
-            what = f"device {self._device!r}" if whole else f"this step of device {self._device!r}"
+            seconds_left = max(trouble.until - monotonic(), 0.0)
+            subject = f"device {self._device!r}" if is_whole_device else f"this step of device {self._device!r}"
             times = "a failure" if trouble.failures == 1 else f"{trouble.failures} failures in a row"
-            return f"{what} is paused after {times}, and is tried again in {left:.0f} s; last failure: {trouble.why}"
+            retry = f"is tried again in {seconds_left:.0f} s; last failure: {trouble.reason}"
+            return f"{subject} is paused after {times}, and {retry}"
 
 
 WELL = Health("", rests=False)

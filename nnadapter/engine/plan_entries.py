@@ -85,20 +85,20 @@ class LinkedContainer(Container):
         return self._own.contents(place) if isinstance(place, int) else self._linked(place, part)
 
     def _linked(self, name: str, part: Part) -> memoryview:
-        found = self._find(name)
-        if isinstance(found, str):
-            raise CompiledModelError(f"{self.name!r}: {found}", file=self.name)
+        entry = self._find(name)
+        if isinstance(entry, str):
+            raise CompiledModelError(f"{self.name!r}: {entry}", file=self.name)
         try:
-            if (found.row.sha256, found.row.length) == (part.sha256, part.length):
-                return found.made
+            if (entry.row.sha256, entry.row.length) == (part.sha256, part.length):
+                return entry.made
         except UnusableError as error:
             raise CompiledModelError(f"{self.name!r}: entry {name!r}: {error}", file=self.name) from error
         raise CompiledModelError(f"{self.name!r}: entry {name!r} holds another program", file=self.name)
 
     def _part(self, kind: str, place: int | str, length: int = 0, digest: str = "") -> Part:
         if isinstance(place, int) and place >= 0:
-            own = self._own.parts[place]
-            return Part(kind, own.offset, own.length, own.crc32, own.sha256)
+            own_part = self._own.parts[place]
+            return Part(kind, own_part.offset, own_part.length, own_part.crc32, own_part.sha256)
         if not isinstance(place, str) or not isinstance(kind, str) or not isinstance(length, int):
             raise TypeError
         return Part(kind, 0, length, 0, bytes.fromhex(digest))
@@ -118,22 +118,22 @@ class Place(NamedTuple):
 
     def opened(self) -> CompiledFile | str:
         """Return the cached plans, or the reason why there are none; warn of defects."""
-        found = self.folder.find(self.key)
-        if isinstance(found, Entry):
+        entry = self.folder.find(self.key)
+        if isinstance(entry, Entry):
             try:
-                return CompiledFile(LinkedContainer(found, self._found))
+                return CompiledFile(LinkedContainer(entry, self._named_entry))
             except CompiledModelError as error:
-                found = Miss(str(error), is_defect=True)
-        return self.folder.warn_of_miss(found)
+                entry = Miss(str(error), is_defect=True)
+        return self.folder.warn_of_miss(entry)
 
-    def _found(self, name: str) -> Entry | str:
-        found = self.folder.named(name)
-        return found if isinstance(found, Entry) else found.reason
+    def _named_entry(self, name: str) -> Entry | str:
+        entry = self.folder.named(name)
+        return entry if isinstance(entry, Entry) else entry.reason
 
 
-def facts(devices: Sequence[str], left: OriginalModelShapes) -> bytes:
+def facts(devices: Sequence[str], by_truths: OriginalModelShapes) -> bytes:
     """Return the part `FACTS`: device names, and selections that the original model serves."""
-    rows = [[truths, None if shapes is None else sorted(shapes, key=repr)] for truths, shapes in left.items()]
+    rows = [[truths, None if shapes is None else sorted(shapes, key=repr)] for truths, shapes in by_truths.items()]
     return json.dumps({"devices": list(devices), "left": rows}).encode()
 
 
@@ -141,12 +141,12 @@ def facts_of(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes
     """Read the part `FACTS`."""
     try:
         number = next(number for number, part in enumerate(container.parts) if part.kind == FACTS)
-        told = json.loads(bytes(container.contents(number)))
-        left = {
+        data = json.loads(bytes(container.contents(number)))
+        original_model_shapes = {
             tuple(map(bool, truths)): None if rows is None else frozenset(map(_shapes, rows))
-            for truths, rows in told["left"]
+            for truths, rows in data["left"]
         }
-        return tuple(map(str, told["devices"])), left
+        return tuple(map(str, data["devices"])), original_model_shapes
     except (StopIteration, ValueError, KeyError, TypeError, RecursionError) as error:
         raise container.damaged(f"its devices cannot be read ({type(error).__name__})") from error
 

@@ -14,7 +14,7 @@ from nnadapter.onnx.signature import Shapes, Signature
 from nnadapter.traces.trace import Trace
 
 if TYPE_CHECKING:
-    from nnadapter.engine.bound_steps import Kept
+    from nnadapter.engine.bound_steps import OutDevices
     from nnadapter.engine.compiled import Checks, RunnablePlan
     from nnadapter.engine.control import RunControl
     from nnadapter.engine.feed_counts import CountCheck
@@ -27,7 +27,7 @@ OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
 """Input shapes that run with all branches, by condition values; None for all shapes."""
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
-BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "Kept | None"], RunResult | None]
+BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "OutDevices | None"], RunResult | None]
 """Runs the entire model on the CPU, by feed and output names; returns None if the CPU cannot load it."""
 PlanT = TypeVar("PlanT", bound="RunnablePlan")
 LeasedPlan = tuple[Lease[PlanT], PlanT, Sequence[Any] | None]

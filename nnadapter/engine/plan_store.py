@@ -60,13 +60,13 @@ class PlanMemory:
 
     def _change(self, plan: object, holding: Holding | None) -> None:
         self._count()
-        before = self._holdings.get(plan, _NOTHING)
+        previous = self._holdings.get(plan, _NOTHING)
         self._is_counted = False
         if holding is None:
             self._holdings.pop(plan, None)
         else:
             self._holdings[plan] = holding
-        self._take_out(before)
+        self._take_out(previous)
         self._add(holding or _NOTHING)
         self._is_counted = True
 
@@ -92,15 +92,15 @@ class PlanMemory:
     def _add(self, holding: Holding) -> None:
         shared, total_bytes = self._shared, self._total_bytes + holding.own_bytes
         for key, nbytes in holding.shared_bytes.items():
-            holders, known = shared.get(key, (0, 0))
+            holders, known_bytes = shared.get(key, (0, 0))
             shared[key] = holders + 1, nbytes
-            total_bytes += nbytes - known
+            total_bytes += nbytes - known_bytes
         self._total_bytes = total_bytes
 
 
 PLAN_FOR_EACH = "a plan for every set of input shapes"
 """Report text for models without dynamic plans, followed by the reason."""
-_GONE = 4
+_REMEMBERED_PER_PLAN = 4
 """Evicted keys that are remembered, as a multiple of the limit."""
 
 
@@ -116,7 +116,7 @@ class HeldPlan(Closable, Protocol):
         pass
 
 
-Kept = TypeVar("Kept", bound=HeldPlan)
+PlanT = TypeVar("PlanT", bound=HeldPlan)
 
 
 class ExistingOnly:
@@ -140,7 +140,7 @@ class PlanCounts:
     """Report text on the shapes that plans serve; empty while only one set was seen."""
 
 
-class Lease(Generic[Kept]):
+class Lease(Generic[PlanT]):
     """Cache entry of a plan. A plan in use is not closed."""
 
     __slots__ = ("again", "came_back", "dropped", "made", "plan", "told")
@@ -152,12 +152,12 @@ class Lease(Generic[Kept]):
         """Uses after the first; may be too low, since threads count without a lock."""
         self.told = _IN_USE
         """Value of `again` when the plan reported its memory while unused."""
-        self.plan: Kept | None = None
+        self.plan: PlanT | None = None
         self.dropped = False
         self.made = new_lock()
 
 
-class PlanCache(Generic[Kept]):
+class PlanCache(Generic[PlanT]):
     """Plans by key. Each plan is made once, even if several threads request it at the same time.
 
     A use is a new `object()`. A `finally` around `take` and the work with the plan ends it: first `users.pop(use,
@@ -169,14 +169,14 @@ class PlanCache(Generic[Kept]):
         self._trace = trace
         self._limit = limit
         self._limit_bytes = limit_bytes
-        self._leases: OrderedDict[Hashable, Lease[Kept]] = OrderedDict()
-        self._unmade: dict[Lease[Kept], Hashable] = {}
+        self._leases: OrderedDict[Hashable, Lease[PlanT]] = OrderedDict()
+        self._unmade: dict[Lease[PlanT], Hashable] = {}
         """Keys of plans that are being made or could not be made."""
         self._memory = PlanMemory()
         self._lock = new_lock()
-        self.users: dict[object, Lease[Kept]] = {}
+        self.users: dict[object, Lease[PlanT]] = {}
         self._gone: OrderedDict[Hashable, None] = OrderedDict()
-        self._left: list[Lease[Kept]] = []
+        self._left: list[Lease[PlanT]] = []
         self._made = self._used_again = self._dropped = 0
         self._at_end: Sequence[Closable] | None = None
         self._is_tidy = True
@@ -192,21 +192,21 @@ class PlanCache(Generic[Kept]):
             return PlanCounts(len(self._leases), self._made, used_again, self._dropped, self._memory.total_bytes)
 
     @property
-    def made(self) -> int:
+    def made_count(self) -> int:
         return self._made
 
     @property
-    def newest(self) -> Kept | None:
+    def newest(self) -> PlanT | None:
         with self._lock:
             return next((lease.plan for lease in reversed(self._leases.values()) if lease.plan is not None), None)
 
     @property
-    def kept(self) -> tuple[Kept, ...]:
+    def cached(self) -> tuple[PlanT, ...]:
         """Cached plans, least recently used first."""
         with self._lock:
             return tuple(lease.plan for lease in self._leases.values() if lease.plan is not None)
 
-    def take(self, use: object, key: Hashable, make: Callable[[], Kept]) -> tuple[Lease[Kept], Kept]:
+    def take(self, use: object, key: Hashable, make: Callable[[], PlanT]) -> tuple[Lease[PlanT], PlanT]:
         """Return the lease and the plan of `key`, made if it is not cached.
 
         Raises ClosedError if the cache is closed, and NotMadeError if an `ExistingOnly` use, which is not counted,
@@ -233,7 +233,7 @@ class PlanCache(Generic[Kept]):
                 return lease, lease.plan
         return lease, self._make(lease, key, make)
 
-    def take_again(self, use: object, lease: Lease[Kept]) -> bool:
+    def take_again(self, use: object, lease: Lease[PlanT]) -> bool:
         """Take the plan of a lease again; False if it was dropped."""
         self.users[use] = lease  # registered before the check: a dropping thread sets `dropped` before it reads users
         if lease.dropped:
@@ -252,10 +252,10 @@ class PlanCache(Generic[Kept]):
         self.close_unused()
         return used_once
 
-    def drop(self, lease: Lease[Kept]) -> None:
+    def drop(self, lease: Lease[PlanT]) -> None:
         with self._lock:
-            for key, kept in list(self._leases.items()):
-                if kept is lease:
+            for key, candidate in list(self._leases.items()):
+                if candidate is lease:
                     self._dropped += 1
                     self._drop(key)
 
@@ -269,8 +269,8 @@ class PlanCache(Generic[Kept]):
     def make_room(self) -> bool:
         """Close the idle plan that is next to be evicted; return False if all plans are in use."""
         with self._lock:
-            used = list(self.users.values())
-            idle = [entry for entry in self._leases.items() if entry[1].plan is not None and entry[1] not in used]
+            busy = list(self.users.values())
+            idle = [entry for entry in self._leases.items() if entry[1].plan is not None and entry[1] not in busy]
             if not idle:
                 return False
             self._drop_for_room(min(idle, key=_recurs)[0])
@@ -279,17 +279,17 @@ class PlanCache(Generic[Kept]):
 
     def room_maker(self) -> Callable[[], bool]:
         """Return `make_room` for use inside plans, by weak reference: no cycle keeps the cache alive."""
-        own: Self = proxy(self)
-        return lambda: own.make_room()
+        reference: Self = proxy(self)
+        return lambda: reference.make_room()
 
     def close_unused(self) -> None:
         """Close dropped plans that are no longer in use."""
         if self._is_tidy:
             return
         with self._lock:
-            used = list(self.users.values())
+            busy = list(self.users.values())
             for lease, key in list(self._unmade.items()):
-                if lease.plan is None and lease in used:
+                if lease.plan is None and lease in busy:
                     continue
                 if lease.plan is None and self._leases.get(key) is lease:
                     del self._leases[key]
@@ -297,10 +297,10 @@ class PlanCache(Generic[Kept]):
             closing: list[Closable] = [
                 dropped_lease.plan
                 for dropped_lease in self._left
-                if dropped_lease not in used and dropped_lease.plan is not None
+                if dropped_lease not in busy and dropped_lease.plan is not None
             ]
-            self._left = [lease for lease in self._left if lease in used]
-            if self._at_end and not used:
+            self._left = [lease for lease in self._left if lease in busy]
+            if self._at_end and not busy:
                 closing.extend(self._at_end)
                 self._at_end = ()
             self._is_tidy = not (self._left or self._at_end or self._unmade)
@@ -316,11 +316,11 @@ class PlanCache(Generic[Kept]):
                 self._drop(key)
         self.close_unused()
 
-    def _make(self, lease: Lease[Kept], key: Hashable, make: Callable[[], Kept]) -> Kept:
-        asked = self._trace.timestamp()
+    def _make(self, lease: Lease[PlanT], key: Hashable, make: Callable[[], PlanT]) -> PlanT:
+        wait_start = self._trace.timestamp()
         with lease.made:
             if lease.plan is not None:
-                self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", asked, {})
+                self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", wait_start, {})
                 return lease.plan
             with self._trace.span(SESSION, PLAN, "make a plan"):
                 plan = make()
@@ -342,27 +342,27 @@ class PlanCache(Generic[Kept]):
             return
         if len(self._leases) <= self._limit and self._memory.freed_bytes(last) <= self._limit_bytes:
             return
-        kept = [(key, lease) for key, lease in self._leases.items() if lease.plan is not None and lease is not last]
-        may_go = sorted(kept, key=_recurs)
-        most = self._limit - (len(self._leases) - len(kept))
-        for left, (key, _) in zip(range(len(may_go), 0, -1), may_go, strict=True):
-            if left <= most and self._memory.freed_bytes(last) <= self._limit_bytes:
+        idle = [(key, lease) for key, lease in self._leases.items() if lease.plan is not None and lease is not last]
+        may_go = sorted(idle, key=_recurs)
+        most = self._limit - (len(self._leases) - len(idle))
+        for remaining, (key, _) in zip(range(len(may_go), 0, -1), may_go, strict=True):
+            if remaining <= most and self._memory.freed_bytes(last) <= self._limit_bytes:
                 break
             self._drop_for_room(key)
 
     def _ask(self) -> None:
         for lease in [lease for lease in self._leases.values() if lease.told != lease.again]:
-            again, plan = lease.again, lease.plan
+            recurs, plan = lease.again, lease.plan
             if plan is not None:
                 is_used = lease in list(self.users.values())
                 self._memory.tell(lease, plan.holding)
-                lease.told = _IN_USE if is_used else again
+                lease.told = _IN_USE if is_used else recurs
 
     def _drop_for_room(self, key: Hashable) -> None:
         self._dropped += 1
         self._drop(key)
         self._gone[key] = None
-        while len(self._gone) > _GONE * self._limit:
+        while len(self._gone) > _REMEMBERED_PER_PLAN * self._limit:
             self._gone.popitem(last=False)
 
     def _drop(self, key: Hashable) -> None:
@@ -374,6 +374,6 @@ class PlanCache(Generic[Kept]):
         self._left.append(lease)
 
 
-def _recurs(kept: tuple[Hashable, Lease[Any]]) -> bool:
-    _, lease = kept
+def _recurs(item: tuple[Hashable, Lease[Any]]) -> bool:
+    _, lease = item
     return bool(lease.again) or lease.came_back

@@ -46,13 +46,13 @@ def with_incidents(provenance: Provenance, incidents: tuple[Incident, ...]) -> P
     """Add incidents of earlier tries of a run to its first step."""
     if not incidents:
         return provenance
-    first, *others = provenance.steps
-    return provenance._replace(steps=(first._replace(incidents=(*incidents, *first.incidents)), *others))
+    first, *later = provenance.steps
+    return provenance._replace(steps=(first._replace(incidents=(*incidents, *first.incidents)), *later))
 
 
-_NEW = tuple.__new__
+_NEW_TUPLE = tuple.__new__
 
 
 def of_one(segment: int, device: str, seconds: float) -> Provenance:
     """Return the provenance of a successful run of one step, without the slow constructors."""
-    return _NEW(Provenance, ((_NEW(StepRun, (segment, device, seconds, "", ())),), ()))
+    return _NEW_TUPLE(Provenance, ((_NEW_TUPLE(StepRun, (segment, device, seconds, "", ())),), ()))

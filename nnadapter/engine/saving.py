@@ -87,7 +87,7 @@ class Target:
 
     writer: ContainerWriter
     make_report: ReportMaker
-    kept: Callable[[BoundStep], int | None] = _nowhere
+    linked_program: Callable[[BoundStep], int | None] = _nowhere
     """Returns the part number of a step's program if it is already stored."""
     stands_alone: bool = True
     """Runs without the model, so it needs segments to compile and the CPU's nodes."""
@@ -110,8 +110,8 @@ def save(
     def write(writer: ContainerWriter) -> None:
         message = message_of(plans, source, Target(writer, make_report))
         if keeps_model:
-            whole = source.as_it_was()
-            _write_for_host(message.whole, whole, writer)
+            original_model = source.as_it_was()
+            _write_for_host(message.whole, original_model, writer)
         add_message(message, writer)
 
     write_container(path, write)
@@ -139,13 +139,13 @@ def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Targe
     for name, array in source.defaults.items():
         write_array(message.defaults.add(), name, array, writer)
     write_metadata(message.metadata, signature.metadata)
-    used = {step.device for compiled in plans for step in _partitioning(compiled).plan.steps}
+    used_devices = {step.device for compiled in plans for step in _partitioning(compiled).plan.steps}
     for device in source.setting.devices:
-        if device.name in used:
+        if device.name in used_devices:
             row, info = message.devices.add(), device_info(device.name)
             row.name, row.version, row.hardware = device.name, info.version or info.distribution, info.sub_type
             write_options(row.options, device.options)
-    unused = {device.name for device in source.setting.devices} - used
+    unused = {device.name for device in source.setting.devices} - used_devices
     for compiled in plans:
         report = target.make_report(_observed(compiled, source))
         _write_plan(message.plans.add(), compiled, source, target)
@@ -172,9 +172,9 @@ def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, t
     border.update(dict.fromkeys(name for step in steps for name in (*step.inputs, *step.outputs)))
     for name in border:
         write_value(message.values.add(), graph.value(name))
-    known, made = partitioning.model.specialized.constants, partitioning.plan.produced_values
-    for name in dict.fromkeys(name for name in graph.outputs if name in known and name not in made):
-        write_array(message.constants.add(), name, known[name], writer)
+    constants, produced = partitioning.model.specialized.constants, partitioning.plan.produced_values
+    for name in dict.fromkeys(name for name in graph.outputs if name in constants and name not in produced):
+        write_array(message.constants.add(), name, constants[name], writer)
     if compiled.shapes is not None:
         write_open_sizes(message.open, compiled.shapes, writer)
     bound_steps = _bound_steps(compiled)
@@ -191,11 +191,11 @@ def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, t
 
 def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
     """Return observations, with the reason for static shapes, which sessions of the file cannot find out."""
-    seen = observed_of(compiled, source.counts)
+    observed = observed_of(compiled, source.counts)
     has_open = any(plan.has_dynamic_shapes for plan in source.plans_kept)
-    why = "" if has_open or seen.plans is None else seen.plans.served_shapes_text
-    notes = list(filter(None, (why, source.choice_note)))
-    return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
+    shapes_note = "" if has_open or observed.plans is None else observed.plans.served_shapes_text
+    notes = list(filter(None, (shapes_note, source.choice_note)))
+    return replace(observed, notes=(*observed.notes, *notes)) if notes else observed
 
 
 def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:
@@ -244,7 +244,7 @@ def _write_step(
 
 def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], target: Target) -> bool:
     """Serialize a program into the field `program`; return False if the driver cannot."""
-    part = target.kept(bound)
+    part = target.linked_program(bound)
     if part is None:
         blob = _blob(bound, nodes)
         if blob is None:
@@ -261,7 +261,7 @@ def _write_filled(message: Message, position: int, compiled: Compiled, target: T
     fillable = compiled.opening.fillable[_partitioning(compiled).plan.steps[position].segment]
     write_ir(message.segment, fillable.part.model, fillable.part.inputs, writer)
     write_shape_derived_values(message.given, fillable.given, writer)
-    for at, numbers, bound in compiled.programs.made:
+    for at, numbers, bound in compiled.programs.compiled_steps:
         row = MESSAGES.new("FilledProgram")
         if at == position and _write_program(row, bound, message.nodes, target):
             for number in numbers:
@@ -297,8 +297,8 @@ def _write_segment(
 def _are_there(partitioning: Partitioning, names: Iterable[str]) -> bool:
     """Return True if all values pass between steps; a part may need the size of a value inside another segment."""
     plan = partitioning.plan
-    there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
-    return there.issuperset(names)
+    available = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
+    return available.issuperset(names)
 
 
 def _blob(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
@@ -325,5 +325,5 @@ def _write_for_host(message: Message, part: Part, writer: ContainerWriter) -> No
 
 def _host_takes(partitioning: Partitioning, step: Step) -> bool:
     plan = partitioning.plan
-    taken = plan.verdicts[partitioning.setting.host.name]
-    return all(taken[plan.graph.atom_of[node]] for node in step.nodes)
+    verdicts = plan.verdicts[partitioning.setting.host.name]
+    return all(verdicts[plan.graph.atom_of[node]] for node in step.nodes)

@@ -48,16 +48,16 @@ def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> Sha
     return ShapeSet(size_class, Bounds(least, most, frozenset(message.unread)))
 
 
-def write_shape_derived_values(message: Message, given: ShapeDerivedValues, writer: ContainerWriter) -> None:
+def write_shape_derived_values(message: Message, values: ShapeDerivedValues, writer: ContainerWriter) -> None:
     """Fill a Given message."""
     message.SetInParent()
-    message.names.extend(given.names)
-    _write_arrays(message.sizes, given.sizes, writer)
-    if given.tables is not None:
+    message.names.extend(values.names)
+    _write_arrays(message.sizes, values.sizes, writer)
+    if values.tables is not None:
         tables = message.tables
-        write_ir(tables.model, given.tables.model, tuple(given.tables.sizes), writer)
-        _write_arrays(tables.sizes, given.tables.sizes, writer)
-        tables.outputs.extend(given.tables.outputs)
+        write_ir(tables.model, values.tables.model, tuple(values.tables.sizes), writer)
+        _write_arrays(tables.sizes, values.tables.sizes, writer)
+        tables.outputs.extend(values.tables.outputs)
 
 
 def read_shape_derived_values(message: Message, trace: SymbolicTrace, segments: Segments) -> ShapeDerivedValues:

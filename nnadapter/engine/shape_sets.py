@@ -50,8 +50,8 @@ class ProbedBounds:
         """
         with self._widening:
             wider = self.current.widened(shapes)
-            known = (shapes, *self.current.ends)
-            ends = [self._agreeing(end) for end in wider.ends if end not in known]
+            known_shapes = (shapes, *self.current.ends)
+            ends = [self._agreeing(end) for end in wider.ends if end not in known_shapes]
             if all(map(self._probe, ends)):
                 self.current = wider
                 self.widened += 1

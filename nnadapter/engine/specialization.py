@@ -75,7 +75,7 @@ class _Leaving(NamedTuple):
     holders: Mapping[_Key, int]
 
 
-class _Made(NamedTuple):
+class _Compiled(NamedTuple):
     """Steps that share one program."""
 
     steps: tuple[BoundStep, ...]
@@ -106,14 +106,14 @@ class SpecializedPrograms(Generic[FilledPlan]):
         kinds: dict[Hashable, list[int]] = {}
         for position, part in fillable.items():
             kinds.setdefault((steps[position].device, part.model.kind), []).append(position)
-        self._same = {first: tuple(others) for first, *others in kinds.values()}
+        self._same = {first: tuple(duplicates) for first, *duplicates in kinds.values()}
         """Positions of specialized segments -> positions of equal segments that share their programs."""
         for device in {steps[position].device for position in self._same}:
             group_specializations([fillable[position] for position in self._same if steps[position].device == device])
         self._build, self._wrap = build, wrap
         self.shared: Mapping[int, BoundStep] = {position: step for position, (step, _) in shared.items()}
         self._shared = (_SHARED,) if shared else ()
-        self._made: dict[_Key, _Made] = dict.fromkeys(self._shared, _Made(tuple(self.shared.values()), 0.0))
+        self._made: dict[_Key, _Compiled] = dict.fromkeys(self._shared, _Compiled(tuple(self.shared.values()), 0.0))
         self._bound: list[Any] = [self.shared.get(position) for position in range(len(steps))]
         self._seconds = {step.segment: 0.0 for step in steps}
         self._seconds.update({step.step.segment: seconds for step, seconds in shared.values()})
@@ -146,18 +146,18 @@ class SpecializedPrograms(Generic[FilledPlan]):
         with self._lock:
             self._close_left()
             keys = tuple([(position, self._fillable[position].key(sizes)) for position in self._same])
-            own = (*self._shared, *keys)
-            before = {key: self._holders.get(key, 0) for key in own}
-            self._leaving = _Leaving(None, before)  # set first: an interrupt may come at any time
+            all_keys = (*self._shared, *keys)
+            holder_counts = {key: self._holders.get(key, 0) for key in all_keys}
+            self._leaving = _Leaving(None, holder_counts)  # set first: an interrupt may come at any time
             try:
                 self._make([key for key in keys if key not in self._made], sizes)
                 steps, seconds = self._bound.copy(), self._seconds.copy()
-                for made in map(self._made.__getitem__, keys):
-                    seconds[made.steps[0].step.segment] = made.seconds
-                    for step in made.steps:
+                for compiled in map(self._made.__getitem__, keys):
+                    seconds[compiled.steps[0].step.segment] = compiled.seconds
+                    for step in compiled.steps:
                         steps[step.position] = step
                 filled = self._wrap(self._binder.plan(steps, self._told), seconds, self)
-                self._hold(filled, own, before)
+                self._hold(filled, all_keys, holder_counts)
             except BaseException:
                 self._close_left()
                 raise
@@ -165,7 +165,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
             return filled
 
     @property
-    def made(self) -> tuple[tuple[int, tuple[Any, ...], BoundStep], ...]:
+    def compiled_steps(self) -> tuple[tuple[int, tuple[Any, ...], BoundStep], ...]:
         with self._lock:
             self._close_left()
             return tuple(
@@ -198,7 +198,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
         for entry in every:
             own_bytes = 0
             for step in entry.steps:
-                told_bytes, shared_bytes = step.pool.told if is_unused else step.pool.holding
+                told_bytes, shared_bytes = step.pool.last_holding if is_unused else step.pool.holding
                 own_bytes += told_bytes + _BYTES_PER_PROGRAM
                 if shared_bytes:
                     shared.update(shared_bytes)
@@ -210,12 +210,12 @@ class SpecializedPrograms(Generic[FilledPlan]):
             self._close_left()
             self._let_go(ref(holder))
 
-    def _hold(self, holder: object, keys: tuple[_Key, ...], before: Mapping[_Key, int]) -> None:
-        held = ref(holder, self._gone.append)  # a C function: it takes no lock, and no interrupt splits it
-        self._leaving = _Leaving(held, before)
-        self._unused.add(held)
-        self._held[held] = _Holder(held, keys)
-        self._holders.update({key: number + 1 for key, number in before.items()})
+    def _hold(self, holder: object, keys: tuple[_Key, ...], holder_counts: Mapping[_Key, int]) -> None:
+        holder_ref = ref(holder, self._gone.append)  # a C function: it takes no lock, and no interrupt splits it
+        self._leaving = _Leaving(holder_ref, holder_counts)
+        self._unused.add(holder_ref)
+        self._held[holder_ref] = _Holder(holder_ref, keys)
+        self._holders.update({key: number + 1 for key, number in holder_counts.items()})
 
     def _let_go(self, holder: _Plan) -> None:
         plan, keys = self._held.get(holder, _NOBODY)
@@ -233,12 +233,12 @@ class SpecializedPrograms(Generic[FilledPlan]):
         """Close programs that no other plan holds. Idempotent, so it can be repeated after an interrupt."""
         if self._leaving is None:
             return
-        holder, after = self._leaving
-        self._holders.update(after)
+        holder, holder_counts = self._leaving
+        self._holders.update(holder_counts)
         if holder is not None:
             self._unused.discard(holder)
             self._held.pop(holder, None)
-        unheld = [key for key, number in after.items() if not number]
+        unheld = [key for key, number in holder_counts.items() if not number]
         going = [self._made[key] for key in unheld if key in self._made]
         close_all([pool for entry in going for step in reversed(entry.steps) for pool in step.pools])
         for key in unheld:
@@ -249,13 +249,13 @@ class SpecializedPrograms(Generic[FilledPlan]):
     def _make(self, keys: Sequence[_Key], sizes: Sequence[Any]) -> None:
         steps, fillable = self._steps, self._fillable
         try:
-            wanted = [
+            requests = [
                 SegmentRequest(steps[position], fillable[position].specialize(sizes), numbers)
                 for position, numbers in keys
             ]
-            for key, (_, part, _), (program, seconds) in zip(keys, wanted, self._build(wanted), strict=True):
+            for key, (_, part, _), (program, seconds) in zip(keys, requests, self._build(requests), strict=True):
                 try:
-                    self._made[key] = _Made(tuple(self._steps_with(program, key[0], part)), seconds)
+                    self._made[key] = _Compiled(tuple(self._steps_with(program, key[0], part)), seconds)
                 except BaseException:
                     if key not in self._made:
                         close_all([program])

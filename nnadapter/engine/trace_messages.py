@@ -87,7 +87,7 @@ def traced_numbers(
     """Return symbolic numbers by place, from the fields `places` and `numbers` of a message."""
     places, numbers = list(message.places), list(message.numbers)
     is_sound = len(places) == len(numbers) == len(set(places))
-    if not is_sound or any(place >= count for place in places) or any(each >= trace.count for each in numbers):
+    if not is_sound or any(place >= count for place in places) or any(number >= trace.count for number in numbers):
         raise container.damaged("sizes refer to missing places or numbers")
     return {place: SymbolicNumber(trace, number) for place, number in zip(places, numbers, strict=True)}
 
@@ -99,14 +99,14 @@ def _steps(message: Message, variables: int, container: Container) -> list[Step]
     functions = [(UNARY.get(name), BINARY.get(name)) for name in message.functions]
     constants = list(map(read_number, message.constants))
     steps: list[Step] = []
-    for made, (function, first, after) in enumerate(zip(rows[::3], rows[1::3], rows[2::3], strict=True), variables):
-        second = after - 1
+    for result, (function, first, raw) in enumerate(zip(rows[::3], rows[1::3], rows[2::3], strict=True), variables):
+        second = raw - 1
         if not function:
             if first >= len(constants):
                 raise container.damaged("a constant of a trace is missing")
             steps.append((Constant(constants[first]), 0, _NONE))
             continue
-        if function > len(functions) or first >= made or second >= made:
+        if function > len(functions) or first >= result or second >= result:
             raise container.damaged("a step of a trace reads a missing number")
         named = functions[function - 1][0 if second < 0 else 1]
         if named is None:

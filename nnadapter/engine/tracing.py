@@ -45,9 +45,9 @@ _Job = tuple[Event, Event, Note]
 class Watcher:
     """Thread that waits for the events of one stream. Not thread-safe, like streams."""
 
-    def __init__(self, stream: Stream, now: Callable[[], int]) -> None:
+    def __init__(self, stream: Stream, clock: Callable[[], int]) -> None:
         self._jobs: SimpleQueue[_Job | Lock | None] = SimpleQueue()
-        Thread(target=_watch, args=(self._jobs, now), name="nnadapter trace", daemon=True).start()
+        Thread(target=_watch, args=(self._jobs, clock), name="nnadapter trace", daemon=True).start()
         weakref.finalize(stream, self._jobs.put, None)
 
     def put(self, begin: Event, end: Event, note: Note) -> None:
@@ -64,8 +64,8 @@ class Watcher:
 class Watchers:
     """Watchers of the streams of one program."""
 
-    def __init__(self, now: Callable[[], int]) -> None:
-        self._now = now
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._now = clock
         self._used: dict[Watcher, Stream] = {}
 
     def enqueued(
@@ -100,14 +100,14 @@ _watchers: weakref.WeakKeyDictionary[Stream, Watcher] = weakref.WeakKeyDictionar
 """Shared by programs, so that the events of a stream are in order."""
 
 
-def _watcher_of(stream: Stream, now: Callable[[], int]) -> Watcher:
+def _watcher_of(stream: Stream, clock: Callable[[], int]) -> Watcher:
     watcher = _watchers.get(stream)
     if watcher is None:
-        watcher = _watchers[stream] = Watcher(stream, now)
+        watcher = _watchers[stream] = Watcher(stream, clock)
     return watcher
 
 
-def _watch(jobs: SimpleQueue[_Job | Lock | None], now: Callable[[], int]) -> None:
+def _watch(jobs: SimpleQueue[_Job | Lock | None], clock: Callable[[], int]) -> None:
     while (job := jobs.get()) is not None:
         if not isinstance(job, tuple):
             job.release()
@@ -115,12 +115,12 @@ def _watch(jobs: SimpleQueue[_Job | Lock | None], now: Callable[[], int]) -> Non
         begin, end, note = job
         with suppress(*FAILURES):
             begin.synchronize()
-        start, failure = begin.happened_ns or now(), None
+        start, failure = begin.happened_ns or clock(), None
         try:
             end.synchronize()
         except FAILURES as error:
             failure = error
-        note(start, end.happened_ns or now(), failure)
+        note(start, end.happened_ns or clock(), failure)
         with suppress(*FAILURES):
             begin.close()
             end.close()
@@ -141,7 +141,7 @@ def traced_run(trace: Trace, device: str, run: _Run, profile: SessionProfile | N
 
     def traced(*arguments: Any) -> Any:
         feed = next((argument for argument in arguments if isinstance(argument, Mapping)), {})
-        results = steps.done(list(feed.values()), lambda: run(*arguments) or ())
+        results = steps.record(list(feed.values()), lambda: run(*arguments) or ())
         if profile is not None:
             profile.ran()
         return results
@@ -191,7 +191,7 @@ class _Steps:
         self._known: dict[object, Mapping[str, Any]] = {}
         self.watchers = Watchers(trace.timestamp)
 
-    def done(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
+    def record(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
         """Return the result of `compute`, and record it unless it is None."""
         start = self.trace.timestamp()
         try:
@@ -217,9 +217,9 @@ class _Steps:
 
     def _facts_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Mapping[str, Any]:
         forms = tuple(map(_form, inputs)), tuple(map(_form, outputs))
-        known = self._known.get(forms)
-        if known is not None:
-            return known
+        cached = self._known.get(forms)
+        if cached is not None:
+            return cached
         facts = dict(self._facts)
         for direction, values in zip(("input", "output"), forms, strict=True):
             facts[f"{direction}s"] = list(map(_words, values))
@@ -268,39 +268,39 @@ class _TracedExecution(Execution):
         self._execution, self._steps, self._lock, self._sizes = execution, steps, lock, sizes
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        return self._done(inputs, lambda execution: execution.compute(inputs))
+        return self._record(inputs, lambda execution: execution.compute(inputs))
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        return self._done(inputs, lambda execution: execution.compute_within(inputs, control))
+        return self._record(inputs, lambda execution: execution.compute_within(inputs, control))
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        return self._done(inputs, lambda execution: execution.compute_into(inputs, outputs))
+        return self._record(inputs, lambda execution: execution.compute_into(inputs, outputs))
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        return self._done(inputs, lambda execution: execution.compute_on_device(inputs, control))
+        return self._record(inputs, lambda execution: execution.compute_on_device(inputs, control))
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        execution = self._told()
+        execution = self._sized_execution()
         return self._steps.enqueued(inputs, stream, lambda: execution.enqueue(inputs, stream, control))
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
         """Return an execution that specializes when it computes, since only then it holds the device lock."""
         return _TracedExecution(self._execution, self._steps, self._lock, sizes)
 
-    def _done(self, inputs: Sequence[Any], compute: Callable[[Execution], _Outputs]) -> _Outputs:
+    def _record(self, inputs: Sequence[Any], compute: Callable[[Execution], _Outputs]) -> _Outputs:
         if self._lock is None:
-            return self._steps.done(inputs, lambda: compute(self._told()))
-        trace, asked, has_to_wait = self._steps.trace, self._steps.trace.timestamp(), self._lock.locked()
+            return self._steps.record(inputs, lambda: compute(self._sized_execution()))
+        trace, wait_start, has_to_wait = self._steps.trace, self._steps.trace.timestamp(), self._lock.locked()
         with self._lock:
             if has_to_wait:
-                trace.add(self._steps.device, WAIT, "wait for the device", asked, {})
-            return self._steps.done(inputs, lambda: compute(self._told()))
+                trace.add(self._steps.device, WAIT, "wait for the device", wait_start, {})
+            return self._steps.record(inputs, lambda: compute(self._sized_execution()))
 
-    def _told(self) -> Execution:
+    def _sized_execution(self) -> Execution:
         return self._execution if self._sizes is None else self._execution.specialize(self._sizes)
 
     def close(self) -> None:

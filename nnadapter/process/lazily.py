@@ -32,8 +32,8 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = homes[name]
         with _importing:
-            found = import_module(module or f".{name}", package)
-            value = getattr(found, attribute) if module else found
+            imported = import_module(module or f".{name}", package)
+            value = getattr(imported, attribute) if module else imported
         setattr(sys.modules[package], name, value)
         return value
 

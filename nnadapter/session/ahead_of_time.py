@@ -308,7 +308,7 @@ def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target
 def _plan_each(source: ModelPlanSource, plan: Callable[[Chosen | None], None]) -> None:
     """Plan each branch decision, of which some may be impossible."""
     errors = list[NNAdapterError]()
-    for chosen in source.ahead:
+    for chosen in source.planned_ahead:
         try:
             plan(chosen)
         except (InvalidInputError, InvalidModelError, CompilationError) as error:

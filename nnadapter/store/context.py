@@ -43,25 +43,27 @@ _by_array: dict[int, tuple[weakref.ref[Array], bytes]] = {}
 """Digests by identity while the array lives; see `ir.derived` on the dictionary and `pop`."""
 
 
-def digest_of(constants: Sequence[Contents], *, anew: bool = False) -> str:
-    """Return one SHA-256 of all constants in order, in hexadecimal; `anew` ignores cached digests.
+def digest_of(constants: Sequence[Contents], *, fresh: bool = False) -> str:
+    """Return one SHA-256 of all constants in order, in hexadecimal; `fresh` ignores cached digests.
 
     Raises:
         ModelFileError: a file with constants is gone or has changed.
     """
-    known = {number: digest for number, constant in enumerate(constants) if not anew and (digest := _known(constant))}
-    missing = [number for number in range(len(constants)) if number not in known]
-    for number, digest in zip(missing, _taken([constants[number] for number in missing]), strict=True):
-        known[number] = digest
+    cached = {
+        number: digest for number, constant in enumerate(constants) if not fresh and (digest := _cached(constant))
+    }
+    missing = [number for number in range(len(constants)) if number not in cached]
+    for number, digest in zip(missing, _computed_digests([constants[number] for number in missing]), strict=True):
+        cached[number] = digest
         _note(constants[number], digest)
-    whole = sha256()
+    hasher = sha256()
     for number, constant in enumerate(constants):
-        digest = known[number]
-        whole.update(b"%d:%b" % (constant.nbytes, digest))
-    return whole.hexdigest()
+        digest = cached[number]
+        hasher.update(b"%d:%b" % (constant.nbytes, digest))
+    return hasher.hexdigest()
 
 
-def _taken(constants: Sequence[Contents]) -> Iterable[bytes]:
+def _computed_digests(constants: Sequence[Contents]) -> Iterable[bytes]:
     if sum(constant.nbytes for constant in constants) < _WORTH_BYTES:
         return [_of_one(constant, map) for constant in constants]
     with ThreadPoolExecutor(min(usable(), _MOST_THREADS)) as pool:
@@ -85,11 +87,11 @@ def _sha256(data: Any) -> bytes:
     return sha256(data).digest()
 
 
-def _known(contents: Contents) -> bytes | None:
+def _cached(contents: Contents) -> bytes | None:
     if contents.owner is None:
         return None if contents.identity is None else _by_place.get(contents.identity)
-    held = _by_array.get(id(contents.owner))
-    return held[1] if held is not None and held[0]() is contents.owner else None
+    entry = _by_array.get(id(contents.owner))
+    return entry[1] if entry is not None and entry[0]() is contents.owner else None
 
 
 def _note(contents: Contents, digest: bytes) -> None:
@@ -163,8 +165,8 @@ class DeviceBans:
     @property
     def all(self) -> tuple[Ban, ...]:
         """Bans in force now."""
-        now = self._clock()
-        return tuple(ban for ban in list(self._by_form.values()) if ban.until > now)
+        timestamp = self._clock()
+        return tuple(ban for ban in list(self._by_form.values()) if ban.until > timestamp)
 
     @property
     def of_nodes(self) -> bool:
@@ -183,7 +185,7 @@ class DeviceBans:
         self,
         model: SegmentModel,
         nodes: Sequence[str],
-        why: str,
+        reason: str,
         stage: str,
         *,
         is_size: bool = False,
@@ -191,9 +193,9 @@ class DeviceBans:
     ) -> Ban | None:
         """Ban a model, usually of one node, in the form that the device takes.
 
-        Returns None if the model has no canonical form, or there are too many bans. `why` is a clause.
+        Returns None if the model has no canonical form, or there are too many bans. `reason` is a clause.
         """
-        form, now = _form(model), self._clock()
+        form, timestamp = _form(model), self._clock()
         if form is None:
             return None
         ban = Ban(
@@ -206,9 +208,9 @@ class DeviceBans:
             nodes=tuple(nodes),
             stage=stage,
             is_size=is_size,
-            reason=why,
-            since=now,
-            until=now + _LASTING_SECONDS,
+            reason=reason,
+            since=timestamp,
+            until=timestamp + _LASTING_SECONDS,
             reproducer=reproducer,
         )
         with self._lock:
@@ -223,15 +225,15 @@ class DeviceBans:
     def _by_form(self) -> dict[str, Ban]:
         if self._folder is None or not self._folder.is_dir():
             return {}
-        prefix, now = f"{self._key[:_DIGITS]}.", self._clock()
-        found = (_read(path) for path in _files(self._folder) if path.name.startswith(prefix))
-        return {ban.form: ban for ban in found if ban is not None and ban.key == self._key and ban.until > now}
+        prefix, timestamp = f"{self._key[:_DIGITS]}.", self._clock()
+        bans = (_read(path) for path in _files(self._folder) if path.name.startswith(prefix))
+        return {ban.form: ban for ban in bans if ban is not None and ban.key == self._key and ban.until > timestamp}
 
     @cached_property
     def _key(self) -> str:
         parts = of_device(self._device)
-        said = [parts["device"].digest, parts["driver"].digest, text_part(self._options).digest]
-        return sha256("\n".join(said).encode()).hexdigest()
+        digests = [parts["device"].digest, parts["driver"].digest, text_part(self._options).digest]
+        return sha256("\n".join(digests).encode()).hexdigest()
 
     @cached_property
     def _driver(self) -> str:
@@ -241,8 +243,8 @@ class DeviceBans:
 
 def stored_bans(folder: Path) -> list[Ban]:
     """Return the valid bans in a cache folder, of all devices and drivers, newest first."""
-    found = (_read(path) for path in _files(folder / FOLDER))
-    return sorted((ban for ban in found if ban is not None), key=lambda ban: -ban.since)
+    bans = (_read(path) for path in _files(folder / FOLDER))
+    return sorted((ban for ban in bans if ban is not None), key=lambda ban: -ban.since)
 
 
 def clear_bans(folder: Path) -> int:
@@ -287,14 +289,14 @@ def _write(folder: Path, ban: Ban) -> None:
 
 def _read(path: Path) -> Ban | None:
     try:
-        told = json.loads(path.read_text())
-        return _ban(told)
+        data = json.loads(path.read_text())
+        return _ban(data)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
-def _ban(told: Mapping[str, object]) -> Ban:
-    values = {field.name: told[field.name] for field in fields(Ban)}
+def _ban(data: Mapping[str, object]) -> Ban:
+    values = {field.name: data[field.name] for field in fields(Ban)}
     for name, kind in _KINDS.items():
         if not isinstance(values[name], kind):
             raise TypeError(name)
@@ -328,8 +330,8 @@ def write_admission(admission: Admission) -> bytes:
 
 def read_admission(data: memoryview) -> Admission:
     """Read an admission; ValueError, KeyError or TypeError if invalid."""
-    told = json.loads(bytes(data))
-    return Admission(verdict=_verdict(told["verdict"]), runs_as=tuple(told["runs_as"]), facts=told["facts"])
+    row = json.loads(bytes(data))
+    return Admission(verdict=_verdict(row["verdict"]), runs_as=tuple(row["runs_as"]), facts=row["facts"])
 
 
 def mentions(verdicts: Sequence[Verdict], names: set[str]) -> bool:
@@ -383,24 +385,24 @@ class CachedContext(Context):
         return self._entries.get(program)
 
     def checked(self, model: SegmentModel) -> bytes | None:
-        keyed, _ = self._keyed(CHECKED, model, whole=False)
-        found = None if keyed is None else self._folder.contents(keyed.key)
-        return bytes(found) if isinstance(found, memoryview) else None
+        keyed, _ = self._keyed(CHECKED, model, is_sole=False)
+        contents = None if keyed is None else self._folder.contents(keyed.key)
+        return bytes(contents) if isinstance(contents, memoryview) else None
 
-    def keep_checked(self, model: SegmentModel, found: bytes) -> None:
-        keyed, _ = self._keyed(CHECKED, model, whole=False)
+    def keep_checked(self, model: SegmentModel, contents: bytes) -> None:
+        keyed, _ = self._keyed(CHECKED, model, is_sole=False)
         if keyed is not None:
-            self._stored(keyed, found, 0.0)
+            self._stored(keyed, contents, 0.0)
 
     @property
     def path(self) -> Path:
         return self._folder.path
 
-    def look(self, model: SegmentModel, *, whole: bool) -> Outcome:
-        """Look up the program of a segment without loading it; `whole` if it is the entire plan."""
-        keyed, why = self._keyed(PROGRAM, model, whole=whole)
-        found = Miss(why) if keyed is None else self._folder.find(keyed.key)
-        return Outcome(True) if isinstance(found, Entry) else Outcome(False, found.reason)
+    def look(self, model: SegmentModel, *, is_sole: bool) -> Outcome:
+        """Look up the program of a segment without loading it; `is_sole` if it is the entire plan."""
+        keyed, reason = self._keyed(PROGRAM, model, is_sole=is_sole)
+        entry = Miss(reason) if keyed is None else self._folder.find(keyed.key)
+        return Outcome(True) if isinstance(entry, Entry) else Outcome(False, entry.reason)
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
         return self._answered(VERDICTS, model, self.inner.supported, _written_verdicts, read_verdicts)
@@ -412,20 +414,20 @@ class CachedContext(Context):
         return self.inner.profile()
 
     def compile(self, model: SegmentModel) -> Program:
-        return self._made(model, self.inner.compile, whole=False)
+        return self._compiled(model, self.inner.compile, is_sole=False)
 
     def compile_whole_graph(self, model: SegmentModel) -> Program:
-        return self._made(model, self.inner.compile_whole_graph, whole=True)
+        return self._compiled(model, self.inner.compile_whole_graph, is_sole=True)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
         """Clone, unless the program is cached: `compile` returns it."""
-        keyed, why = self._keyed(PROGRAM, model, whole=False)
+        keyed, miss = self._keyed(PROGRAM, model, is_sole=False)
         if keyed is not None and self._folder.has(keyed.key):
             return None
         started = time.perf_counter()
         bound = clone_with_constants(self.inner, program, model)
         if bound is not None:
-            self._keep(keyed, why or "a compiled program could be cloned for it", bound, time.perf_counter() - started)
+            self._keep(keyed, miss or "a compiled program could be cloned for it", bound, time.perf_counter() - started)
         return bound
 
     def deserialize(self, blob: bytes) -> Program:
@@ -441,20 +443,20 @@ class CachedContext(Context):
         self._last = None
         self.inner.close()
 
-    def _made(self, model: SegmentModel, compile_: Callable[[Any], Program], *, whole: bool) -> Program:
-        keyed, why = self._keyed(PROGRAM, model, whole=whole)
+    def _compiled(self, model: SegmentModel, compile_: Callable[[Any], Program], *, is_sole: bool) -> Program:
+        keyed, reason = self._keyed(PROGRAM, model, is_sole=is_sole)
         self._last = None
         if keyed is not None:
-            found = self._deserialized(keyed.key)
-            if isinstance(found, Program):
-                self._outcomes[found], self._entries[found] = Outcome(True), keyed.key
-                return found
-            why = self._folder.warn_of_miss(found)
+            cached = self._deserialized(keyed.key)
+            if isinstance(cached, Program):
+                self._outcomes[cached], self._entries[cached] = Outcome(True), keyed.key
+                return cached
+            reason = self._folder.warn_of_miss(cached)
         if self._was_spared:
             self._ask_after_all(model)
         started = time.perf_counter()
         program = checked_program(compile_(model))
-        self._keep(keyed, why, program, time.perf_counter() - started)
+        self._keep(keyed, reason, program, time.perf_counter() - started)
         return program
 
     def _deserialized(self, key: Key) -> Program | Miss:
@@ -462,9 +464,9 @@ class CachedContext(Context):
         if isinstance(blob, Miss):
             return blob
         try:
-            says = named_call(self._device, "check_blob")(self.inner.check_blob, blob)
-            if says not in _FITTING:
-                return Miss(f"there is an entry, but its driver rejects it ({says})")
+            compatibility = named_call(self._device, "check_blob")(self.inner.check_blob, blob)
+            if compatibility not in _FITTING:
+                return Miss(f"there is an entry, but its driver rejects it ({compatibility})")
             return checked_program(named_call(self._device, "deserialize")(self.inner.deserialize_view, blob))
         except FAILURES as error:  # a driver may raise anything
             return Miss(f"there is an entry, but its driver rejects it: {describe(error)}", is_defect=True)
@@ -475,9 +477,9 @@ class CachedContext(Context):
         if isinstance(verdict, Unsupported):
             raise CompilationError(f"it refuses the segment: {verdict.detail}", device=self._device)
 
-    def _keep(self, keyed: _Keyed | None, why: str, program: Program, seconds: float) -> None:
+    def _keep(self, keyed: _Keyed | None, reason: str, program: Program, seconds: float) -> None:
         not_kept = "" if keyed is None else self._written(keyed, program, seconds)
-        self._outcomes[program] = Outcome(False, f"{why}; not cached: {not_kept}" if not_kept else why)
+        self._outcomes[program] = Outcome(False, f"{reason}; not cached: {not_kept}" if not_kept else reason)
 
     def _written(self, keyed: _Keyed, program: Program, seconds: float) -> str:
         """Store a program; return the reason if that fails."""
@@ -487,19 +489,19 @@ class CachedContext(Context):
             return f"its driver failed to serialize it: {describe(error)}"
         if blob is None:
             return "its driver does not serialize it"
-        why = self._stored(keyed, blob, seconds)
-        if not why:
+        reason = self._stored(keyed, blob, seconds)
+        if not reason:
             self._entries[program] = keyed.key
-        return why
+        return reason
 
-    def _stored(self, keyed: _Keyed, made: bytes, seconds: float) -> str:
+    def _stored(self, keyed: _Keyed, contents: bytes, seconds: float) -> str:
         key = keyed.key
-        if self._constants(keyed.constants, anew=True).digest != key.parts["constants"].digest:
+        if self._constants(keyed.constants, fresh=True).digest != key.parts["constants"].digest:
             return "its weights were changed during compilation"
-        why = self._folder.keep(key, made, seconds)
-        if why:
-            warn_unwritten(why)
-        return why
+        reason = self._folder.keep(key, contents, seconds)
+        if reason:
+            warn_unwritten(reason)
+        return reason
 
     def _answered(
         self,
@@ -509,27 +511,27 @@ class CachedContext(Context):
         written: Callable[[_Answer, SegmentModel], bytes | None],
         read: Callable[[memoryview], _Answer],
     ) -> _Answer:
-        keyed = self._keyed(kind, model, whole=False)[0] if self._form is ModelForm.ONNX else None
-        found = None if keyed is None else self._folder.contents(keyed.key)
-        if isinstance(found, memoryview):
+        keyed = self._keyed(kind, model, is_sole=False)[0] if self._form is ModelForm.ONNX else None
+        contents = None if keyed is None else self._folder.contents(keyed.key)
+        if isinstance(contents, memoryview):
             try:
-                answer = read(found)
+                answer = read(contents)
                 self._was_spared = True
                 return answer
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                found = Miss(f"there is an entry, but {describe(error)}", is_defect=True)
-        if isinstance(found, Miss):
-            self._folder.warn_of_miss(found)
+                contents = Miss(f"there is an entry, but {describe(error)}", is_defect=True)
+        if isinstance(contents, Miss):
+            self._folder.warn_of_miss(contents)
         started = time.perf_counter()
         answer = ask(model)
         seconds = time.perf_counter() - started
         if keyed is not None and seconds >= _SLOW_SECONDS:
-            made = written(answer, model)
-            if made is not None:
-                self._stored(keyed, made, seconds)
+            contents_written = written(answer, model)
+            if contents_written is not None:
+                self._stored(keyed, contents_written, seconds)
         return answer
 
-    def _keyed(self, kind: str, model: SegmentModel, *, whole: bool) -> tuple[_Keyed | None, str]:
+    def _keyed(self, kind: str, model: SegmentModel, *, is_sole: bool) -> tuple[_Keyed | None, str]:
         if kind == PROGRAM and not self._writes_programs:
             return None, "its driver does not serialize programs"
         try:
@@ -539,19 +541,19 @@ class CachedContext(Context):
             return None, f"it cannot be cached: {error}"
         except (NNAdapterError, OSError, TypeError, ValueError) as error:
             return None, f"its weights cannot be read: {describe(error)}"
-        parts = {**self._surroundings, **self._of_model(form, whole=whole), "constants": constants}
+        parts = {**self._surroundings, **self._of_model(form, is_sole=is_sole), "constants": constants}
         return _Keyed(Key(kind, parts), form.constants), ""
 
-    def _of_model(self, form: Canonical, *, whole: bool) -> Mapping[str, KeyPart]:
+    def _of_model(self, form: Canonical, *, is_sole: bool) -> Mapping[str, KeyPart]:
         return {
-            "options": text_part({**self._options, "runs alone": whole}),
+            "options": text_part({**self._options, "runs alone": is_sole}),
             "structure": KeyPart(form.structure, {"operations": form.operations}),
             "shapes": KeyPart(form.shapes, {"inputs": form.inputs}),
         }
 
-    def _constants(self, constants: Sequence[Contents], *, anew: bool = False) -> KeyPart:
+    def _constants(self, constants: Sequence[Contents], *, fresh: bool = False) -> KeyPart:
         nbytes = sum(constant.nbytes for constant in constants)
-        return KeyPart(digest_of(constants, anew=anew), {"count": str(len(constants)), "bytes": str(nbytes)})
+        return KeyPart(digest_of(constants, fresh=fresh), {"count": str(len(constants)), "bytes": str(nbytes)})
 
     def _canonical(self, model: SegmentModel) -> Canonical:
         last = self._last
@@ -568,8 +570,8 @@ class CachedContext(Context):
     @cached_property
     def _writes_programs(self) -> bool:
         driver = self.inner.inner if isinstance(self.inner, KernelContext) else self.inner
-        own = type(driver)
-        return not (own.deserialize is Context.deserialize and own.deserialize_view is Context.deserialize_view)
+        kind = type(driver)
+        return not (kind.deserialize is Context.deserialize and kind.deserialize_view is Context.deserialize_view)
 
 
 def _written_verdicts(verdicts: Sequence[Verdict], model: SegmentModel) -> bytes | None:

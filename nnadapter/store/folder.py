@@ -60,8 +60,8 @@ class Key(NamedTuple):
     @property
     def name(self) -> str:
         """File name: digest of the key, then prefixes of its parts' digests."""
-        whole = sha256("\n".join((self.kind, *(self.parts[name].digest for name in PARTS))).encode())
-        return ".".join((whole.hexdigest()[:32], "-".join(self.short), self.kind))
+        hasher = sha256("\n".join((self.kind, *(self.parts[name].digest for name in PARTS))).encode())
+        return ".".join((hasher.hexdigest()[:32], "-".join(self.short), self.kind))
 
 
 def text_part(words: Mapping[str, object]) -> KeyPart:
@@ -79,15 +79,15 @@ def short_parts(name: str) -> tuple[str, ...] | None:
 
 def nearest(key: Key, names: Sequence[str]) -> str | None:
     """Return the name that is most like a key; None if no part of the model is the same."""
-    wanted = key.short
+    parts = key.short
 
-    def likeness(name: str) -> tuple[int, tuple[bool, ...]]:
-        equal = tuple(one == other for one, other in zip(wanted, short_parts(name) or (), strict=False))
+    def similarity(name: str) -> tuple[int, tuple[bool, ...]]:
+        equal = tuple(part == other for part, other in zip(parts, short_parts(name) or (), strict=False))
         # the model counts more: a segment of another model is no useful comparison
         return sum(equal) + 2 * sum(equal[_OF_MODEL:]), equal
 
-    best = max(names, key=likeness, default=None)
-    return best if best is not None and any(likeness(best)[1][_OF_MODEL:]) else None
+    best = max(names, key=similarity, default=None)
+    return best if best is not None and any(similarity(best)[1][_OF_MODEL:]) else None
 
 
 def differences(key: Key, other: Mapping[str, KeyPart]) -> tuple[str, ...]:
@@ -99,11 +99,11 @@ def differences(key: Key, other: Mapping[str, KeyPart]) -> tuple[str, ...]:
     )
 
 
-def _difference(name: str, there: KeyPart, here: KeyPart) -> str:
+def _difference(name: str, entry_part: KeyPart, key_part: KeyPart) -> str:
     changed = [
-        f"{word} {_shown(there.words.get(word))} there, {_shown(here.words.get(word))} here"
-        for word in dict.fromkeys((*there.words, *here.words))
-        if there.words.get(word) != here.words.get(word)
+        f"{word} {_shown(entry_part.words.get(word))} there, {_shown(key_part.words.get(word))} here"
+        for word in dict.fromkeys((*entry_part.words, *key_part.words))
+        if entry_part.words.get(word) != key_part.words.get(word)
     ]
     return f"{name} ({'; '.join(changed)})" if changed else name
 
@@ -114,7 +114,7 @@ def _shown(text: str | None) -> str:
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
 
 
-_told: set[str] = set()
+_warned_of: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +128,17 @@ class Outcome:
 
 def warn_once(message: str) -> None:
     """Warn about the cache, once per process and message; suppress warnings that are raised as errors."""
-    if message not in _told:
-        _told.add(message)
+    if message not in _warned_of:
+        _warned_of.add(message)
         with suppress(CacheWarning):
             warnings.warn(message, CacheWarning, stacklevel=2)
 
 
-def warn_unwritten(why: str) -> None:
+def warn_unwritten(reason: str) -> None:
     """Warn that nothing is written to the cache."""
     warn_once(
-        f"the cache is not written: {why}; free some space, or pass another folder as cache_dir or NNADAPTER_CACHE_DIR"
+        f"the cache is not written: {reason}; free some space, or pass another folder as cache_dir or "
+        "NNADAPTER_CACHE_DIR"
     )
 
 
@@ -186,9 +187,9 @@ class Entry(NamedTuple):
 def write_entry(file: BinaryIO, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> None:
     """Write an entry, with the parts that `fill` adds, into an empty file."""
     parts = {name: {"digest": part.digest, "words": dict(part.words)} for name, part in key.parts.items()}
-    told = {"format": FORMAT, "kind": key.kind, "seconds": seconds, "parts": parts}
+    header = {"format": FORMAT, "kind": key.kind, "seconds": seconds, "parts": parts}
     writer = ContainerWriter(file)
-    writer.add(_KEY, json.dumps(told).encode())
+    writer.add(_KEY, json.dumps(header).encode())
     fill(writer)
     writer.finish()
 
@@ -202,11 +203,11 @@ def read_entry(path: Path) -> Entry:
     """
     try:
         container = Container.open(path, _check_writers)
-        told = json.loads(bytes(container.contents(0, _KEY)))
-        if told["format"] != FORMAT:
-            raise UnusableError(f"it has format {told['format']!r}, expected {FORMAT}")
-        parts = {name: _part(told["parts"][name]) for name in PARTS}
-        return Entry(container, str(told["kind"]), parts, float(told["seconds"]))
+        header = json.loads(bytes(container.contents(0, _KEY)))
+        if header["format"] != FORMAT:
+            raise UnusableError(f"it has format {header['format']!r}, expected {FORMAT}")
+        parts = {name: _part(header["parts"][name]) for name in PARTS}
+        return Entry(container, str(header["kind"]), parts, float(header["seconds"]))
     except CompiledModelError as error:
         if isinstance(error.__cause__, OSError):
             raise error.__cause__ from None
@@ -215,11 +216,11 @@ def read_entry(path: Path) -> Entry:
         raise UnusableError(f"its key cannot be read ({type(error).__name__})") from error
 
 
-def _part(told: Mapping[str, object]) -> KeyPart:
-    words = told["words"]
-    if not isinstance(told["digest"], str) or not isinstance(words, dict):
+def _part(fields: Mapping[str, object]) -> KeyPart:
+    words = fields["words"]
+    if not isinstance(fields["digest"], str) or not isinstance(words, dict):
         raise TypeError
-    return KeyPart(told["digest"], {str(name): str(value) for name, value in words.items()})
+    return KeyPart(fields["digest"], {str(name): str(value) for name, value in words.items()})
 
 
 def _check_writers(status: os.stat_result) -> None:
@@ -276,17 +277,17 @@ class Folder(NamedTuple):
         return self._of(key).exists()
 
     def find(self, key: Key) -> Entry | Miss:
-        found = self._read(self._of(key))
-        if found is None:
-            return Miss(self._why(key))
-        if isinstance(found, Entry) and not found.is_for(key):
+        entry = self._read(self._of(key))
+        if entry is None:
+            return Miss(self._miss_reason(key))
+        if isinstance(entry, Entry) and not entry.is_for(key):
             return Miss("there is an entry of its name, but with another key", is_defect=True)
-        return found
+        return entry
 
     def contents(self, key: Key) -> memoryview | Miss:
-        found = self.find(key)
+        entry = self.find(key)
         try:
-            return found if isinstance(found, Miss) else found.made
+            return entry if isinstance(entry, Miss) else entry.made
         except UnusableError as error:
             return Miss(f"there is an entry, but {error}", is_defect=True)
 
@@ -298,14 +299,14 @@ class Folder(NamedTuple):
 
     def named(self, name: str) -> Entry | Miss:
         """Return the entry of a name in a link, or why there is none."""
-        found = self._read(self.path / name) if _is_entry(name) and Path(name).name == name else None
-        return Miss(f"entry {name[:40]!r} is gone") if found is None else found
+        entry = self._read(self.path / name) if _is_entry(name) and Path(name).name == name else None
+        return Miss(f"entry {name[:40]!r} is gone") if entry is None else entry
 
-    def keep(self, key: Key, made: bytes | memoryview, seconds: float) -> str:
+    def keep(self, key: Key, contents: bytes | memoryview, seconds: float) -> str:
         """Write an entry and evict others if needed; return the reason if that fails."""
-        if len(made) > self.max_bytes:
-            return self._too_much(len(made))
-        return self.keep_parts(key, lambda writer: writer.add(MADE, made), seconds)
+        if len(contents) > self.max_bytes:
+            return self._too_much(len(contents))
+        return self.keep_parts(key, lambda writer: writer.add(MADE, contents), seconds)
 
     def keep_parts(self, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> str:
         path, nbytes = self._of(key), 0
@@ -335,8 +336,8 @@ class Folder(NamedTuple):
 
     def entries(self) -> list[Listed]:
         """Return every entry, usable or not, least recently used first."""
-        found = [Listed(Path(file.path), status.st_size, status.st_atime) for file, status in self._files(_is_entry)]
-        return sorted(found, key=lambda entry: (entry.used, entry.path.name))
+        listed = [Listed(Path(file.path), status.st_size, status.st_atime) for file, status in self._files(_is_entry)]
+        return sorted(listed, key=lambda entry: (entry.used, entry.path.name))
 
     def drop(self, path: Path) -> bool:
         return _removed(path)
@@ -360,7 +361,7 @@ class Folder(NamedTuple):
     def _of(self, key: Key) -> Path:
         return self.path / key.name
 
-    def _why(self, key: Key) -> str:
+    def _miss_reason(self, key: Key) -> str:
         names = [name for name in self._names() if _is_entry(name) and name.endswith(f".{key.kind}")]
         best = nearest(key, names)
         if best is None:
@@ -369,22 +370,22 @@ class Folder(NamedTuple):
             parts = read_entry(self.path / best).parts
         except (OSError, UnusableError):
             return "no similar entry can be read"
-        here, there = (key_parts["device"].words.get("name") for key_parts in (key.parts, {**key.parts, **parts}))
-        if there != here:
-            return f"nothing is cached for {here}; the nearest entry is for {there}"
+        device, other = (key_parts["device"].words.get("name") for key_parts in (key.parts, {**key.parts, **parts}))
+        if other != device:
+            return f"nothing is cached for {device}; the nearest entry is for {other}"
         return f"the nearest entry differs in {', '.join(differences(key, parts)) or 'nothing'}"
 
-    def _shrink(self, most: int, wanted: int, kept: Path | None) -> tuple[tuple[Listed, ...], int]:
-        """Evict entries down to `wanted` bytes if there are more than `most`; return them and the remaining bytes."""
+    def _shrink(self, most: int, target: int, spared: Path | None) -> tuple[tuple[Listed, ...], int]:
+        """Evict entries down to `target` bytes if there are more than `most`; return them and the remaining bytes."""
         self._sweep()
         entries, dropped = self.entries(), list[Listed]()
         total = sum(entry.nbytes for entry in entries)
         if total <= most:
             return (), total
         for entry in entries:
-            if total <= wanted:
+            if total <= target:
                 break
-            if entry.path != kept and _removed(entry.path):
+            if entry.path != spared and _removed(entry.path):
                 dropped.append(entry)
                 total -= entry.nbytes
         return tuple(dropped), total
@@ -393,8 +394,8 @@ class Folder(NamedTuple):
         """Evict if needed; counts bytes only sometimes, since a folder may hold thousands of entries."""
         written, count = _written.get(self.path, (self.max_bytes, 0))
         if written + nbytes > self.max_bytes or count >= _LOOKED_EVERY:
-            _, left = self._shrink(self.max_bytes, self.max_bytes - self.max_bytes // _ROOM, path)
-            _written[self.path] = left, 0
+            _, remaining = self._shrink(self.max_bytes, self.max_bytes - self.max_bytes // _ROOM, path)
+            _written[self.path] = remaining, 0
         else:
             _written[self.path] = written + nbytes, count + 1
 
@@ -409,14 +410,14 @@ class Folder(NamedTuple):
             if time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 _removed(Path(entry.path))
 
-    def _files(self, wanted: Callable[[str], bool]) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    def _files(self, is_wanted: Callable[[str], bool]) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
         """Yield files by name, skipping those that disappear meanwhile."""
         try:
             listed = list(os.scandir(self.path))
         except OSError:
             return
         for entry in listed:
-            if wanted(entry.name):
+            if is_wanted(entry.name):
                 with suppress(OSError):
                     yield entry, entry.stat(follow_symlinks=False)
 

@@ -74,20 +74,20 @@ def _digest_of_host() -> str:
 
 def _state_of(file: Path) -> tuple[Path, int, int]:
     with suppress(OSError):
-        found = file.stat()
-        return file, found.st_mtime_ns, found.st_size
+        status = file.stat()
+        return file, status.st_mtime_ns, status.st_size
     return file, 0, 0
 
 
 @memoize(8)
 def _digest_of(states: tuple[tuple[Path, int, int], ...]) -> str:
-    whole = sha256()
+    hasher = sha256()
     for file, _, _ in states:
         with suppress(OSError):
             contents = file.read_bytes()
-            whole.update(b"%d:" % len(contents))
-            whole.update(contents)
-    return whole.hexdigest()[:_SHOWN]
+            hasher.update(b"%d:" % len(contents))
+            hasher.update(contents)
+    return hasher.hexdigest()[:_SHOWN]
 
 
 @memoize(1)
@@ -142,7 +142,7 @@ class Source:
 
     model: KeyPart
     beside: KeyPart
-    held: Any = field(compare=False)
+    origin: Any = field(compare=False)
     """Absolute path, or contents (also of a message)."""
 
 
@@ -156,7 +156,7 @@ def source_of(source: Any) -> Source:
     if isinstance(source, (str, os.PathLike)):
         return _of_file(Path(source))
     contents = source if isinstance(source, bytes) else _serialized(source)
-    names, digest = _taken(contents, len(contents), _named)
+    names, digest = _scanned(contents, len(contents), _named)
     if names:
         raise UnkeyedError("a model in memory refers to files of external data")
     return _source(contents, digest, len(contents), {})
@@ -195,14 +195,14 @@ def _serialized(model: Any) -> bytes:
 
 def _of_file(path: Path) -> Source:
     size, names, digest = _file(path, _named)
-    beside = {}
+    files = {}
     for name in sorted(names):
         if not Path(name).is_absolute() and ".." not in Path(name).parts:
-            beside[name] = _beside(path.parent / name)
-    return _source(path.absolute(), digest, size, beside)
+            files[name] = _external_file(path.parent / name)
+    return _source(path.absolute(), digest, size, files)
 
 
-def _beside(path: Path) -> tuple[int, str]:
+def _external_file(path: Path) -> tuple[int, str]:
     """Return size and digest of an external data file; bytes in weights may look like names."""
     try:
         size, _, digest = _file(path, _no_names)
@@ -211,11 +211,11 @@ def _beside(path: Path) -> tuple[int, str]:
     return size, digest
 
 
-def _source(held: Any, digest: str, size: int, beside: dict[str, tuple[int, str]]) -> Source:
-    own = KeyPart(digest, {"operations": "a model", "bytes": str(size)})
-    whole = sha256(repr((digest, sorted(beside.items()))).encode()).hexdigest()
-    nbytes = size + sum(file_size for file_size, _ in beside.values())
-    return Source(own, KeyPart(whole, {"files": str(1 + len(beside)), "bytes": str(nbytes)}), held)
+def _source(model: Any, digest: str, size: int, files: dict[str, tuple[int, str]]) -> Source:
+    part = KeyPart(digest, {"operations": "a model", "bytes": str(size)})
+    joint = sha256(repr((digest, sorted(files.items()))).encode()).hexdigest()
+    nbytes = size + sum(file_size for file_size, _ in files.values())
+    return Source(part, KeyPart(joint, {"files": str(1 + len(files)), "bytes": str(nbytes)}), model)
 
 
 def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
@@ -223,20 +223,20 @@ def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
         raise UnkeyedError("it is not a regular file")
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        return size, *_taken(file.fileno(), size, named)
+        return size, *_scanned(file.fileno(), size, named)
 
 
-def _taken(held: int | bytes, size: int, named: Named) -> tuple[frozenset[str], str]:
+def _scanned(contents: int | bytes, size: int, named: Named) -> tuple[frozenset[str], str]:
     """Return the external data names in a file or contents, and a digest."""
     starts = range(0, size, _PIECE_BYTES)
-    whole, names = sha256(str(size).encode()), set[str]()
-    for found, digest in _each(lambda start: _piece(held, start, named), starts):
-        whole.update(digest)
-        names |= found
-    return frozenset(names), whole.hexdigest()
+    hasher, names = sha256(str(size).encode()), set[str]()
+    for piece_names, digest in _scanned_pieces(lambda start: _piece(contents, start, named), starts):
+        hasher.update(digest)
+        names |= piece_names
+    return frozenset(names), hasher.hexdigest()
 
 
-def _each(take: Callable[[int], _Piece], starts: Sequence[int]) -> Iterator[_Piece]:
+def _scanned_pieces(take: Callable[[int], _Piece], starts: Sequence[int]) -> Iterator[_Piece]:
     if len(starts) < 2:
         yield from map(take, starts)
         return
@@ -246,11 +246,11 @@ def _each(take: Callable[[int], _Piece], starts: Sequence[int]) -> Iterator[_Pie
         yield from pool.map(take, starts)
 
 
-def _piece(held: int | bytes, start: int, named: Named) -> _Piece:
-    before = min(start, _BEFORE_BYTES)
-    first, most = start - before, before + _PIECE_BYTES + _BEHIND_BYTES
-    data = held[first : first + most] if isinstance(held, bytes) else _read(held, most, first)
-    return set(named(data, before)), sha256(memoryview(data)[before : before + _PIECE_BYTES]).digest()
+def _piece(contents: int | bytes, start: int, named: Named) -> _Piece:
+    overlap = min(start, _BEFORE_BYTES)
+    first, most = start - overlap, overlap + _PIECE_BYTES + _BEHIND_BYTES
+    data = contents[first : first + most] if isinstance(contents, bytes) else _read(contents, most, first)
+    return set(named(data, overlap)), sha256(memoryview(data)[overlap : overlap + _PIECE_BYTES]).digest()
 
 
 def _read(file: int, nbytes: int, first: int) -> bytes:
@@ -262,17 +262,17 @@ def _read(file: int, nbytes: int, first: int) -> bytes:
         return os.read(file, nbytes)
 
 
-def _no_names(data: bytes, before: int) -> Iterator[str]:
+def _no_names(data: bytes, overlap: int) -> Iterator[str]:
     return iter(())
 
 
-def _named(data: bytes, before: int) -> Iterator[str]:
+def _named(data: bytes, overlap: int) -> Iterator[str]:
     """Yield external data names, each in the piece where the word `location` before it begins.
 
     `find` skips most bytes, unlike a regular expression.
     """
-    at = data.find(_LOCATION, before)
-    while 0 <= at < before + _PIECE_BYTES:
+    at = data.find(_LOCATION, overlap)
+    while 0 <= at < overlap + _PIECE_BYTES:
         begins = _BEGINS.search(data[max(at - _BEFORE_BYTES, 0) : at])
         if begins is not None:
             yield _name_behind(data, at, begins.group())
@@ -338,8 +338,8 @@ def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key
 
 def _joined(parts: Mapping[str, KeyPart]) -> KeyPart:
     words = dict.fromkeys(word for part in parts.values() for word in part.words)
-    told = {word: ", ".join(part.words.get(word, "") for part in parts.values()) for word in words}
-    return KeyPart(sha256(repr([(name, part.digest) for name, part in parts.items()]).encode()).hexdigest(), told)
+    joined = {word: ", ".join(part.words.get(word, "") for part in parts.values()) for word in words}
+    return KeyPart(sha256(repr([(name, part.digest) for name, part in parts.items()]).encode()).hexdigest(), joined)
 
 
 def _machine(devices: Sequence[Selected]) -> KeyPart:
@@ -367,12 +367,12 @@ def _of_session(options: Options) -> dict[str, object]:
         "policy": options.policy,
         "verify": options.verify,
         "fallback": fallback_text(options.fallback),
-        "rules": _held(options.rules),
-        "plan": _held(options.plan),
+        "rules": _option_value(options.rules),
+        "plan": _option_value(options.plan),
     }
 
 
-def _held(value: Any) -> str:
+def _option_value(value: Any) -> str:
     """Return the contents of an option: a text has several lines, a path one."""
     if value is None:
         return ""

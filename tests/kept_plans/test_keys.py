@@ -263,7 +263,7 @@ def test_rules_that_are_edited_under_a_session(folder, tmp_path):
     hit(model, {"x": numbers(2, 4)}, "fake_npu", folder, rules=rules)
     with session(model, "fake_npu", folder, rules=rules) as opened:
         rules.write_text(BAN.format("Relu"))
-        with pytest.raises(InvalidOptionError, match="'rules' or 'plan' has changed since the session was made"):
+        with pytest.raises(InvalidOptionError, match="'rules' or 'plan' has changed since the session was created"):
             opened.run(None, {"x": numbers(3, 4)})
     rules.write_text(BAN.format("Exp"))
     with session(model, "fake_npu", folder, rules=rules) as opened:

@@ -426,4 +426,4 @@ def test_a_step_of_one_choice_rests_though_that_of_another_with_the_same_outputs
             assert check(session, model, then) == {"cpu"}
             failures.append(session.provenance.steps[0].failure)
             assert check(session, model, otherwise) == {"residing"}
-    assert ["rests" in failure for failure in failures] == [False] * plan_devices.IN_A_ROW + [True]
+    assert ["is paused" in failure for failure in failures] == [False] * plan_devices.IN_A_ROW + [True]
