@@ -303,7 +303,7 @@ def test_a_newer_one_says_what_to_do(tmp_path):
 
 def test_what_cannot_be_compiled(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"])
-    with pytest.raises(InvalidOptionError, match="compiled already"):
+    with pytest.raises(InvalidOptionError, match="already compiled"):
         nna.compile(tmp_path / "f", tmp_path / "g", devices=["null"])
     with pytest.raises(InvalidOptionError, match="cannot be written"):
         nna.compile(parse(CHAIN), tmp_path / "nowhere" / "g", devices=["null"])

@@ -207,7 +207,7 @@ def test_feeds_that_wait_for_a_result_of_their_own_stream_fail(session, stream_t
 
     def take():
         heard.append(len(next(stream)))
-        with pytest.raises(RuntimeError, match="waits for the feeds"):
+        with pytest.raises(RuntimeError, match="depends on a feed that waits for it"):
             next(stream)
         heard.extend(stream)
 
