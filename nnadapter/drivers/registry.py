@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType, UnionType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, DeviceRole
+from nnadapter.drivers.capability import Capability, DeviceInfo, DeviceRole, DynamicShapes, ModelForm
 from nnadapter.drivers.failures import named_call, print_crashes
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.errors import (
@@ -158,6 +158,11 @@ def check_capability(capability: object) -> Capability:
     if not isinstance(capability, Capability):
         raise TypeError(f"its capability is {capability!r}, expected a nnadapter.drivers.Capability")
     _check_fields("capability", capability)
+    is_bounded = capability.dynamic_shapes is DynamicShapes.BOUNDED
+    if is_bounded != (capability.dimension_bounds is not None):
+        raise TypeError("its capability has only one of dynamic_shapes=DynamicShapes.BOUNDED and dimension_bounds")
+    if is_bounded and capability.form is not ModelForm.IR:
+        raise TypeError("its capability has DynamicShapes.BOUNDED, which needs form=ModelForm.IR, with form ONNX")
     return capability
 
 

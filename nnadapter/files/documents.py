@@ -231,6 +231,10 @@ class FileKind(Generic[Contents]):
         for key, expected in self.header.items():
             if not isinstance(document, Mapping) or key not in document:
                 self.refuse(f"it is not a {self.name}: it has no key {key!r}; {self.advice}", file)
+            if type(document[key]) is type(expected) is int and document[key] > expected:
+                self.refuse(
+                    f"expected at most {expected!r}, got {brief(document[key])}; update nnadapter", file, (key,)
+                )
             if (type(document[key]), document[key]) != (type(expected), expected):
                 self.refuse(f"expected {expected!r}, got {brief(document[key])}; {self.advice}", file, (key,))
         if self.header and isinstance(document, Mapping):

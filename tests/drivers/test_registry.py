@@ -6,7 +6,7 @@ from itertools import chain
 import onnxruntime
 import pytest
 
-from nnadapter.drivers import Device, registry
+from nnadapter.drivers import Capability, Device, DimensionBounds, DynamicShapes, ModelForm, registry
 from nnadapter.drivers.providers import SUPPLIERS
 from nnadapter.drivers.registry import COMMON_NAMES
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
@@ -104,3 +104,23 @@ def test_devices_are_opened_once():
 def test_unknown_device_ids(name):
     with pytest.raises((DeviceNotFoundError, DeviceUnavailableError)):
         registry.open_device(name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"dynamic_shapes": DynamicShapes.BOUNDED}, "only one of .*BOUNDED and dimension_bounds"),
+        ({"dimension_bounds": DimensionBounds(largest=8)}, "only one of"),
+        (
+            {
+                "form": ModelForm.ONNX,
+                "dynamic_shapes": DynamicShapes.BOUNDED,
+                "dimension_bounds": DimensionBounds(largest=8),
+            },
+            "needs form=ModelForm.IR",
+        ),
+    ],
+)
+def test_contradictory_capabilities_are_refused(fields, words):
+    with pytest.raises(TypeError, match=words):
+        registry.check_capability(Capability(**{"form": ModelForm.IR, **fields}))

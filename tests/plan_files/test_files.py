@@ -83,7 +83,7 @@ GOOD = plan_text(PLAN)
     ("old", "new", "entry", "key", "said"),
     [
         ('"nnadapter plan"', '"something"', "", "format", "expected 'nnadapter plan', got 'something'; save"),
-        ('"format_version": 1', '"format_version": 2', "", "format_version", "expected 1, got 2; save"),
+        ('"format_version": 1', '"format_version": 2', "", "format_version", "expected at most 1, got 2; update"),
         ('"format_version": 1', '"format_version": true', "", "format_version", "expected 1, got True"),
         ('"format_version": 1', '"format_version": 1.0', "", "format_version", "expected 1, got 1.0"),
         ('  "format_version": 1,\n', "", "", "", "not a plan file: it has no key 'format_version'"),

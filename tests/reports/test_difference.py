@@ -155,7 +155,10 @@ def damaged(change):
         ("[" * 100_000, "nested too deeply"),
         ("[]", "it is not a report: "),
         ('{"nodes": []}', "it has no key 'schema_version'"),
-        (damaged(lambda data: data.update(schema_version=3)), "key 'schema_version': expected 2, got 3"),
+        (
+            damaged(lambda data: data.update(schema_version=3)),
+            "key 'schema_version': expected at most 2, got 3; update nnadapter",
+        ),
         (damaged(lambda data: data.update(schema_version=True)), "key 'schema_version': expected 2, got True"),
         (
             '{"schema_version": 1, "segments": ' + "[" * 900 + "]" * 900 + "}",

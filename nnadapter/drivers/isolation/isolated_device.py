@@ -479,7 +479,9 @@ class IsolatedDevice(Device):
         ir_sizes = capability.dynamic_shapes if capability.form.value == "onnx" else DynamicShapes.NONE
         self.full_capability = capability
         """Capability without the restrictions of isolation."""
-        self._capability = replace(capability, supports_external_initializers=False, dynamic_shapes=ir_sizes)
+        self._capability = replace(
+            capability, supports_external_initializers=False, dynamic_shapes=ir_sizes, dimension_bounds=None
+        )
         self.info = replace(row, capability=self._capability)
 
     @property
