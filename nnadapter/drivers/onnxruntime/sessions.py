@@ -212,7 +212,7 @@ def _smallest_session() -> Any:
 
 
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
-"""The caller's, for the run of this thread."""
+"""Run options of the caller for the run of this thread."""
 options_lock = new_lock()
 """Guards temporary changes of session options."""
 _RUN_FIELDS = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches", "terminate")
@@ -320,7 +320,7 @@ class SessionExecution(Execution):
         self._run_into: RunInto | None = run_into_of(session)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Array]:
-        """Accept also sequences and optionals, as ONNX Runtime's Python objects."""
+        """Run the session; sequences and optionals are ONNX Runtime's Python objects."""
         return self.run(self.output_names, dict(zip(self.input_names, inputs, strict=True)))
 
     def compute_into(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> Sequence[Array]:
@@ -419,8 +419,8 @@ def open_session(
         model.add_to(options)
     else:
         options = session_options
-    # SessionOptions cannot be copied, so the caller's change temporarily. Entries cannot be removed: spinning stays
-    # off.
+    # SessionOptions cannot be copied, so the caller's object is changed for a moment. Entries cannot be removed:
+    # spinning stays off.
     with options_lock:
         for key in () if spins else _SPINNING:
             if not _has_entry(options, key):
