@@ -13,7 +13,7 @@ def test_cum_prod(axis, exclusive, reverse):
     check("CumProd", 26, inputs, {"exclusive": exclusive, "reverse": reverse}, constant=[1])
 
 
-def test_cum_prod_is_refused_where_it_cannot_be():
+def test_invalid_cum_prod_is_refused():
     assert reason("CumProd", 26, [floats(3, 4), np.array(0)]) is Reason.NOT_CONSTANT
     assert reason("CumProd", 26, [floats(3, 4), np.array(2)], constant=[1]) is Reason.INVALID_NODE
     assert reason("CumProd", 26, [floats(3, 4), np.array([0, 1])], constant=[1]) is Reason.INVALID_NODE

@@ -49,5 +49,5 @@ def test_bit_cast(code, dtype):
 
 
 @pytest.mark.parametrize(("code", "expected"), [(8, Reason.UNSUPPORTED_TYPE), (10, Reason.INVALID_NODE)])
-def test_bit_cast_to_what_does_not_fit_is_refused(code, expected):
+def test_bit_cast_to_another_size_is_refused(code, expected):
     assert reason_by_type("BitCast", 26, ["float32[3]"], "float16[3]", {"to": code}) is expected

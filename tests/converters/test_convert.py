@@ -32,7 +32,7 @@ def _with_hole():
     return convert(onnx.shape_inference.infer_shapes(model))
 
 
-def test_what_a_refused_node_makes_is_a_model_input():
+def test_outputs_of_a_refused_node_are_model_inputs():
     conversion = _with_hole()
     verify(conversion.model)
     assert [bool(verdict) for verdict in conversion.verdicts] == [True, False, True, True]
@@ -41,7 +41,7 @@ def test_what_a_refused_node_makes_is_a_model_input():
     assert conversion.flops == (6, None, 24, 6)
 
 
-def test_what_a_refused_node_reads_is_a_model_output():
+def test_inputs_of_a_refused_node_are_model_outputs():
     conversion = _with_hole()
     assert {conversion.model.operands[index].name for index in conversion.model.outputs} == {"a", "y"}
     assert conversion.model.operands[conversion.operand_of["a"]].lifetime is Lifetime.MODEL_OUTPUT
@@ -57,7 +57,7 @@ def test_operations_remember_their_node():
     assert {operation.origins for operation in conversion.model.operations} == {(model.graph.node[0].name or "0",)}
 
 
-def test_values_that_only_sub_graphs_read_stay():
+def test_values_read_only_by_subgraphs_are_outputs():
     node = OnnxNode("n", "Relu", "", 14, ("x",), ("y",))
     values = {name: Value(name, "float32", (2,)) for name in "xy"}
     assert convert_graph([node], values, {}, [], captured=["y"]).model.outputs
@@ -75,7 +75,7 @@ def test_values_that_only_sub_graphs_read_stay():
         (Value("x"), Reason.UNSUPPORTED_TYPE),
     ],
 )
-def test_values_that_no_operand_can_be(value, reason):
+def test_values_that_cannot_be_operands_are_refused(value, reason):
     node = OnnxNode("n", "Relu", "", 14, ("x",), ("y",))
     values = {"x": value, "y": Value("y", "float32", (2, 3))}
     verdict = convert_graph([node], values, {}, ["y"]).verdicts[0]
@@ -84,7 +84,7 @@ def test_values_that_no_operand_can_be(value, reason):
 
 
 @pytest.mark.parametrize("declared", [Value("y", "float32", (3, 2)), Value("y", "float64", (2, 3))])
-def test_a_graph_that_says_otherwise_is_contradicted(declared):
+def test_declared_type_that_contradicts_inference_is_refused(declared):
     node = OnnxNode("n", "Relu", "", 14, ("x",), ("y",))
     values = {"x": Value("x", "float32", (2, 3)), "y": declared}
     verdict = convert_graph([node], values, {}, ["y"]).verdicts[0]
@@ -92,7 +92,7 @@ def test_a_graph_that_says_otherwise_is_contradicted(declared):
     assert "float32[2, 3]" in verdict.detail
 
 
-def test_a_refused_node_leaves_nothing_behind():
+def test_refused_node_adds_nothing_to_the_model():
     # The schema refuses the convolution after its weights were reshaped for a sequence.
     node = OnnxNode("n", "Conv", "", 11, ("x", "w"), ("y",))
     values = {
@@ -134,7 +134,7 @@ def test_a_constant_is_shared_and_not_copied():
     assert np.shares_memory(next(operand.value for operand in model.operands if operand.value is not None), weights)
 
 
-def test_a_graph_output_may_be_made_by_a_refused_node():
+def test_refused_node_may_produce_a_graph_output():
     node = OnnxNode("n", "NonZero", "", 13, ("x",), ("y",))
     conversion = convert_graph([node], {"x": Value("x", "float32", (2,))}, {}, ["y"])
     assert conversion.model.outputs == ()
@@ -162,7 +162,7 @@ def test_refusals_carry_a_verdict():
     assert Refusal(Reason.NOT_CONSTANT, "words").verdict.detail == "words"
 
 
-def test_names_that_look_made_up_hinder_nothing():
+def test_names_resembling_generated_ones_are_allowed():
     """The largest of three becomes two operations, and the first of them produces an unnamed value."""
     nodes = [
         OnnxNode(f"n{name}", "Max", "", 13, inputs, (name,))

@@ -94,7 +94,7 @@ def test_conv_transpose_of_volumes(opset, attributes):
     check("ConvTranspose", opset, inputs, {"group": 2, **attributes}, constant=[1], tolerance=1e-5)
 
 
-def test_kernel_shape_that_is_not_the_filters_is_refused():
+def test_kernel_shape_unequal_to_the_filter_is_refused():
     inputs = [floats(1, 2, 5, 5), floats(2, 2, 3, 3)]
     verdict = reason("Conv", 11, inputs, {"kernel_shape": [2, 3]})
     assert verdict is Reason.INVALID_NODE

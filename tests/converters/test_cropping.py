@@ -15,6 +15,6 @@ def test_center_crop_pad_of_some_axes(axes):
     check("CenterCropPad", 18, [floats(5, 6, 7), np.array([9, 2])], {"axes": axes}, constant=[1], tolerance=0)
 
 
-def test_a_shape_that_is_computed_is_refused():
+def test_computed_shape_is_refused():
     found = reason("CenterCropPad", 18, [floats(5, 6), np.array([3, 3])])
     assert found in (Reason.NOT_CONSTANT, Reason.DYNAMIC_SHAPE)

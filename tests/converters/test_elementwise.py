@@ -96,7 +96,7 @@ def test_cast_to_float8_without_saturation_is_refused():
 
 
 @pytest.mark.parametrize("code", [8, 18])
-def test_cast_to_what_is_no_data_type_is_refused(code):
+def test_cast_to_invalid_data_type_is_refused(code):
     assert reason("Cast", 19, [floats(3)], {"to": code}) is Reason.UNSUPPORTED_TYPE
 
 
@@ -136,7 +136,7 @@ def test_dropout_makes_a_mask(opset):
     check("Dropout", opset, [floats(4, 5)], outputs=2, tolerance=0)
 
 
-def test_dropout_whose_mask_nobody_reads():
+def test_dropout_with_unread_mask():
     model = make("Dropout", 7, [floats(4, 5)], outputs=2)
     del model.graph.output[1]
     assert [operation.type for operation in convert(model).model.operations] == ["ASSIGN"]

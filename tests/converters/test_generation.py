@@ -28,7 +28,7 @@ def test_constant_of_numbers(attributes):
         ({"value": helper.make_tensor("t", onnx.TensorProto.STRING, [1], [b"text"])}, Reason.UNSUPPORTED_TYPE),
     ],
 )
-def test_constant_that_no_operand_can_be_is_refused(attributes, expected):
+def test_constant_that_cannot_be_an_operand_is_refused(attributes, expected):
     model = make("Constant", 13, [], {"value_int": 1})
     del model.graph.node[0].attribute[:]
     model.graph.node[0].attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
@@ -59,7 +59,7 @@ def test_constant_of_shape(opset, value):
         check("ConstantOfShape", opset, [np.array(shape, np.int64)], given, constant=[0], tolerance=0)
 
 
-def test_constant_of_a_shape_that_is_not_known_is_refused():
+def test_constant_of_computed_shape_is_refused():
     assert reason("ConstantOfShape", 9, [np.array([2, 3])]) in (Reason.NOT_CONSTANT, Reason.DYNAMIC_SHAPE)
 
 

@@ -50,16 +50,16 @@ def test_top_k(opset, axis, largest):
 
 
 @pytest.mark.parametrize("largest", [0, 1])
-def test_top_k_among_equals_takes_the_lower_index(largest):
+def test_top_k_prefers_the_lower_index_among_equals(largest):
     x = np.array([2, 1, 2, 1, 2, 3], np.float32)
     check("TopK", 11, [x, np.array([4])], {"largest": largest}, constant=[1], outputs=2, tolerance=0)
 
 
-def test_top_k_of_which_only_the_indices_are_asked_for():
+def test_top_k_with_only_indices():
     check("TopK", 11, [floats(6), np.array([2])], constant=[1], outputs=["", "y1"], tolerance=0)
 
 
-def test_top_k_that_is_not_constant_is_refused():
+def test_computed_k_is_refused():
     inputs = [floats(6), np.array([2])]
     assert reason("TopK", 11, inputs, outputs=2) in (Reason.NOT_CONSTANT, Reason.DYNAMIC_SHAPE)
 
@@ -75,6 +75,6 @@ def test_cum_sum_along_an_axis_that_is_not_constant_is_refused():
     assert reason("CumSum", 14, [floats(3, 4), np.array(1)]) is Reason.NOT_CONSTANT
 
 
-def test_axis_that_is_not_there_is_refused():
+def test_axis_out_of_range_is_refused():
     model_inputs = [floats(3, 4), np.array(2)]
     assert reason("CumSum", 14, model_inputs, constant=[1]) is Reason.INVALID_NODE

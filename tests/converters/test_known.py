@@ -19,18 +19,18 @@ def products(group):
 
 @pytest.mark.parametrize("w", [W, ALONG])
 @pytest.mark.parametrize("place", [1, 2])
-def test_what_an_identity_hands_on_is_as_quantized_as_before(w, place):
+def test_identity_preserves_quantization(w, place):
     group = Group("Conv", [X, w, bias(X, w)], RESULT, constants=(1, 2)).moved(place, "Identity")
     assert products(group) == [("CONV_2D", "uint8", "int8", "int32")]
 
 
-def test_a_matrix_that_is_transposed():
+def test_transposed_matrix_stays_constant():
     w = weights(8, 30)
     group = Group("Gemm", [ROWS, w, bias(ROWS, w)], RESULT, constants=(1, 2)).moved(1, "Transpose", perm=[1, 0])
     assert products(group) == [("FULLY_CONNECTED", "uint8", "int8", "int32")]
 
 
-def test_a_bias_that_is_flattened():
+def test_reshaped_bias_stays_constant():
     values, *rest = bias(X, W)
     group = Group("Conv", [X, W, (values.reshape(2, 3), *rest)], RESULT, constants=(1, 2))
     group.constants["shape"] = np.array([6])
@@ -38,12 +38,12 @@ def test_a_bias_that_is_flattened():
     assert products(group) == [("CONV_2D", "uint8", "int8", "int32")]
 
 
-def test_scales_along_an_axis_are_not_followed_through_what_turns_it():
+def test_per_axis_scales_are_lost_in_a_transpose():
     group = Group("Gemm", [ROWS, weights(8, 30, axis=0)], RESULT, constants=(1,)).moved(1, "Transpose", perm=[1, 0])
     assert products(group) == [("MAT_MUL", "float32", "float32")]
 
 
-def test_a_sum_that_is_computed_is_not_known():
+def test_computed_bias_is_not_constant():
     w = bias(X, W)
     group = Group("Conv", [X, W, w], RESULT, constants=(1, 2)).moved(2, "Neg")
     model = group.converted_whole()

@@ -19,7 +19,7 @@ def test_trilu_of_integers_by_a_vector_of_one_number():
     check("Trilu", 14, [np.arange(12).reshape(3, 4), np.array([1])], tolerance=0)
 
 
-def test_trilu_of_what_is_no_matrix_is_refused():
+def test_trilu_of_vectors_is_refused():
     assert reason_by_type("Trilu", 14, ["float32[3]", "int64[]"], "float32[3]") is Reason.INVALID_NODE
     assert reason_by_type("Trilu", 14, ["float32[3]"], "float32[3]") is Reason.INVALID_NODE
     assert reason("Trilu", 14, [floats(3, 4), np.array([1, 2])], constant=[1]) is Reason.INVALID_NODE

@@ -42,7 +42,7 @@ def test_gemm_transposed(transposed, addend):
     check("Gemm", 13, inputs, {"transA": transposed[0], "transB": transposed[1]}, constant=[1], tolerance=1e-5)
 
 
-def test_gemm_is_fully_connected_where_it_can_be():
+def test_gemm_becomes_fully_connected_with_constant_weights():
     inputs = [floats(3, 4), floats(5, 4, seed=1), floats(1, 5, seed=2)]
     assert _types(check("Gemm", 13, inputs, {"transB": 1, "beta": 2.0}, constant=[1, 2])) == ["FULLY_CONNECTED"]
     assert _types(check("Gemm", 13, inputs, {"transB": 1})) == ["MAT_MUL", "ADD"]

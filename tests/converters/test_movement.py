@@ -38,13 +38,13 @@ def test_resolved_shapes_are_numpys(dimensions, data):
 
 
 @pytest.mark.parametrize("shape", [(5, -1), (-1, -1), (2, 3), (2, 2, 0), (-2, 12)])
-def test_shapes_that_do_not_fit_are_refused(shape):
+def test_misfit_shapes_are_refused(shape):
     with pytest.raises(Refusal) as refused:
         resolve_shape((4, 3), (*shape,), allowzero=False)
     assert refused.value.verdict.reason is Reason.INVALID_NODE
 
 
-def test_reshape_to_what_is_not_constant_is_refused():
+def test_reshape_to_computed_shape_is_refused():
     assert reason("Reshape", 13, [floats(2, 3), _integers(3, 2)]) in (Reason.NOT_CONSTANT, Reason.DYNAMIC_SHAPE)
 
 

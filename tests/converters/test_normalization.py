@@ -87,6 +87,6 @@ def test_softmax(op_type, opset, axis, shape):
 
 
 @pytest.mark.parametrize(("opset", "wanted"), [(11, ["RESHAPE", "SOFTMAX", "RESHAPE"]), (13, ["SOFTMAX"])])
-def test_softmax_over_several_axes_takes_a_matrix(opset, wanted):
+def test_softmax_over_several_axes_reshapes_to_a_matrix(opset, wanted):
     conversion = check("Softmax", opset, [floats(2, 3, 4)], {"axis": 1})
     assert [operation.type for operation in conversion.model.operations] == wanted

@@ -67,7 +67,7 @@ def _agrees(case, conversion, feeds):
 
 
 @pytest.mark.slow
-def test_what_is_converted_computes_what_onnx_says(cases):
+def test_converted_cases_match_the_data_of_onnx(cases):
     agreeing, differing = set(), set()
     for case in cases:
         conversion, feeds = _converted(case)

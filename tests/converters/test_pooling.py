@@ -34,12 +34,12 @@ def test_ceil_mode(op_type, opset, attributes):
 
 
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
-def test_windows_that_start_in_the_padding_are_left_out(op_type):
+def test_windows_that_start_in_the_padding_are_omitted(op_type):
     check(op_type, 22, [floats(2, 3, 8, 7)], _STARTING_IN_PADDING, tolerance=1e-6)
 
 
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
-def test_a_shape_that_no_kernel_gives_is_refused(op_type):
+def test_shape_without_a_kernel_is_refused(op_type):
     # Before version 22, onnx infers such windows and ONNX Runtime omits them.
     assert reason(op_type, 11, [floats(2, 3, 8, 7)], _STARTING_IN_PADDING) is Reason.INVALID_NODE
 
@@ -68,7 +68,7 @@ def test_max_pool_of_bytes():
     check("MaxPool", 12, [np.arange(36, dtype=np.uint8).reshape(1, 1, 6, 6)], {"kernel_shape": [2, 2]}, tolerance=0)
 
 
-def test_indices_are_made_only_where_somebody_reads_them():
+def test_unread_indices_are_not_computed():
     model = make("MaxPool", 12, [floats(1, 1, 4, 4)], {"kernel_shape": [2, 2]}, outputs=2)
     del model.graph.output[1]
     assert [operation.type for operation in convert(model).model.operations] == ["MAX_POOL_2D"]
@@ -132,6 +132,6 @@ def test_padding_of_dilated_windows_is_disputed(op_type, opset):
     assert reason(op_type, opset, [floats(1, 1, 10, 10)], attributes) is Reason.UNSUPPORTED_ATTRIBUTE
 
 
-def test_padding_of_averages_that_lie_apart_is_disputed():
+def test_padding_of_disjoint_averages_is_refused():
     attributes = {"kernel_shape": [1, 1], "auto_pad": "SAME_UPPER", "strides": [3, 3]}
     assert reason("AveragePool", 11, [floats(1, 1, 10, 10)], attributes) is Reason.UNSUPPORTED_ATTRIBUTE

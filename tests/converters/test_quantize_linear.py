@@ -27,7 +27,7 @@ def test_quantize_linear_is_one_operation(opset, zero_point):
 
 @pytest.mark.parametrize("opset", opsets("DequantizeLinear", last=25))
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
-def test_dequantize_linear_is_a_cast_of_nothing_and_one_operation(opset, dtype):
+def test_dequantize_linear_is_a_storage_cast_and_one_operation(opset, dtype):
     values = np.arange(0, 120, 7).astype(dtype)
     zero_point = np.array(0 if dtype == "int32" else 11, dtype)
     conversion = check_on_device("DequantizeLinear", opset, [values, scale(0.3), zero_point], constant=(1, 2))
@@ -45,12 +45,12 @@ def test_scales_along_an_axis(axis, known):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5, 0)])
-def test_scalars_and_nothing(shape):
+def test_scalars_and_empty_tensors(shape):
     check("QuantizeLinear", 13, [np.full(shape, 3.3, np.float32), scale(0.5), np.int8(1)], constant=(1, 2))
     check("QuantizeLinear", 13, [np.full(shape, 3.3, np.float32), scale(0.5), np.int8(1)])
 
 
-def test_no_zero_point_is_uint8_at_zero_unless_the_node_says_otherwise():
+def test_missing_zero_point_defaults_to_uint8_zero():
     check_on_device("QuantizeLinear", 21, [HALVES, scale(0.5)], constant=(1,))
     check_on_device("QuantizeLinear", 21, [HALVES, scale(0.5)], {"output_dtype": 3}, constant=(1,))
 
@@ -71,7 +71,7 @@ def test_blocks(known, size):
     check_on_device("DequantizeLinear", 21, [x, scales, points], attributes, constant=known)
 
 
-def test_half_precision_scales_give_half_precision():
+def test_half_precision_scales_return_half_precision():
     values, half = np.arange(-40, 40, dtype=np.int8), np.array(0.3, np.float16)
     check_on_device("DequantizeLinear", 21, [values, half, np.int8(3)], constant=(1, 2))
     check_on_device("DequantizeLinear", 21, [values, half, np.int8(3)])
@@ -88,7 +88,7 @@ def test_sixteen_bits_are_converted():
     check("DequantizeLinear", 21, [np.arange(9, dtype=np.uint16), scale(0.1), np.uint16(7)], constant=(1, 2))
 
 
-def test_a_scale_that_is_not_positive_is_computed_with():
+def test_negative_scale_is_accepted():
     check_on_device("QuantizeLinear", 13, [floats(9) * 9, scale(-0.5), np.int8(1)], constant=(1, 2))
 
 
@@ -139,7 +139,7 @@ def convolution():
         ([("fake_npu", {"switched_off": "DEQUANTIZE"}), "cpu"], "allow"),
     ],
 )
-def test_dequantized_weights_are_constants_where_they_can_be(convolution, devices, fallback):
+def test_dequantized_weights_are_constants(convolution, devices, fallback):
     x = floats(1, 3, 8, 8)
     options = nna.Options(fallback=fallback)
     session = nna.InferenceSession(convolution.SerializeToString(), devices=devices, options=options)
@@ -147,7 +147,7 @@ def test_dequantized_weights_are_constants_where_they_can_be(convolution, device
     np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_size_that_varies():
+def test_dynamic_sizes():
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float[1, 2, h, w] x) => (float[1, 2, h, w] y) <float s = {0.02}, uint8 z = {128}> {
             q = QuantizeLinear(x, s, z)

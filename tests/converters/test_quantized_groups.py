@@ -64,7 +64,7 @@ def test_functions(op_type):
     ("op_type", "attributes"),
     [("Transpose", {"perm": [1, 0, 2, 3]}), ("MaxPool", {"kernel_shape": [2, 2]}), ("Flatten", {})],
 )
-def test_what_moves_keeps_its_scale(op_type, attributes):
+def test_movement_preserves_the_scale(op_type, attributes):
     x = picture(2, 4, 6, 6)
     result = (np.float32(x[1]), np.uint8(x[2]))
     assert len(check(Group(op_type, [x], result, attributes))) == 2
@@ -95,7 +95,7 @@ def test_a_bias_of_another_scale_is_refused():
         Group("Conv", [x, w, np.zeros(6, np.float32)], RESULT, constants=(1,)).converted()
 
 
-def test_what_computes_nothing_with_reals_is_refused():
+def test_op_without_quantized_form_is_refused():
     with pytest.raises(Refusal, match="no quantized form"):
         Group("Floor", [picture(3)], RESULT).converted()
 

@@ -150,7 +150,7 @@ def test_scales_from_the_run_are_refused_by_convolutions():
 
 
 @pytest.mark.parametrize(("position", "value"), [(1, scale(0.0)), (1, scale(np.nan)), (6, scale([1, 2]))])
-def test_scales_that_are_no_scales_are_refused(position, value):
+def test_invalid_scales_are_refused(position, value):
     inputs = convolution()
     inputs[position] = value
     assert refusal("QLinearConv", 10, inputs, constant=range(1, 9)).reason is Reason.UNSUPPORTED_ATTRIBUTE

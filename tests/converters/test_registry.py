@@ -52,7 +52,7 @@ def test_every_version_since_opset_7_is_registered(op_type):
     assert [each for each in converted()["", op_type] if not is_further("", op_type, each)] == wanted
 
 
-def test_nothing_is_registered_that_onnx_does_not_define():
+def test_every_registered_op_has_a_schema():
     schemas = onnx.defs.get_all_schemas_with_history()
     defined = {(schema.domain, schema.name, schema.since_version) for schema in schemas}
     registered = {(*op, version) for op, versions in converted().items() for version in versions}
@@ -75,7 +75,7 @@ def test_every_schema_is_converted_or_refused_with_a_reason(domain):
 _UNKNOWN = {Reason.UNSUPPORTED_DOMAIN, Reason.UNSUPPORTED_VERSION}
 
 
-def test_what_is_unconverted_has_no_converter_and_is_an_op():
+def test_unconverted_ops_exist_and_have_no_converter():
     defined = {schema.name for schema in _schemas()}
     assert defined.issuperset(UNCONVERTED) and not {op for _, op in converted()} & UNCONVERTED.keys()
 
@@ -96,7 +96,7 @@ def _read(node, version):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (2, 3), (0, 2, 3, 3), (1, 2, 3, 4, 5)])
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_whatever_a_node_has_or_lacks_there_is_a_verdict(count, shape):
+def test_malformed_nodes_get_a_verdict(count, shape):
     names = [f"x{index}" for index in range(count)]
     values = {name: Value(name, "float32", shape) for name in (*names, "y", "z")}
     constants = {name: np.ones(shape, np.int64) for name in names[1:]}
@@ -117,7 +117,7 @@ def test_whatever_a_node_has_or_lacks_there_is_a_verdict(count, shape):
         ("Gelu", "acme", Reason.UNSUPPORTED_DOMAIN),
     ],
 )
-def test_reasons_of_what_is_not_known(op_type, domain, reason):
+def test_reasons_for_unknown_ops(op_type, domain, reason):
     node = _read(helper.make_node(op_type, ["x"], ["y"], domain=domain), 12)
     assert convert_graph([node], {}, {}, ["y"]).verdicts[0].reason is reason
 

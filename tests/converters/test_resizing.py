@@ -96,6 +96,6 @@ def test_refused_attributes(attributes):
     assert reason("Resize", 18, inputs, attributes, constant=constant) is Reason.UNSUPPORTED_ATTRIBUTE
 
 
-def test_scales_that_are_not_constant_are_refused():
+def test_computed_scales_are_refused():
     inputs = [floats(1, 1, 4, 4), None, _scales(1, 1, 2, 2)]
     assert reason("Resize", 13, inputs) in (Reason.NOT_CONSTANT, Reason.DYNAMIC_SHAPE)

@@ -42,7 +42,7 @@ def _reductions(op_type):
 
 
 @pytest.mark.parametrize(("opset", "reduction"), _reductions("ScatterElements"))
-def test_scatter_elements_that_are_combined(opset, reduction):
+def test_scatter_elements_with_reduction(opset, reduction):
     indices = np.array([[2, 2, 2], [0, 2, 0]]) if reduction != "none" else np.array([[2, 1, 0]])
     inputs = [floats(3, 4), indices, floats(*indices.shape, seed=1)]
     check("ScatterElements", opset, inputs, {"axis": 1, "reduction": reduction}, tolerance=1e-6)
@@ -56,7 +56,7 @@ def test_scatter_nd(opset, indices):
 
 
 @pytest.mark.parametrize(("opset", "reduction"), _reductions("ScatterND"))
-def test_scatter_nd_that_are_combined(opset, reduction):
+def test_scatter_nd_with_reduction(opset, reduction):
     indices = np.array([[1], [1], [2]]) if reduction != "none" else np.array([[1], [2], [0]])
     inputs = [floats(3, 4), indices, floats(3, 4, seed=1)]
     check("ScatterND", opset, inputs, {"reduction": reduction}, tolerance=1e-6)
@@ -80,13 +80,13 @@ def test_one_hot(opset, axis):
     check("OneHot", opset, [indices, depth, values], {"axis": axis}, constant=[1], tolerance=0)
 
 
-def test_one_hot_of_a_depth_that_is_computed_is_refused():
+def test_one_hot_with_computed_depth_is_refused():
     inputs = [np.array([1]), np.array(3), np.array([0, 1])]
     assert reason("OneHot", 11, inputs) in (Reason.NOT_CONSTANT, Reason.DYNAMIC_SHAPE)
 
 
 @pytest.mark.parametrize("depth", [np.array([np.nan], np.float32), np.array([2, 3])])
-def test_a_depth_that_is_no_number_is_refused(depth):
+def test_depth_that_is_not_a_number_is_refused(depth):
     model = make("OneHot", 11, [np.array([1]), np.array(3), np.array([0, 1])], constant=[1])
     (verdict,) = convert(model, {"x1": depth}).verdicts
     assert verdict.reason is Reason.INVALID_NODE
@@ -109,7 +109,7 @@ def test_reverse_sequence(opset, batch, time):
         ("GatherND", [floats(3, 4), np.array([[0]])], {"batch_dims": 2}),
     ],
 )
-def test_nodes_that_contradict_themselves_are_refused(op_type, inputs, attributes):
+def test_inconsistent_nodes_are_refused(op_type, inputs, attributes):
     try:
         found = reason(op_type, 18 if op_type != "GatherND" else 13, inputs, attributes)
     except Exception as error:  # noqa: BLE001  onnx's inference refuses it first

@@ -41,7 +41,7 @@ def test_rnn_of_two_directions_and_functions():
         ({"direction": "sideways"}, Reason.INVALID_NODE),
     ],
 )
-def test_recurrent_layers_that_make_no_sense(attributes, wanted):
+def test_invalid_recurrent_layers_are_refused(attributes, wanted):
     verdict = convert(_lstm(attributes)).verdicts[0]
     assert verdict.reason is wanted
 
@@ -58,13 +58,13 @@ _HEADS = {"q_num_heads": 4, "kv_num_heads": 2}
 _QKV = [floats(2, 3, 8), floats(2, 5, 4, seed=1), floats(2, 5, 6, seed=2)]
 
 
-def test_attention_of_packed_heads_is_taken_apart():
+def test_attention_of_packed_heads_is_unpacked():
     conversion = check("Attention", 24, _QKV, {**_HEADS, "is_causal": 1}, tolerance=1e-4)
     types = [operation.type for operation in conversion.model.operations]
     assert types == [*["RESHAPE", "TRANSPOSE"] * 3, "ATTENTION", "TRANSPOSE", "RESHAPE"]
 
 
-def test_attention_with_a_cache_gives_it_back():
+def test_attention_returns_its_cache():
     x = [floats(1, 2, 3, 4, seed=seed) for seed in range(3)]
     past = [floats(1, 2, 5, 4, seed=seed) for seed in (3, 4)]
     conversion = check("Attention", 24, [*x, None, *past], {"is_causal": 1}, outputs=3, tolerance=1e-4)
@@ -81,7 +81,7 @@ def test_attention_leaves_a_cache_without_elements_out():
 
 
 @pytest.mark.parametrize("dtype", [bool, np.float32])
-def test_a_mask_that_is_too_short_forbids_the_rest(dtype):
+def test_short_mask_hides_the_remaining_keys(dtype):
     x = [floats(1, 2, 3, 4, seed=seed) for seed in range(3)]
     check("Attention", 24, [*x, np.ones((3, 2), dtype)], tolerance=1e-4)
 
@@ -94,7 +94,7 @@ def test_attention_of_half_a_cache_is_refused():
 
 
 @pytest.mark.parametrize("num_heads", [3, 0])
-def test_heads_that_do_not_fit_are_refused(num_heads):
+def test_wrong_number_of_heads_is_refused(num_heads):
     model = make("RotaryEmbedding", 23, [floats(2, 3, 8), floats(2, 3, 2), floats(2, 3, 2)], {"num_heads": 2})
     model.graph.node[0].attribute[0].i = num_heads
     assert convert(model).verdicts[0].reason is Reason.INVALID_NODE
@@ -126,7 +126,7 @@ def test_dft(length):
     check("DFT", 17, [floats(2, 6, 3, 2), *inputs[1:2]], attributes, constant=constant[:-1], tolerance=1e-4)
 
 
-def test_an_axis_that_is_computed_is_refused():
+def test_computed_axis_is_refused():
     assert reason("DFT", 20, [floats(2, 6, 1), None, np.array(1)]) is Reason.NOT_CONSTANT
 
 

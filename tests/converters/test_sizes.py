@@ -95,7 +95,7 @@ def test_rules(case: str, first: list[int], second: list[int]) -> None:
     np.testing.assert_array_equal(made.specialize(known), expected, strict=True)
 
 
-def test_a_size_stays_itself_in_another_type_of_integers() -> None:
+def test_integer_cast_preserves_symbolic_size() -> None:
     trace, items = SymbolicTrace(), np.empty(1, object)
     items[0] = trace.variable(5)
     node = OnnxNode("n", "Cast", "", 13, ("a",), ("made",), {"to": onnx.TensorProto.INT32})
@@ -149,7 +149,7 @@ def test_truths_of_sizes(op_type: str, second: list[int]) -> None:
         ("Clip", {}, np.array(3, FLOAT), FLOAT),
     ],
 )
-def test_what_has_no_rule(op_type: str, attributes: dict[str, object], other: Array, dtype: np.dtype) -> None:
+def test_ops_without_a_rule(op_type: str, attributes: dict[str, object], other: Array, dtype: np.dtype) -> None:
     items = np.empty(1, object)
     items[:] = [SymbolicTrace().variable(7)]
     node = OnnxNode("n", op_type, "", 17, ("a", "b"), ("made",), attributes)
@@ -157,7 +157,7 @@ def test_what_has_no_rule(op_type: str, attributes: dict[str, object], other: Ar
     assert evaluate(node, [SymbolicArray(items, dtype), SymbolicArray.of(other)], expected) is None
 
 
-def test_a_bound_that_is_not_there() -> None:
+def test_missing_bound_of_clip() -> None:
     trace = SymbolicTrace()
     items = np.empty(1, object)
     items[:] = [trace.variable(7)]
@@ -168,7 +168,7 @@ def test_a_bound_that_is_not_there() -> None:
     assert made.specialize(known).tolist() == [9]
 
 
-def test_what_decides_the_form_of_a_result_is_answered() -> None:
+def test_shape_of_a_result_is_guarded() -> None:
     trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(3)
     items, form = np.empty(4, object), np.empty(2, object)
@@ -179,7 +179,7 @@ def test_what_decides_the_form_of_a_result_is_answered() -> None:
     assert trace.replay([4, 3]) is None
 
 
-def test_nothing_is_made_of_what_is_not_traced_or_is_a_table() -> None:
+def test_constants_and_large_tables_are_not_traced() -> None:
     node = OnnxNode("n", "Identity", "", 13, ("a",), ("made",))
     assert evaluate(node, [SymbolicArray.of(constant(1, 2))], constant(1, 2)) is None
     table = np.empty(MOST_ELEMENTS + 1, object)
@@ -187,7 +187,7 @@ def test_nothing_is_made_of_what_is_not_traced_or_is_a_table() -> None:
     assert evaluate(node, [SymbolicArray(table, INT64)], np.ones(MOST_ELEMENTS + 1, np.int64)) is None
 
 
-def test_what_python_refuses_is_not_made() -> None:
+def test_failing_computations_are_not_traced() -> None:
     trace = SymbolicTrace()
     items = np.empty(1, object)
     items[:] = [trace.variable(2) - 2]

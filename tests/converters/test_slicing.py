@@ -13,7 +13,7 @@ def _integers(*values):
 
 
 @pytest.mark.parametrize("shapes", [[(2, 0, 4), (2, 3, 4)], [(2, 3, 4), (2, 0, 4), (2, 1, 4)], [(2, 0, 4), (2, 0, 4)]])
-def test_concat_leaves_out_what_is_empty(shapes):
+def test_concat_drops_empty_inputs(shapes):
     made = check("Concat", 13, [floats(*shape) for shape in shapes], {"axis": 1}, tolerance=0)
     filled = sum(0 not in shape for shape in shapes)
     assert len(made.model.operations[0].inputs) == (filled or len(shapes))
@@ -37,11 +37,11 @@ def test_split(opset, sizes):
     check("Split", opset, inputs, attributes, constant=[1][: len(inputs) - 1], outputs=3, tolerance=0)
 
 
-def test_split_into_parts_of_which_the_last_is_smaller():
+def test_split_with_a_smaller_last_part():
     check("Split", 18, [floats(7)], {"num_outputs": 3}, outputs=3, tolerance=0)
 
 
-def test_split_of_which_one_output_is_not_asked_for():
+def test_split_with_an_unused_output():
     conversion = check("Split", 13, [floats(6)], outputs=["y0", "y1", "y2"], tolerance=0)
     assert len(conversion.model.operations[0].outputs) == 3
 
@@ -74,7 +74,7 @@ def test_slice_with_inputs(opset, case):
 
 
 @given(st.integers(0, 6), st.integers(-20, 20), st.integers(-20, 20), st.integers(-4, 4).filter(bool))
-def test_resolved_slices_are_those_of_the_text(size, start, end, step):
+def test_resolved_slices_follow_the_specification(size, start, end, step):
     """ONNX Slice-13 clamps start to [0, dims], but for negative steps start to [0, dims - 1], end to [-1, dims - 1]."""
     x = np.arange(size)
     first, last = (value + size if value < 0 else value for value in (start, end))
@@ -85,7 +85,7 @@ def test_resolved_slices_are_those_of_the_text(size, start, end, step):
 
 
 @pytest.mark.parametrize("position", [1, 2])
-def test_slice_with_ends_that_are_not_constant_is_refused(position):
+def test_slice_with_computed_ends_is_refused(position):
     inputs = [floats(4), _integers(0), _integers(2)]
     kept = [index for index in (1, 2) if index != position]
     assert reason("Slice", 13, inputs, constant=kept) in (Reason.NOT_CONSTANT, Reason.DYNAMIC_SHAPE)
@@ -131,11 +131,11 @@ def test_padding_with_a_constant_is_numpys(axes, value):
     check("Pad", 13, inputs, constant=[1, 2], tolerance=0, oracle=[wanted])
 
 
-def test_pad_with_a_value_that_is_not_constant_is_refused():
+def test_pad_with_computed_value_is_refused():
     inputs = [floats(3), _integers(1, 1), np.array(1.0, np.float32)]
     assert reason("Pad", 13, inputs, constant=[1]) is Reason.NOT_CONSTANT
 
 
-def test_pad_with_a_value_that_no_float64_holds_is_refused():
+def test_pad_with_a_value_beyond_float64_is_refused():
     inputs = [np.arange(3), _integers(1, 1), np.array(2**53 + 1, np.int64)]
     assert reason("Pad", 13, inputs, constant=[1, 2]) is Reason.UNSUPPORTED_ATTRIBUTE

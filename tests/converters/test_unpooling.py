@@ -20,7 +20,7 @@ def test_max_unpool(opset, shape):
 
 
 @pytest.mark.parametrize(("size", "disputed"), [(4, False), (5, True)])
-def test_max_unpool_to_another_shape_is_disputed(size, disputed):
+def test_max_unpool_to_another_shape_may_be_refused(size, disputed):
     attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
     inputs = [*_pooled(1, 1, size, size, **attributes), np.array([1, 1, size, size])]
     model = make("MaxUnpool", 11, inputs, attributes, constant=[2])
@@ -53,6 +53,6 @@ def test_col_to_im(image, block, attributes):
     check("Col2Im", 18, [x, np.array(image), np.array(block)], attributes, constant=[1, 2], tolerance=1e-5)
 
 
-def test_shapes_that_are_computed_are_refused():
+def test_computed_shapes_are_refused():
     inputs = [floats(1, 4, 16), np.array([5, 5]), np.array([2, 2])]
     assert reason("Col2Im", 18, inputs) in (Reason.NOT_CONSTANT, Reason.DYNAMIC_SHAPE)

@@ -41,7 +41,7 @@ def measure(**options):
 
 
 @pytest.mark.parametrize("disturbed", [False, True])
-def test_the_lines_are_found_again(disturbed):
+def test_calibration_recovers_the_lines(disturbed):
     found = measure(disturbed=disturbed)
     assert found.launch_seconds == pytest.approx(LAUNCH, rel=0.03)
     assert found.transfer_seconds == pytest.approx(TENSOR, rel=0.03)
@@ -58,7 +58,7 @@ def test_the_lines_are_found_again(disturbed):
     assert not found.unmeasured_classes
 
 
-def test_what_a_device_refuses_or_fails_at_is_left_out_and_said():
+def test_refused_and_failing_classes_are_reported():
     found = measure(off="CONV_2D", breaks_on="SOFTMAX")
     left = {each.value: why for each, why in found.unmeasured_classes.items()}
     convolutions = {"convolution", "narrow", "depthwise", "layout"}
@@ -78,7 +78,7 @@ def test_a_class_is_measured_without_the_one_it_leans_on():
     assert (found.launch_seconds, found.transfer_seconds) == (pytest.approx(LAUNCH + 2 * TENSOR, rel=0.1), 0.0)
 
 
-def test_a_device_that_takes_nothing_is_an_answer():
+def test_device_that_refuses_everything_is_an_error():
     everything = "ADD,SUB,MUL,TANH,SPLIT,REDUCE_MEAN,SOFTMAX,MAT_MUL,CONV_2D,LSTM"
     with pytest.raises(NotDelegatedError, match=r"'metered' can run none .*switched_off: off today"):
         measure(off=everything)
@@ -90,7 +90,7 @@ def test_a_simulated_clock_is_not_calibrated():
 
 
 @pytest.mark.sweep
-def test_rounds_end_with_the_budget_and_are_told():
+def test_rounds_end_with_the_budget_and_report_progress():
     told = []
     calibrate("metered", stopwatch=metered_driver.STOPWATCH, budget_seconds=0.0, advance=lambda: told.append(1))
     assert len(told) == 3
@@ -104,7 +104,7 @@ def test_rounds_end_with_the_budget_and_are_told():
     ("processors", "most"),
     few_of(((64, 8), (16, 14), (2, len(networks()))), (64, 8)),
 )
-def test_few_programs_stand_side_by_side(processors, most, monkeypatch):
+def test_number_of_simultaneous_programs_is_limited(processors, most, monkeypatch):
     """Each program may have its own threads. Networks alternate up to that limit, in batches of equal size."""
     monkeypatch.setattr(program, "usable", lambda: processors)
     measure.__wrapped__()
@@ -113,7 +113,7 @@ def test_few_programs_stand_side_by_side(processors, most, monkeypatch):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("others", [pytest.param(0, marks=pytest.mark.sweep), most_pools()])
-def test_a_program_on_the_cpu_has_the_threads_that_it_has_in_a_session(monkeypatch, others):
+def test_cpu_programs_use_the_thread_pool_of_sessions(monkeypatch, others):
     permits, has_pool = [pool_permit() for _ in range(others)], []
 
     def opened(*given, **options):
@@ -127,7 +127,7 @@ def test_a_program_on_the_cpu_has_the_threads_that_it_has_in_a_session(monkeypat
     permits.clear()
 
 
-def test_programs_that_take_too_long_are_left_out():
+def test_slow_programs_are_not_measured():
     why = measure(slow="CONV_2D", times=200_000).unmeasured_classes[OperationClass.CONVOLUTION]
     assert why == "one run takes longer than 0.5 seconds"
 
@@ -159,7 +159,7 @@ def test_processors_in_use_are_counted(shares):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("used", few_of((0.0, 1.0, None), 1.0))
-def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(used, monkeypatch):
+def test_processors_used_by_the_device_process_count(used, monkeypatch):
     def seconds_of(process_id):
         assert process_id != os.getpid()
         # includes other processes
@@ -175,7 +175,7 @@ def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(use
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("left", "alone"), few_of(((2.0, 0.6), (1.0, 1.2), (0.1, 1.2)), (2.0, 0.6), (1.0, 1.2)))
-def test_beside_others_more_processors_are_needed_than_are_in_use(left, alone, monkeypatch):
+def test_processor_demand_is_corrected_for_other_programs(left, alone, monkeypatch):
     clock = metered_driver.STOPWATCH.clock
     slow = functools.partial(Stopwatch, clock=clock, busy=lambda: 0.6 * clock(), sleep=lambda _: None)
     monkeypatch.setattr("nnadapter.costs.calibrator.Stopwatch", slow)
@@ -185,7 +185,7 @@ def test_beside_others_more_processors_are_needed_than_are_in_use(left, alone, m
 
 
 @pytest.mark.sweep
-def test_a_device_keeps_what_it_declares_of_the_border():
+def test_calibration_preserves_declared_boundary():
     declared = Profile(
         peak_flops=1.0, bandwidth=1.0, launch_seconds=1.0, transfer_seconds=1.0, transfer_bandwidth=1.0,
         boundary_dtypes=frozenset({"float32"}), channels_last=True, peak_of_dtype={"int8": 5.0},
@@ -197,7 +197,7 @@ def test_a_device_keeps_what_it_declares_of_the_border():
     assert costs.profile.peak_of_dtype == {}
 
 
-def test_a_run_on_a_device_costs_what_the_session_takes_around_it():
+def test_run_costs_include_session_overhead():
     found = measure()
     on_device, on_host = calibrated(found), calibrated(replace(found, device="cpu"))
     assert on_device.sole_launch_seconds == pytest.approx(found.sole_launch_seconds + AROUND_A_DEVICE, abs=1e-9)
@@ -215,7 +215,7 @@ def test_coefficients_are_never_negative():
 
 
 @pytest.mark.sweep
-def test_it_tells_of_which_machine_it_is_and_whether_the_device_has_a_process_of_its_own():
+def test_calibration_records_machine_and_isolation():
     fast = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
     made = [calibrate("null", options, budget_seconds=0.0, stopwatch=fast) for options in ({}, {"isolate": True})]
     assert [each.options for each in made] == [{}, {"isolate": True}]

@@ -43,7 +43,7 @@ def table(**options):
 
 
 @pytest.mark.slow
-def test_what_is_kept_is_found(measured, cache):
+def test_stored_calibration_is_found(measured, cache):
     assert find_calibration("metered", *table()).calibration is None
     file = keep_calibration(measured)
     assert file.parent == cache / "calibrations" and [*file.parent.iterdir()] == [file]
@@ -68,7 +68,7 @@ def test_the_first_device_of_a_driver_has_two_names(measured):
     assert find_calibration("metered:first", *table()).calibration == first
 
 
-def test_the_other_name_is_looked_for_where_the_own_one_is_old(measured):
+def test_alias_is_tried_if_the_calibration_is_outdated(measured):
     metered_driver.STATE["listed"] = "metered:first"
     keep_calibration(replace(measured, device="metered:first", driver_version="0.9"))
     assert "made with version 0.9" in find_calibration("metered:first", *table()).note
@@ -78,7 +78,7 @@ def test_the_other_name_is_looked_for_where_the_own_one_is_old(measured):
     assert "for turbo=False" in find_calibration("metered:first", *table(turbo=True)).note
 
 
-def test_another_version_is_not_used_and_said(measured):
+def test_calibration_of_another_version_is_reported_and_not_used(measured):
     keep_calibration(measured)
     metered_driver.STATE["version"] = "2.0"
     found = find_calibration("metered", *table())
@@ -87,7 +87,7 @@ def test_another_version_is_not_used_and_said(measured):
     assert costs_of().source == "assumed" and found.note in costs_of().notes
 
 
-def test_one_of_another_machine_is_not_used_and_said(measured, monkeypatch):
+def test_calibration_of_another_machine_is_reported_and_not_used(measured, monkeypatch):
     keep_calibration(measured)
     monkeypatch.setattr("nnadapter.costs.calibration.machine_description", lambda: "riscv64 slow, 1 processors")
     found = find_calibration("metered", *table())
@@ -96,7 +96,7 @@ def test_one_of_another_machine_is_not_used_and_said(measured, monkeypatch):
     assert costs_of().source == "assumed" and found.note in costs_of().missing_cost_notes
 
 
-def test_a_device_in_a_process_of_its_own_has_a_calibration_of_its_own(measured):
+def test_isolated_device_has_a_separate_calibration(measured):
     """A launch there takes ten times as long: it is a message and its reply."""
     own = replace(measured, options={**measured.options, "isolate": True}, launch_seconds=1e-3)
     assert keep_calibration(own) != keep_calibration(measured)
@@ -104,7 +104,7 @@ def test_a_device_in_a_process_of_its_own_has_a_calibration_of_its_own(measured)
     assert find_calibration("metered", *table(), isolated=True).calibration == own
 
 
-def test_what_was_measured_here_says_nothing_of_a_process_of_its_own(measured):
+def test_calibration_is_not_used_for_an_isolated_device(measured):
     keep_calibration(measured)
     found = find_calibration("metered", *table(), isolated=True)
     assert found.calibration is None and found.note == (
@@ -113,7 +113,7 @@ def test_what_was_measured_here_says_nothing_of_a_process_of_its_own(measured):
     )
 
 
-def test_one_that_was_made_beside_other_programs_is_used_and_said(measured):
+def test_calibration_on_a_busy_machine_is_used_and_reported(measured):
     keep_calibration(replace(measured, crowded=True))
     costs = costs_of()
     assert costs.source == "calibrated" and costs.notes == (
@@ -122,7 +122,7 @@ def test_one_that_was_made_beside_other_programs_is_used_and_said(measured):
     )
 
 
-def test_a_profile_is_used_where_there_is_no_calibration():
+def test_profile_is_used_without_calibration():
     profile = Profile(peak_flops=1.0, bandwidth=1.0, launch_seconds=0, transfer_seconds=0, transfer_bandwidth=1.0)
     metered_driver.STATE["profile"] = profile
     costs = costs_of()
@@ -130,13 +130,13 @@ def test_a_profile_is_used_where_there_is_no_calibration():
 
 
 @pytest.mark.parametrize(("how", "why"), [("wrong", "peak_flops is -1.0, expected"), ("raises", "no such register")])
-def test_a_wrong_profile_is_refused_with_a_sentence(how, why):
+def test_invalid_profile_is_refused(how, why):
     costs = costs_of(profile=how)
     assert costs.source == "assumed" and why in costs.notes[0] and costs.notes[0].startswith("device 'metered': ")
 
 
 @pytest.mark.sweep
-def test_a_file_that_ends_early_is_one_clear_error(measured):
+def test_truncated_calibration_file_is_an_error(measured):
     file = keep_calibration(measured)
     whole = file.read_bytes()
     for end in {*range(0, len(whole) - 1, 11), *range(len(whole) - 100, len(whole) - 1)}:
@@ -217,13 +217,13 @@ def test_entries_of_the_wrong_kind_are_named(measured, path, value, why):
         ("options.boost", 3, "options, key 'boost': it is 3, and the file's name is that of nothing"),
     ],
 )
-def test_a_file_that_is_another_ones_is_named(measured, path, value, why):
+def test_calibration_file_of_another_device_is_named(measured, path, value, why):
     file = spoilt(measured, path, value)
     found = find_calibration("metered", *table())
     assert found.calibration is None and why in found.note and str(file) in found.note
 
 
-def test_one_of_another_format_is_said_and_stops_only_what_promises(measured):
+def test_other_format_stops_only_policies_that_need_costs(measured):
     spoilt(measured, "format_version", 1)
     model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Abs(x) }}")
     why = "the calibration of device 'metered' is not used: .*expected 6, got 1; delete it, or run"
@@ -233,7 +233,7 @@ def test_one_of_another_format_is_said_and_stops_only_what_promises(measured):
 
 
 @pytest.mark.sweep
-def test_classes_that_were_left_out_are_said():
+def test_unmeasured_classes_are_reported():
     keep_calibration(calibrate("metered", {"off": "REDUCE_MEAN"}, stopwatch=metered_driver.STOPWATCH))
     assert any("could not be calibrated" in note and note.endswith("others: reduction") for note in costs_of().notes)
 
@@ -253,7 +253,7 @@ def test_other_files_are_refused(tmp_path, contents, why):
         read_calibration(tmp_path / "c.json")
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_error(measured, tmp_path, monkeypatch):
+def test_unwritable_folder_is_an_error(measured, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(StoredFileError, match="cannot be written.*NNADAPTER_CACHE_DIR"):
@@ -269,14 +269,14 @@ def no_folder(request, tmp_path, monkeypatch):
     return folder
 
 
-def test_what_cannot_be_a_folder_holds_nothing(no_folder):
+def test_invalid_cache_folder_counts_as_empty(no_folder):
     assert recall("key") == (None, "")
     assert costs_of().source == "assumed"
     report = nna.partition_report(parse(SANDWICH), "null", {"x": (2, 4)})
     assert "NNADAPTER" not in str(report)
 
 
-def test_a_choice_that_cannot_be_kept_is_a_note(tmp_path, monkeypatch):
+def test_unwritable_measured_choice_is_a_note(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "file"))
     x = np.ones((2, 4), np.float32)

@@ -15,14 +15,14 @@ def test_every_operation_has_a_class():
     ("group", "expected", "channels"),
     [(1, "convolution", (48, 48)), (2, "convolution", (24, 24)), (8, "narrow", (0, 6)), (48, "depthwise", (0, 48))],
 )
-def test_the_class_of_a_convolution_depends_on_the_channels_that_it_reads(group, expected, channels):
+def test_class_of_a_convolution_depends_on_input_channels(group, expected, channels):
     program = Program(x=(1, 48, 5, 5))
     model = program.finish(program("CONV_2D", program.x, random(1, 48, 48 // group, 3, 3), group=group))
     assert class_of(model, model.operations[0]) is OperationClass(expected)
     assert channels_of(model, model.operations[0]) == channels
 
 
-def test_products_of_two_computed_tensors_are_a_class_of_their_own():
+def test_products_of_two_computed_tensors_have_a_class():
     program = Program(x=(4, 4))
     model = program.finish(program("MAT_MUL", program.x, program("MAT_MUL", program.x, random(1, 4, 4))))
     assert [class_of(model, each) for each in model.operations] == [OperationClass.MATRIX, OperationClass.PAIRED]
@@ -36,7 +36,7 @@ def test_products_of_two_computed_tensors_are_a_class_of_their_own():
         ((3, 4), None, "normalization"),  # engines require a batch dimension
     ],
 )
-def test_normalizations_of_sums_are_a_class_of_their_own(dimensions, other, expected):
+def test_normalizations_of_sums_have_a_class(dimensions, other, expected):
     program = Program(x=dimensions)
     made = program("TANH", program.x) if other is None else random(1, *other)
     scale = random(2, dimensions[-1])
@@ -45,6 +45,6 @@ def test_normalizations_of_sums_are_a_class_of_their_own(dimensions, other, expe
     assert class_of(model, model.operations[-1]) is OperationClass(expected)
 
 
-def test_functions_of_straight_pieces_are_a_class_of_their_own():
+def test_piecewise_linear_functions_have_a_class():
     assert {CLASS_OF_TYPE[each] for each in ("HARD_SWISH", "HARD_SIGMOID")} == {OperationClass.PIECEWISE}
     assert CLASS_OF_TYPE["RELU"] is OperationClass.ELEMENTWISE

@@ -23,14 +23,14 @@ def timed(slower):
     return found
 
 
-def test_networks_that_take_what_lines_say_change_nothing():
+def test_networks_that_match_the_lines_change_nothing():
     found = scale_to_networks(LINES, LAUNCHES, timed({}))
     for kind, line in found.lines.items():
         assert line.seconds == pytest.approx(LINES[kind].seconds, rel=1e-6)
     assert found.launches.sole_segment == pytest.approx(LAUNCHES.sole_segment, rel=1e-6)
 
 
-def test_what_takes_longer_in_networks_is_scaled_and_what_was_left_out_is_foretold():
+def test_classes_slower_in_networks_are_scaled():
     measured = timed({"convolution": 2.0, "recurrent": 0.5})
     found = scale_to_networks(LINES, LAUNCHES, measured)
     factors = {str(kind): line.seconds / LINES[kind].seconds for kind, line in found.lines.items()}
@@ -41,7 +41,7 @@ def test_what_takes_longer_in_networks_is_scaled_and_what_was_left_out_is_foreto
     assert sorted(off)[len(off) // 2] < 0.1 and max(off) < 0.6
 
 
-def test_of_few_networks_nothing_is_learned():
+def test_few_networks_change_nothing():
     few = dict(list(timed({"convolution": 2.0}).items())[:5])
     found = scale_to_networks(LINES, LAUNCHES, few)
     assert found.lines is LINES and found.predicted.keys() == few.keys()

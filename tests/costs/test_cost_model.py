@@ -34,7 +34,7 @@ def rooted(flops, nbytes):
     return max(flops / 1e6, nbytes / 1e3)
 
 
-def test_what_is_fused_is_priced_by_its_own_border():
+def test_fused_atom_is_priced_by_its_boundary():
     found = priced(parse(BLOCK), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
     assert [len(atom) for atom in found.fused_graph.graph.atoms] == [3, 1]
     # x, the filter, one bias, four vectors of statistics (one of them equal to the bias), and y
@@ -61,7 +61,7 @@ def test_a_spelled_out_gelu_is_one_thing():
 @pytest.mark.parametrize(
     "device", [("fake_npu", {"switched_off": off}) for off in ("HardSigmoid,Erf,Mul", "MatMul,Sub")]
 )
-def test_everything_on_the_host_costs_the_same_whatever_others_refuse(model, device):
+def test_host_cost_does_not_depend_on_other_devices(model, device):
     text = {"HARD_SWISH": HARD_SWISH, "GELU": GELU, "SHARED": SHARED, "QUANTIZED": QUANTIZED, "LAYER": LAYER}[model]
     given = {"x": (5, 6)} if model == "GELU" else {}
     costs = {"cpu": PLAIN}
@@ -116,7 +116,7 @@ def test_a_quantized_group_moves_bytes_not_floats():
     assert found.run("fake_npu", "MatMul") == pytest.approx(rooted(0, 4 + 16 + 4 + scale_and_zero))
 
 
-def test_views_and_what_a_device_makes_nothing_of_cost_nothing():
+def test_views_and_no_operations_cost_nothing():
     model = parse(f"""{HEAD} v (float[2, 6] x) => (float[3, 4] y) <int64[2] to = {{3, 4}}> {{
         a = Relu(x)
         b = Reshape(a, to)
@@ -132,7 +132,7 @@ def _fields(profile):
     return {name: getattr(profile, name) for name in type(profile).__dataclass_fields__}
 
 
-def test_who_only_picks_does_not_read_the_whole_table():
+def test_gather_does_not_read_the_entire_table():
     model = parse(f"""{HEAD} g (int64[2] i) => (float[2, 4] y)
         <float[100, 4] table = {{{", ".join(["1"] * 400)}}}> {{ y = Gather(table, i) }}""")
     found = priced(model, "fake_npu", costs={"fake_npu": PLAIN})
@@ -183,12 +183,12 @@ def border():
         ("d", 0.25 + 2 * UNKNOWN_DIMENSION * 8 / 1e3 + 4 * UNKNOWN_DIMENSION * 8 / CONVERSION_BANDWIDTH),
     ],
 )
-def test_what_crosses_is_priced_or_forbidden(border, name, seconds):
+def test_crossing_values_are_priced_or_forbidden(border, name, seconds):
     assert border.crossing("fake_npu", name) == pytest.approx(seconds)
     assert border.crossing("cpu", name) == 0.0
 
 
-def test_assumptions_are_said(border):
+def test_assumptions_are_reported(border):
     assert any(f"priced as {UNKNOWN_DIMENSION:,}" in note for note in border.table.notes)
     assert any(re.match(r"FLOPs of \d+ nodes are unknown", note) for note in border.table.notes)
 
@@ -197,7 +197,7 @@ def test_assumptions_are_said(border):
     ("dtype", "source"),
     [*product(["float", "float16", "double"], [Source.CALIBRATED]), ("float16", Source.MODELED)],
 )
-def test_that_calibrations_are_of_float32_is_said_of_what_is_not(dtype, source):
+def test_note_on_other_types_than_float32(dtype, source):
     """fake_npu takes three times as long for float16 as for float32."""
     model = parse(
         f"{HEAD} g ({dtype}[4, 4] x, int64[4] i) => ({dtype}[4, 4] y, int64[4] j) {{ y = MatMul(x, x)  j = Add(i, i) }}"
@@ -210,7 +210,7 @@ def test_that_calibrations_are_of_float32_is_said_of_what_is_not(dtype, source):
     assert said == ([words] if dtype != "float" and source is Source.CALIBRATED else [])
 
 
-def test_sources_are_said():
+def test_sources_are_reported():
     found = priced(parse(BLOCK), [SIMULATED, "null", "cpu"])
     assert found.table.sources == {"fake_npu": "simulated", "null": "assumed", "cpu": "modeled"}
     assert any("'null' are assumed" in note and "nnadapter calibrate null" in note for note in found.table.notes)
@@ -231,7 +231,7 @@ def test_weights_that_two_segments_share_count_once():
     assert weights.total == 80
 
 
-def test_the_simulated_clock_is_about_what_is_predicted():
+def test_simulated_clock_is_close_to_the_prediction():
     found = priced(parse(BLOCK), SIMULATED)
     analysis = settle(found.judgment, found.setting)
     (step,), (piece,) = analysis.plan.steps, analysis.pieces

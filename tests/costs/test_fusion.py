@@ -67,12 +67,12 @@ def test_groups_are_atoms_unless_they_make_a_circle(case):
             assert group not in kept
 
 
-def test_a_circle_is_left_and_the_rest_kept():
+def test_cyclic_group_is_dropped():
     graph = graph_of([(0, 1), (1, 2), (3, 4)], 5)
     assert fuse_atoms(graph, [Fusion(((0, 2),)), Fusion(((3, 4),))]).graph.atoms == ((0,), (3, 4), (1,), (2,))
 
 
-def test_groups_of_two_devices_that_overlap_are_one():
+def test_overlapping_groups_of_devices_merge():
     graph = graph_of([(0, 1), (1, 2)], 3)
     assert fuse_atoms(graph, [Fusion(((0, 1),)), Fusion(((1, 2),))]).graph.atoms == ((0, 1, 2),)
 
@@ -87,20 +87,20 @@ def test_verdicts_and_placements_are_carried_over():
     assert same.graph is graph and same.parts == ((0,), (1,), (2,))
 
 
-def test_texts_say_what_runs_as_one():
+def test_fusion_is_read_from_texts():
     model = priced(parse(CHAIN), "null").judgment.model
     texts = ["one", NO_OPERATION, "two", "one"]
     assert fusion_of(model.graph, model.conversion, range(4), texts) == Fusion(((0, 3),), frozenset({1}))
     assert fusion_of(model.graph, model.conversion, range(4), texts[:3]) == Fusion()
 
 
-def test_a_device_is_not_asked_about_very_large_graphs():
+def test_fusion_of_large_graphs_is_skipped():
     found = priced(parse(CHAIN), "fake_npu", most=3)
     assert found.fusions["fake_npu"].groups == ()
     assert any("not asked about the fusion of 4 operations" in note for note in found.table.notes)
 
 
-def test_a_group_that_could_not_be_an_atom_is_priced_apart():
+def test_cyclic_group_is_priced_by_node():
     found = priced(parse(CHAIN), "null")
     circle = {"null": Fusion(((0, 2),))}  # node 1 is between them
     graph = fuse_atoms(found.judgment.model.graph, circle.values())

@@ -24,14 +24,14 @@ def test_networks_run_and_keep_numbers_finite(name):
 
 
 @pytest.mark.sweep
-def test_a_device_that_costs_what_its_classes_cost_is_hardly_off():
+def test_device_that_follows_its_lines_has_a_small_error():
     assert calibrate("metered", stopwatch=metered_driver.STOPWATCH, budget_seconds=1e9).off_by < 0.1
     slow = {"slow": "ERF,RELU", "times": 200}
     assert calibrate("metered", slow, stopwatch=metered_driver.STOPWATCH, budget_seconds=1e9).off_by > 0.3
 
 
 @pytest.mark.sweep
-def test_programs_are_timed_behind_others():
+def test_timed_programs_alternate():
     ran = metered_driver.STATE["ran"] = []
     calibrate("metered", stopwatch=metered_driver.STOPWATCH, budget_seconds=1e9)
     rounds = ran[-200:]

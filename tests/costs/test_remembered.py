@@ -23,13 +23,13 @@ CPU = MeasuredDevice(name="cpu", version="1.20", options={})
 KEY = choice_key("0123", [NPU, CPU], {"x": (1, 3)}, "0.1")
 
 
-def test_what_is_remembered_is_recalled(cache):
+def test_stored_choice_is_recalled(cache):
     assert recall(KEY) == (None, "")
     file = remember(KEY, CHOICE)
     assert recall(KEY) == (CHOICE, "") and [*(cache / "measured").iterdir()] == [file]
 
 
-def test_whatever_counts_changes_the_key():
+def test_every_part_of_the_key_counts():
     other = MeasuredDevice(name="fake_npu", version="1.1", options=NPU.options)
     keys = {
         KEY,
@@ -44,7 +44,7 @@ def test_whatever_counts_changes_the_key():
 
 
 @pytest.mark.slow
-def test_a_file_that_ends_early_is_as_if_absent_and_said():
+def test_truncated_choice_counts_as_absent():
     file = remember(KEY, CHOICE)
     whole = file.read_bytes()
     for end in range(len(whole) - 1):
@@ -67,7 +67,7 @@ def test_a_file_that_ends_early_is_as_if_absent_and_said():
         ("0.5", "-0.5", "timed 1, key 'seconds': expected a number >= 0.0, got -0.5"),
     ],
 )
-def test_wrong_entries_are_said(old, new, why):
+def test_wrong_entries_are_reported(old, new, why):
     file = remember(KEY, CHOICE)
     text = file.read_text()
     assert old in text
@@ -75,7 +75,7 @@ def test_wrong_entries_are_said(old, new, why):
     assert recall(KEY)[0] is None and why in recall(KEY)[1]
 
 
-def test_sessions_at_once_leave_one_whole_file(cache):
+def test_concurrent_sessions_leave_one_complete_file(cache):
     choices = [
         MeasuredChoice(placement={"n": "cpu"}, timed=(MeasuredCandidate(origin=all_on("cpu"), seconds=float(each)),))
         for each in range(20)
@@ -86,7 +86,7 @@ def test_sessions_at_once_leave_one_whole_file(cache):
 
 
 @pytest.mark.parametrize("depth", [2_000, 100_000])
-def test_a_file_that_nests_too_deeply_is_said(depth):
+def test_deeply_nested_file_is_reported(depth):
     file = remember(KEY, CHOICE)
     deep = '{"kind": "search", "base": ' * depth + "null" + "}" * depth
     file.write_text(file.read_text().replace('"base": null', f'"base": {deep}', 1))

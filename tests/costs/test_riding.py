@@ -28,14 +28,14 @@ def behind(program, *outputs):
     return [work.kind.producer_class for work in works if work.kind.operation_class is not OperationClass.LAYOUT]
 
 
-def test_sums_behind_a_convolution_ride_with_it_and_so_does_what_is_behind_them():
+def test_sums_and_activations_fuse_with_a_convolution():
     program = Program(x=(1, 4, 5, 5))
     made = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
     joined = program("RELU", program("ADD", made, program.x))
     assert behind(program, program("TANH", joined)) == [None, CONVOLUTION, CONVOLUTION, CONVOLUTION]
 
 
-def test_what_somebody_else_reads_carries_nobody():
+def test_shared_values_prevent_fusion():
     program = Program(x=(1, 4, 5, 5))
     made = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
     pooled = program("TRANSPOSE", made, perm=(0, 1, 3, 2))
@@ -45,19 +45,19 @@ def test_what_somebody_else_reads_carries_nobody():
     assert behind(program, program("RELU", made), made) == [None, None], "an output of the model is written anyway"
 
 
-def test_of_two_that_carry_the_product_counts():
+def test_product_is_preferred_as_producer():
     classes = [LIGHT, CONVOLUTION, LIGHT]
     assert producers_of(classes, [Reading(2, 0, True, 0), Reading(2, 1, True, 1)]) == [None, None, CONVOLUTION]
     assert producers_of(classes, [Reading(2, 0, True, 0), Reading(2, 1, False, 1)]) == [None, None, LIGHT]
     assert producers_of([MOVEMENT, LIGHT], [Reading(1, 0, True, 0)]) == [None, None]
 
 
-def test_what_spreads_something_computed_does_not_ride_behind_a_convolution():
+def test_broadcast_of_computed_value_does_not_fuse():
     classes = [CONVOLUTION, OperationClass.REDUCTION, LIGHT]
     assert producers_of(classes, [Reading(1, 0, False, 0), Reading(2, 0, True, 0), Reading(2, 1, False, 1)])[2] is None
 
 
-def test_layouts_change_between_convolutions_and_what_is_none():
+def test_layouts_change_between_convolutions_and_other_operations():
     classes = [CONVOLUTION, LIGHT, MOVEMENT, CONVOLUTION, OperationClass.REDUCTION]
     readings = [Reading(number + 1, number, True, number) for number in range(4)]
     changes = layout_changes(classes, producers_of(classes, readings), readings)
@@ -66,7 +66,7 @@ def test_layouts_change_between_convolutions_and_what_is_none():
     assert len(layout_changes([CONVOLUTION, MOVEMENT, MOVEMENT], [None] * 3, twice)) == 1
 
 
-def test_a_line_of_what_rides_counts_where_it_does():
+def test_line_of_fused_class_is_used_for_fused_operations():
     def line(seconds):
         return Line(seconds=seconds, seconds_per_flop=0.0, seconds_per_byte=0.0, error=0.0)
 

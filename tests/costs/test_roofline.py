@@ -51,7 +51,7 @@ def test_channels_are_computed_in_whole_blocks():
     np.testing.assert_allclose(line.of(flops, np.zeros(4), channels), [101, 1 + 400 / 3, 161, 101])
 
 
-def test_near_sizes_that_were_timed_these_count():
+def test_measured_times_count_near_their_sizes():
     seen = MeasuredWork(flops=1e6, nbytes=1e4, padding=1.0, quotient=4.0, trust=1.0)
     line = Line(seconds=0.0, seconds_per_flop=1.0, seconds_per_byte=0.0, error=0.0, measured_work=(seen,))
     here, near, far = line.of(np.array([1e6, 1.5e6, 1e9]), np.array([1e4, 1e4, 1e7])) / [1e6, 1.5e6, 1e9]

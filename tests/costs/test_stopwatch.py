@@ -37,14 +37,14 @@ def test_a_turn_begins_when_threads_rest():
     assert 0.025 <= clock.started[0] <= 0.04
 
 
-def test_processor_time_that_is_counted_at_ticks_is_waited_for():
+def test_waits_for_processor_time_counted_in_ticks():
     clock = Clock(awake_until=0.025)
     by_tick = Stopwatch(clock=lambda: clock.now, busy=lambda: clock.used - clock.used % 0.01, sleep=clock.pass_)
     by_tick.turn(clock.run([1.0]))
     assert 0.02 <= clock.started[0] <= 0.05
 
 
-def test_threads_that_never_rest_are_not_waited_for():
+def test_waiting_for_busy_threads_ends():
     clock = Clock(awake_until=1e9)
     clock.watch.turn(clock.run([1.0]))
     assert clock.started[0] <= 0.2

@@ -30,7 +30,7 @@ def test_types_may_be_written_as_words_and_lists():
         (OperandType("float32", (-1, 3)), r"has dimensions \[-1, 3\], expected none below 0"),
     ],
 )
-def test_types_that_are_none(type_, message):
+def test_invalid_types_are_refused(type_, message):
     with pytest.raises(InvalidModelError, match=message):
         ModelBuilder().add_input("x", type_)
 
@@ -43,13 +43,13 @@ def test_types_that_are_none(type_, message):
         (np.array([1j]), "constant 'c' holds complex128"),
     ],
 )
-def test_constants_that_are_none(value, message):
+def test_invalid_constants_are_refused(value, message):
     with pytest.raises(InvalidModelError, match=message):
         ModelBuilder().add_constant("c", value)
 
 
 @pytest.mark.parametrize("index", [1, 7, -2])
-def test_operands_that_were_not_added(index):
+def test_unknown_operands_are_refused(index):
     builder = ModelBuilder()
     builder.add_input("x", _VECTOR)
     for use in (
@@ -97,7 +97,7 @@ _QUANTIZED = QuantizedType(DataType.INT8, _QUANTIZATION)
         ({"inputs": [np.zeros(2)]}, "^SOFTMAX: operand array.* is not one of the 1"),
     ],
 )
-def test_arguments_that_are_none(arguments, message):
+def test_invalid_arguments_are_refused(arguments, message):
     builder = ModelBuilder()
     x = builder.add_input("x", _VECTOR)
     mark = builder.mark()
@@ -116,7 +116,7 @@ def test_arguments_that_are_none(arguments, message):
         ({"scale": (1.0,), "zero_point": (0,), "axis": "C"}, "is quantized along axis 'C', expected an integer"),
     ],
 )
-def test_quantizations_that_are_none(fields, message):
+def test_invalid_quantizations_are_refused(fields, message):
     builder, quantization = ModelBuilder(), Quantization(**fields)
     x = builder.add_input("x", _VECTOR)
     uses = {
@@ -142,7 +142,7 @@ def test_more_quantized_types_than_results():
 
 
 @pytest.mark.parametrize("name", [3, None, b"x"])
-def test_names_that_are_none(name):
+def test_invalid_names_are_refused(name):
     builder = ModelBuilder()
     for use in (lambda: builder.add_input(name, _VECTOR), lambda: builder.add_constant(name, np.ones(3))):
         with pytest.raises(InvalidModelError, match=f"an operand is named {name!r}, expected a str"):
@@ -150,14 +150,14 @@ def test_names_that_are_none(name):
 
 
 @pytest.mark.parametrize("outputs", [3, None, "x", ["x"], [0.0], [False], [None]])
-def test_outputs_that_are_none(outputs):
+def test_invalid_outputs_are_refused(outputs):
     builder = ModelBuilder()
     builder.add_input("x", _VECTOR)
     with pytest.raises(InvalidModelError, match="^model output"):
         builder.finish(outputs)
 
 
-def test_a_name_that_was_made_up_is_left_to_who_is_called_so():
+def test_generated_name_yields_to_an_explicit_one():
     builder = ModelBuilder()
     x = builder.add_input("x", _VECTOR)
     (nameless,) = builder.add_operation("RELU", (x,))

@@ -28,7 +28,7 @@ def constant():
 
 
 @pytest.mark.parametrize("call", [applied, derived])
-def test_a_trace_makes_nothing_that_is_deferred(constant, call):
+def test_trace_does_not_compute_deferred_arrays(constant, call):
     trace = ArrayTrace([constant])
     made = call(doubled, call(transposed, *trace.variables()))
     assert (made.shape, made.dtype, made.nbytes, CALLS) == ((4, 3), np.float32, 48, [])
@@ -37,7 +37,7 @@ def test_a_trace_makes_nothing_that_is_deferred(constant, call):
     assert np.array_equal(contents_of(array), constant.T * 2) and CALLS == [1]
 
 
-def test_a_replay_makes_nothing_that_is_deferred(constant):
+def test_replay_does_not_compute_deferred_arrays(constant):
     trace = ArrayTrace([constant])
     made = derived(doubled, *trace.variables())
     trace.finish()
@@ -49,7 +49,7 @@ def test_a_replay_makes_nothing_that_is_deferred(constant):
 
 
 @pytest.mark.parametrize("ask", [lambda array: decided(total, array), lambda array: group_key(total, array), np.sum])
-def test_whoever_looks_gets_the_contents(constant, ask):
+def test_reading_computes_the_contents(constant, ask):
     trace = ArrayTrace([constant])
     ask(derived(doubled, *trace.variables()))
     assert CALLS
@@ -57,7 +57,7 @@ def test_whoever_looks_gets_the_contents(constant, ask):
     assert trace.replay([constant]) is not None
 
 
-def test_a_function_without_a_rule_gets_what_was_deferred(constant):
+def test_function_without_a_rule_gets_computed_contents(constant):
     trace = ArrayTrace([constant])
     made = applied(np.negative, derived(doubled, *trace.variables()))
     assert deferral_of(np.negative) is None and CALLS == [1]

@@ -27,7 +27,7 @@ def test_results_are_computed_once_per_array_and_parameters():
     assert CALLS == [2, 3]
 
 
-def test_numbers_that_are_equal_and_not_the_same_share_nothing():
+def test_equal_numbers_of_other_types_or_signs_share_nothing():
     array = freeze(np.ones(3))
     CALLS.clear()
     made = [derived(scaled, array, by=by) for by in (0.0, -0.0, 0, False, (0.0,), (-0.0,))]
@@ -83,7 +83,7 @@ def test_a_result_equal_to_its_source_does_not_keep_itself():
     assert kept() is None
 
 
-def test_arrays_of_one_buffer_that_changes_share_nothing():
+def test_arrays_of_a_changed_buffer_share_nothing():
     buffer = np.zeros((30, 500))
     first = derived(scaled, freeze(buffer), by=2)
     held = freeze(buffer)
@@ -122,7 +122,7 @@ def test_nan_equals_itself():
     assert derived(scaled, first, by=2) is derived(scaled, second, by=2)
 
 
-def test_a_view_does_not_keep_what_it_was_made_from():
+def test_cached_view_does_not_keep_its_array_alive():
     array = np.ones((3, 4))
     array.flags.writeable = False
     kept = weakref.ref(array)
@@ -132,7 +132,7 @@ def test_a_view_does_not_keep_what_it_was_made_from():
     assert kept() is None
 
 
-def test_results_without_dimensions_stay_arrays():
+def test_scalar_results_remain_arrays():
     array = freeze(np.array(3.0))
     found = derived(scaled, array, by=2)
     assert isinstance(found, np.ndarray) and found.shape == () and found == 6

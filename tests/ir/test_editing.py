@@ -55,7 +55,7 @@ def test_passes_that_follow_one_another_share_an_editor():
     assert len(editors) == 5 and len(set(map(id, editors))) == 1
 
 
-def test_a_pass_from_model_to_model_sees_what_was_edited():
+def test_model_pass_sees_previous_edits():
     seen, editors = [], []
     noted = partial(note, editors=editors)
 
@@ -67,14 +67,14 @@ def test_a_pass_from_model_to_model_sees_what_was_edited():
     assert seen == [["TANH"]] and len(editors) == 2 and editors[0] is not editors[1]
 
 
-def test_whoever_looks_sees_every_step():
+def test_observer_sees_every_edit():
     seen = []
     back = partial(replace_all, old="TANH", new="RELU")
     run_passes(chain("RELU"), [replace_all, back], lambda name, old, new: seen.append((types(old), types(new))))
     assert seen == [(["RELU"], ["TANH"]), (["TANH"], ["RELU"])]
 
 
-def test_an_edit_that_fails_is_told_with_its_name():
+def test_failing_edit_names_the_pass():
     @editing
     def wrong(editor):
         raise InvalidModelError("nothing fits")
@@ -83,11 +83,11 @@ def test_an_edit_that_fails_is_told_with_its_name():
         run_passes(chain("RELU"), [wrong])
 
 
-def test_the_kit_has_editing_passes():
+def test_passes_of_the_kit_are_editing_passes():
     assert isinstance(fold_constants, EditingPass) and isinstance(PASSES["fuse_activation"], EditingPass)
 
 
-def test_an_editing_pass_is_known_as_functions_are():
+def test_editing_pass_behaves_as_a_function():
     found = PASSES["remove_dead"]
     assert pickle.loads(pickle.dumps(found)) is found
     assert repr(found) == "<pass remove_dead>"
@@ -95,7 +95,7 @@ def test_an_editing_pass_is_known_as_functions_are():
     assert str(signature(replace_all)).startswith("(model") and signature(replace_all).return_annotation == "Model"
 
 
-def test_nodes_that_go_are_the_first_reader_s_whoever_edited_before():
+def test_removed_nodes_are_origins_of_the_first_reader():
     """The first reader of a removed node stays the first, although an edit of another pass changes the last one."""
     program = Program(x=(3, 4))
     copy = program("ASSIGN", program.x)

@@ -18,13 +18,13 @@ def test_a_new_operation_reads_the_end_of_a_chain_of_substitutions():
     verify(editor.finish())
 
 
-def test_a_sweep_stops_at_the_types_that_it_is_for():
+def test_sweep_visits_only_its_types():
     editor = ModelEditor(chain("RELU", "EXP", "TANH", "RELU"))
     assert [editor.operation(index).type for index in editor.sweep({"RELU", "TANH"})] == ["RELU", "TANH", "RELU"]
     assert list(editor.sweep({"SIN"})) == []
 
 
-def test_what_is_added_waits_for_the_next_sweep():
+def test_added_operations_wait_for_the_next_sweep():
     editor = ModelEditor(chain("RELU", "EXP", "RELU"))
     for index in editor.sweep():
         if editor.operation(index).type == "RELU":
@@ -36,7 +36,7 @@ def test_what_is_added_waits_for_the_next_sweep():
     assert [operation.origins for operation in after.operations] == [("n1",), ("n2",), ("n3",)]
 
 
-def test_an_operation_reads_what_stands_for_its_input_before_and_after_the_sweep():
+def test_operation_reads_substituted_inputs():
     program = Program(x=(2, 3))
     relu, tanh = program("RELU", program.x), program("TANH", program.x)
     editor = ModelEditor(program.finish(program("SUM", relu, tanh, relu)))
@@ -48,7 +48,7 @@ def test_an_operation_reads_what_stands_for_its_input_before_and_after_the_sweep
     assert editor.reader_count(relu) == 0
 
 
-def test_outputs_are_those_that_stand_for_them_by_now():
+def test_outputs_follow_substitutions():
     model = chain("RELU", "EXP")
     editor = ModelEditor(model)
     (made,) = editor.add_operation("EXP", editor.operation(1).inputs, origins=(1,))

@@ -70,7 +70,7 @@ def told(ask, *arguments):
         max_size=30,
     )
 )
-def test_it_says_what_the_schema_says(asked):
+def test_memoized_inference_equals_the_schema(asked):
     inferences = Inferences()
     for (type_, count, attributes), types, quantized in asked * 2:
         shared = [None if each is None else inferences.shared(each) for each in types[:count]]
@@ -86,7 +86,7 @@ def test_equal_types_become_one_object():
     assert result is one
 
 
-def test_the_attributes_are_the_callers_own():
+def test_returned_attributes_are_a_copy():
     inferences = Inferences()
     type_ = inferences.shared(FLOATS)
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_the_attributes_are_the_callers_own():
     assert inferences.of("ADD", [type_, type_], {})[0]["fuse_code"] == "none"
 
 
-def test_a_trace_is_asked_each_time():
+def test_symbolic_types_are_inferred_every_time():
     """Equal numbers of two traces must each come from their own trace."""
     inferences = Inferences()
     for size in (4, 4, 5):
@@ -107,14 +107,14 @@ def test_a_trace_is_asked_each_time():
         assert size_hint(first) == size
 
 
-def test_an_identity_that_is_used_again_means_nothing():
+def test_reused_identity_is_no_cache_hit():
     """A collected type's identity may be reused by another type."""
     inferences = Inferences()
     for size in range(1, 200):
         assert inferences.of("RELU", [OperandType(DataType.FLOAT32, (size,))], {})[1][0].dimensions == (size,)
 
 
-def test_what_is_refused_is_refused_again():
+def test_refusals_repeat():
     inferences = Inferences()
     types = [inferences.shared(FLOATS), inferences.shared(OperandType(DataType.FLOAT32, (7,)))]
     for _ in range(2):

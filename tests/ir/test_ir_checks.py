@@ -57,7 +57,7 @@ def test_numbers_become_floats(given: object, expected: float):
         ("MAX_POOL_2D", {}, r"attributes \['kernel_shape'\] are missing"),
     ],
 )
-def test_attributes_that_do_not_fit_are_refused(type_, given, message):
+def test_invalid_attributes_are_refused(type_, given, message):
     with pytest.raises(InvalidModelError, match=f"^{type_}: .*{message}"):
         check_attributes(schema_of(type_), given)
 
@@ -86,7 +86,7 @@ def test_optional_inputs_may_be_absent(types):
         ("ADD", (_IMAGE, OperandType(_INT, ())), "input 'y' is int32, expected float32 as 'x'"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused(type_, types, message):
+def test_invalid_inputs_are_refused(type_, types, message):
     with pytest.raises(InvalidModelError, match=f"^{type_}: .*{message}"):
         check_inputs(schema_of(type_), types)
 
@@ -97,7 +97,7 @@ def test_narrow_types_are_floating():
 
 
 @pytest.mark.slow
-def test_a_large_model_takes_work_in_proportion():
+def test_large_model_takes_linear_work():
     assert growth(lambda count: partial(_build, count), 1_000) < 10
 
 

@@ -33,7 +33,7 @@ _NAMES = ("Attribute", "Model", "Operand", "OperandType", "Operation", "Operatio
 
 
 @pytest.mark.parametrize("value", [drivers.Capability, *(getattr(ir, name) for name in _NAMES)])
-def test_help_says_what_every_field_is(value):
+def test_help_describes_every_field(value):
     text = inspect.getdoc(value)
     fields = [field.name for field in dataclasses.fields(value) if field.init]
     assert [field for field in fields if f"\n    {field}: " not in text] == []

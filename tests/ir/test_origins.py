@@ -15,7 +15,7 @@ def test_every_name_once_in_order(origins):
     assert flattened(origins) == tuple(dict.fromkeys(names(origins)))
 
 
-def test_what_is_merged_with_itself_again_and_again_is_looked_at_once():
+def test_repeatedly_merged_origins_are_visited_once():
     origins = ("a", "b")
     for _ in range(100):
         origins = (origins, origins)

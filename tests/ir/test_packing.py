@@ -19,7 +19,7 @@ def by_hand(values):
 @pytest.mark.parametrize(
     ("dtype", "low", "high"), [(DataType.INT4, -8, 7), (DataType.UINT4, 0, 15)], ids=["int4", "uint4"]
 )
-def test_packed_as_said_and_unpacked(dtype, low, high):
+def test_pack_and_unpack_round_trip(dtype, low, high):
     @given(st.lists(st.integers(low, high), max_size=9))
     def law(values):
         array = np.array(values, np.int8).astype(dtype.array_type)
@@ -30,6 +30,6 @@ def test_packed_as_said_and_unpacked(dtype, low, high):
     law()
 
 
-def test_dimensions_come_back():
+def test_dimensions_round_trip():
     array = np.arange(-3, 3, dtype=np.int8).astype(ml_dtypes.int4).reshape(2, 3, 1)
     np.testing.assert_array_equal(unpack(pack(array), DataType.INT4, array.shape), array)

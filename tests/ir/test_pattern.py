@@ -94,13 +94,13 @@ def test_predicates():
         operation("CLIP", pattern, no_such_attribute=1)
 
 
-def test_either_tries_one_after_the_other():
+def test_either_tries_patterns_in_order():
     program = Program(x=(2, 3))
     model = program.finish(program("RELU", program("TANH", program.x)), program("RELU", program("NEG", program.x)))
     assert anchors(model, operation("RELU", either(operation("NEG"), operation("TANH")))) == [1, 3]
 
 
-def test_what_others_read_is_not_part_of_a_match():
+def test_shared_value_is_not_matched():
     program = Program(x=(2, 3))
     inner = program("RELU", program.x)
     model = program.finish(program("TANH", inner), inner)
@@ -144,7 +144,7 @@ def test_rewriting_keeps_names_and_origins():
     assert {operand.name for operand in model.operands} <= {operand.name for operand in after.operands}
 
 
-def test_a_result_of_another_type_is_an_error():
+def test_replacement_of_another_type_is_an_error():
     program = Program(x=(2, 3))
     model = program.finish(program("TANH", program("REDUCE_SUM", program.x, axes=(1,), keepdims=True)))
     rule = RewriteRule(operation("REDUCE_SUM", X), lambda editor, match: [match.operands["x"]])
@@ -152,7 +152,7 @@ def test_a_result_of_another_type_is_an_error():
         rewrite(model, [rule])
 
 
-def test_fusable_operations_are_those_of_the_table():
+def test_fusable_operations_agree_with_the_schemas():
     assert set(FUSABLE) == {type_ for type_, row in SCHEMAS.items() if row.attribute("fuse_code")}
 
 
@@ -168,7 +168,7 @@ def test_fusable_operations_are_those_of_the_table():
         (lambda: operation("ADD", X, Y, fuse_code="relo"), "fuse_code='relo'.*'relu'"),
     ],
 )
-def test_a_pattern_that_cannot_match_is_an_error(make, why):
+def test_impossible_pattern_is_an_error(make, why):
     with pytest.raises(InvalidModelError, match=why):
         make()
 
@@ -179,7 +179,7 @@ def test_variadic_inputs_may_be_any_number():
     assert anchors(model, operation("SUM", X, Y, X)) == [0]
 
 
-def test_rules_are_gone_when_nobody_holds_them():
+def test_unreferenced_rules_are_freed():
     held = [np.zeros(1) for _ in range(3)]
     gone = [weakref.ref(each) for each in held]
     for each in held:

@@ -69,7 +69,7 @@ def test_without_a_quantized_result_convolutions_give_sums(inputs):
     ("type_", "attributes"),
     [("RESHAPE", {"shape": (3, 2)}), ("TRANSPOSE", {"perm": (1, 0)}), ("TILE", {"repeats": (1, 2)})],
 )
-def test_movers_keep_what_is_quantized_per_tensor(type_, attributes):
+def test_movement_preserves_per_tensor_quantization(type_, attributes):
     assert result_of(type_, [((2, 3), INT8)], attributes, result=None).quantized == INT8
     assert result_of(type_, [((2, 3), along(1, 3))], attributes, result=None).quantized is None
 
@@ -101,7 +101,7 @@ def test_integers_that_are_quantized_are_still_integers():
         ("CONV_2D", [IMAGE, FILTER, ((4,), UINT8)], INT8, "expected a quantized operand of int32"),
     ],
 )
-def test_what_does_not_belong_together(type_, inputs, result, message):
+def test_inconsistent_quantizations_are_refused(type_, inputs, result, message):
     attributes = {"axes": (0,), "keepdims": False} if type_ == "REDUCE_MAX" else {}
     with pytest.raises(InvalidModelError, match=message):
         one(type_, inputs, attributes, result)
@@ -118,7 +118,7 @@ def test_quantization_is_structure():
     assert "scale [0.5] zero_point [3]" in to_text(first)
 
 
-def test_verify_finds_a_result_that_does_not_belong():
+def test_verify_detects_an_inconsistent_result():
     model = one("SIGMOID", [((3,), INT8)])
     output = model.operands[1]
     wrong = replace(output, type=replace(output.type, dtype=DataType.INT16))
@@ -134,7 +134,7 @@ def test_verify_finds_a_result_that_does_not_belong():
         ((0,), "QUANTIZE: produces operand 0 'x0', expected one without a producer"),
     ],
 )
-def test_what_is_made_is_looked_at_before_its_quantization(outputs, message):
+def test_outputs_are_checked_before_quantization(outputs, message):
     """An output without an operand is reported before its missing quantization."""
     model = one("QUANTIZE", [((3,), DataType.FLOAT32)])
     (operation,) = model.operations
@@ -153,7 +153,7 @@ def test_constants_may_be_quantized():
     ("scale", "zero_point", "said"),
     [((0.1,), (0.5,), "not an integer"), (("1",), (0,), "not a number"), ((1e300,), (0,), "finite")],
 )
-def test_what_does_not_quantize_is_refused(scale, zero_point, said):
+def test_invalid_scales_and_zero_points_are_refused(scale, zero_point, said):
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
     wrong = QuantizedType(DataType.INT8, Quantization(scale=scale, zero_point=zero_point))
@@ -161,6 +161,6 @@ def test_what_does_not_quantize_is_refused(scale, zero_point, said):
         builder.add_operation("QUANTIZE", (x,), quantized=(wrong,))
 
 
-def test_numbers_of_numpy_are_taken():
+def test_numpy_numbers_are_accepted():
     found = Quantization(scale=np.array([0.5, 2], np.float32), zero_point=list(np.array([1, 2], np.int8)), axis=0)
     assert (found.scale, found.zero_point) == ((0.5, 2.0), (1, 2)) and type(found.zero_point[0]) is int

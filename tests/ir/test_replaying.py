@@ -56,7 +56,7 @@ def told_apart(numbers: Sequence[Any]) -> list[tuple[type, str]]:
 
 @pytest.mark.slow
 @given(program=PROGRAM, first=SIZES, second=SIZES)
-def test_a_replay_is_the_computation_itself_where_that_decides_the_same(
+def test_replay_equals_computation_under_equal_guards(
     program: list[tuple[Any, int, int]], first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
     here, there = outcome(program, first), outcome(program, second)
@@ -74,7 +74,7 @@ def test_a_replay_is_the_computation_itself_where_that_decides_the_same(
 
 
 @given(program=PROGRAM, first=SIZES, second=SIZES)
-def test_numbers_that_are_alike_are_equal_wherever_conditions_hold(
+def test_numbers_with_one_representative_are_equal(
     program: list[tuple[Any, int, int]], first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
     if outcome(program, first) is None:
@@ -89,7 +89,7 @@ def test_numbers_that_are_alike_are_equal_wherever_conditions_hold(
                 assert told_apart([known[one]]) == told_apart([known[other]])
 
 
-def test_what_is_made_of_numbers_that_are_equal_by_a_condition_is_made_once() -> None:
+def test_results_of_guarded_equal_numbers_merge() -> None:
     trace = SymbolicTrace()
     lengths = [trace.variable(3) for _ in range(24)]
     sums = [length + 1 for length in lengths]
@@ -100,7 +100,7 @@ def test_what_is_made_of_numbers_that_are_equal_by_a_condition_is_made_once() ->
     assert trace.replay([7] * 23 + [8]) is None
 
 
-def test_what_sums_that_are_equal_are_made_of_is_equal_too() -> None:
+def test_terms_of_equal_sums_are_equal() -> None:
     trace = SymbolicTrace()
     words, lengths = trace.variable(3), [trace.variable(5) for _ in range(24)]
     longest = symbolic_max(abs(lengths[0] + words), 0)
@@ -110,7 +110,7 @@ def test_what_sums_that_are_equal_are_made_of_is_equal_too() -> None:
     assert trace.replay([2, *[7] * 23, 8]) is None
 
 
-def test_what_is_equal_is_checked_once() -> None:
+def test_equalities_are_checked_once() -> None:
     """48 lengths have 1,128 pairs, but equality is transitive."""
     trace = SymbolicTrace()
     words, lengths = trace.variable(3), [trace.variable(5) for _ in range(48)]
@@ -126,14 +126,14 @@ def test_what_is_equal_is_checked_once() -> None:
         assert trace.replay([3, *[6] * place, 7, *[6] * (47 - place)]) is None
 
 
-def test_what_sums_are_made_of_is_equal_too_where_nothing_is_added_to_one() -> None:
+def test_terms_of_equal_sums_are_equal_without_a_constant() -> None:
     trace = SymbolicTrace()
     words, length, other = (trace.variable(size) for size in (3, 5, 5))
     assert (0 + length) + words == other + words
     assert trace.representative((length * 64).number) == trace.representative((other * 64).number)
 
 
-def test_sums_that_are_equal_say_nothing_of_parts_that_differ() -> None:
+def test_equal_sums_of_different_terms_imply_nothing() -> None:
     trace = SymbolicTrace()
     words, length, other = (trace.variable(size) for size in (3, 6, 5))
     assert (length + 1) + words == (other + 2) + words
@@ -142,7 +142,7 @@ def test_sums_that_are_equal_say_nothing_of_parts_that_differ() -> None:
 
 
 @pytest.mark.parametrize("decide", [lambda number: number == 1, lambda number: guard_value(number) == 1])
-def test_a_number_that_is_decided_to_be_one_is_a_constant(decide: Any) -> None:
+def test_number_guarded_to_be_one_is_a_constant(decide: Any) -> None:
     trace = SymbolicTrace()
     batch, length = trace.variable(1), trace.variable(5)
     assert decide(batch)
@@ -166,7 +166,7 @@ def test_the_type_of_a_number_is_the_same_at_every_size(chosen: Any) -> None:
 @pytest.mark.parametrize(
     "function", [lambda one: one // 1, lambda one: one * 1, lambda one: (one - 2.5) * -1.0 + 0], ids=["//", "*", "+"]
 )
-def test_what_leaves_an_integer_as_it_is_may_change_a_float(function: Any) -> None:
+def test_integer_identities_may_change_floats(function: Any) -> None:
     """2.5 // 1 is 2.0, and -0.0 + 0 is 0.0."""
     trace = SymbolicTrace()
     number = function(trace.variable(3) / 2)
@@ -176,7 +176,7 @@ def test_what_leaves_an_integer_as_it_is_may_change_a_float(function: Any) -> No
         assert told_apart([known[number.number]]) == told_apart([function(size / 2)])
 
 
-def test_what_was_decided_on_zero_does_not_hold_for_minus_zero() -> None:
+def test_guard_on_zero_excludes_minus_zero() -> None:
     trace = SymbolicTrace()
     number = (trace.variable(1) - 1) * 0.0
     assert told_apart([guard_value(number)]) == [(float, "0.0")]

@@ -22,7 +22,7 @@ def chain(length: int = 4) -> Model:
 
 
 @given(st.integers(0, 10_000))
-def test_what_a_builder_makes_is_sound(seed: int) -> None:
+def test_built_models_are_valid(seed: int) -> None:
     model = make_case(Random(seed), 8).model
     assume(model.operations)
     assert model.is_verified
@@ -58,14 +58,14 @@ def test_all_of_a_model_is_the_model_itself() -> None:
         ((0, 1), (0, 1), (2,)),
     ],
 )
-def test_parts_that_lack_something_are_not_taken_for_sound(operations, inputs, outputs) -> None:
+def test_incomplete_submodels_are_not_verified(operations, inputs, outputs) -> None:
     part = submodel(chain(), operations, inputs, outputs)
     assert not part.is_verified
     with pytest.raises(InvalidModelError):
         verify(part)
 
 
-def test_a_changed_model_is_looked_at_again() -> None:
+def test_changed_model_is_verified_again() -> None:
     model = chain()
     verify(model)
     changed = replace(model, inputs=(0, 0))
@@ -85,7 +85,7 @@ def test_a_changed_model_is_looked_at_again() -> None:
         ("float32", {"scale": (1.0,), "zero_point": (0,)}, "expected an integer data type"),
     ],
 )
-def test_a_builder_takes_no_unsound_quantization(dtype, quantization, message) -> None:
+def test_builder_refuses_invalid_quantization(dtype, quantization, message) -> None:
     given = Quantization(**quantization)
     with pytest.raises(InvalidModelError, match=message):
         ModelBuilder().add_input("x", OperandType(DataType(dtype), (2, 3), quantization=given))
@@ -93,6 +93,6 @@ def test_a_builder_takes_no_unsound_quantization(dtype, quantization, message) -
         ModelBuilder().add_constant("c", np.zeros((2, 3), dtype), given)
 
 
-def test_a_builder_takes_no_images_of_another_rank() -> None:
+def test_builder_refuses_images_of_another_rank() -> None:
     with pytest.raises(InvalidModelError, match="expected rank 4 for layout NHWC"):
         ModelBuilder().add_input("x", OperandType(DataType.FLOAT32, (2, 3), Layout.NHWC))

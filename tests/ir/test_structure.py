@@ -11,7 +11,7 @@ def flattened(height: object, width: object) -> Model:
     return builder.finish([flat])
 
 
-def test_models_of_other_sizes_have_one_structure() -> None:
+def test_models_of_different_sizes_share_a_structure() -> None:
     assert flattened(2, 3).structure == flattened(4, 5).structure
     builder = ModelBuilder()
     image = builder.add_input("x", OperandType(DataType.FLOAT16, (1, 2, 3)))
@@ -26,7 +26,7 @@ def test_numbers_can_be_replaced() -> None:
     assert with_numbers(small, numbers(small)).operands[0] is small.operands[0]
 
 
-def test_a_traced_model_is_filled_and_says_what_varies() -> None:
+def test_symbolic_model_is_specialized_and_reports_covarying_numbers() -> None:
     trace = SymbolicTrace()
     model = SymbolicModel(flattened(trace.variable(2), trace.variable(3)))
     known = trace.replay([4, 5])
@@ -37,7 +37,7 @@ def test_a_traced_model_is_filled_and_says_what_varies() -> None:
     assert sorted({values[place] for place in places} for places in filled.covarying_number_groups) == [{4}, {5}, {20}]
 
 
-def test_a_part_of_a_traced_model_is_cut_once() -> None:
+def test_part_of_a_symbolic_model_is_cached() -> None:
     trace = SymbolicTrace()
     model = SymbolicModel(flattened(trace.variable(2), trace.variable(3)))
     part = model.part([0], [0], [1])

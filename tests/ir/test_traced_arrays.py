@@ -50,7 +50,7 @@ COMPUTATIONS: dict[str, Callable[..., object]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPUTATIONS)
 @given(VECTORS, VECTORS)
-def test_replays_give_what_computing_gives(name: str, first: list[list[int]], second: list[list[int]]) -> None:
+def test_replays_equal_computations(name: str, first: list[list[int]], second: list[list[int]]) -> None:
     computation = COMPUTATIONS[name]
     trace = ArrayTrace(arrays(first))
     made = computation(*trace.variables())
@@ -64,7 +64,7 @@ def test_replays_give_what_computing_gives(name: str, first: list[list[int]], se
             assert made is None or np.array_equal(values[made.number], expected)
 
 
-def test_what_is_only_handed_on_holds_for_all_contents() -> None:
+def test_forwarded_array_holds_for_all_contents() -> None:
     trace = ArrayTrace(arrays([[1, 2, 3]]))
     made = derived(doubled, trace.variables()[0])
     values = trace.replay(arrays([[7, 8, 9]]))
@@ -89,14 +89,14 @@ def test_what_is_only_handed_on_holds_for_all_contents() -> None:
         lambda x: memoryview(np.ascontiguousarray(x)),
     ],
 )
-def test_whoever_looks_binds_the_contents(look: Callable[[TracedArray], object]) -> None:
+def test_reading_guards_the_contents(look: Callable[[TracedArray], object]) -> None:
     trace = ArrayTrace(arrays([[1, 2, 3]]))
     look(trace.variables()[0])
     assert trace.replay(arrays([[1, 2, 3]])) is not None
     assert trace.replay(arrays([[1, 2, 4]])) is None
 
 
-def test_type_and_dimensions_are_known_without_a_look() -> None:
+def test_type_and_dimensions_need_no_guard_on_contents() -> None:
     trace = ArrayTrace(arrays([[1, 2, 3]]))
     (x,) = trace.variables()
     assert (x.shape, x.ndim, x.size, x.nbytes, x.dtype) == ((3,), 1, 3, 12, np.float32)

@@ -50,9 +50,7 @@ def test_numbers_are_settled_wherever_they_stand() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("function", ARITHMETIC)
 @given(first=SIZES, second=SIZES)
-def test_a_replay_computes_what_the_computation_would(
-    function: Callable[[Any, Any], Any], first: list[int], second: list[int]
-) -> None:
+def test_replay_equals_computation(function: Callable[[Any, Any], Any], first: list[int], second: list[int]) -> None:
     trace, (height, width) = traced(*first)
     results = [function(height, width), function(height, 3), function(7, width), function(height, width) * 2 + height]
     known = trace.replay(second)
@@ -62,7 +60,7 @@ def test_a_replay_computes_what_the_computation_would(
 
 
 @given(first=SIZES, second=SIZES)
-def test_a_replay_refuses_where_something_would_be_decided_otherwise(first: list[int], second: list[int]) -> None:
+def test_replay_fails_when_a_guard_fails(first: list[int], second: list[int]) -> None:
     def decide(height: Any, width: Any) -> tuple[bool, ...]:
         return height == width, height < width * 2, width >= 7, bool(height % 2), math.prod((height, width)) == 12
 
@@ -106,20 +104,20 @@ def test_plain_values_of_tuples_settle_the_numbers_in_them() -> None:
     assert trace.replay([1, 3]) is None and trace.replay([2, 4]) is None
 
 
-def test_truth_settles_no_more_than_truth() -> None:
+def test_truth_test_guards_only_truth() -> None:
     trace, (size,) = traced(2)
     assert size
     assert trace.replay([3]) is not None
     assert trace.replay([0]) is None
 
 
-def test_steps_are_taken_once() -> None:
+def test_equal_steps_merge() -> None:
     _, (size,) = traced(5)
     assert (size * 2 + 1).number == (size * 2 + 1).number
     assert apply_function(math.gcd, size, 4).number == apply_function(math.gcd, size, 4).number
 
 
-def test_what_cannot_be_computed_is_refused() -> None:
+def test_impossible_computation_fails_the_replay() -> None:
     trace, (size,) = traced(5)
     _ = 10 // size
     assert trace.replay([0]) is None
@@ -133,7 +131,7 @@ def test_numpy_numbers_leave_arithmetic_to_traced_ones() -> None:
     assert trace.replay([6]) is not None
 
 
-def test_what_was_decided_is_taken_back_and_decided_again():
+def test_guards_are_withdrawn_and_restored():
     trace = SymbolicTrace()
     rows, columns = trace.variable(5), trace.variable(7)
     assert rows > 3

@@ -100,7 +100,7 @@ _CASES = {
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_contradictions_are_found(case: str):
+def test_contradictions_are_detected(case: str):
     model, message = _CASES[case]
     with pytest.raises(InvalidModelError, match=message):
         verify(model)
@@ -127,7 +127,7 @@ def _quantized(dtype: DataType, dimensions: tuple[int, ...], **quantization: obj
         (DataType.INT4, {"scale": (0.1, 0.2, 0.3), "zero_point": (-8, 0, 7), "axis": 1}),
     ],
 )
-def test_sound_quantization_is_taken(dtype, quantization):
+def test_valid_quantization_is_accepted(dtype, quantization):
     verify(_quantized(dtype, (2, 3), **quantization))
 
 
@@ -144,7 +144,7 @@ def test_sound_quantization_is_taken(dtype, quantization):
         (DataType.UINT4, {"scale": (0.1,), "zero_point": (-1,)}, "expected 0 to 15"),
     ],
 )
-def test_unsound_quantization_is_found(dtype, quantization, message):
+def test_invalid_quantization_is_detected(dtype, quantization, message):
     with pytest.raises(InvalidModelError, match=message):
         verify(_quantized(dtype, (2, 3), **quantization))
 

@@ -62,13 +62,13 @@ _CASES = {
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_values_of_the_wrong_kind_are_found(case: str) -> None:
+def test_values_of_the_wrong_kind_are_detected(case: str) -> None:
     model, message = _CASES[case]
     with pytest.raises(InvalidModelError, match=message):
         verify(model)
 
 
-def test_the_builder_takes_any_byte_order() -> None:
+def test_builder_accepts_any_byte_order() -> None:
     model = _model(np.arange(3, dtype=">i4"))
     verify(model)
     device = FakeNpuDriver().open("")

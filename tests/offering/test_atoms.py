@@ -47,16 +47,16 @@ def run_on(*takes, shapes=((2, 6), (5, 6))):
         return [*placed(session).values()], len(session.report().segments)
 
 
-def test_a_device_that_knows_the_whole_takes_all_of_it():
+def test_device_that_supports_the_pattern_runs_all_of_it():
     assert run_on(["RELU", "GELU", "NEG"]) == (["trial:1"] * 5, 1)
 
 
-def test_a_device_that_knows_parts_takes_those():
+def test_device_that_supports_nodes_runs_these():
     assert run_on(["RELU", "MUL", "ADD"]) == (["cpu", "cpu", "trial:1", "trial:1", "trial:1"], 4)
 
 
 @pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
-def test_the_first_device_that_takes_anything_of_it_decides():
+def test_first_device_that_supports_anything_decides():
     whole, nothing, part = ["RELU", "GELU", "NEG"], ["SIN"], ["MUL"]
     assert run_on(nothing, whole)[0] == ["trial:2"] * 5
     assert run_on(part, whole)[0] == ["cpu", "cpu", "cpu", "trial:1", "trial:1"]
@@ -64,7 +64,7 @@ def test_the_first_device_that_takes_anything_of_it_decides():
     assert run_on(nothing, nothing)[0] == ["cpu"] * 5
 
 
-def test_a_value_that_something_else_reads_keeps_nodes_apart():
+def test_shared_inner_value_prevents_the_pattern():
     text = GELU.replace("float[n, 6] y", "float[n, 6] y, float[n, 6] bent")
     with nna.InferenceSession(parse(text), devices=devices(["GELU", "MUL"])) as session:
         session.prepare({"x": (2, 6)})
@@ -78,7 +78,7 @@ def test_the_report_counts_an_atom_once_and_names_every_node():
     assert report.coverage.nodes == 5 / 7
 
 
-def test_an_operation_that_is_switched_off_is_missing_in_what_is_made_of_it():
+def test_switched_off_operation_disables_patterns_of_it():
     device = ("fake_npu", {"switched_off": "Erf"})
     report = nna.partition_report(parse(GELU), devices=device, input_shapes={"x": (2, 6)})
     refused = {node.op_type: node.refusals[0] for node in report.nodes if node.refusals}
@@ -165,7 +165,7 @@ def test_quantized_groups_are_one_operation_each_and_exact():
     assert counted == {"Conv", "Add", "QuantizeLinear", "DequantizeLinear"}
 
 
-def test_a_cut_between_groups_keeps_both_whole():
+def test_cut_between_groups_splits_neither():
     """The node that quantizes the residual value has readers in two groups on different devices."""
     report = run_quantized(["CONV_2D"])
     placed = {node.name: node.device for node in report.nodes}
@@ -173,7 +173,7 @@ def test_a_cut_between_groups_keeps_both_whole():
     assert all(tensor.dtype == "uint8" for tensor in report.segments[1].inputs)
 
 
-def test_a_device_that_does_not_know_integers_gets_the_reals():
+def test_device_without_integers_gets_floats():
     report = run_quantized(["RELU", "ADD"], within=0.0601)  # one step: float sums lie between two integers
     placed = {node.name: node.device for node in report.nodes}
     assert placed["add"] == "trial:1" and placed["conv_c1"] == "cpu"
@@ -189,14 +189,14 @@ ATTENTION = f"""{HEAD}
     }}"""
 
 
-def test_attention_is_no_way_around_an_operation_that_is_switched_off():
+def test_switched_off_operation_disables_attention():
     report = nna.partition_report(parse(ATTENTION), devices=("fake_npu", {"switched_off": "Softmax"}))
     assert {node.op_type: node.device for node in report.nodes} == {
         "MatMul": "fake_npu", "Add": "fake_npu", "Softmax": "cpu"
     }  # fmt: skip
 
 
-def test_attention_that_sees_nothing_is_what_onnxruntime_makes_of_it():
+def test_fully_masked_attention_equals_onnxruntime():
     shapes = {"q": (1, 2, 3, 4), "k": (1, 2, 4, 5), "v": (1, 2, 5, 4)}
     feed = {name: numbers(*shape) for name, shape in shapes.items()}
     feed["mask"] = np.where(np.arange(15).reshape(1, 1, 3, 5) < 7, -np.inf, 0).astype(np.float32)

@@ -80,14 +80,14 @@ def same(conversions: Conversions, prepared: Prepared, shapes: dict[str, Shape])
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 30), st.integers(1, 30)), min_size=2, max_size=5))
 @settings(max_examples=20, deadline=None)
-def test_shapes_that_are_computed(sizes: Sequence[tuple[int, int, int]]) -> None:
+def test_computed_shapes(sizes: Sequence[tuple[int, int, int]]) -> None:
     prepared = prepare(onnx.parser.parse_model(FLATTENING))
     conversions = Conversions(prepared)
     for count, height, width in sizes:
         same(conversions, prepared, {"x": (count, 3, height, width)})
 
 
-def test_a_template_serves_sizes_that_decide_nothing() -> None:
+def test_template_serves_all_unguarded_sizes() -> None:
     prepared = prepare(onnx.parser.parse_model(FLATTENING))
     conversions = Conversions(prepared)
     conversions.of({"x": (2, 3, 20, 31)})
@@ -97,7 +97,7 @@ def test_a_template_serves_sizes_that_decide_nothing() -> None:
     assert conversions.templates == (template,)
 
 
-def test_contents_that_no_rule_follows_are_decided_on() -> None:
+def test_contents_without_a_rule_are_guarded() -> None:
     prepared = prepare(onnx.parser.parse_model(TABLE))
     conversions = Conversions(prepared)
     for shape in [(2, 5), (3, 5), (3, 6), (2, 5)]:
@@ -162,7 +162,7 @@ DOUBLE = (
 
 
 @pytest.mark.parametrize("text", [SINGLE, DOUBLE])
-def test_what_pythons_numbers_refuse_is_not_traced(text: str) -> None:
+def test_computations_that_fail_in_python_are_not_traced(text: str) -> None:
     prepared = prepare(onnx.parser.parse_model(text))
     conversions = Conversions(prepared)
     for shape in [(2, 3), (4, 3), (4, 5)]:
@@ -188,7 +188,7 @@ large (float[c, c] x) => (float[c, c] y) {
 """
 
 
-def test_large_tables_are_taken_as_they_are() -> None:
+def test_large_tables_are_not_traced() -> None:
     prepared = prepare(onnx.parser.parse_model(LARGE_TABLE))
     conversions = Conversions(prepared)
     for size in (600, 601, 600):
@@ -203,14 +203,14 @@ added (float[n, c] x, float[m, c] z) => (float[p, c] y) { y = Add (x, z) }
 """
 
 
-def test_a_shape_that_does_not_fit_does_not_end_tracing() -> None:
+def test_invalid_shape_does_not_end_tracing() -> None:
     conversions = Conversions(prepare(onnx.parser.parse_model(ADDED)))
     conversions.of({"x": (4, 3), "z": (3, 3)})
     conversions.of({"x": (4, 3), "z": (4, 3)})
     assert len(conversions.templates) == 1
 
 
-def test_tracing_in_vain_is_given_up() -> None:
+def test_unsuccessful_tracing_ends() -> None:
     conversions = Conversions(prepare(onnx.parser.parse_model(TABLE)))
     for width in range(2, 14):
         conversions.of({"x": (2, width)})
@@ -230,7 +230,7 @@ ones (float[n, c] x) => (float[n, c] y) {
 """
 
 
-def test_what_is_measured_only_need_not_be_converted() -> None:
+def test_values_read_only_for_their_shape_need_no_conversion() -> None:
     prepared = prepare(onnx.parser.parse_model(ONES))
     conversions = Conversions(prepared)
     for shape in [(2, 3), (4, 3), (1, 1)]:

@@ -39,7 +39,7 @@ def session(body, operations, **options):
 
 
 @pytest.mark.parametrize("body", FUNCTIONS)
-def test_a_body_that_is_taken_whole_runs_on_the_device(body):
+def test_fully_supported_body_runs_on_the_device(body):
     _, parts = FUNCTIONS[body]
     feed = {"x": numbers(2, 4), "s": numbers(4)}
     with session(body, parts, options=nna.Options(fallback="forbid")) as opened:
@@ -50,7 +50,7 @@ def test_a_body_that_is_taken_whole_runs_on_the_device(body):
 
 
 @pytest.mark.parametrize("body", FUNCTIONS)
-def test_a_body_of_which_a_part_is_refused_stays_whole(body):
+def test_partially_refused_body_is_not_expanded(body):
     _, parts = FUNCTIONS[body]
     kept = [part for part in parts.split() if part != "MUL" and part != "LOG"]
     with session(body, " ".join(kept), options=QUIET) as opened:
@@ -58,20 +58,20 @@ def test_a_body_of_which_a_part_is_refused_stays_whole(body):
     assert names == {part.split(" = ")[1].split()[0] for part in body.replace("(x, s) y", "(x, s)\ny").split("\n")}
 
 
-def test_what_is_taken_whole_is_not_expanded():
+def test_supported_function_is_not_expanded():
     body = next(iter(FUNCTIONS))
     with session(body, FUNCTIONS[body][0]) as opened:
         assert [node.op_type for node in opened.report().nodes] == ["LayerNormalization"]
 
 
-def test_what_a_person_switched_off_is_not_expanded():
+def test_switched_off_function_is_not_expanded():
     options = ("fake_npu", {"switched_off": ["Softplus"]})
     report = nna.partition_report(model_of("y = Softplus (x)"), devices=options, options=QUIET)
     assert [node.op_type for node in report.nodes] == ["Softplus"]
     assert report.nodes[0].refusals[0].reason == "switched_off"
 
 
-def test_one_is_expanded_and_another_is_not():
+def test_functions_are_expanded_independently():
     body = "a = Softplus (x) y = HardSwish (a)"
     with session(body, FUNCTIONS["y = Softplus (x)"][1], options=QUIET) as opened:
         nodes = [(node.op_type, node.device) for node in opened.report().nodes]
@@ -96,7 +96,7 @@ SMALL = ("trial", {"only": PARTS, "largest": 40})
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [*permutations([1, 9, 20, 30])])
-def test_what_shapes_came_before_changes_nothing(order):
+def test_expansion_does_not_depend_on_previous_shapes(order):
     with nna.InferenceSession(onnx.parser.parse_model(OPEN), devices=SMALL, options=QUIET) as opened:
         for rows in order:
             feed = {"x": numbers(rows, 4)}
@@ -106,7 +106,7 @@ def test_what_shapes_came_before_changes_nothing(order):
 
 
 @pytest.mark.parametrize("order", [*permutations([1, 20, 2])])
-def test_each_body_is_looked_at_for_every_shape(order):
+def test_expansion_is_decided_for_every_shape(order):
     text = f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{
         a = Softplus (x)
         r = ReduceSum (x)
@@ -123,7 +123,7 @@ def test_each_body_is_looked_at_for_every_shape(order):
             assert whole == (["Softplus_0"] if rows == 20 else [])
 
 
-def test_many_shapes_share_what_was_prepared_and_converted():
+def test_shapes_share_preparation_and_conversion():
     made = prepare(onnx.parser.parse_model(OPEN))
     planner = Planner(made, open_setting(("trial", {"only": PARTS}), Options()))
     first, *others = [planner.judge({"x": (rows, 4)}).model for rows in (3, 9, 5, 7, 2)]
@@ -134,7 +134,7 @@ def test_many_shapes_share_what_was_prepared_and_converted():
 
 
 @pytest.mark.parametrize("name", ["post", "/act/post", "/act/Relu@0", "/act/Relu"])
-def test_names_that_look_like_those_of_a_body_mean_nothing(name):
+def test_names_resembling_body_nodes_do_not_matter(name):
     model = model_of("a = Softplus (x) y = Sin (a)")
     model.graph.node[0].name, model.graph.node[1].name = "/act", name
     device = ("trial", {"only": PARTS})
@@ -144,7 +144,7 @@ def test_names_that_look_like_those_of_a_body_mean_nothing(name):
     assert {node.device for key, node in nodes.items() if key != name} == {"trial"}
 
 
-def test_nodes_without_names_are_called_the_same_whether_others_are_expanded():
+def test_unnamed_nodes_keep_their_names_under_expansion():
     body = "a = Softplus (x) b = Sin (a) y = Neg (b)"
     with session(body, " ".join(PARTS), options=QUIET) as opened:
         names = [node.name for node in opened.report().nodes]

@@ -18,7 +18,7 @@ def test_few_bits_cover_their_range(name, ends):
 
 
 @pytest.mark.parametrize("power", [45, 62])
-def test_what_does_not_fit_in_memory(power):
+def test_oversized_random_input_is_refused(power):
     text = f"{HEAD} g (float[{2**power}] x) => (float[{2**power}] y) {{ y = Relu(x) }}"
     with pytest.raises(InvalidInputError, match="input 'x' of shape .* does not fit in memory"):
         random_feed(parse(text))

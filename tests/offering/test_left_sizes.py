@@ -56,7 +56,7 @@ NODES = {
 
 
 @pytest.mark.parametrize("op_type", NODES)
-def test_sizes_are_those_of_onnxruntime(op_type):
+def test_sizes_equal_onnxruntime(op_type):
     attributes, places = NODES[op_type]
     outputs = ["y", "z"] if "Classifier" in op_type else ["y"]
     node = helper.make_node(op_type, ["x", "i"] if places else ["x"], outputs, domain="ai.onnx.ml", **attributes)
@@ -79,7 +79,7 @@ def test_sizes_are_those_of_onnxruntime(op_type):
         assert sizes == shapes
 
 
-def test_nothing_is_said_of_a_node_that_contradicts_its_schema():
+def test_node_that_contradicts_its_schema_has_no_sizes():
     node = OnnxNode("", "ArrayFeatureExtractor", "ai.onnx.ml", 1, ("x",), ("y",), {}, "it has 1 input, expected 2")
     assert sizes_left(node, {"x": (4, 3)}.get, {"y": Value("y", shape=(4, 2))}) == {}
 
@@ -93,7 +93,7 @@ def _stated(info, rows, shape):
     return (rows, *sizes[1:])
 
 
-def test_a_plan_serves_all_rows_behind_an_encoder():
+def test_plan_serves_all_rows_after_an_encoder():
     text = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
         g (float[N, 2] x, string[N, 1] c) => (float[N, 3] y) {
             code = ai.onnx.ml.LabelEncoder <keys_strings = ["a", "b"], values_floats = [1.0, 2.0]> (c)
@@ -121,7 +121,7 @@ def test_a_plan_serves_all_rows_behind_an_encoder():
     ],
     ids=["by position", "by row"],
 )
-def test_a_plan_serves_all_lengths_behind_features_among_words(scattered):
+def test_plan_serves_all_lengths_after_inserted_features(scattered):
     table = RANDOM.standard_normal((9, 4)).astype(np.float32)
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
         g (int64[B, T] ids, float[P, 4] pictures, float[9, 4] table) => (float[B, T, 4] y)
@@ -167,7 +167,7 @@ RESIZES = {
 
 
 @pytest.mark.parametrize("kind", RESIZES)
-def test_a_resize_on_the_host_leaves_sizes_open(kind):
+def test_resize_on_the_host_keeps_sizes_dynamic(kind):
     model = parser.parse_model(f"{_PICTURES} {RESIZES[kind]} y = Tanh (r) }}")
     whole = onnxruntime.InferenceSession(model.SerializeToString())
     with nna.InferenceSession(model, devices="fake_npu") as session:
@@ -191,7 +191,7 @@ CHANCES = {
 
 
 @pytest.mark.parametrize("op_type", CHANCES)
-def test_what_chance_makes_leaves_sizes_open(op_type):
+def test_random_ops_keep_sizes_dynamic(op_type):
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]> g (float[n, m] x) => (float[a, b] y)
     <float half = {{0.5}}, bool yes = {{1}}> {{ p = Sigmoid (x) {CHANCES[op_type]} y = Tanh (r) }}""")
     with nna.InferenceSession(model, devices="fake_npu") as session:

@@ -24,7 +24,7 @@ OPEN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPEN)
-def test_a_weight_says_what_the_model_does_not(name):
+def test_weights_determine_input_sizes(name):
     given, body, weight, expected = OPEN[name]
     model = onnx.parser.parse_model(f"{HEAD} g ({given}) => (float y) {{ y = {body} }}")
     model.graph.output[0].type.tensor_type.ClearField("shape")
@@ -47,7 +47,7 @@ def test_a_table_of_positions_ends_somewhere_and_pictures_are_no_text():
     assert default_shapes(prepare(model)) == {"x": (1, 64, 4), "picture": (1, 3, 320, 320)}
 
 
-def test_what_an_encoder_read_is_as_long_as_itself():
+def test_encoder_length_equals_its_mask():
     model = onnx.parser.parse_model(f"""{HEAD} g (float[b, n, 4] x, float[b, past, 4] past_key,
     float[b, source_length, 4] z,
     int64[b, e] encoder_attention_mask) => (float[b, all, 4] present, float[b, source_length, 4] y, int64[b, e] m) {{
@@ -61,7 +61,7 @@ def test_what_an_encoder_read_is_as_long_as_itself():
     }
 
 
-def test_what_inference_knows_nothing_of_says_nothing_against_sizes():
+def test_ops_unknown_to_inference_do_not_prevent_sizes():
     scaled = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>
     g (float[n, 3] x) => (float[n, 3] y) {
         scaled = ai.onnx.ml.Scaler <offset: floats = [1.0, 2.0, 3.0], scale: floats = [2.0, 1.0, 1.0]> (x)
@@ -92,7 +92,7 @@ def test_dimensions_of_one_name_have_one_size(given, expected):
 
 
 @pytest.mark.parametrize(("window", "expected"), [(100, 128), (400, 16000)])
-def test_windows_fit_in_what_they_move_over(window, expected):
+def test_windows_fit_into_assumed_sizes(window, expected):
     model = onnx.parser.parse_model(f"""{HEAD} g (float[n, samples] x) => (float[n, 2, frames] y) {{
         one = Constant <value = int64[1] {{1}}> ()
         wave = Unsqueeze (x, one)

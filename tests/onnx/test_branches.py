@@ -48,7 +48,7 @@ def test_the_branch_runs_in_its_place(condition):
     assert any(node.name.startswith("If_2/") for node in report.nodes)
 
 
-def test_what_is_captured_inside_is_renamed():
+def test_captured_names_are_renamed():
     text = f"""{HEAD} g (float[2] x) => (float[2] y) {{
         c = Constant<value = bool {{1}}>()
         e = ReduceMax<keepdims = 0>(x)
@@ -71,7 +71,7 @@ def test_what_is_captured_inside_is_renamed():
     assert inner.device == "cpu" and inner.name == "If_3/If_1"
 
 
-def test_a_condition_that_is_fed_stays():
+def test_fed_condition_is_not_folded():
     text = f"""{HEAD} g (float[2] x, bool c) => (float[2] y) {{
         y = If(c) <
             then_branch = t () => (float[2] p) {{ p = Neg(x) }},
@@ -82,7 +82,7 @@ def test_a_condition_that_is_fed_stays():
     assert prepare(given).model is given
 
 
-def test_large_weights_of_branches_lie_outside():
+def test_large_weights_of_branches_move_outside():
     """New names avoid every other name. Branch outputs and small weights stay."""
     text = f"""{HEAD} g (float[n, 128] x, bool c, bool d) => (float[n, 128] y, float[128, 128] z) {{
         w = Neg(x)
@@ -134,7 +134,7 @@ def test_choices_share_weights_of_branches():
     assert np.shares_memory(own, taken)
 
 
-def test_weights_brought_outside_take_no_name_that_is_there():
+def test_weights_moved_outside_get_unused_names():
     """Unused inputs, and initializers that are outputs, count as well."""
     size = 128
     weight, other = numbers(size, size), numbers(size, size, seed=1)

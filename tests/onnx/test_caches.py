@@ -51,7 +51,7 @@ def attention(ids="B,S", mask="B,T", past="B,4,P,4", names=("mask", "old_k", "ol
     ],
     ids=["by structure", "by names of dimensions", "by names of inputs", "without names"],
 )
-def test_one_token_behind_a_cache(model):
+def test_one_token_follows_a_cache(model):
     report = nna.partition_report(model, "fake_npu")
     tokens, mask, key, value = report.input_shapes.values()
     assert (tokens, mask) == ((1, 1), (1, CACHED + 1))
@@ -60,12 +60,12 @@ def test_one_token_behind_a_cache(model):
     assert session.run(["y"], random_feed(model))[0].shape == (1, 4, 1, 4)
 
 
-def test_what_is_given_is_followed():
+def test_given_shapes_determine_the_others():
     shapes = nna.partition_report(attention(), "fake_npu", {"tokens": (2, 5), "old_k": (2, 4, 9, 4)}).input_shapes
     assert shapes == {"tokens": (2, 5), "mask": (2, 14), "old_k": (2, 4, 9, 4), "old_v": (2, 4, 9, 4)}
 
 
-def test_a_concat_that_is_no_cache_changes_nothing():
+def test_other_concat_is_no_cache():
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
         g (float[N,3,H,W] left, float[N,3,H,W] right) => (float[N,3,H,V] y) {
@@ -75,7 +75,7 @@ def test_a_concat_that_is_no_cache_changes_nothing():
     assert nna.partition_report(model, "fake_npu").input_shapes == {"left": (1, 3, 224, 224), "right": (1, 3, 224, 224)}
 
 
-def test_the_report_says_what_was_assumed():
+def test_report_names_assumed_sizes():
     report = nna.partition_report(attention(), "fake_npu", {"tokens": (1, 1)})
     assert report.notes == (
         "input 'mask' and 2 more of the model has dynamic dimensions: usual sizes are assumed; set others with --shape",
@@ -83,7 +83,7 @@ def test_the_report_says_what_was_assumed():
     assert not nna.partition_report(attention(), "fake_npu", report.input_shapes).notes
 
 
-def test_queries_of_a_mask_are_what_is_new():
+def test_mask_has_a_row_per_new_token():
     """A four-dimensional mask has a row for each new token."""
     model = onnx.parser.parse_model("""
         <ir_version: 11, opset_import: ["" : 23]>
@@ -98,7 +98,7 @@ def test_queries_of_a_mask_are_what_is_new():
 
 
 @pytest.mark.parametrize("mask", ["1, 1, S, T", "S, T"])
-def test_a_mask_of_attention_counts_all_keys_whatever_it_is_called(mask):
+def test_attention_mask_covers_all_keys_under_any_name(mask):
     parts = ", ".join(f"float[1, 2, S, 4] {name}" for name in "qkv")
     model = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["" : 24]>

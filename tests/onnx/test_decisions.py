@@ -43,11 +43,11 @@ def told(found, *given):
     ],
     ids=["data", "many", "open", "reals", "random", "sizes of data", "sizes of values"],
 )
-def test_what_inputs_do_not_decide(condition, inputs):
+def test_conditions_not_decided_by_inputs(condition, inputs):
     assert decision(condition, inputs) is None
 
 
-def test_conditions_that_are_alike_or_opposites_are_one():
+def test_equal_and_opposite_conditions_merge():
     found = decision(
         """a = Equal(k, two) b = Equal(k, two) n = Not(a) i = Identity(n) m = Not(i)
         y = If(a) BRANCHES y1 = If(b) BRANCHES y2 = If(n) BRANCHES y3 = If(m) BRANCHES y4 = If(c) BRANCHES""",
@@ -66,7 +66,7 @@ def test_conditions_that_are_alike_or_opposites_are_one():
 
 
 @pytest.mark.parametrize(("holds", "left"), [(True, ["Exp", "Exp", "Sin"]), (False, ["Sin", "Neg", "Neg"])])
-def test_what_was_decided_is_not_asked_again_inside(holds, left):
+def test_decided_condition_is_reused_in_branches(holds, left):
     branches = BRANCHES.replace("p)", "r)").replace("p =", "r =").replace("q)", "s)").replace("q =", "s =")
     found = decision(
         f"""a = Equal(k, two) y = If(a) <
@@ -96,7 +96,7 @@ def test_what_was_decided_is_not_asked_again_inside(holds, left):
     assert [node.op_type for node in chosen.nodes if node.op_type in ("If", "Exp", "Neg", "Sin", "Tanh")] == left
 
 
-def test_a_long_way_to_a_condition_is_told_by_its_name():
+def test_long_condition_is_described_by_name():
     chain = " ".join(f"c{at + 1} = Or(c{at}, c{at})" for at in range(200))
     found = decision(f"{chain} y = If(c200) BRANCHES", "bool c0")
     assert found.texts == ("c200",)
@@ -104,7 +104,7 @@ def test_a_long_way_to_a_condition_is_told_by_its_name():
     assert told_as == "And(Or(c0, c0), c0)"
 
 
-def test_what_is_computed_of_shapes():
+def test_conditions_computed_from_shapes():
     found = decision(
         """s = Shape<start = 1, end = -1>(c) t = Size(c) u = Shape(x) v = Gather(u, zero)
         a = Squeeze(s) b = Equal(a, two) d = Greater(t, v) y = If(b) BRANCHES y1 = If(d) BRANCHES""",
@@ -119,7 +119,7 @@ def test_what_is_computed_of_shapes():
         assert told(found, *(shapes[name] for name in found.conditions.shapes)) == expected
 
 
-def test_names_of_the_model_are_not_taken():
+def test_names_of_the_model_are_not_reused():
     text = f"""{HEAD} g (float[n, 3] x, bool c) => (float[n, 3] y) <int64 two = {{2}}> {{
         s = Shape<start = 0, end = 1>(x) a = Squeeze(s) b = Equal(a, two) e = And(b, c) y = If(e) {BRANCHES}
     }}"""
@@ -130,7 +130,7 @@ def test_names_of_the_model_are_not_taken():
     assert told(found, np.array(True), np.array([3, 3])) == [False]
 
 
-def test_the_model_that_is_chosen():
+def test_model_of_the_chosen_branches():
     found = decision(
         """d = Equal(k, two) y = If(c) <
             then_branch = t () => (float[n, 3] p) {

@@ -54,7 +54,7 @@ def rotary(
         (rotary(parts="rest, rest"), ["rest", "rest"]),
     ],
 )
-def test_only_what_is_always_empty_leaves(text, parts):
+def test_only_always_empty_inputs_are_removed(text, parts):
     (concat,) = (node for node in prepare(parse(text)).nodes if node.op_type == "Concat")
     assert list(concat.inputs) == parts
 
@@ -73,7 +73,7 @@ def test_results_are_the_same_and_one_plan_serves_all_lengths(device, width):
     assert report.plans is None or report.plans.compiled == 2
 
 
-def test_an_input_that_is_declared_to_be_empty_is_fed_all_the_same():
+def test_declared_empty_input_is_still_fed():
     model = parse(f"""{HEAD} g (float[n, 0] nothing, float[n, 4] x) => (float[n, 4] y) {{
         both = Concat <axis = 1> (nothing, x)
         y = Sin (both)

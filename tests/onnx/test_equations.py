@@ -46,13 +46,13 @@ def read(text):
         f<how : string = "WRONG">(a) => (b) { b = Einsum<equation : string = @how>(a) }""",
     ],
 )
-def test_an_equation_that_is_none_is_told(graph, equation):
+def test_invalid_equation_is_an_error(graph, equation):
     with pytest.raises(InvalidModelError, match=r"^[^\n]*Einsum[^\n]*expected letters and one '...' at most[^\n]*$"):
         prepare(read(graph.replace("WRONG", equation)))
 
 
 @pytest.mark.parametrize("equation", ["ij->", "i j -> j i", "...ij->i...", "ij", "...", "iI"])
-def test_others_pass(equation):
+def test_valid_equations_pass(equation):
     prepare(read(f'g (float[2, 4] x) => (y) {{ y = Einsum<equation = "{equation}">(x) }}'))
 
 
@@ -62,7 +62,7 @@ def test_a_call_with_an_equation_passes():
     prepare(read(text))
 
 
-def test_an_einsum_that_makes_nothing_is_told():
+def test_einsum_without_output_is_an_error():
     model = read("g (float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }")
     model.graph.node.add(op_type="Einsum", input=["x"]).attribute.append(onnx.helper.make_attribute("equation", "i?"))
     with pytest.raises(InvalidModelError, match="expected letters"):
@@ -70,7 +70,7 @@ def test_an_einsum_that_makes_nothing_is_told():
 
 
 @pytest.mark.parametrize("given", ["model", "bytes", "path"])
-def test_the_cpu_alone_tells_it_before_onnx_runtime_sees_it(given, tmp_path):
+def test_invalid_equation_is_found_before_onnx_runtime_loads(given, tmp_path):
     model = read('g (float[2, 4] x) => (float[n] y) { y = Einsum<equation = "i?j->">(x) }')
     onnx.save(model, tmp_path / "model.onnx")
     source = {"model": model, "bytes": model.SerializeToString(), "path": tmp_path / "model.onnx"}[given]
@@ -78,7 +78,7 @@ def test_the_cpu_alone_tells_it_before_onnx_runtime_sees_it(given, tmp_path):
         nna.InferenceSession(source, devices="cpu")
 
 
-def test_the_cpu_alone_tells_it_before_it_looks_for_what_it_does_not_load():
+def test_invalid_equation_is_found_before_unsupported_nodes():
     text = """g (float[2, 4] x, int16[2] i) => (float[n] y, int16[2] m) {
         y = Einsum<equation = "i?j->">(x)
         m = Max(i, i)

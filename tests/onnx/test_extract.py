@@ -68,7 +68,7 @@ def float_model(predecessors, ops):
 
 @settings(max_examples=25, deadline=None)
 @given(edges(most=8).filter(len), st.data())
-def test_parts_in_order_equal_the_whole(predecessors, data):
+def test_parts_in_order_equal_the_model(predecessors, data):
     count = len(predecessors)
     ops = [data.draw(st.sampled_from(["Add", "Mul", "Max", "Relu", "Tanh", "Neg"])) for _ in range(count)]
     placement = [data.draw(st.sampled_from("abc")) for _ in range(count)]
@@ -129,7 +129,7 @@ def test_containers_keep_their_depth():
 @pytest.mark.parametrize(
     "dtype", ["sequence(float32)", "optional(sequence(int64))", "map(string, sequence(float32))", "sparse(float32)"]
 )
-def test_containers_that_only_the_caller_knows(dtype):
+def test_extracted_part_uses_types_of_the_caller(dtype):
     model = parse("g (float[1] x) => (float[1] y) {s = Mystery(x) y = Riddle(s)}")
     graph = read_graph(model, values={"s": Value("s", dtype)})
     part = extract(OnnxIndex.of(model), graph, nodes=[1], inputs=["s"], constants=[], outputs=["y"])
@@ -152,7 +152,7 @@ g (float[2] x) => (float[2] y) { a = f.outer(x)  b = f.unused(a)  y = Relu(a) }
 <domain: "f", opset_import: ["" : 21]> unused (p) => (q) { q = Relu(p) }"""
 
 
-def test_only_needed_functions_are_kept():
+def test_only_needed_functions_are_extracted():
     model = parse(FUNCTIONS, ', "f" : 1')
     graph, index = read_graph(model), OnnxIndex.of(model)
     part = extract(index, graph, nodes=[0], inputs=["x"], constants=[], outputs=["a"])

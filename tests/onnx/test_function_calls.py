@@ -29,7 +29,7 @@ def _chain(depth, times):
 
 
 @pytest.mark.parametrize("depth", [40, 1000])
-def test_functions_that_double(depth):
+def test_functions_with_exponential_expansion_are_refused(depth):
     with pytest.raises(
         InvalidModelError, match=r"expand to more than a billion nodes, expected at most .* in the model"
     ):
@@ -44,7 +44,7 @@ def test_functions_that_double(depth):
         ({"F0": ["Relu"], "F1": ["F1"]}, "F1"),
     ],
 )
-def test_functions_that_call_themselves(bodies, name):
+def test_recursive_functions_are_refused(bodies, name):
     with pytest.raises(InvalidModelError, match=f"function '{name}' of domain 'own' calls itself"):
         check_calls(_calls(bodies))
 

@@ -41,7 +41,7 @@ def results(model, feed, **options):
         return session.run(None, feed), session.report()
 
 
-def test_own_functions_run_on_the_device():
+def test_model_functions_run_on_the_device():
     model = model_of(SWITCHING)
     feed = {"x": numbers(3, 4), "b": numbers(4)}
     found, report = results(model, feed, options=nna.Options(fallback="forbid"))
@@ -61,7 +61,7 @@ def test_names_and_origins():
     assert len(origins) == 8 and len(set(origins)) == 4
 
 
-def test_names_that_are_taken_get_a_number():
+def test_used_names_get_a_number():
     text = SWITCHING.replace("c = mine", "c = mine").replace(
         "biased = Neg (c)", '"a/inner" = Neg (c) biased = Neg ("a/inner")'
     )
@@ -92,7 +92,7 @@ def test_sub_graphs_in_a_body_read_its_values():
         np.testing.assert_allclose(results(model, feed)[0][0], run_whole(model, feed)[0], rtol=1e-6)
 
 
-def test_a_body_of_another_version_that_means_the_same_is_expanded():
+def test_body_of_equivalent_opset_is_expanded():
     text = SWITCHING.replace('"" : 20, "mine" : 1]>\ng', '"" : 21, "mine" : 1]>\ng')
     kinds = [
         node.op_type for node in expand_functions(model_of(text.replace("Abs", "Identity")), OPERATORS)[0].graph.node
@@ -101,14 +101,14 @@ def test_a_body_of_another_version_that_means_the_same_is_expanded():
 
 
 @pytest.mark.parametrize("version", [19, 21])
-def test_a_body_that_means_something_else_here_stays(version):
+def test_body_of_incompatible_opset_is_not_expanded(version):
     text = SWITCHING.replace('"" : 20, "mine" : 1]>\ng', f'"" : {version}, "mine" : 1]>\ng')
     text = text.replace("r = Abs (inner)", "r = GroupNormalization <num_groups = 1> (inner, inner, inner)")
     kinds = [node.op_type for node in expand_functions(model_of(text), OPERATORS)[0].graph.node]
     assert ("GroupNormalization" in kinds) == (version == 19) and ("biased" in kinds) == (version == 21)
 
 
-def test_what_no_converter_knows_a_part_of_stays():
+def test_unconvertible_function_is_not_expanded():
     text = f"""{HEAD}
     g (float[4] x) => (float[4] y) {{ y = mine.odd (x) }}
     <domain: "mine", opset_import: ["" : 20]>
@@ -123,7 +123,7 @@ def test_what_no_converter_knows_a_part_of_stays():
     ["odd (v) => (v, r) { r = Relu (v) }", "odd (v) => (r, r) { r = Relu (v) }", "odd (v) => (v, v) { r = Relu (v) }"],
 )
 @pytest.mark.parametrize("body", ["y, w = mine.odd (x) z = Sub (y, w)", "y, w = mine.odd (x) z = Neg (w)"])
-def test_outputs_that_are_inputs_or_the_same_are_copied(function, body):
+def test_outputs_equal_to_inputs_or_each_other_are_copied(function, body):
     """ONNX Runtime does not load these; the oracle is onnx's reference evaluator."""
     text = f"""{HEAD} g (float[4] x) => (float[4] y, float[4] w, float[4] z) {{ {body} }}
     <domain: "mine", opset_import: ["" : 20]> {function}"""

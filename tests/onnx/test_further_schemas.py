@@ -20,7 +20,7 @@ DESCRIBED = [(domain, op_type) for domain in ("", MICROSOFT) for op_type in furt
 
 
 @pytest.mark.parametrize(("domain", "op_type"), DESCRIBED)
-def test_a_schema_is_what_onnxruntime_says(domain, op_type):
+def test_schemas_equal_onnxruntime(domain, op_type):
     ours, theirs = further_schema(domain, op_type), SCHEMAS[domain, op_type, 1]
     assert bounds_of(ours.inputs) == (theirs.min_input, theirs.max_input)
     assert bounds_of(ours.outputs) == (theirs.min_output, theirs.max_output)
@@ -45,5 +45,5 @@ def test_versions_and_defaults_of_such_an_op():
     assert not is_further("", "MatMul", 13)
 
 
-def test_nobody_describes_the_rest():
+def test_unknown_ops_have_no_schema():
     assert since_version(MICROSOFT, "NoSuchOp", 1) is None and further_schema("acme", "Relu") is None

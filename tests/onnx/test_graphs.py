@@ -30,7 +30,7 @@ def test_nodes_values_and_constants():
     assert graph.value("s") == Value("s", "int64", (), 8)
 
 
-def test_what_the_caller_knows_comes_first():
+def test_values_of_the_caller_take_precedence():
     model = model_of("g (float[N] x) => (float[N] y) {y = Relu(x)}")
     known = Value("x", "float32", (7,), 4)
     graph = read_graph(model, values={"x": known}, origins=[("p", "q")])
@@ -38,7 +38,7 @@ def test_what_the_caller_knows_comes_first():
     assert (graph.nodes[0].name, graph.nodes[0].origins) == ("Relu_0", ("p", "q"))
 
 
-def test_nodes_that_have_been_read_already_are_taken_over():
+def test_nodes_already_read_are_reused():
     model = model_of("g (float[N] x) => (float[N] y) {a = Relu(x) y = Add(a, x)}")
     nodes = read_nodes(model)
     graph, fresh = read_graph(model, nodes=nodes), read_graph(model)

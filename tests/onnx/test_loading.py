@@ -25,7 +25,7 @@ WHOLE = parse(CHAIN).SerializeToString()
         (b"xxxxORTMxxxx", "ONNX Runtime's own format"),
     ],
 )
-def test_contents_that_are_no_model(devices, contents, words, tmp_path):
+def test_contents_without_a_model_are_refused(devices, contents, words, tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(contents)
     for source in (path, str(path), contents):
@@ -35,7 +35,7 @@ def test_contents_that_are_no_model(devices, contents, words, tmp_path):
 
 
 @pytest.mark.parametrize("devices", ["cpu", "null"])
-def test_files_that_cannot_be_read(devices, tmp_path):
+def test_unreadable_files_are_refused(devices, tmp_path):
     with pytest.raises(ModelFileError, match="does not exist"):
         nna.InferenceSession(tmp_path / "none.onnx", devices=devices)
     with pytest.raises(ModelFileError, match="cannot be read"):
@@ -108,7 +108,7 @@ def test_external_data_without_a_path(devices, tmp_path, monkeypatch):
             assert session.run(None, {"x": np.ones((2, 64), "float32")})[0].shape == (2, 64)
 
 
-def test_a_model_edited_afterwards_changes_nothing():
+def test_loaded_model_is_a_copy():
     model = parse(CHAIN)
     loaded = load_model(model)
     model.graph.node[0].op_type = "Neg"
@@ -153,7 +153,7 @@ def test_unknown_operators(devices, op_type, domain):
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_source_at_all():
+def test_sources_of_wrong_type_are_refused():
     with pytest.raises(TypeError, match="int"):
         load_model(3)
 

@@ -48,7 +48,7 @@ def nodes(draw):
 
 @pytest.mark.slow
 @given(nodes())
-def test_the_checker_says_the_same(drawn):
+def test_agrees_with_the_onnx_checker(drawn):
     node, schema = drawn
     assert (contradiction_of(node, schema.since_version) == "") == is_valid(node, schema)
 
@@ -64,7 +64,7 @@ def test_every_number_of_outputs(schema):
 
 
 @for_every(schema=SCHEMAS)
-def test_an_attribute_that_no_schema_has(schema):
+def test_undefined_attribute_is_a_contradiction(schema):
     node = helper.make_node(schema.name, ["x"] * schema.min_input, ["y"] * schema.min_output, domain=schema.domain)
     node.attribute.append(helper.make_attribute("strange", 1))
     assert (contradiction_of(node, schema.since_version) == "") == is_valid(node, schema)
@@ -88,10 +88,10 @@ def test_an_attribute_that_no_schema_has(schema):
         (helper.make_node("Add", ["x", ""], ["y"]), 14, "input 1 of Add of schema version 14 is absent"),
     ],
 )
-def test_the_sentence_names_what_is_wrong(node, since, words):
+def test_contradiction_names_the_error(node, since, words):
     assert re.search(words, contradiction_of(node, since))
 
 
-def test_what_has_no_schema_contradicts_none():
+def test_nodes_without_schema_have_no_contradiction():
     assert contradiction_of(helper.make_node("Nonsense", [], [], domain="my", a=1), 0) == ""
     assert contradiction_of(helper.make_node("Nonsense", [], [], domain="my", a=1), 3) == ""

@@ -32,7 +32,7 @@ def test_half_bytes_are_rounded_up():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from([row[0] for row in TYPES]))))
-def test_many_values_are_what_each_is(drawn):
+def test_many_values_equal_single_ones(drawn):
     infos = [onnx.ValueInfoProto(name=name, type=type_proto) for name, type_proto in drawn]
     assert values_of(infos) == {info.name: value_of(info) for info in infos}
     assert list(values_of(infos)) == list(dict.fromkeys(info.name for info in infos))

@@ -24,7 +24,7 @@ def is_ordered(model):
 
 
 @given(st.data())
-def test_shuffled_nodes_come_into_order(data):
+def test_shuffled_nodes_are_sorted(data):
     nodes = [
         helper.make_node("Sum", ["x", "", *(f"v{before}" for before in sorted(reads))], [f"v{index}", ""])
         for index, reads in enumerate(data.draw(edges()))
@@ -40,18 +40,18 @@ def test_shuffled_nodes_come_into_order(data):
 @pytest.mark.parametrize(
     "pairs", [[("a", "a")], [("b", "a"), ("a", "b")], [("x", "y"), ("b", "a"), ("a", "b"), ("y", "z")]]
 )
-def test_circles_stay_as_they_are(pairs):
+def test_cycles_are_unchanged(pairs):
     model = model_of([helper.make_node("Neg", [read], [made]) for read, made in pairs])
     assert in_order(model) is model
 
 
-def test_what_is_made_twice_stays_where_it_is():
+def test_model_with_duplicate_outputs_is_unchanged():
     """No order makes the model valid, and errors must number nodes as the file does."""
     model = onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Relu(x) y = Neg(a) a = Abs(x) }}")
     assert in_order(model) is model
 
 
-def test_what_a_branch_reads_is_made_before():
+def test_captured_values_come_before_the_branch():
     model = onnx.parser.parse_model(
         f"""{HEAD} g (bool c, float[2] x) => (float[2] y) {{
             y = If (c) <then_branch = t () => (float[2] p) {{ p = Neg(a) }}, else_branch = e () => (float[2] q)

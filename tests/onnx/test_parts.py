@@ -20,12 +20,12 @@ def convolutions(*biases):
 
 
 @pytest.mark.parametrize(("channels", "cases"), [(96, 1), (4, 2)])
-def test_contents_tell_nodes_apart_but_those_of_weights(channels, cases):
+def test_constants_except_weights_distinguish_nodes(channels, cases):
     model = convolutions(np.zeros(channels, np.float32), np.ones(channels, np.float32))
     assert len(Parts(model, 1 << 16).sized_cases(range(2))) == cases
 
 
-def test_contents_of_many_integers_tell_nodes_apart():
+def test_integer_constants_distinguish_nodes():
     shape = [helper.make_tensor_value_info("x", 1, [100])]
     nodes = [helper.make_node("Gather", ["x", name], [f"y{name}"]) for name in "ij"]
     results = [helper.make_tensor_value_info(f"y{name}", 1, [100]) for name in "ij"]
@@ -44,7 +44,7 @@ def test_contents_of_many_integers_tell_nodes_apart():
         (("n", "m"), ("n", "3"), 2),
     ],
 )
-def test_names_of_open_sizes_tell_no_nodes_apart_but_which_are_the_same_does(first, second, cases):
+def test_only_equality_of_symbolic_sizes_distinguishes_nodes(first, second, cases):
     sizes = [",".join(names) for names in (first, second)]
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
         g (float[{sizes[0]}] a, float[{sizes[1]}] b) => (float[{sizes[0]}] x, float[{sizes[1]}] y)
@@ -64,7 +64,7 @@ def test_names_of_open_sizes_tell_no_nodes_apart_but_which_are_the_same_does(fir
         ("n,8", "m,n", False),
     ],
 )
-def test_nodes_are_roughly_alike_whose_large_sizes_are_the_same_in_the_same_places(first, second, are_alike):
+def test_rough_cases_depend_on_the_pattern_of_large_sizes(first, second, are_alike):
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
         g (float[{first}] a, float[{second}] b) => (float[{first}] x, float[{second}] y)
         {{ x = Relu(a) y = Relu(b) }}""")
@@ -73,13 +73,13 @@ def test_nodes_are_roughly_alike_whose_large_sizes_are_the_same_in_the_same_plac
 
 
 @pytest.mark.parametrize(("channels", "rough"), [(96, 1), (16, 1), (4, 2)])
-def test_few_numbers_tell_nodes_roughly_apart(channels, rough):
+def test_small_constants_distinguish_rough_cases(channels, rough):
     model = convolutions(np.zeros(channels, np.float32), np.ones(channels, np.float32))
     assert len({case.rough for case in Parts(model, 1 << 16).sized_cases(range(2))}) == rough
 
 
 @pytest.mark.parametrize(("opset", "scales"), [(18, 2), (21, 4)])
-def test_values_of_which_inference_knows_nothing_have_the_types_of_inputs(opset, scales):
+def test_values_unknown_to_inference_have_the_types_of_inputs(opset, scales):
     model = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : {opset}]> g (float[n, 4, h] x) => (y)
     <float[{scales}] s = {{{", ".join("1" * scales)}}}> {{
         a = Relu (x)  b = GroupNormalization <num_groups = 2> (a, s, s)  c = MeanVarianceNormalization (b)  y = Exp (c)

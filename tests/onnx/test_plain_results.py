@@ -105,7 +105,7 @@ def by_onnxruntime(model, feed):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_results_are_those_of_onnxruntime(case):
+def test_results_equal_onnxruntime(case):
     model, feed = alone(*case)
     (node,) = read_model(model, OPERATORS, ["node"], ()).nodes
     made, expected = plain_result(node, feed), by_onnxruntime(model, feed)
@@ -122,7 +122,7 @@ def test_most_cases_have_a_result():
     assert made > 0.7 * len(CASES)
 
 
-def test_what_others_must_say_has_no_result():
+def test_cases_left_to_onnxruntime_have_no_result():
     unlike = A.astype(np.int32)
     for case in [
         ("Concat", [A, unlike], {"axis": 0}, 17),

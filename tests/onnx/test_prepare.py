@@ -42,7 +42,7 @@ def left(result):
 
 @pytest.mark.slow
 @given(edges(), st.data())
-def test_what_no_output_needs_is_unused(predecessors, data):
+def test_nodes_not_needed_by_outputs_are_unused(predecessors, data):
     outputs = data.draw(st.sets(st.sampled_from(range(len(predecessors))), min_size=1)) if predecessors else {0}
     reads = [sorted(each) for each in predecessors] or [[]]
     nodes = [helper.make_node("Sum", [f"v{at}" for at in each] or ["x"], [f"v{own}"]) for own, each in enumerate(reads)]
@@ -61,7 +61,7 @@ def test_what_no_output_needs_is_unused(predecessors, data):
     assert all(found.graph.value(node.outputs[0]).static_shape == (3,) for node in found.graph.nodes)
 
 
-def test_shapes_are_propagated_from_the_given_inputs():
+def test_shapes_are_propagated_from_inputs():
     result = specialized(
         f"{HEAD} g (float[N, 3] x) => (float[N, M] y) {{ a = Transpose(x) y = MatMul(x, a) }}", x=(5, 3)
     )
@@ -119,7 +119,7 @@ def test_the_constant_part_is_folded_once():
         ("Slice (s, unknown, three)", None),
     ],
 )
-def test_known_sizes_are_taken_of_a_shape_that_is_known_in_part(taken, expected):
+def test_static_sizes_of_a_dynamic_shape_are_folded(taken, expected):
     text = f"""{HEAD} g (float[N, 4, 6] x, int64[1] unknown) => (int64[a] y)
         <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] three = {{3}},
          int64[1] back = {{-1}}, int64[1, 2] both = {{1, -1}}, int64[1] first = {{0}}> {{
@@ -131,7 +131,7 @@ def test_known_sizes_are_taken_of_a_shape_that_is_known_in_part(taken, expected)
     assert (None if found is None else found.tolist()) == expected
 
 
-def test_what_hangs_on_sizes_that_are_taken_is_folded_whatever_it_makes():
+def test_values_computed_from_static_sizes_are_folded():
     """PyTorch exports repeat_interleave as a range and a selection. Their sizes are unknown at first."""
     text = f"""{HEAD} g (float[N, 4] x) => (float[N, a] y)
         <int64 one = {{1}}, int64 zero = {{0}}, int64[1] axis = {{0}}> {{
@@ -149,7 +149,7 @@ def test_what_hangs_on_sizes_that_are_taken_is_folded_whatever_it_makes():
     assert left(specialize(prepared, {"x": (3, 4)})) == ["Gather"]
 
 
-def test_what_hangs_on_known_shapes_is_folded_to_a_fixed_point():
+def test_values_computed_from_static_shapes_are_folded_to_a_fixed_point():
     text = f"""{HEAD} g (float[N, 4, 6] x) => (float[A, B] y) {{
         s = Shape(x)
         zero = Constant<value_ints = [0]>()
@@ -171,7 +171,7 @@ def test_what_hangs_on_known_shapes_is_folded_to_a_fixed_point():
     assert result.graph.value("y").static_shape == (3, 24)
 
 
-def test_shapes_that_depend_on_data_are_marked_and_what_follows_too():
+def test_data_dependent_shapes_are_marked_transitively():
     text = f"""{HEAD} g (float[4] x) => (int64[1, K] i, float[K] y) {{
         i = NonZero(x)
         f = Squeeze(i)
@@ -220,7 +220,7 @@ def test_folding_is_bounded():
     assert left(specialized(text, x=(1,))) == ["ConstantOfShape", "Add"]
 
 
-def test_what_onnxruntime_cannot_evaluate_goes_node_by_node():
+def test_onnxruntime_failures_fall_back_to_node_by_node_folding():
     node = helper.make_node("Mod", ["a", "b"], ["c"], fmod=1)
     graph = helper.make_graph(
         [
@@ -240,7 +240,7 @@ def test_what_onnxruntime_cannot_evaluate_goes_node_by_node():
     assert left(result) == ["Add"] and result.constants["d"].tolist() == [2, 3]
 
 
-def test_what_nobody_can_evaluate_stays():
+def test_unevaluable_nodes_remain():
     text = f"""{HEAD} g (float[N] x) => (float[N] y) <float[2] w = {{1, 2}}, int64 i = {{9}}> {{
         a = Gather(w, i)
         s = Shape(x)
@@ -272,12 +272,12 @@ def test_nodes_out_of_order_are_sorted_as_onnxruntime_does():
         np.testing.assert_allclose(session.run(None, {"x": x})[0], run_whole(model, {"x": x})[0], rtol=1e-6)
 
 
-def test_nodes_that_read_each_other_are_refused():
+def test_cyclic_nodes_are_refused():
     with pytest.raises(InvalidModelError, match="not in order"):
         prepare(out_of_order(("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"]), ("Neg", ["a"], ["y"])))
 
 
-def test_control_flow_keeps_what_it_captures():
+def test_control_flow_keeps_captured_values():
     text = f"""{HEAD} g (float[2] x, bool c) => (float[2] y) <float[2] w = {{1, 2}}> {{
         a = Neg(x)
         y = If (c) <
@@ -290,7 +290,7 @@ def test_control_flow_keeps_what_it_captures():
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.lists(st.sampled_from(["Shape", "Neg", "Abs"]), max_size=4))
-def test_the_prepared_graph_computes_what_the_whole_does(rows, columns, ops):
+def test_prepared_graph_equals_the_model(rows, columns, ops):
     lines, last = [], "x"
     for index, op in enumerate(ops):
         if op == "Shape":
@@ -306,7 +306,7 @@ def test_the_prepared_graph_computes_what_the_whole_does(rows, columns, ops):
     assert "Shape" not in left(result)
 
 
-def test_shapes_pass_through_what_inference_does_not_know():
+def test_shapes_pass_through_ops_unknown_to_inference():
     text = f"""{HEAD.replace("17", "21")} g (float[N, 4, 2] x) => (float[N, 4, M] y) <float[4] s = {{1, 2, 3, 4}}> {{
         a = GroupNormalization<num_groups = 2>(x, s, s)
         y = Relu(a)
@@ -359,7 +359,7 @@ def test_computed_shapes_change_from_level_to_level():
     assert np.array_equal(run_whole(remaining(model, result), {"v0": x})[0], y)
 
 
-def test_computed_shapes_behind_functions_and_sequences():
+def test_computed_shapes_after_functions_and_sequences():
     model = parse(
         """<ir_version: 10, opset_import: ["" : 17, "own" : 1]> g (float[N, 4] v0) => (float[P, Q] y) <int64 i = {0}> {
             """
@@ -377,7 +377,7 @@ def test_computed_shapes_behind_functions_and_sequences():
     assert result.graph.value("y").static_shape == run_whole(model, {"v0": numbers(2, 4)})[0].shape
 
 
-def test_an_initializer_that_does_not_fit_its_dims_is_named():
+def test_initializer_with_wrong_dims_is_named():
     model = parse(f"{HEAD} g (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}> {{ y = Add(x, w) }}")
     tensor = model.graph.initializer[0]
     tensor.ClearField("float_data")
@@ -386,7 +386,7 @@ def test_an_initializer_that_does_not_fit_its_dims_is_named():
         prepare(model)
 
 
-def test_nodes_that_fail_or_lead_nowhere_are_unused_and_not_folded():
+def test_failing_and_unused_nodes_are_not_folded():
     text = f"""{HEAD} g (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}, int64 i = {{9}}> {{
         a = Gather(w, i)
         b = Neg(w)

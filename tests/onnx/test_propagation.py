@@ -41,7 +41,7 @@ for text in sys.argv[1:]:
 """
 
 
-def test_an_output_that_may_have_one_type_alone_has_it():
+def test_output_with_one_possible_type_has_it():
     """onnx infers no type for the second result of TreeEnsembleClassifier."""
     text = """<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 1]> g (float[2, 3] x) => (y) {
         label, score = ai.onnx.ml.TreeEnsembleClassifier<classlabels_int64s = [0, 1]>(x) h = Relu(score) y = Neg(h) }"""
@@ -70,7 +70,7 @@ def test_a_vector_of_any_declared_length_takes_no_memory():
          "c = Concat<axis=0>(v, v) z = Slice(c, a, n) k = Cast<to = 1>(c) y = Add(k, v) }", {}),
     ],
 )  # fmt: skip
-def test_shapes_that_are_computed_are_inferred(text, shapes):
+def test_computed_shapes_are_inferred(text, shapes):
     """Inference node by node finds shapes that inference of the entire model may miss."""
     model = parse(f"{HEAD} {text}")
     found = specialize(prepare(model), {}).graph.values

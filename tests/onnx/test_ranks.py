@@ -48,7 +48,7 @@ GRID = """<ir_version: 8, opset_import: ["" : 13]> g (float[n, 3, h, w] x) => (f
 }"""
 
 
-def test_ranks_are_those_of_the_values():
+def test_ranks_equal_computed_values():
     model = parse(GRID)
     prepared = prepare(model)
     found = prepared.inferred_ranks
@@ -62,7 +62,7 @@ def test_ranks_are_those_of_the_values():
 
 
 @pytest.mark.parametrize("text", ["y = Relu (x)", "s = Shape (x) y = Reshape (x, s)"])
-def test_nothing_is_found_where_inference_tells_all(text):
+def test_no_ranks_are_inferred_without_need(text):
     model = parse(f"{HEAD} g (float[n, 3] x) => (float[n, 3] y) {{ {text} }}")
     assert prepare(model).inferred_ranks == {}
 

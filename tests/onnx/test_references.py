@@ -63,7 +63,7 @@ def test_a_loaded_model_refers_to_its_weights_and_can_hold_them(tmp_path, beside
 
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("devices", DEVICES)
-def test_the_same_results_wherever_weights_lie(tmp_path, beside, devices):
+def test_results_do_not_depend_on_the_location_of_weights(tmp_path, beside, devices):
     path = saved(tmp_path, beside=beside)
     results = []
     for source in (path, model_with(), model_with().SerializeToString()):
@@ -72,7 +72,7 @@ def test_the_same_results_wherever_weights_lie(tmp_path, beside, devices):
     assert all(np.array_equal(result, results[number % 2]) for number, result in enumerate(results))
 
 
-def test_a_model_that_is_not_in_a_file_is_made_light_when_it_is_prepared():
+def test_preparation_separates_weights_of_in_memory_models():
     model = model_with()
     light, arrays = with_references(model)
     assert not is_reference(model.graph.initializer[0]) and is_reference(light.graph.initializer[0])
@@ -114,7 +114,7 @@ def test_text_and_typed_fields_stay_in_the_message(tmp_path):
     assert np.array_equal(prepared.constants["f"], np.arange(1 << 16, dtype=np.float32))
 
 
-def test_a_model_whose_file_is_written_anew_keeps_its_own_weights(tmp_path):
+def test_session_survives_overwriting_the_model_file(tmp_path):
     path = saved(tmp_path, beside=False)
     with nna.InferenceSession(path, devices="fake_npu") as session:
         before = session.run(None, {"x": X})[0]
@@ -124,7 +124,7 @@ def test_a_model_whose_file_is_written_anew_keeps_its_own_weights(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "weights.bin"])
-def test_a_file_that_changed_after_it_was_loaded_is_an_error(tmp_path, name):
+def test_file_changed_after_loading_is_an_error(tmp_path, name):
     path = saved(tmp_path, beside=name == "weights.bin")
     loaded = load_model(path)
     gc.collect()
@@ -137,7 +137,7 @@ def test_a_file_that_changed_after_it_was_loaded_is_an_error(tmp_path, name):
         prepare(loaded)
 
 
-def test_a_file_of_external_data_that_is_too_short(tmp_path):
+def test_truncated_external_data_is_an_error(tmp_path):
     path = saved(tmp_path, beside=True)
     os.truncate(tmp_path / "weights.bin", WEIGHTS.nbytes - 4)
     with pytest.raises(ModelFileError, match=f"'weights.bin'.*'w'.*{WEIGHTS.nbytes - 4} bytes"):
@@ -171,7 +171,7 @@ def referring_to(location: str, **more: object) -> onnx.ModelProto:
         ("inside.bin", {"offset": "four"}, "four"),
     ],
 )
-def test_places_that_are_refused(tmp_path, location, more, words):
+def test_invalid_locations_are_refused(tmp_path, location, more, words):
     folder = tmp_path / "model"
     (folder / "folder").mkdir(parents=True)
     WEIGHTS.tofile(tmp_path / "outside.bin")
@@ -195,7 +195,7 @@ def test_a_folder_of_links_to_files_of_one_folder(tmp_path):
     assert np.array_equal(array_of(weights), WEIGHTS)
 
 
-def test_a_model_cannot_say_that_its_weights_are_elsewhere(tmp_path):
+def test_forged_references_are_refused(tmp_path):
     WEIGHTS.tofile(tmp_path / "secret.bin")
     kept, arrays = with_references(model_with())
     stamp = references.stamp_of((tmp_path / "secret.bin").stat())
@@ -212,20 +212,20 @@ def test_a_model_cannot_say_that_its_weights_are_elsewhere(tmp_path):
     assert len(arrays) == 1
 
 
-def test_contents_without_a_length_are_as_long_as_their_type_says(tmp_path):
+def test_missing_length_follows_from_the_type(tmp_path):
     (tmp_path / "weights.bin").write_bytes(bytes(64) + WEIGHTS.tobytes() + bytes(64))
     onnx.save_model(referring_to("weights.bin", offset=64), tmp_path / "model.onnx")
     assert np.array_equal(array_of(load_model(tmp_path / "model.onnx").graph.initializer[0]), WEIGHTS)
 
 
-def test_offsets_that_fit_no_element_are_read_and_not_mapped(tmp_path):
+def test_unaligned_offsets_are_read_instead_of_mapped(tmp_path):
     (tmp_path / "weights.bin").write_bytes(b"x" + WEIGHTS.tobytes())
     onnx.save_model(referring_to("weights.bin", offset=1), tmp_path / "model.onnx")
     array = array_of(load_model(tmp_path / "model.onnx").graph.initializer[0])
     assert array.flags.aligned and np.array_equal(array, WEIGHTS)
 
 
-def test_contents_are_let_go_with_the_last_who_holds_them(tmp_path):
+def test_contents_are_freed_with_the_last_reference(tmp_path):
     loaded = load_model(saved(tmp_path, beside=True))
     array = array_of(loaded.graph.initializer[0])
     assert any(each() is array for each in references._living.values())
@@ -267,7 +267,7 @@ def test_a_report_looks_at_no_weights(tmp_path, device):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the system's own count of memory")
-def test_what_was_packed_takes_the_place_of_what_it_was_made_of(tmp_path):
+def test_packed_weights_replace_the_originals(tmp_path):
     path = sparse_model(tmp_path, 1 << 13)
     code = (
         "import sys, numpy, nnadapter\n"
@@ -343,7 +343,7 @@ def many_weights(tmp_path_factory):
     ],
     ids=["an interrupt", "no memory"],
 )
-def test_threads_that_read_ahead_end_after(many_weights, how):
+def test_readahead_threads_end(many_weights, how):
     command = [sys.executable, "-c", STOPPED.format(how=how), str(many_weights)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     stopped, read = done.stdout.split()
@@ -351,7 +351,7 @@ def test_threads_that_read_ahead_end_after(many_weights, how):
     assert done.stderr == ""
 
 
-def test_a_model_that_was_begun_is_the_one_that_is_loaded(tmp_path):
+def test_begun_model_equals_the_loaded_one(tmp_path):
     rng = np.random.default_rng(2)
     arrays = {f"w{number}": rng.standard_normal((700, 1000)).astype(np.float32) for number in range(8)}
     path = tmp_path / "model.onnx"
@@ -367,12 +367,12 @@ def test_a_model_that_was_begun_is_the_one_that_is_loaded(tmp_path):
         BegunModel(tmp_path / "none.onnx")
 
 
-def test_few_weights_and_those_that_are_mapped_are_not_read_ahead(tmp_path):
+def test_small_and_mapped_weights_are_not_read_ahead(tmp_path):
     for beside in (False, True):
         assert not read_ahead(load_model(saved(tmp_path, beside=beside)).graph.initializer)
 
 
-def test_weights_that_changed_are_told_by_whoever_asks_for_them(tmp_path):
+def test_changed_weights_are_an_error_when_read(tmp_path):
     rng = np.random.default_rng(2)
     arrays = [numpy_helper.from_array(rng.standard_normal((700, 1000)).astype(np.float32), f"w{i}") for i in range(8)]
     path = tmp_path / "model.onnx"

@@ -36,12 +36,12 @@ def test_a_model_is_put_together_as_it_was(dtype):
         assert again.SerializeToString(deterministic=True) == expected
 
 
-def test_a_model_of_small_constants_stays_as_it_is():
+def test_model_of_small_constants_is_unchanged():
     contents, taken = separated(model_of(numpy_helper.from_array(np.zeros(3, np.float32), "a")))
     assert not taken and joined_bytes(contents, {}) == contents
 
 
-def test_bytes_that_end_early_are_refused_or_hold_less():
+def test_truncated_bytes_are_refused_or_shorter():
     contents, taken = separated(model_of(numpy_helper.from_array(np.zeros(3000, np.float32), "a")))
     arrays = {tensor.name: tensor.contents for tensor in taken}
     for length in range(len(contents)):

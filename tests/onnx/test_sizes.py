@@ -13,7 +13,7 @@ def names(text):
     return size_names(onnx.parser.parse_model(f"{HEAD} {text}"))
 
 
-def test_shapes_and_what_is_made_of_them():
+def test_shape_derived_values_are_listed():
     text = """(float[n, 4] x) => (float[m] y) <int64 one = {1}, int64[1] axes = {0}> {
         s = Shape (x) n = Gather (s, one) m = Mul (n, one) r = Unsqueeze (m, axes) y = Reshape (x, r)
     }"""
@@ -24,7 +24,7 @@ def test_contents_of_inputs_are_no_sizes():
     assert names("(int64[2] x) => (int64[2] y) <int64 one = {1}> { y = Add (x, one) }") == frozenset()
 
 
-def test_an_inner_graph_that_reads_an_input_makes_none():
+def test_inner_graph_that_reads_an_input_is_not_shape_derived():
     text = """(float[n] x) => (float[n] y) <bool c = {1}> {
         y = If (c) <
             then_branch = t () => (float[n] p) { p = Neg (x) }, else_branch = e () => (float[n] q) { q = Abs (x) }
@@ -33,7 +33,7 @@ def test_an_inner_graph_that_reads_an_input_makes_none():
     assert names(text) == frozenset()
 
 
-def test_open_inputs():
+def test_dynamic_inputs_are_detected():
     for text, is_open in (("float[2, 3]", False), ("float[n, 3]", True), ("float", False), ("seq(float[n])", False)):
         model = onnx.parser.parse_model(f"{HEAD} ({text} x) => ({text} y) {{ y = Identity (x) }}")
         assert has_open_inputs(model) is is_open, text

@@ -76,7 +76,7 @@ def test_a_model_without_any_is_the_same_object():
         ({"indices": LINEAR, "values": [[1], [2], [3]]}, "values of shape"),
     ],
 )
-def test_what_contradicts_itself_is_refused(changes, said):
+def test_inconsistent_sparse_tensors_are_refused(changes, said):
     model = sparse(**changes)
     with pytest.raises(InvalidModelError, match=f"sparse tensor 'w' .*{said}.*export the model without"):
         with_dense(model)
@@ -84,7 +84,7 @@ def test_what_contradicts_itself_is_refused(changes, said):
         nna.InferenceSession(model.SerializeToString(), devices=["fake_npu"])
 
 
-def test_values_beside_the_model(tmp_path):
+def test_sparse_values_in_external_data(tmp_path):
     model = sparse(LINEAR)
     values = model.graph.sparse_initializer[0].values
     (tmp_path / "values").write_bytes(values.raw_data)

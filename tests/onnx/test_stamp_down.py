@@ -25,12 +25,12 @@ def test_newest_opset_runs_on_an_older_runtime():
     np.testing.assert_array_equal(run(lowered, {"x": np.array([-1, 2], np.float32)})["y"], [-1, 4])
 
 
-def test_nothing_to_lower_is_the_same_object():
+def test_model_within_limits_is_the_same_object():
     model = parse("g (float[2] x) => (float[2] y) {y = Relu(x)}", opset=20, ir_version=9)
     assert stamp_down(model, LIMITS, IR) is model
 
 
-def test_ir_version_alone():
+def test_only_the_ir_version_is_lowered():
     model = parse("g (float[2] x) => (float[2] y) {y = Relu(x)}", opset=20)
     lowered = stamp_down(model, LIMITS, IR)
     assert (lowered.ir_version, lowered.opset_import) == (13, model.opset_import)
@@ -59,7 +59,7 @@ def test_functions_are_lowered_and_uncalled_ones_left_out():
     np.testing.assert_array_equal(run(lowered, {"x": np.array([-1, 2], np.float32)})["y"], [0, 2])
 
 
-def test_other_domains_are_left_alone():
+def test_other_domains_are_unchanged():
     model = parse("g (float[2] x) => (float[2] y) {y = v.Mystery(x)}", header=', "v" : 99')
     lowered = stamp_down(model, LIMITS, IR)
     assert {each.domain: each.version for each in lowered.opset_import} == {"": 26, "v": 99}

@@ -57,11 +57,11 @@ def changed(old, new):
         ('"" : 17', '"" : 15', ("c", "cy")),
     ],
 )  # fmt: skip
-def test_what_counts(old, new, expected):
+def test_edits_change_the_expected_hashes(old, new, expected):
     assert changed(old, new) == expected
 
 
-def test_what_a_hash_is_on_every_machine():
+def test_hashes_are_stable():
     assert structure(MODEL).ancestry_hashes == GOLDEN
 
 
@@ -74,7 +74,7 @@ GOLDEN = (
 
 
 @pytest.mark.slow
-def test_another_process_makes_the_same():
+def test_hashes_are_equal_in_another_process():
     code = "from tests.onnx.test_structure import *; print(structure(MODEL).ancestry_hashes)"
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(ROOT)}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
@@ -106,7 +106,7 @@ SPLIT = f"""{HEAD} g (float[4, 3] x) => (float[2, 3] y) {{
 }}"""
 
 
-def test_which_output_of_a_node_is_read_counts():
+def test_hash_depends_on_the_output_index():
     one, other = structure(SPLIT), structure(SPLIT.replace("Neg(p)", "Neg(q)"))
     assert (
         one.content_hashes == other.content_hashes

@@ -99,7 +99,7 @@ def test_gather_nd_of_one_element_is_a_scalar_on_a_device():
     assert got.shape == () and got == -5
 
 
-def test_a_window_larger_than_what_it_moves_over_is_an_error_and_no_endless_loop():
+def test_oversized_window_is_an_error():
     text = f"""{HEAD} (float[n, 8, h, w] x) => (float[a, b, c, d] y) <float[4] scales = {{1, 1, 0.5, 0.5}}> {{
         t = AveragePool <kernel_shape = [3, 3], ceil_mode = 1> (x)
         y = Resize (t, , scales)
@@ -112,7 +112,7 @@ def test_a_window_larger_than_what_it_moves_over_is_an_error_and_no_endless_loop
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("cache", "keys"), [(False, "s"), (True, "s"), (True, "3")])
-def test_products_of_attention_have_as_many_keys_as_there_are(cache, keys, packed):
+def test_attention_scores_have_the_number_of_keys(cache, keys, packed):
     sizes = f"1, {keys}, 8" if packed else f"1, 2, {keys}, 4"
     parts = ", ".join(f"float[{sizes}] {name}" for name in "qkv")
     heads = "q_num_heads = 2, kv_num_heads = 2, " if packed else ""

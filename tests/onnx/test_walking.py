@@ -66,7 +66,7 @@ def test_beyond_a_limit(tmp_path, contents, said, monkeypatch):
         check_size(path, "model 'model.onnx'")
 
 
-def test_what_is_large_and_ordinary():
+def test_large_ordinary_models_pass():
     """Weights, long lists of numbers in attributes and a tensor attribute stay within the limits."""
     trees = helper.make_node(
         "Trees", ["x"], ["y"], ids=range(200_000), values=np.ones(100_000).tolist(), names=["LEAF"] * 100_000,
@@ -76,7 +76,7 @@ def test_what_is_large_and_ordinary():
     assert check_size(made.SerializeToString(), "the model") is False
 
 
-def test_functions_are_seen_behind_everything():
+def test_functions_are_found_after_other_fields():
     body = helper.make_function("own", "F", ["a"], ["b"], [node("Relu", "a", "b")], [helper.make_opsetid("", 17)])
     made = model(graph([helper.make_node("F", ["x"], ["y"], domain="own")]), [body])
     assert check_size(made.SerializeToString(), "the model") is True
@@ -90,7 +90,7 @@ def test_no_message(contents):
         check_size(contents, "the model")
 
 
-def test_what_cannot_be_read_is_left_to_others(tmp_path):
+def test_unreadable_paths_pass(tmp_path):
     (tmp_path / "empty").touch()
     for path in (tmp_path, tmp_path / "none", tmp_path / "empty", "a\0b"):
         assert check_size(path, "the model") is False

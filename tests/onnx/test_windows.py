@@ -21,7 +21,7 @@ OPS = {
 
 @pytest.mark.slow
 @for_every_pair(op_type=OPS, kernel=(1, 2, 3, 5), dilation=(1, 2), pads=((0, 0), (0, 1), (1, 1)), size=(1, 2, 3, 4, 6))
-def test_a_window_fits_where_there_is_one(op_type, kernel, dilation, pads, size):
+def test_window_fits_if_onnx_runtime_computes_one(op_type, kernel, dilation, pads, size):
     if op_type != "Conv" and max(pads) >= kernel:
         return  # ONNX Runtime refuses such pooling
     attributes = f"kernel_shape = [{kernel}, 1], pads = [{pads[0]}, 0, {pads[1]}, 0], dilations = [{dilation}, 1]"
@@ -42,7 +42,7 @@ def test_a_window_fits_where_there_is_one(op_type, kernel, dilation, pads, size)
         assert fits == (made.size > 0)
 
 
-def test_windows_that_are_padded_for_fit():
+def test_auto_padded_windows_fit():
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 19]> g (float[1, 1, 2] x) => (y) {
         y = MaxPool<kernel_shape = [5], auto_pad = "SAME_UPPER">(x)
     }""")
@@ -50,6 +50,6 @@ def test_windows_that_are_padded_for_fit():
     assert fits_windows(node, [(1, 1, 2)])
 
 
-def test_other_ops_move_none():
+def test_other_ops_have_no_windows():
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 19]> g (float[2] x) => (y) { y = Relu(x) }""")
     assert not moves_windows(read_node(model.graph.node[0], "y", 14))

@@ -19,7 +19,7 @@ DOUBTED = {"gather_nd", "scatter"}
 
 
 @pytest.mark.sweep
-def test_each_is_right_or_refused(tmp_path):
+def test_each_network_is_correct_or_refused(tmp_path):
     subprocess.run([sys.executable, str(SCRIPT), str(tmp_path / "saved")], check=True, capture_output=True)
     refused, doubted, wrong = set(), set(), {}
     for path in sorted((tmp_path / "saved").iterdir()):

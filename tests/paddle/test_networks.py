@@ -42,7 +42,7 @@ def test_results_are_paddles(saved, name, device):
     assert device != "fake_npu" or coverage.nodes >= NETWORKS[name]
 
 
-def test_neither_paddle_nor_its_converter_come_into_the_process_and_a_kept_model_starts_no_other(saved):
+def test_cached_model_imports_no_paddle_and_starts_no_process(saved):
     opened(saved, "cnn", devices="cpu").close()
     code = f"""
 import subprocess, sys
@@ -59,7 +59,7 @@ print([name for name in sys.modules if name.partition(".")[0] in ("paddle", "pad
 
 
 @pytest.mark.sweep
-def test_the_command_line_takes_a_folder(saved):
+def test_command_line_accepts_a_folder(saved):
     opened(saved, "cnn", devices="cpu").close()
     arguments = ["run", str(saved / "cnn"), "-d", "fake_npu", "--cache-dir", str(saved / "cache" / "programs")]
     found = subprocess.run([sys.executable, "-m", "nnadapter", *arguments], capture_output=True, text=True, check=True)
@@ -75,7 +75,7 @@ def test_either_file_names_the_model(saved, name):
 
 
 @pytest.mark.sweep
-def test_compile_report_compare_and_what_if_take_one(saved, tmp_path):
+def test_compile_report_compare_and_what_if_accept_a_folder(saved, tmp_path):
     opened(saved, "cnn", devices="cpu").close()
     model, options = saved / "cnn", nna.Options(cache_dir=saved / "cache" / "programs", fallback="allow")
     nna.compile(model, tmp_path / "cnn.nna", devices="fake_npu", options=options)
@@ -105,7 +105,7 @@ numpy.savez(sys.argv[1] + "/results.npz", **{name: predictor.get_output_handle(n
 
 
 @pytest.mark.sweep
-def test_a_model_before_paddle_3_has_its_names(saved, tmp_path):
+def test_model_before_paddle_3_keeps_its_names(saved, tmp_path):
     folder, script = tmp_path / "old", tmp_path / "old.py"
     folder.mkdir()
     script.write_text(OLD)
@@ -118,6 +118,6 @@ def test_a_model_before_paddle_3_has_its_names(saved, tmp_path):
 
 
 @pytest.mark.sweep
-def test_what_the_converter_lacks_is_named(saved):
+def test_operations_without_converter_are_named(saved):
     with pytest.raises(nna.errors.InvalidModelError, match="no form of these operations: lgamma, svd;"):
         opened(saved, "refused", devices="cpu")

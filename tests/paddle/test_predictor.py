@@ -59,7 +59,7 @@ def test_a_deployment_script_changes_one_import(saved, tmp_path):
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
 
 
-def test_the_handles_hold_what_is_copied(predictor):
+def test_handles_hold_copied_values(predictor):
     assert (predictor.get_input_names(), predictor.get_output_names()) == (["x", "y"], ["sum", "x2"])
     x, y = map(predictor.get_input_handle, ("x", "y"))
     source = ones(3, 2)
@@ -73,7 +73,7 @@ def test_the_handles_hold_what_is_copied(predictor):
     assert (x.name(), x.shape(), x.type()) == ("x", [3, 2], paddle.DataType.FLOAT32)
 
 
-def test_reshaping_keeps_what_fills_the_shape(predictor):
+def test_reshaping_keeps_values_that_fill_the_shape(predictor):
     handle = predictor.get_input_handle("x")
     handle.reshape([4, 2])
     assert handle.shape() == [4, 2]
@@ -93,7 +93,7 @@ def test_run_takes_arrays_in_the_order_of_the_inputs(predictor):
         predictor.run([ones(1, 2)])
 
 
-def test_a_clone_has_handles_of_its_own_and_the_same_session(predictor):
+def test_clone_has_separate_handles_and_the_same_session(predictor):
     other = predictor.clone()
     predictor.run([ones(1, 2), ones(1, 2)])
     assert other.session is predictor.session
@@ -104,7 +104,7 @@ def test_a_clone_has_handles_of_its_own_and_the_same_session(predictor):
     assert predictor.report().coverage.nodes == 1.0
 
 
-def test_a_pool_holds_as_many_as_it_is_told(model):
+def test_pool_has_the_requested_size(model):
     pool = paddle.PredictorPool(paddle.Config(model), 2)
     assert pool.retrieve(0) is not pool.retrieve(1)
     assert pool.retrieve(0).session is pool.retrive(1).session
@@ -130,12 +130,12 @@ def test_a_pool_holds_as_many_as_it_is_told(model):
         (lambda each: each.run([ones(1, 2).astype("float64")] * 2), nna.errors.InputTypeError, "float64"),
     ],
 )
-def test_what_does_not_fit_is_said(predictor, call, error, match):
+def test_misuse_is_an_error(predictor, call, error, match):
     with pytest.raises(error, match=match):
         call(predictor)
 
 
-def test_strings_and_no_offsets_are_taken(predictor):
+def test_strings_and_empty_offsets_are_accepted(predictor):
     handle = predictor.get_input_handle("x")
     handle.set_lod([])
     handle.copy_from_cpu(["a", "b"])
@@ -182,7 +182,7 @@ def test_a_config_names_files_or_a_folder(tmp_path):
         paddle.create_predictor(paddle.Config())
 
 
-def test_further_settings_are_taken_refused_or_unknown(model):
+def test_further_settings_are_accepted_refused_or_unknown(model):
     config = paddle.Config(model)
     for name in IGNORED:
         assert getattr(config, name)(1, some=2) is None
@@ -194,7 +194,7 @@ def test_further_settings_are_taken_refused_or_unknown(model):
         config.enable_memory_optin()
 
 
-def test_the_page_says_what_settings_mean():
+def test_documentation_describes_all_settings():
     page = (Path(__file__).parents[2] / "docs" / "paddle.md").read_text()
     rows = dict(re.findall(r"^\| (`.*`) \| (.*) \|$", page, re.MULTILINE))
     told = {name: meaning for names, meaning in rows.items() for name in re.findall(r"`(\w+)`", names)}
@@ -218,7 +218,7 @@ def test_types_are_named_as_in_paddle():
 
 @needs("paddle")
 @pytest.mark.sweep
-def test_everything_that_paddle_has_is_there():
+def test_interface_of_paddle_is_complete():
     classes = "(p.Config, p.Predictor, p.Tensor, p.PredictorPool)"
     code = f"import paddle.inference as p; print([n for c in {classes} for n in dir(c) if n[0] != '_'])"
     found = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)

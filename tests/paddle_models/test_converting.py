@@ -67,26 +67,26 @@ def program(monkeypatch):
         ("open(f'{sys.argv[1]}/told.json', 'w').write('[1]'); os._exit(1)", "exit code 1"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_is_one_sentence(model, program, code, match):
+def test_conversion_failures_are_errors(model, program, code, match):
     program(code)
     with pytest.raises(InvalidModelError, match=match) as caught:
         conversion.convert(files_of(model))
     assert "\n" not in str(caught.value) and "inference.json' cannot be converted" in str(caught.value)
 
 
-def test_a_full_disk_is_said(model, program):
+def test_full_disk_is_an_error(model, program):
     program("os._exit(74)")
     with pytest.raises(ModelFileError, match="no space left in '.*temporary'; free space there"):
         conversion.convert(files_of(model))
 
 
-def test_what_may_be_wrong_is_said(model, program):
+def test_doubtful_conversion_is_warned_of(model, program):
     program(f"json.dump({{'doubt': 'it draws'}}, open(f'{{sys.argv[1]}}/told.json', 'w')); {MADE}")
     with pytest.warns(ConversionWarning, match="inference.json' was converted, but may be wrong: it draws;"):
         assert conversion.convert(files_of(model)) == b'{"ba'
 
 
-def test_a_process_that_hangs_is_given_up(model, program, monkeypatch):
+def test_hanging_process_is_abandoned(model, program, monkeypatch):
     monkeypatch.setattr(limits, "PADDLE_CONVERSION_S", 0.2)
     program("import time; time.sleep(100)")
     with pytest.raises(InvalidModelError, match=r"not converted to ONNX within 0\.2 s"):
@@ -102,20 +102,20 @@ def test_an_interrupt_ends_the_process(model, program, interruptible):
     assert time.perf_counter() - began < 50
 
 
-def test_nothing_that_it_prints_comes_through_and_nothing_is_installed(model, program, capfd):
+def test_output_is_suppressed_and_nothing_is_installed(model, program, capfd):
     program(f"print('loud'); assert os.environ['POLYGRAPHY_AUTOINSTALL_DEPS'] == '0'; {MADE}")
     assert conversion.convert(files_of(model)) == b'{"ba'
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_folder_that_may_only_be_read_is_enough(model, program):
+def test_read_only_folder_suffices(model, program):
     model.chmod(0o500)
     program(MADE)
     assert conversion.convert(files_of(model)) == b'{"ba'
     model.chmod(0o700)
 
 
-def test_a_model_is_converted_once_and_kept_by_what_it_holds(model, program, tmp_path):
+def test_conversion_is_cached_by_contents(model, program, tmp_path):
     options = Options(cache_dir=tmp_path / "cache")
     program(MADE)
     first = conversion.as_onnx(model, options)
@@ -128,7 +128,7 @@ def test_a_model_is_converted_once_and_kept_by_what_it_holds(model, program, tmp
         conversion.as_onnx(copy, options)
 
 
-def test_threads_that_want_one_model_start_one_process(model, program, tmp_path):
+def test_concurrent_threads_start_one_conversion(model, program, tmp_path):
     counted = tmp_path / "counted"
     program(f"open({str(counted)!r}, 'a').write('x'); {MADE}")
     made = []
@@ -142,14 +142,14 @@ def test_threads_that_want_one_model_start_one_process(model, program, tmp_path)
     assert counted.read_text() == "x"
 
 
-def test_without_a_cache_nothing_is_kept(model, program, tmp_path, monkeypatch):
+def test_disabled_cache_stores_nothing(model, program, tmp_path, monkeypatch):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
     program(MADE)
     assert conversion.as_onnx(model, Options(cache_dir=False)) == b'{"ba'
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_damaged_entry_is_made_anew(model, program, tmp_path):
+def test_damaged_entry_is_replaced(model, program, tmp_path):
     options = Options(cache_dir=tmp_path / "cache")
     program(MADE)
     conversion.as_onnx(model, options)
@@ -161,7 +161,7 @@ def test_a_damaged_entry_is_made_anew(model, program, tmp_path):
         assert conversion.as_onnx(model, options) == b'{"ba'
 
 
-def test_what_changes_meanwhile_is_not_kept(model, program, tmp_path):
+def test_model_changed_during_conversion_is_not_cached(model, program, tmp_path):
     program(f"{MADE}; open({str(model / 'inference.pdiparams')!r}, 'w').write('new')")
     with pytest.raises(ModelFileError, match="changed while it was converted"):
         conversion.as_onnx(model, Options(cache_dir=tmp_path / "cache"))
@@ -171,7 +171,7 @@ def test_what_changes_meanwhile_is_not_kept(model, program, tmp_path):
     (False, {}, "but paddlepaddle is not installed; run: pip install 'nnadapter\\[paddle\\]'"),
     (True, {"paddlepaddle": "2.6.1", "paddle2onnx": "2.0.1"}, "paddlepaddle has version 2.6.1, expected 3.0 or"),
 ])  # fmt: skip
-def test_packages_that_are_missing_are_named(monkeypatch, there, versions, match):
+def test_missing_packages_are_named(monkeypatch, there, versions, match):
     monkeypatch.setattr(conversion, "sys", interpreter((3, 11)))
     monkeypatch.setattr(conversion, "find_spec", lambda name: there or None)
     monkeypatch.setattr(conversion, "_version", lambda packages: versions.get(packages[0], "?"))
@@ -196,7 +196,7 @@ def test_a_session_without_paddle2onnx_reports_how_to_get_it(monkeypatch, model,
     assert (caught.value.extra, caught.value.package) == ("paddle", "paddle2onnx")
 
 
-def test_a_structure_before_paddle_3_has_another_name(tmp_path, program):
+def test_structure_before_paddle_3_has_another_name(tmp_path, program):
     filled(tmp_path, "inference.pdmodel", "inference.pdiparams")
     program("open(f'{sys.argv[1]}/model.onnx', 'w').write(' '.join(sorted(os.listdir(sys.argv[1]))))")
     files = files_of(tmp_path)

@@ -36,7 +36,7 @@ def test_a_folder_holds_one_model_or_the_usual_one(tmp_path, names, structure, p
     assert found.is_old == (not structure.endswith(".json"))
 
 
-def test_json_that_is_no_structure_is_passed_by_in_a_folder(tmp_path):
+def test_unrelated_json_in_a_folder_is_ignored(tmp_path):
     filled(tmp_path, "net.json", "net.pdiparams")
     (tmp_path / "config.json").write_text("{}")
     assert files_of(tmp_path).structure.name == "net.json"
@@ -63,7 +63,7 @@ def test_parameters_may_stand_elsewhere_and_name_the_model(tmp_path):
         ([], "no.json", ModelFileError, "does not exist"),
     ],
 )
-def test_what_is_not_there_is_said(tmp_path, names, asked, error, match):
+def test_missing_files_are_errors(tmp_path, names, asked, error, match):
     filled(tmp_path, *names)
     with pytest.raises(error, match=match):
         files_of(tmp_path / asked if asked else tmp_path)

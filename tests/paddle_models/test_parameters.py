@@ -19,7 +19,7 @@ WHOLE = tensor(5, 2, 3, elements=bytes(24)) + tensor(3, elements=bytes(8)) + ten
 
 
 @pytest.mark.parametrize("size", [len(WHOLE), len(WHOLE) - 200 - 25])
-def test_whole_tensors_are_taken(tmp_path, size):
+def test_complete_tensors_are_accepted(tmp_path, size):
     (tmp_path / "p").write_bytes(WHOLE[:size])
     check_whole(tmp_path / "p")
 
@@ -34,7 +34,7 @@ def test_whole_tensors_are_taken(tmp_path, size):
     (struct.pack("<IQIi", 0, 0, 0, 1 << 30) + bytes(99), "no Paddle tensor"),
     (struct.pack("<IQIi", 0, 0, 0, 12) + b"\x08\x05\x10" + b"\xff" * 8 + b"\x7f", "end within a tensor"),
 ])  # fmt: skip
-def test_what_is_cut_short_or_none_is_an_error(tmp_path, contents, match):
+def test_truncated_or_invalid_tensors_are_an_error(tmp_path, contents, match):
     (tmp_path / "p").write_bytes(contents)
     with pytest.raises(ValueError, match=match):
         check_whole(tmp_path / "p")

@@ -31,7 +31,7 @@ def attribute(name, kind, value):
     return {"N": name, "AT": {"#": kind, "D": value}}
 
 
-def test_doubles_become_floats_where_floats_are_read():
+def test_doubles_read_as_floats_become_floats():
     scale = {"#": "0.a_array", "D": [{"#": "0.a_f64", "D": 2.0}]}
     made = program({"#": "1.nearest_interp", "A": [{"N": "scale", "AT": scale}]}, {"#": "p", "A": [0, 1, "w"]})
     assert rewrite(made)
@@ -42,7 +42,7 @@ def test_doubles_become_floats_where_floats_are_read():
 @pytest.mark.parametrize(
     ("operation", "name"), [("group_norm", "epsilon"), ("leaky_relu", "negative_slope"), ("pad3d", "pad_value")]
 )
-def test_a_double_that_is_alone_becomes_a_float(operation, name):
+def test_single_double_becomes_a_float(operation, name):
     given = attribute(name, "0.a_f64", 0.25)
     assert rewrite(program({"#": f"1.{operation}", "A": [given]}))
     assert given["AT"] == {"#": "0.a_f32", "D": 0.25}
@@ -67,7 +67,7 @@ def test_gelu_by_tanh_is_written_out_wherever_it_stands():
     assert not rewrite(made)
 
 
-def test_constants_go_in_front_of_the_loops_that_read_them():
+def test_constants_move_before_loops_that_read_them():
     axes = {"#": "1.full_int_array", "A": []}
     branch = {"#": "1.if", "regions": [{"blocks": [{"ops": [axes, {"#": "1.sum"}]}]}]}
     loop = {"#": "1.while", "regions": [{"blocks": [{"ops": [branch]}]}]}
@@ -81,7 +81,7 @@ def test_constants_go_in_front_of_the_loops_that_read_them():
     ("1.dropout", [attribute("is_test", "0.a_bool", True)], False), ("1.relu", [], False),
     ("1.dropout", [attribute("is_test", "0.a_bool", False)], True), ("1.gaussian", [], True),
 ])  # fmt: skip
-def test_dropout_draws_in_training_alone(name, attributes, draws):
+def test_dropout_is_random_only_in_training(name, attributes, draws):
     assert draws_numbers(program({"#": "p", "A": [0, "w"]}, {"#": name, "A": attributes})) is draws
 
 
@@ -91,7 +91,7 @@ def test_operations_are_found_under_the_names_of_the_converter():
 
 
 @pytest.mark.parametrize(("name", "value"), [("bit_length", 4), ("qmin", -8), ("qmax", 448)])
-def test_what_is_not_quantized_to_8_bits_is_refused(name, value):
+def test_other_bit_widths_are_refused(name, value):
     given = {"bit_length": 8, "qmin": -128, "qmax": 127, name: value}
     attributes = [attribute(each, "0.a_i32", number) for each, number in given.items()]
     with pytest.raises(ValueError, match=f"{name} {value}"):
@@ -131,7 +131,7 @@ def run(contents, x):
     return onnxruntime.InferenceSession(contents, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
 
 
-def test_integers_are_made_of_what_was_marked():
+def test_marked_roundings_become_integers():
     x = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
     contents = repair_model(as_written().SerializeToString(), [], 2)
     np.testing.assert_allclose(run(contents, x), np.clip(np.rint(x / 1.5 * 127), -128, 127) * 1.5 / 127, rtol=1e-6)
@@ -147,7 +147,7 @@ def test_integers_are_made_of_what_was_marked():
         (lambda model: setattr(model.graph.node[12], "op_type", "Add"), "0 nodes of type Max"),
     ],
 )
-def test_another_form_of_quantizing_nodes_is_refused(change, match):
+def test_unexpected_quantization_nodes_are_refused(change, match):
     model = as_written()
     change(model)
     with pytest.raises(ValueError, match=match):
@@ -156,7 +156,7 @@ def test_another_form_of_quantizing_nodes_is_refused(change, match):
         repair_model(as_written().SerializeToString(), [], 3)
 
 
-def test_outputs_get_their_names_and_what_nobody_reads_goes():
+def test_outputs_are_renamed_and_unread_nodes_removed():
     text = """<ir_version: 9, opset_import: ["" : 17]>
     g (float x, bool b) => (float[1] a) <float w = {1.0}, float dead = {2.0}> {
         unread = Neg(dead)
@@ -245,7 +245,7 @@ def _root(x):
     ("LeakyRelu <alpha = 0.1>", lambda x: np.where(x < 0, np.float32(0.3) * x, x), "output 'y' differs by"),
     ("Sqrt", _root, ""),
 ])  # fmt: skip
-def test_what_is_wrong_below_0_alone_is_seen(node, function, wrong, monkeypatch, tmp_path):
+def test_errors_on_negative_inputs_are_detected(node, function, wrong, monkeypatch, tmp_path):
     monkeypatch.setattr(worker, "_predictor", lambda *files: Predictor(function))
     model = parse(
         f"""<ir_version: 9, opset_import: ["" : 19]> g (float[4, 8] x) => (float[4, 8] y) {{ y = {node} (x) }}"""
@@ -288,7 +288,7 @@ def test_an_output_size_of_a_transposed_convolution_becomes_padding(sizes, size)
     assert found["A"][2] == numbers("output_padding", size - 9, (size + 5 - 13) % 3)
 
 
-def test_an_expansion_in_a_branch_has_its_sizes_in_front_of_it():
+def test_expansion_in_a_branch_gets_its_sizes_before_it():
     norm = {
         "#": "1.layer_norm",
         "A": [attribute("begin_norm_axis", "0.a_i32", 1)],

@@ -17,7 +17,7 @@ def test_every_element_type_of_onnx_is_known():
 
 
 @pytest.mark.parametrize("number", DENSE)
-def test_names_and_sizes_are_those_of_numpy(number):
+def test_names_and_sizes_equal_numpy(number):
     expected = onnx.helper.tensor_dtype_to_np_dtype(number)
     name = DTYPE_OF_ELEMENT_TYPE[number]
     assert name == expected.name

@@ -4,7 +4,7 @@ from tests.partition.small_graphs import grouped_graphs
 
 
 @given(grouped_graphs())
-def test_atoms_know_the_other_atoms_that_they_read_from(drawn):
+def test_atom_predecessors_are_the_producers(drawn):
     graph, _ = drawn
     home = {
         name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes for name in graph.nodes[node].outputs

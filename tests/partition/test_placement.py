@@ -13,7 +13,7 @@ def test_first_yes_in_order():
     assert place_by_priority(graph, ["c", "a"], verdicts) == ("c", "c", "c")
 
 
-def test_refuses_what_nobody_takes():
+def test_unsupported_atoms_are_an_error():
     graph = graph_of([{0} - {0} for _ in range(8)])
     with pytest.raises(GraphError, match=r"'n1' \(Sum\), .* and 2 more"):
         place_by_priority(graph, ["a"], {"a": [SUPPORTED, *[NO] * 7]})

@@ -6,7 +6,7 @@ from types import ModuleType
 import partition
 
 
-def test_all_is_what_is_there():
+def test_all_lists_every_public_name():
     assert set(partition.__all__) == partition._HOMES.keys()
     for name, home in partition._HOMES.items():
         assert getattr(partition, name) is getattr(import_module(home), name)

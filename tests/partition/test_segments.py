@@ -19,7 +19,7 @@ def assert_lawful(graph, placement, segments):
 
 
 @given(placed_graphs())
-def test_two_labels_give_the_minimum(case):
+def test_cut_of_two_labels_is_minimal(case):
     graph, placement = case
     found = cut(graph, placement)
     assert_lawful(graph, placement, found.segments)

@@ -17,7 +17,7 @@ FAILS = ("trial", {"fault": "context"})
 
 
 @pytest.mark.slow
-def test_the_session_goes_on_without_it_and_says_so():
+def test_session_continues_without_the_device_and_warns():
     with pytest.warns(FallbackWarning, match="'trial' did not create a context: .*; the session goes on without it"):
         session = nna.InferenceSession(MODEL, devices=[FAILS, "fake_npu"])
     with session:
@@ -38,7 +38,7 @@ def test_the_policy_decides():
 
 
 @pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
-def test_one_that_does_not_open():
+def test_unopenable_device_is_skipped():
     with nna.InferenceSession(MODEL, devices=["trial:9", "trial"]) as session:
         assert session.devices == ("trial", "cpu")
     with pytest.raises(DeviceOpeningError) as refused:
@@ -46,7 +46,7 @@ def test_one_that_does_not_open():
     assert (refused.value.device, refused.value.phase) == ("trial:9", "open")
 
 
-def test_what_the_caller_did_wrong_is_an_error_all_the_same():
+def test_errors_of_the_caller_are_raised():
     with pytest.raises(DeviceNotFoundError):
         nna.InferenceSession(MODEL, devices="nobodys")
     with pytest.raises(InvalidOptionError):

@@ -14,7 +14,7 @@ from tests.planning.test_overlap import plan_of
         ([{}, {}], "ab", {0}, [("a", 0, None)]),
     ],
 )
-def test_a_run_waits_where_something_is_read_elsewhere(predecessors, labels, handed, waits):
+def test_run_waits_for_values_read_on_another_device(predecessors, labels, handed, waits):
     plan = plan_of(predecessors, labels)
     found = waiting(plan, needs_of(plan, {}), frozenset(), frozenset(handed))
     assert found.threaded_segments == handed and not found.is_serial

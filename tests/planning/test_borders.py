@@ -16,7 +16,7 @@ def steps_of(text, device="fake_npu", **options):
     return report, [(step.kind, step.value, step.segment, step.target.target) for step in report.boundaries.operations]
 
 
-def test_what_returns_is_not_transferred_again():
+def test_returning_value_is_not_transferred_again():
     report, steps = steps_of(RETURNS, **SIMULATED)
     assert steps == [
         ("transfer", "x", 0, "fake_npu"),
@@ -29,7 +29,7 @@ def test_what_returns_is_not_transferred_again():
     ]
 
 
-def test_what_several_segments_read_is_transferred_once():
+def test_value_read_by_several_segments_is_transferred_once():
     report, steps = steps_of(SHARED, **SIMULATED)
     assert [step for step in steps if step[1] == "mask"] == [("transfer", "mask", 0, "fake_npu")]
     assert ("mask", (0, 2, 4)) in [(each.value, each.segments) for each in report.boundaries.device_resident]
@@ -40,7 +40,7 @@ def test_devices_in_the_hosts_memory_have_no_steps():
     assert steps == [] and report.boundaries.device_resident == ()
 
 
-def test_images_are_reordered_at_every_border_and_others_never():
+def test_only_images_are_reordered_at_boundaries():
     report, steps = steps_of(IMAGES, **SIMULATED)
     assert [step[:3] for step in steps if step[0] == "layout"] == [
         ("layout", "x", 0),
@@ -54,18 +54,18 @@ def test_images_are_reordered_at_every_border_and_others_never():
 
 
 @pytest.mark.parametrize("text", [RETURNS, SHARED, IMAGES])
-def test_steps_cost_what_the_plan_is_priced_by(text):
+def test_boundary_steps_cost_as_much_as_predicted(text):
     report, _ = steps_of(text, **SIMULATED)
     priced = sum(segment.transfer_seconds for segment in report.segments)
     assert sum(step.seconds for step in report.boundaries.operations) == pytest.approx(priced)
 
 
-def test_what_is_not_known_has_no_price():
+def test_unknown_costs_have_no_price():
     report, _ = steps_of(RETURNS, switched_off=["Sin"])
     assert {step.seconds for step in report.boundaries.operations} == {None}
 
 
-def test_a_report_says_what_the_last_run_copied():
+def test_report_lists_transfers_of_the_last_run():
     with nna.InferenceSession(parse_model(RETURNS), devices=("fake_npu", SIMULATED)) as session:
         assert session.report().transfers is None
         session.run(None, {"x": X})
@@ -86,7 +86,7 @@ def test_a_report_says_what_the_last_run_copied():
     assert data["transfers"]["round_trips"] == 0
 
 
-def test_policies_know_what_stays():
+def test_policies_price_resident_values():
     """A round trip would cost more than the device saves."""
     text = RETURNS.replace("float[4, 8]", "float[256, 256]")
     slow = {**SIMULATED, "transfer_gbs": 0.5}

@@ -36,7 +36,7 @@ def checked(session, rows=3, node="Relu (m)"):
     return session.report()
 
 
-def test_a_device_that_takes_the_reader_alone_gets_real_weights():
+def test_device_without_dequantize_gets_float_weights():
     with opened(WITHOUT) as session:
         for rows in (3, 1, 7):
             report = checked(session, rows)
@@ -44,13 +44,13 @@ def test_a_device_that_takes_the_reader_alone_gets_real_weights():
     assert [segment.device for segment in report.segments] == ["fake_npu"]
 
 
-def test_a_device_that_takes_the_pair_gets_integers():
+def test_device_with_dequantize_gets_integer_weights():
     with opened("fake_npu") as session:
         report = checked(session)
     assert state_of(report, "DequantizeLinear") == ("runs", "fake_npu")
 
 
-def test_readers_that_are_left_to_the_host_get_integers():
+def test_readers_on_the_host_get_integer_weights():
     with opened(("fake_npu", {"switched_off": "DEQUANTIZE,MAT_MUL,FULLY_CONNECTED,TRANSPOSE"})) as session:
         report = checked(session)
     assert state_of(report, "DequantizeLinear") == ("runs", "cpu") and state_of(report, "MatMul")[1] == "cpu"
@@ -61,7 +61,7 @@ def test_a_constant_of_two_readers():
         checked(session, 2, "Add (m, w)")
 
 
-def test_what_openvino_computes_wrong_in_integers_it_gets_in_reals():
+def test_openvino_gets_floats_for_a_miscomputed_integer_form():
     pytest.importorskip("openvino")
     text = PRODUCT.replace("turned = Transpose (w)\n", "").replace("turned", "w").replace("NODE", "Relu (m)")
     x = numbers(3, 2)

@@ -77,7 +77,7 @@ def report(**given):
         (3.0, 5.0, 0.0, False),
     ],
 )
-def test_the_cpu_alone_is_taken_where_the_saving_is_in_doubt(speed, cpu_off, device_off, away):
+def test_doubtful_saving_keeps_the_cpu(speed, cpu_off, device_off, away):
     keep("cpu", 1.0, cpu_off)
     keep("fake_npu", speed, device_off)
     found = report()
@@ -91,14 +91,14 @@ def test_the_cpu_alone_is_taken_where_the_saving_is_in_doubt(speed, cpu_off, dev
 
 
 @pytest.mark.slow
-def test_the_sentence_has_both_figures():
+def test_note_names_saving_and_error():
     keep("cpu", 1.0, 0.0)
     keep("fake_npu", 1.25, 2.0)
     # the saving is a fifth less the session's overhead; 0.18 of 2.0 is in doubt
     assert "saves 19 %, less than the error of the costs (36 %), so everything runs on the CPU" in report().cost.note
 
 
-def test_where_the_cpu_may_not_take_it_nothing_is_doubted():
+def test_forbidden_fallback_disables_doubt():
     keep("cpu", 1.0, 0.5)
     keep("fake_npu", 1.1, 0.5)
     found = report(fallback="forbid")

@@ -22,7 +22,7 @@ NO = Unsupported(Reason.SWITCHED_OFF, "for this test")
         (((0,), (1,), (2, 3)), (SUPPORTED, SUPPORTED, SUPPORTED), False),
     ],
 )
-def test_a_draft_is_shared_while_nothing_of_it_changes(atoms, answers, shared):
+def test_draft_is_shared_if_nothing_changes(atoms, answers, shared):
     setting = open_setting("fake_npu", Options())
     judgment = Planner(prepare(parse(ROW)), setting).judge({"x": (2,)})
 

@@ -76,7 +76,7 @@ MASKED = """<ir_version: 10, opset_import: ["" : 17]> g
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "null"])
-def test_a_mask_that_is_spread_is_computed_at_each_length(device):
+def test_expanded_mask_is_correct_at_each_length(device):
     model, past = parse(MASKED), np.empty((1, 0, 8), np.float32)
     with nna.InferenceSession(model, devices=device, options=nna.Options(fallback="allow")) as session:
         for length in (4, 1, 1, 1, 3, 1, 2, 1):

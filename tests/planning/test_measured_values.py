@@ -45,7 +45,7 @@ MEASURED = {
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_one_plan_serves_all_sizes_where_a_shape_alone_is_read(name):
+def test_value_read_only_for_its_shape_needs_one_plan(name):
     model = parse(f"{HEAD} {_GIVEN} {{ {MEASURED[name]} }}")
     with nna.InferenceSession(model, devices="fake_npu") as session:
         for shape in ((3, 5), (5, 2), (2, 7), (4, 9), (3, 5)):
@@ -57,7 +57,7 @@ def test_one_plan_serves_all_sizes_where_a_shape_alone_is_read(name):
 
 
 @pytest.mark.parametrize("devices", ["fake_npu", ["fake_npu", "cpu"]])
-def test_the_size_of_what_data_decide_is_measured_for_what_is_gone(devices):
+def test_data_dependent_size_is_measured_by_the_run(devices):
     """`gone` is only read for its shape. Its columns come from Compress, so only a run knows their number."""
     model = parse(f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y)
     <int64[1] last = {{-1}}, float zero = {{0}}, int64[1] one = {{1}}> {{

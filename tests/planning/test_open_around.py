@@ -61,7 +61,7 @@ def in_orders(seed=0):
 @pytest.mark.slow
 @pytest.mark.parametrize("stated", ["b, l, 8", "c, d, f"])
 @pytest.mark.parametrize(("first", "second"), BRANCHES.items())
-def test_branches_that_data_choose_have_the_sizes_that_both_have(first, second, stated):
+def test_branches_keep_common_dynamic_sizes(first, second, stated):
     """Stated sizes and other names of the same size do not matter."""
     model = chosen(first, second, stated)
     for sizes in in_orders():
@@ -114,7 +114,7 @@ STEPS = [(1, 3, 0), (1, 1, 3), (1, 1, 4), (1, 1, 5), (2, 1, 5), (2, 1, 6), (3, 4
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 @pytest.mark.parametrize("seed", [None, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in (0, 1))])
 @pytest.mark.parametrize("form", [APART, PACKED], ids=["apart", "packed"])
-def test_a_total_length_that_is_an_input_makes_no_plan_for_each_token(device, seed, form):
+def test_total_length_input_does_not_need_a_plan_per_token(device, seed, form):
     steps = STEPS if seed is None else random.Random(seed).sample(STEPS, len(STEPS))
     text = ATTENDED
     for name, said in form.items():

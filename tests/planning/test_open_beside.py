@@ -48,7 +48,7 @@ def test_a_few_plans_serve_all_shapes(among, devices):
     assert {"MatMul", "Relu", "Exp"} <= {node.op_type for node in report.nodes if node.device != "cpu"}
 
 
-def test_sizes_of_a_hole_that_are_known_at_these_shapes_alone_are_not_gone_by():
+def test_unpredictable_output_sizes_are_not_planned_for():
     """Conversion cannot predict the size of RandomUniformLike's output, so `y` must not depend on its current size."""
     text = f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{
         r = RandomUniformLike <low = 2.0, high = 2.0> (x) a = Add (r, x) y = Relu (a) }}"""

@@ -67,7 +67,7 @@ def test_a_language_model_is_compiled_three_times_for_all_lengths_of_its_cache()
         assert opened.report().coverage.nodes == 1.0
 
 
-def test_a_table_is_computed_where_it_is_read():
+def test_size_dependent_table_needs_one_plan():
     model = parse(SIZES)
     with session(model) as opened:
         for past in (1, 2, 3, 30, 4, 9, 5):
@@ -77,7 +77,7 @@ def test_a_table_is_computed_where_it_is_read():
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 5)), min_size=2, max_size=6))
-def test_whatever_comes_before_results_are_those_of_onnxruntime(orders):
+def test_results_equal_onnxruntime_in_any_order_of_shapes(orders):
     model = parse(SIZES)
     with session(model) as opened:
         for rows, length, past in orders:
@@ -86,7 +86,7 @@ def test_whatever_comes_before_results_are_those_of_onnxruntime(orders):
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 5]), st.booleans(), st.booleans()), min_size=2, max_size=6))
-def test_what_hangs_on_equal_sizes_is_another_class(orders):
+def test_equality_of_sizes_needs_another_plan(orders):
     model = parse(BROADCAST)
     with session(model) as opened:
         for rows, one, other in orders:
@@ -109,7 +109,7 @@ SHIFTED = f"""{HEAD} g (float[n, m] x) => (float[k, m] y)
 }}"""
 
 
-def test_shapes_that_no_plan_for_many_takes_have_their_own_and_it_stays():
+def test_static_plan_of_an_exceptional_shape_is_cached():
     model = parse(SHIFTED)
     with session(model) as opened:
         for rows, columns in ((3, 2), (4, 2), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (5, 7), (1, 7), (6, 8)):
@@ -117,7 +117,7 @@ def test_shapes_that_no_plan_for_many_takes_have_their_own_and_it_stays():
         assert opened.report().plans.served_shapes_text.startswith("one plan for all input shapes")
 
 
-def test_the_report_says_why_there_is_one_more():
+def test_report_explains_additional_plan():
     model = parse(SIZES)
     with session(model) as opened:
         for rows, length, past in ((2, 3, 4), (2, 3, 5), (2, 3, 6), (1, 3, 5)):
@@ -126,7 +126,7 @@ def test_the_report_says_why_there_is_one_more():
     assert text.startswith("2 plans for all input shapes; one more when ") and " is True, was False" in text
 
 
-def test_null_gives_the_shapes_of_onnxruntime():
+def test_null_device_returns_the_shapes_of_onnxruntime():
     model = parse(SIZES)
     with session(model, "null") as opened:
         for rows, length, past in ((2, 3, 4), (2, 3, 5), (1, 1, 9), (3, 1, 9)):
@@ -135,7 +135,7 @@ def test_null_gives_the_shapes_of_onnxruntime():
             assert [value.shape for value in opened.run(None, feed)] == expected
 
 
-def test_many_threads_with_sizes_of_their_own():
+def test_many_threads_with_different_sizes():
     model = parse(SIZES)
     with session(model) as opened:
 
@@ -148,7 +148,7 @@ def test_many_threads_with_sizes_of_their_own():
             list(pool.map(work, range(4)))
 
 
-def test_what_does_not_fit_the_device_at_some_size_runs_on_the_cpu():
+def test_sizes_beyond_device_memory_run_on_the_cpu():
     model = parse(SIZES)
     with session(model, options=nna.Options(), memory_bytes=5_000) as opened:
         agree(opened, model, grown(2, 3, 4))
@@ -168,7 +168,7 @@ def test_a_trace_decides_on_no_size(tmp_path):
         assert opened.report().plans.compiled == 1
 
 
-def test_an_input_that_an_operation_leaves_out_is_no_size():
+def test_absent_input_is_not_a_size():
     model = parse(f"""{HEAD} g (float[t, n, 2] x) => (float[t, 1, n, 3] y)
 <float[1, 12, 2] w = {{{", ".join(["0.1", "-0.2"] * 12)}}}, float[1, 12, 3] r = {{{", ".join(["0.3"] * 36)}}},
  int64 one = {{1}}, int64[1] zero = {{0}}, int64[1] size = {{3}}> {{
@@ -185,7 +185,7 @@ def test_an_input_that_an_operation_leaves_out_is_no_size():
             agree(opened, model, {"x": numbers(steps, rows, 2)})
 
 
-def test_a_segment_of_fixed_sizes_is_told_none():
+def test_static_segment_gets_no_sizes():
     model = parse(f"""{HEAD} g (float[n, 4] x, float[2, 3] w) => (float[n, 4] y, float[2, 3] z) {{
     y = Relu (x)
     a = Neg (w)
@@ -226,7 +226,7 @@ def test_a_cache_of_a_fixed_size_does_not_grow():
         ),
     ],
 )
-def test_slices_along_open_sizes_decide_nothing(body, constants):
+def test_slices_along_dynamic_sizes_add_no_guard(body, constants):
     values = f" = {{{', '.join(map(str, range(40)))}}}"
     more = "".join(f", {each.strip()}{values}" for each in constants.split(",") if each)
     model = parse(f"""{HEAD} g (float[n, t] x) => (float[n, k] z)
@@ -259,7 +259,7 @@ def test_sizes_beyond_a_table_are_the_callers_mistake():
         opened.run(None, first_feed(SMALL, (1, 2)))
 
 
-def test_a_step_that_is_given_what_follows_from_sizes_runs_on_the_cpu_where_it_fails():
+def test_failing_step_with_shape_derived_inputs_runs_on_the_cpu():
     """The CPU's segment computes shape-derived values itself, so they are not among its inputs."""
     model = parse(f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{
         s = Shape (x)  f = Cast <to = 1> (s)  r = ReduceMax <keepdims = 0> (f)  y = Add (x, r)
@@ -273,7 +273,7 @@ def test_a_step_that_is_given_what_follows_from_sizes_runs_on_the_cpu_where_it_f
         assert said == {"it runs on the CPU instead"}
 
 
-def test_the_words_of_a_refusal_decide_nothing_where_the_host_makes_what_was_refused():
+def test_refusal_of_a_host_computed_node_does_not_limit_plans():
     model = parse(f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y)
     <int64 zero = {{0}}, int64 one = {{1}}, int64[1] axis = {{1}}> {{
         s = Shape (x)  p = Gather (s, zero)  r = Range (zero, p, one)
@@ -295,7 +295,7 @@ g (float[n, 4] x, float[4, 2] r, float[2, 3, 4] up, float[2, 4, 3] down) => (flo
 }"""
 
 
-def test_what_is_behind_experts_that_nobody_converts_has_open_sizes():
+def test_nodes_after_unconverted_experts_keep_dynamic_sizes():
     """Conversion knows only that the output type equals the input type."""
     model = onnx.parser.parse_model(EXPERTS)
     weights = {"r": numbers(4, 2), "up": numbers(2, 3, 4, seed=1), "down": numbers(2, 4, 3, seed=2)}

@@ -78,7 +78,7 @@ def test_one_plan_serves_every_shape_of_a_model_with_a_cache(refused, seed):
         assert {name for name, device in placed.items() if device == "cpu"} == set(refused)
 
 
-def test_a_device_that_takes_no_references_gets_weights_with_open_sizes_too():
+def test_dynamic_plan_inlines_weights_for_devices_without_references():
     weight = numpy_helper.from_array(numbers(128, 128), "w")
     model = onnx.parser.parse_model(
         f"{HEAD} g (float[n, 128] x) => (float[n, 128] y) {{ a = MatMul(x, w) y = Relu(a) }}"
@@ -104,7 +104,7 @@ def test_the_first_shapes_keep_their_plan_if_they_came_again(order, kept):
     assert open_sizes_driver.COMPILED == [["Relu", "Sin", "Neg"], ["open", "Relu", "Sin", "Neg"]]
 
 
-def test_one_plan_alone_is_the_one_for_all():
+def test_single_plan_is_the_dynamic_one():
     with session(CHAIN, options=nna.Options(fallback="allow", max_plans=1)) as opened:
         for rows in (3, 3, 5, 3, 3, 5):
             agree(opened, CHAIN, {"x": numbers(rows, 4)})
@@ -128,14 +128,14 @@ def test_shapes_can_be_prepared():
         assert (opened.report().plans.in_cache, opened.report().plans.compiled) == (2, 2)
 
 
-def test_a_cache_at_its_start_needs_no_plan_of_its_own():
+def test_empty_cache_needs_no_additional_plan():
     with session(SIZES) as opened:
         for length, past in ((3, 0), (1, 3), (1, 4), (2, 0), (1, 2), (5, 0)):
             agree(opened, SIZES, grown(1, length, past))
         assert opened.report().plans.compiled == 1
 
 
-def test_other_empty_tensors_have_plans_of_their_own():
+def test_other_empty_tensors_need_an_additional_plan():
     with session(SIZES) as opened:
         for rows in (1, 2, 0, 3, 0):
             agree(opened, SIZES, grown(rows, 2, 3))
@@ -153,7 +153,7 @@ def test_other_empty_tensors_have_plans_of_their_own():
         ("z = Concat <axis = 1> (x, v)", {"x": 1}),
     ],
 )
-def test_what_may_be_empty_where_sizes_are_open(body, growing):
+def test_inputs_that_may_be_empty_in_dynamic_plans(body, growing):
     head = "g (float[n, m] x, float[n, k] v) => (float[n, q] z)"
     model = onnx.parser.parse_model(f"{HEAD} {head} {{ y = Neg (v) {body} }}")
     assert growing_inputs(prepare(model, {})) == growing
@@ -168,14 +168,14 @@ def test_what_may_be_empty_where_sizes_are_open(body, growing):
         ("Attention <q_num_heads = 2, kv_num_heads = 2> (q, q, q, , x, v)", {"x": 2, "v": 2}),
     ],
 )
-def test_caches_of_attention_may_be_empty_where_sizes_are_open(node, growing):
+def test_caches_of_attention_may_be_empty_in_dynamic_plans(node, growing):
     head = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]> g '
     inputs = "float[b, s, 8] q, float[b, 2, p, 4] x, float[b, 2, p, 4] v, int32[b] n, int32 t"
     model = onnx.parser.parse_model(f"{head} ({inputs}) => (float[b, s, 8] y) {{ y, a, c = {node} }}")
     assert growing_inputs(prepare(model, {})) == growing
 
 
-def test_a_step_that_fails_at_some_sizes_runs_on_the_cpu_at_these():
+def test_step_runs_on_the_cpu_at_sizes_where_it_fails():
     with session(SIZES, fails_above=6) as opened:
         for past in (1, 2, 7, 3, 9):
             agree(opened, SIZES, grown(1, 1, past))
@@ -191,7 +191,7 @@ def test_a_step_that_fails_at_some_sizes_runs_on_the_cpu_at_these():
         ("opensizes", {"refused": "Sin", "reason": "memory_limit"}, "may take 'Sin_1' at other sizes"),
     ],
 )
-def test_where_there_is_none_every_shape_has_a_plan_and_the_report_says_why(name, device_options, why):
+def test_static_plans_per_shape_are_explained_in_the_report(name, device_options, why):
     with session(CHAIN, name, **device_options) as opened:
         for rows in (1, 2, 3, 2):
             agree(opened, CHAIN, {"x": numbers(rows, 4)})
@@ -208,7 +208,7 @@ SLICED = f"""{HEAD} g (float[n, 4] x) => (float[m, 4] y)
 
 
 @pytest.mark.parametrize("order", [(3, 5, 1, 2, 1, 9), (3, 5, 4, 40, 1, 300), (3, 1, 2, 5), (1, 2, 3, 1)])
-def test_where_something_within_is_empty_there_is_a_plan_for_that(order):
+def test_empty_inner_value_needs_an_additional_plan(order):
     """`x[1:]` is empty if `x` has one row."""
     open_sizes_driver.COMPILED.clear()
     with session(SLICED) as opened:
@@ -228,7 +228,7 @@ JOINED = f"""{HEAD} g (float[n, 4] a, float[m, 4] b) => (float[k, 4] y)
 }}"""
 
 
-def test_sizes_that_each_came_before_may_be_empty_together():
+def test_known_sizes_may_be_empty_in_combination():
     with session(JOINED) as opened:
         for rows in ((3, 3), (1, 5), (5, 1), (1, 1), (1, 5)):
             agree(opened, JOINED, {"a": numbers(rows[0], 4), "b": numbers(rows[1], 4)})
@@ -237,7 +237,7 @@ def test_sizes_that_each_came_before_may_be_empty_together():
     assert len(open_sizes_driver.COMPILED) == 3 and open_sizes_driver.COMPILED[2] == whole
 
 
-def test_threads_that_come_while_the_plan_is_made_are_held_to_its_bounds():
+def test_concurrent_threads_respect_the_bounds_of_a_new_plan():
     for _ in range(10):
         open_sizes_driver.COMPILED.clear()
         with session(SLICED) as opened, ThreadPoolExecutor(3) as pool:
@@ -253,14 +253,14 @@ def test_threads_that_come_while_the_plan_is_made_are_held_to_its_bounds():
         assert ["Slice", "Relu", "Sin"] in open_sizes_driver.COMPILED[1:]
 
 
-def test_a_plan_is_looked_through_at_sizes_beyond_those_before():
+def test_bounds_widen_with_new_sizes():
     bounds = Bounds({"x": (2, 4)}, {"x": (3, 4)})
     assert [bounds.hold({"x": (rows, 4)}) for rows in (1, 2, 3, 12, 13)] == [False, True, True, True, False]
     wider = bounds.widened({"x": (1, 4)}).widened({"x": (20, 4)})
     assert [wider.hold({"x": (rows, 4)}) for rows in (0, 1, 80, 81)] == [False, True, True, False]
 
 
-def test_where_costs_are_taken_to_be_alike():
+def test_costs_hold_for_nearby_sizes():
     bounds = nearby({"x": (20, 1), "past": (2, 0, 8)})
     alike, others = [(5, 1), (80, 1), (20, 16), (20, 0)], [(4, 1), (81, 1), (20, 17)]
     assert all(bounds.hold({"x": shape, "past": (2, 0, 8)}) for shape in alike)
@@ -272,7 +272,7 @@ def test_where_costs_are_taken_to_be_alike():
 @pytest.mark.parametrize(
     "policy", ["latency", *(pytest.param(each, marks=pytest.mark.sweep) for each in ("throughput", "measured"))]
 )
-def test_what_costs_say_holds_for_sizes_like_those(policy):
+def test_cost_decisions_hold_for_nearby_sizes(policy):
     """A cache grows by one token per run; each length used to get its own plan."""
     small = Sizes(layers=1, width=16, heads=2, words=20)
     model, names = language_model(small), list(cache_names(small))
@@ -299,7 +299,7 @@ def test_an_input_of_any_rank_is_planned_at_each():
         assert "the rank of input 'x' is unknown" in sizes(opened)
 
 
-def test_limits_hang_on_sizes():
+def test_limits_need_static_shapes():
     rules = nna.Rules(limits=nna.Limits(max_segments=1))
     with session(CHAIN, options=nna.Options(fallback="allow", rules=rules)) as opened:
         for rows in (1, 2):
@@ -307,7 +307,7 @@ def test_limits_hang_on_sizes():
         assert "limits of rules depend on sizes" in sizes(opened)
 
 
-def test_an_output_that_is_a_size_is_right_at_every_shape():
+def test_size_output_is_correct_at_every_shape():
     text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y, int64[2] s) {{ y = Relu (x) s = Shape (y) }}"
     with session(text) as opened:
         for rows in (1, 2, 3):
@@ -320,7 +320,7 @@ def test_an_output_that_is_a_size_is_right_at_every_shape():
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "opensizes", "null"])
-def test_outputs_that_are_sizes_are_right_in_files(tmp_path, device):
+def test_size_outputs_are_correct_in_compiled_files(tmp_path, device):
     text = f"""{HEAD} g (float[n, m] x) => (float[n, m] y, int64[2] s, float[m] t, float[n] u) {{
         inner = Relu (x)
         y = Sin (inner)
@@ -342,7 +342,7 @@ def test_outputs_that_are_sizes_are_right_in_files(tmp_path, device):
                 np.testing.assert_array_equal(mine, theirs)
 
 
-def test_a_size_of_what_another_segment_keeps_to_itself():
+def test_size_of_a_value_inside_another_segment():
     text = f"""{HEAD} g (float[n, 4] x, float[m, 4] z) => (float[k] y, float[n, 8] w)
     <int64[1] last = {{-1}}> {{
         inner = Concat <axis = 1> (x, x)
@@ -358,7 +358,7 @@ def test_a_size_of_what_another_segment_keeps_to_itself():
 
 
 @pytest.mark.parametrize("refused", ["Sin", "Concat"])
-def test_a_segment_gives_what_another_needs_the_size_of(refused):
+def test_segment_returns_value_measured_by_another(refused):
     text = f"""{HEAD} g (float[n, 4] x) => (float[n, 8] y)
     <int64[1] front = {{0}}, int64[1] one = {{1}}, int64[2] back = {{2, 4}}> {{
         e = Exp (x)
@@ -382,7 +382,7 @@ LONGER = f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y)
 {{ a = Relu (x) b = Exp (a) c = Sin (b) d = Tanh (c) e = Neg (d) y = Abs (e) }}"""
 
 
-def test_what_a_device_refuses_with_open_sizes_goes_elsewhere():
+def test_nodes_refused_with_dynamic_shapes_run_elsewhere():
     with session(LONGER, refused_open=("Sin",)) as opened:
         for rows in (1, 2, 3, 5, 1, 2):
             agree(opened, LONGER, {"x": numbers(rows, 4)})
@@ -395,7 +395,7 @@ def test_what_a_device_refuses_with_open_sizes_goes_elsewhere():
     assert [*map(len, open_sizes_driver.COMPILED)] == [6, 3, 4]  # whole for the first sizes, then in two parts
 
 
-def test_a_device_that_would_lose_too_much_has_a_plan_for_every_set_of_shapes():
+def test_device_with_many_dynamic_refusals_gets_static_plans():
     with session(LONGER, refused_open=("Sin", "Exp")) as opened:
         for rows in (1, 2, 3):
             agree(opened, LONGER, {"x": numbers(rows, 4)})
@@ -406,14 +406,14 @@ def test_a_device_that_would_lose_too_much_has_a_plan_for_every_set_of_shapes():
     assert {node.device for node in report.nodes} == {"opensizes"}
 
 
-def test_fallback_that_is_forbidden_keeps_the_whole_model_on_its_device():
+def test_forbidden_fallback_keeps_the_model_on_its_device():
     with session(LONGER, options=nna.Options(fallback="forbid"), refused_open=("Sin",)) as opened:
         for rows in (1, 2, 3):
             agree(opened, LONGER, {"x": numbers(rows, 4)})
         assert opened.report().plans.compiled == 3
 
 
-def test_a_node_that_nobody_else_takes_stays():
+def test_node_without_alternative_device_stays():
     text = LONGER.replace("Sin (b)", "com.acme.Sine (b)").replace('"" : 17', '"" : 17, "com.acme" : 1')
     with session(text, refused_open=("Sine",), replaced="Sine") as opened:
         for rows in (1, 2, 3):
@@ -423,7 +423,7 @@ def test_a_node_that_nobody_else_takes_stays():
 
 
 @pytest.mark.parametrize(("cuts", "made"), [(4, 2), (5, 3)])
-def test_a_model_that_would_be_in_many_pieces_has_a_plan_for_every_set_of_shapes(cuts, made):
+def test_fragmented_model_gets_static_plans(cuts, made):
     ops = [*["Relu", "Exp", "Neg", "Tanh", "Sin", "Abs"] * cuts, "Neg"]
     names = ["x", *(f"v{number}" for number in range(1, len(ops))), "y"]
     nodes = " ".join(f"{out} = {op} ({read})" for op, read, out in zip(ops, names, names[1:], strict=False))
@@ -435,7 +435,7 @@ def test_a_model_that_would_be_in_many_pieces_has_a_plan_for_every_set_of_shapes
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_what_a_person_pins_stays(pinned):
+def test_pinned_nodes_stay(pinned):
     rules = '[[pin]]\nname = "c"\ndevice = "opensizes"\n' if pinned else None
     model = parse(LONGER)
     for node in model.graph.node:
@@ -447,7 +447,7 @@ def test_what_a_person_pins_stays(pinned):
         assert opened.report().plans.compiled == (3 if pinned else 2)
 
 
-def test_shapes_that_are_refused_one_after_the_other_end_the_search():
+def test_consecutive_refused_shapes_end_the_search():
     text = f"""{HEAD} g (float[n, t] x) => (float[m, t] y)
     <int64[1] one = {{1}}, int64[1] zero = {{0}}, int64[1] most = {{9999}}> {{
         rest = Slice (x, one, most, zero)
@@ -465,7 +465,7 @@ def test_shapes_that_are_refused_one_after_the_other_end_the_search():
         assert opened.report().plans.compiled == 9 and sizes(opened).startswith("one plan for all input shapes")
 
 
-def test_shapes_that_the_model_is_not_for_do_not_end_the_search():
+def test_invalid_shapes_do_not_end_the_search():
     text = f"""{HEAD} g (float[n, t] x) => (float[n, k, 4] y) <int64[3] by = {{0, -1, 4}}>
     {{ a = Relu (x) b = Reshape (a, by) y = Neg (b) }}"""
     with session(text, "fake_npu") as opened:
@@ -477,7 +477,7 @@ def test_shapes_that_the_model_is_not_for_do_not_end_the_search():
         assert opened.report().plans.compiled <= 9 and sizes(opened).startswith("one plan for all input shapes")
 
 
-def test_the_order_of_shapes_changes_nothing():
+def test_order_of_shapes_does_not_matter():
     expected = {}
     for seed in range(6):
         rows = random.Random(seed).sample((1, 2, 3, 4, 5), 5)
@@ -488,7 +488,7 @@ def test_the_order_of_shapes_changes_nothing():
                 assert expected.setdefault(count, placed) == placed
 
 
-def test_fallback_that_is_forbidden_stays_forbidden():
+def test_forbidden_fallback_applies_to_dynamic_plans():
     with (
         pytest.raises(nna.errors.NotDelegatedError),
         session(CHAIN, options=nna.Options(fallback="forbid"), refused="Sin") as opened,
@@ -500,7 +500,7 @@ def test_fallback_that_is_forbidden_stays_forbidden():
             agree(opened, CHAIN, {"x": numbers(6, 4)})
 
 
-def test_what_fails_in_adapter_ir_finds_what_its_onnx_reads():
+def test_fallback_of_adapter_ir_finds_the_onnx_inputs():
     text = f"""{HEAD} g (float[n, t] x, float[n, t] u) => (float[m, k] y)
 <int64 one = {{1}}, int64 none = {{0}}> {{
     a = Concat <axis = 1> (x, u)
@@ -529,7 +529,7 @@ CHOICE = f"""{HEAD} g (float[n, 4] x, bool[k] twice) => (float[m, 4] y) {{
 
 
 @pytest.mark.parametrize("devices", ["fake_npu", "null", ["null", "fake_npu"]], ids=str)
-def test_what_no_device_takes_at_any_size_needs_no_plan_for_each(devices):
+def test_nodes_refused_at_all_sizes_need_no_plan_per_shape(devices):
     """The length of y is unknown before the run and does not follow from input sizes."""
     model = parse(CHOICE)
     with nna.InferenceSession(model, devices=devices, options=QUIET) as session:

@@ -35,12 +35,12 @@ def test_a_step_elsewhere_waits_for_what_it_reads():
     assert overlap.awaited == {2: (0,), 3: (1,)}
 
 
-def test_what_one_wait_did_needs_no_other():
+def test_waits_are_not_repeated():
     overlap = overlap_of(plan_of([{}, {0}, {1}, {0}], "aacc"), {"a"}, {})
     assert overlap.host_waits == (HostWait(device="a", segment=1, waiting_segment=2),)
 
 
-def test_a_step_between_two_of_others_is_waited_for_at_once():
+def test_step_between_steps_of_other_devices_is_not_enqueued():
     assert not overlap_of(plan_of([{}, {0}, {0, 1}], "aca"), {"a"}, {}).enqueued_segments
 
 
@@ -57,13 +57,13 @@ def test_two_devices_with_streams_wait_for_each_other_by_the_host():
     )
 
 
-def test_what_a_program_reads_beside_its_inputs_is_waited_for():
+def test_additional_reads_of_a_program_are_awaited():
     overlap = overlap_of(plan_of([{}, {0}, {}], "aac"), {"a"}, {2: ("v1",)})
     assert overlap.host_waits == (HostWait(device="a", segment=1, waiting_segment=2),)
 
 
 @given(edges(), st.data())
-def test_nothing_is_read_before_it_is_done(predecessors, data):
+def test_values_are_read_after_they_are_done(predecessors, data):
     """A step's inputs have been awaited or precede it in its own stream; at the end all steps are done."""
     count = len(predecessors)
     labels = data.draw(st.lists(st.sampled_from("abc"), min_size=count, max_size=count))

@@ -43,7 +43,7 @@ def devices_of(report):
     return {node.op_type: node.device for node in report.nodes}
 
 
-def test_latency_needs_costs_that_somebody_measured():
+def test_latency_needs_calibrated_costs():
     with pytest.raises(InvalidOptionError, match=r"fake_npu.*assumed.*nnadapter calibrate fake_npu"):
         nna.partition_report(model_of(SMALL), "fake_npu", options={"policy": "latency"})
     with pytest.raises(InvalidOptionError, match="nnadapter calibrate"):
@@ -108,7 +108,7 @@ GELU = f"""{HEAD} g (float[64, 64] x) => (float[64, 64] y) {{
 }}"""
 
 
-def test_nodes_of_what_others_fuse_have_their_own_price_on_the_cpu():
+def test_nodes_of_fused_atoms_have_separate_prices_on_the_cpu():
     report = nna.partition_report(model_of(GELU), "cpu")
     seconds = {node.name: node.predicted_seconds for node in report.nodes if node.state == "runs"}
     assert len(seconds) == 5 and min(seconds.values()) > 0
@@ -119,7 +119,7 @@ def test_nodes_of_what_others_fuse_have_their_own_price_on_the_cpu():
     assert {node.name: node.predicted_seconds for node in among.nodes if node.state == "runs"} == pytest.approx(seconds)
 
 
-def test_priority_says_that_nothing_is_known_of_a_device_without_costs():
+def test_priority_notes_missing_costs():
     report = nna.partition_report(model_of(SMALL), "fake_npu")
     assert report.cost is None and "nnadapter calibrate fake_npu" in report.cost_note
     assert report.cost_note in " ".join(str(report).split())
@@ -127,7 +127,7 @@ def test_priority_says_that_nothing_is_known_of_a_device_without_costs():
 
 
 @pytest.mark.parametrize("policy", ["latency", "measured"])
-def test_results_are_those_of_the_cpu(policy):
+def test_results_equal_the_cpu(policy):
     model, feed = model_of(LARGE), {"x": numbers(1, 64, 64, 64)}
     with nna.InferenceSession(model, devices=[SIMULATED], options=nna.Options(policy=policy)) as session:
         np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-3, atol=1e-3)
@@ -141,13 +141,13 @@ def test_pins_and_bans_place_nodes():
     assert {node.op_type: [r.reason for r in node.refusals] for node in report.nodes}["Sin"] == ["rule"]
 
 
-def test_a_rule_that_binds_nothing_is_said():
+def test_rule_without_effect_is_reported():
     rules = nna.Rules(bans=(nna.Ban(device="fake_npu", op_type="Conv"),))
     report = nna.partition_report(model_of(SMALL), "fake_npu", options={"rules": rules})
     assert report.rules[0].nodes == 0 and "Conv" in str(report)
 
 
-def test_every_rule_of_a_file_says_its_own_place(tmp_path):
+def test_rules_of_a_file_report_their_source(tmp_path):
     path = tmp_path / "rules.toml"
     path.write_bytes(
         b'[[ban]]\r\ndevice = "fake_npu"\r\nop_type = "Sin"\r\n\r\n[limits]\r\nmin_nodes = 1\r\nmax_segments = 1\r\n'
@@ -177,7 +177,7 @@ def test_rules_in_a_file_hold_in_sessions(tmp_path):
         ("[limits]\nmin_benefit_ms = 1\n", "calibrate"),
     ],
 )
-def test_rules_that_cannot_be_kept(rules, message):
+def test_unsatisfiable_rules_are_refused(rules, message):
     off = ("fake_npu", {"switched_off": "Sin"})
     with pytest.raises(RulesError, match=message):
         nna.partition_report(model_of(SMALL), off, options={"rules": rules})
@@ -194,14 +194,14 @@ def test_rules_that_cannot_be_kept(rules, message):
         ({"min_benefit_ms": 1e-6}, 2),
     ],
 )
-def test_limits_give_segments_up(limits, away):
+def test_limits_drop_segments(limits, away):
     off = ("fake_npu", {"clock": "simulated", "switched_off": "Sin"})
     rules = nna.Rules(limits=nna.Limits(**limits))
     report = nna.partition_report(model_of(LARGE), off, options={"rules": rules, "fallback": "allow"})
     assert sum(segment.device == "fake_npu" for segment in report.segments) == away
 
 
-def test_a_pin_that_its_device_breaks_is_an_error():
+def test_broken_pin_is_an_error():
     rules = nna.Rules(pins=(nna.Pin(device="trial", op_type="Sin"),))
     with pytest.raises(RulesError, match="Sin_1.*trial"), pytest.warns(FallbackWarning):
         nna.InferenceSession(
@@ -223,7 +223,7 @@ def test_a_plan_is_saved_bound_and_used(tmp_path):
         assert len(session.report().segments) == 3
 
 
-def test_a_plan_still_binds_after_an_edit_and_says_what_does_not(tmp_path):
+def test_plan_file_matches_an_edited_model_in_part(tmp_path):
     path = tmp_path / "plan.json"
     nna.partition_report(model_of(SMALL), ("fake_npu", {"switched_off": "Sin"}), save_plan=path)
     edited = model_of(SMALL.replace("b = Sin (a) y = Neg (b)", "b = Sin (a) c = Cos (b) y = Exp (c)"))
@@ -233,7 +233,7 @@ def test_a_plan_still_binds_after_an_edit_and_says_what_does_not(tmp_path):
     assert "Neg_2" in str(report)
 
 
-def test_a_plan_under_latency_keeps_what_it_names(tmp_path):
+def test_plan_file_overrides_latency(tmp_path):
     path = tmp_path / "plan.json"
     nna.partition_report(model_of(SMALL), "fake_npu", save_plan=path)
     report = nna.partition_report(model_of(SMALL), SIMULATED, options={"plan": path, "policy": "latency"})
@@ -243,7 +243,7 @@ def test_a_plan_under_latency_keeps_what_it_names(tmp_path):
 @pytest.mark.parametrize(
     "change", [lambda text: text[:-20], lambda text: text.replace('"format_version": 1', '"format_version": 9')]
 )
-def test_a_plan_that_cannot_be_read(tmp_path, change):
+def test_unreadable_plan_file_is_an_error(tmp_path, change):
     path = tmp_path / "plan.json"
     nna.partition_report(model_of(SMALL), "fake_npu", save_plan=path)
     path.write_text(change(path.read_text()))
@@ -251,7 +251,7 @@ def test_a_plan_that_cannot_be_read(tmp_path, change):
         nna.InferenceSession(model_of(SMALL), devices="fake_npu", options={"plan": path})
 
 
-def test_measured_is_remembered(tmp_path):
+def test_measured_choice_is_cached(tmp_path):
     # a sole candidate cannot be in doubt
     feed, given = {"x": numbers(2, 4)}, {"policy": "measured", "fallback": "forbid"}
     for how in ("the input of the first run", "an earlier session"):
@@ -270,19 +270,19 @@ def test_measured_is_remembered(tmp_path):
     assert {each["origin"]["kind"] for each in timed} == {"everything_supported"}
 
 
-def test_what_was_not_measured_is_said():
+def test_unmeasured_report_has_a_note():
     report = nna.partition_report(model_of(SMALL), "fake_npu", options={"policy": "measured", "fallback": "allow"})
     assert any("not measured yet" in note for note in report.notes)
 
 
-def test_measured_without_fallback_takes_only_what_is_named():
+def test_measured_without_fallback_uses_only_named_devices():
     options = nna.Options(policy="measured", fallback="forbid")
     with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=options) as session:
         session.run(None, {"x": numbers(2, 4)})
         assert set(devices_of(session.report()).values()) == {"fake_npu"}
 
 
-def test_other_shapes_are_measured_by_themselves():
+def test_each_shape_is_measured_separately():
     model = model_of(SMALL.replace("float[2, 4]", "float[n, 4]"))
     with nna.InferenceSession(model, devices="fake_npu", options={"policy": "measured"}) as session:
         for rows in (1, 3):
@@ -293,14 +293,14 @@ def test_other_shapes_are_measured_by_themselves():
         assert "random input" in session.report().cost.note
 
 
-def test_what_a_device_has_no_memory_for_is_weighed_again():
+def test_candidates_beyond_device_memory_are_compared_again():
     small = ("fake_npu", {"clock": "simulated", "memory_bytes": 2_000_000})
     report = nna.partition_report(model_of(LARGE), small, options={"policy": "latency", "fallback": "allow"})
     assert report.cost.seconds <= report.cost.all_cpu_seconds
     assert report.cost.bound_seconds <= report.cost.seconds and "refused the cheapest" in report.cost.note
 
 
-def test_latency_without_fallback_stays_on_what_is_named():
+def test_latency_without_fallback_uses_only_named_devices():
     options = {"policy": "latency", "fallback": "forbid"}
     with nna.InferenceSession(model_of(SMALL), devices=SIMULATED, options=options) as session:
         assert set(devices_of(session.report()).values()) == {"fake_npu"}
@@ -308,7 +308,7 @@ def test_latency_without_fallback_stays_on_what_is_named():
 
 @pytest.mark.parametrize("policy", ["priority", "latency", "measured"])
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])
-def test_a_plan_parts_what_a_device_would_fuse(tmp_path, policy, device):
+def test_plan_file_splits_fused_nodes(tmp_path, policy, device):
     path = tmp_path / "plan.json"
     model = model_of(LARGE.replace("b = Sin (a)", "b = Relu (a)"))
     weights = np.ones((64, 64, 3, 3), np.float32)
@@ -329,14 +329,14 @@ def test_a_plan_parts_what_a_device_would_fuse(tmp_path, policy, device):
 
 
 @pytest.mark.parametrize("fault", ["compile", "compute"])
-def test_a_candidate_that_fails_is_not_chosen(fault):
+def test_failing_candidate_is_not_chosen(fault):
     options = nna.Options(policy="measured", fallback="allow")
     with nna.InferenceSession(model_of(SMALL), devices=("trial", {"fault": fault}), options=options) as session:
         session.run(None, {"x": numbers(2, 4)})
         assert [each.name for each in session.report().cost.candidates] == ["all on cpu"]
 
 
-def test_what_was_measured_under_another_policy_of_fallback_is_not_taken():
+def test_measurement_under_another_fallback_policy_is_not_reused():
     feed = {"x": numbers(2, 4)}
     for fallback, expected in (("forbid", {"everything supported"}), ("allow", {"everything supported", "all on cpu"})):
         options = nna.Options(policy="measured", fallback=fallback)
@@ -353,7 +353,7 @@ def test_a_model_of_constants_is_measured_too():
         np.testing.assert_array_equal(session.run(None, {"x": numbers(2)})[0], [1, 2])
 
 
-def test_what_is_remembered_and_does_not_fit_is_measured_again(tmp_path):
+def test_unusable_cached_choice_is_measured_again(tmp_path):
     options = nna.Options(policy="measured", fallback="forbid")
     with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=options) as session:
         session.prepare({"x": (2, 4)})
@@ -366,7 +366,7 @@ def test_what_is_remembered_and_does_not_fit_is_measured_again(tmp_path):
     assert "measured here" in note.lower() and "does not fit" in note
 
 
-def test_nothing_is_said_of_a_device_that_costs_left_idle():
+def test_idle_device_needs_no_warning():
     with nna.InferenceSession(
         model_of(SMALL),
         devices=("fake_npu", {"clock": "simulated", "switched_off": "Sin"}),
@@ -375,7 +375,7 @@ def test_nothing_is_said_of_a_device_that_costs_left_idle():
         assert set(devices_of(session.report()).values()) == {"cpu"}
 
 
-def test_rules_that_leave_the_cpu_alone_are_no_proof_that_it_is_better():
+def test_cpu_chosen_by_rules_is_not_called_better():
     rules = nna.Rules(bans=(nna.Ban(device="fake_npu", name="*"),))
     report = nna.partition_report(
         model_of(LARGE), SIMULATED, options={"policy": "latency", "rules": rules, "fallback": "allow"}
@@ -385,7 +385,7 @@ def test_rules_that_leave_the_cpu_alone_are_no_proof_that_it_is_better():
 
 @pytest.mark.parametrize("policy", ["priority", "latency", "measured"])
 @pytest.mark.parametrize("by", ["plan", "rules"])
-def test_the_cpu_alone_is_priced_whatever_a_person_says(policy, by, tmp_path):
+def test_all_cpu_is_priced_despite_plans_and_pins(policy, by, tmp_path):
     if by == "plan":
         said = {"plan": tmp_path / "plan.json"}
         nna.partition_report(model_of(SMALL), SIMULATED, save_plan=said["plan"])
@@ -404,7 +404,7 @@ def test_the_cpu_alone_is_priced_whatever_a_person_says(policy, by, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["priority", "latency"])
-def test_what_limits_took_from_a_plan_is_told(policy, tmp_path):
+def test_report_lists_plan_entries_dropped_by_limits(policy, tmp_path):
     path, off = tmp_path / "plan.json", ("fake_npu", {"clock": "simulated", "switched_off": "Sin"})
     nna.partition_report(model_of(LARGE), off, save_plan=path)
     limits = nna.Rules(limits=nna.Limits(max_segments=1))
@@ -421,7 +421,7 @@ def test_a_bound_of_everything_is_called_so():
 
 
 @pytest.mark.sweep
-def test_a_measured_report_tells_what_is_measured_from_what_is_predicted(tmp_path):
+def test_measured_report_separates_measurements_and_predictions(tmp_path):
     options, feed = {"policy": "measured"}, {"x": numbers(1, 64, 64, 64)}
     before = nna.partition_report(model_of(LARGE), SIMULATED, options=options).cost
     with nna.InferenceSession(model_of(LARGE), devices=[SIMULATED], options=options) as session:
@@ -437,7 +437,7 @@ def test_a_measured_report_tells_what_is_measured_from_what_is_predicted(tmp_pat
     assert "rests on other costs, of fake_npu: simulated, cpu: modeled" in " ".join(str(report).split())
 
 
-def test_the_cpu_alone_is_told_where_only_the_plan_was_measured(tmp_path):
+def test_all_cpu_is_predicted_if_only_the_plan_was_measured(tmp_path):
     options = {"policy": "measured", "plan": tmp_path / "plan.json"}
     nna.partition_report(model_of(SMALL), SIMULATED, save_plan=options["plan"])
     with nna.InferenceSession(model_of(SMALL), devices=[SIMULATED], options=options) as session:
@@ -447,12 +447,12 @@ def test_the_cpu_alone_is_told_where_only_the_plan_was_measured(tmp_path):
     assert "guessed for this plan" in " ".join(str(report).split())
 
 
-def test_every_policy_has_its_way_of_placing() -> None:
+def test_every_policy_has_a_placer() -> None:
     assert PLACERS.keys() == POLICIES.keys()
 
 
 @pytest.mark.slow
-def test_throughput_shares_work_out_where_latency_keeps_it_together() -> None:
+def test_throughput_distributes_work_that_latency_keeps_together() -> None:
     model = model_of(f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Relu (x) b = Neg (a) c = Abs (b) y = Neg (c) }}")
     devices = ["latency:0", "latency:1"]
     shares = {}
@@ -468,7 +468,7 @@ def test_throughput_shares_work_out_where_latency_keeps_it_together() -> None:
     assert "takes 2 ms of each input, and at least 2 ms" in note
 
 
-def test_devices_that_share_processors_are_shared_out_as_for_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_share_processors_are_placed_by_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Relu (x) b = Neg (a) c = Abs (b) y = Neg (c) }}")
     options = nna.Options(policy="throughput", fallback="forbid", cache_dir=False)
 

@@ -45,7 +45,7 @@ def transformer(layers, width):
 
 
 @pytest.mark.parametrize("width", [8, 128, 256])
-def test_equal_layers_are_placed_alike(width):
+def test_equal_layers_get_the_same_placement(width):
     report = nna.partition_report(transformer(12, width), devices=DEVICES, options=LATENCY)
     layers = {}
     for node in report.nodes:
@@ -58,7 +58,7 @@ def test_equal_layers_are_placed_alike(width):
 @pytest.mark.parametrize(
     ("model", "asked"), [(transformer(8, 8), True), (parse(CHAIN), False)], ids=["repeats", "does not"]
 )
-def test_hashes_are_worked_out_where_something_may_repeat(model, asked):
+def test_hashes_are_computed_only_for_possible_repeats(model, asked):
     setting = open_setting(DEVICES, LATENCY)
     judgment = Planner(prepare(model), setting).judge({})
     assert "structure" not in vars(judgment.model.prepared)
@@ -67,6 +67,6 @@ def test_hashes_are_worked_out_where_something_may_repeat(model, asked):
     assert placement.placed.cost <= placement.placed.candidates[-1].cost
 
 
-def test_a_report_says_that_repeats_were_solved_once():
+def test_report_notes_repeats_solved_once():
     report = nna.partition_report(transformer(20, 128), devices=DEVICES, options=LATENCY)
     assert re.search(r"Placement solved a few of 1\d identical repeats, and priced all\.", report.cost.note)

@@ -103,7 +103,7 @@ _SHAPES = ((3, 5), (2, 7), (5, 4), (7, 9), (4, 4), (6, 3))
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("places", ["whole", "real"])
-def test_pictures_made_larger_by_indices_have_one_plan(places, device):
+def test_upsampling_by_indices_needs_one_plan(places, device):
     reals = "limit = Cast <to = 1> (larger)\n    real = Range (low, limit, unit)"
     text = ENLARGED if places == "whole" else ENLARGED.replace(_WHOLE, reals)
     plans = plans_at(parse(text), device)
@@ -129,7 +129,7 @@ def test_sizes_are_reckoned_at_each_size(name, device):
 
 
 @pytest.mark.parametrize("reckoned", ["size = Max (n, two)", "size = Clip (n, two, three)"])
-def test_sizes_of_what_is_measured_alone_are_reckoned(reckoned):
+def test_sizes_of_measured_values_are_computed(reckoned):
     text = _HEAD.replace(
         "n = Gather (shape, none)", "kept = Relu (x) measured = Shape (kept) n = Gather (measured, none)"
     )
@@ -138,7 +138,7 @@ def test_sizes_of_what_is_measured_alone_are_reckoned(reckoned):
 
 
 @pytest.mark.parametrize("bound", ["Max (n, two)", "Min (n, three)", "Clip (n, two, three)"])
-def test_sizes_that_are_bounded_have_one_plan_on_openvino(bound):
+def test_bounded_sizes_need_one_plan_on_openvino(bound):
     pytest.importorskip("openvino")
     plans = plans_at(parse(_HEAD + f"size = {bound}" + _SPREAD), "openvino")
     assert plans.compiled <= 3 and "have plans of their own" not in plans.served_shapes_text, plans.served_shapes_text
@@ -146,14 +146,14 @@ def test_sizes_that_are_bounded_have_one_plan_on_openvino(bound):
 
 @pytest.mark.parametrize("bound", ["Clip (less, low, none)", "Max (less, low)", "Min (less, none)"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_sizes_that_are_negative_in_between_are_bounded(bound, device):
+def test_temporarily_negative_sizes_are_bounded(bound, device):
     text = _HEAD.replace("int64 two = {2}", "int64 two = {2}, int64 low = {-10000}")
     reckoned = f"less = Neg (w) bounded = {bound} more = Neg (bounded) size = Max (more, one)"
     plans_at(parse(text + reckoned + _SPREAD), device, alone=False)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_nothing_is_reduced_along_axes_made_of_sizes(device):
+def test_reductions_along_computed_axes_are_correct(device):
     reckoned = """nothing = Sub (n, n) along = Unsqueeze (nothing, zero) empty = Slice (shape, zero, zero)
     made = ReduceSum <keepdims = 0> (empty, along)"""
     plans_at(parse(_HEAD + reckoned + _ADDED), device, alone=False)

@@ -20,7 +20,7 @@ def compiled():
     return bounded_driver.COMPILED
 
 
-def test_sizes_within_bounds_share_one_model_and_each_other_has_its_own(compiled):
+def test_sizes_within_bounds_share_a_model_and_others_do_not(compiled):
     model = parse(CHAIN)
     with session(model, "bounded") as opened:
         for rows in (3, 5, 2, 8, 7, 9, 12, 9, 4, 1, 12, 6):
@@ -29,7 +29,7 @@ def test_sizes_within_bounds_share_one_model_and_each_other_has_its_own(compiled
     assert compiled == [[[3, 4]], [[None, 4]], [[9, 4]], [[12, 4]], [[1, 4]]]
 
 
-def test_what_comes_first_does_not_decide_what_is_static(compiled):
+def test_first_shape_does_not_decide_static_sizes(compiled):
     model = parse(CHAIN)
     with session(model, "bounded") as opened:
         for rows in (20, 11, 3, 10, 5, 11):
@@ -37,7 +37,7 @@ def test_what_comes_first_does_not_decide_what_is_static(compiled):
     assert compiled == [[[20, 4]], [[11, 4]], [[None, 4]], [[10, 4]]]
 
 
-def test_elements_of_a_tensor_have_a_bound_of_their_own(compiled):
+def test_number_of_elements_is_bounded_separately(compiled):
     model = parse(WIDE)
     with session(model, "bounded") as opened:
         for shape in ((3, 3), (4, 8), (8, 6), (8, 8), (7, 7), (8, 7)):

@@ -20,7 +20,7 @@ _LAYER = """
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_what_waits_for_the_segment_that_reads_it_gets_a_segment_at_the_end(layers):
+def test_atom_that_waits_for_its_reader_gets_a_final_segment(layers):
     """A graph network sums messages by index. The CPU expands the indices before OpenVINO runs."""
     pytest.importorskip("openvino")
     steps = "".join(_LAYER.format(n=n, next=n + 1) for n in range(layers))
@@ -56,7 +56,7 @@ class _Parts:
     ],
     ids=["in a later segment", "in one at the end"],
 )
-def test_what_waits_goes_behind_the_size_on_its_device_and_all_else_stays(before, after):
+def test_waiting_atom_moves_after_the_size_on_its_device(before, after):
     placement = "".join(next(device for device, atoms in before if atom in atoms) for atom in range(4))
     verdicts = dict.fromkeys("ab", [SUPPORTED] * 4)
     plan = make_plan(GRAPH, "ab", verdicts, placement, [Segment(*each) for each in before], exact=True)

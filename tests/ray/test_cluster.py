@@ -91,7 +91,7 @@ def _errors(data):
         nna.ray.report(data)
 
 
-def test_actors_go_anywhere_where_ray_cannot_be_asked_for_each(monkeypatch):
+def test_actors_run_anywhere_without_resource_arguments(monkeypatch):
     import ray
 
     from nnadapter.ray.batch import _placing

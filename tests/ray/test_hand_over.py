@@ -48,7 +48,7 @@ def test_a_run_is_never_cut():
     assert rows_at_once(signature((16,), (16,)), ["x"], ["y"], batch_size=100_000, rows=10, actors=1) == 100_000
 
 
-def test_rows_that_ray_does_not_know_are_not_computed():
+def test_unknown_row_count_is_not_computed():
     class Unknown:
         def _meta_count(self):
             return None

@@ -37,7 +37,7 @@ def nodes():
         yield found
 
 
-def test_every_row_counts_once_where_a_node_is_killed(nodes):
+def test_every_row_counts_once_if_a_node_is_killed(nodes):
     import ray.data
 
     made, others = nodes
@@ -64,7 +64,7 @@ def test_every_row_counts_once_where_a_node_is_killed(nodes):
     assert len(report.machines) == 2, "they land where their device is"
 
 
-def test_what_is_wrong_is_ours_through_ray(nodes):
+def test_errors_pass_through_ray(nodes):
     import ray.data
 
     wrong = ray.data.range(10).map_batches(lambda batch: {"x": np.ones((len(batch["id"]), 5), np.float32)})

@@ -22,7 +22,7 @@ from nnadapter.ray.job import written
 from tests.models import CHAIN, parse
 
 
-def test_without_ray_the_error_says_what_to_install(monkeypatch):
+def test_without_ray_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     for call in (lambda: nna.ray.map_batches(None, b""), lambda: nna.ray.deployment(b"")):
         with pytest.raises(nna.errors.MissingExtraError, match=r"pip install 'nnadapter\[ray\]'"):
@@ -39,7 +39,7 @@ def test_devices_are_resources():
         check_declared({f"{PREFIX}fake_npu": 1}, {"CPU": 2.0, f"{PREFIX}qnn": 1.0})
 
 
-def test_what_is_asked_for_is_checked():
+def test_job_arguments_are_checked():
     assert read_devices(None, is_compiled=True) == {} and read_devices("fake_npu:0", is_compiled=False) == {
         "fake_npu": {}
     }
@@ -54,7 +54,7 @@ def test_what_is_asked_for_is_checked():
             call()
 
 
-def test_a_model_is_read_once_whatever_it_is(tmp_path):
+def test_any_model_is_read_once(tmp_path):
     model = parse(CHAIN)
     first = read_source(model)
     nna.compile(model, tmp_path / "chain.nna", devices="fake_npu")

@@ -65,7 +65,7 @@ ROWS = np.arange(30, dtype=np.float32).reshape(10, 3)
     ],
     ids=["any number", "compiled for four", "four", "one", "a row is all", "an output has no axis"],
 )
-def test_rows_come_back_in_their_order(model, fixed, shapes):
+def test_rows_keep_their_order(model, fixed, shapes):
     made, ran = mapped(model, ROWS, fixed)
     assert ran == shapes
     np.testing.assert_array_equal(made["y"], ROWS * 2)
@@ -73,7 +73,7 @@ def test_rows_come_back_in_their_order(model, fixed, shapes):
 
 
 @pytest.mark.parametrize("lengths", [(2, 3, 2, 1, 3), (2, 2, 2)], ids=["several", "one"])
-def test_rows_of_several_shapes_run_with_those_of_theirs(lengths):
+def test_rows_of_several_shapes_are_grouped(lengths):
     column = np.empty(len(lengths), object)
     for row, length in enumerate(lengths):
         column[row] = np.arange(length, dtype=np.float32) + row
@@ -112,20 +112,20 @@ def test_lists_of_one_length_are_a_tensor():
         (ROWS[:, :2], "InvalidInputError", r"'c' have shape \[2\], and input 'x' takes \['N', 3\]: rows of \[3\]"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(column, error, text):
+def test_misfit_columns_are_errors(column, error, text):
     with pytest.raises(getattr(nna.errors, error), match=text) as caught:
         mapped(OPEN, column)
     assert "\n" not in str(caught.value)
 
 
-def test_an_output_that_turns_out_to_have_no_axis_of_rows():
+def test_output_without_row_axis_is_an_error():
     arrays = {"x": ROWS}
     axis = axis_of(OPEN, ("y",), {"x": True}, None)
     with pytest.raises(nna.errors.InvalidInputError, match=r"'y' has shape \[1, 3\] for 10 rows"):
         run_rows(axis, arrays, ("y",), 10, lambda feed, rows: [feed["x"][:1]])
 
 
-def test_inputs_that_differ_in_how_rows_lie():
+def test_inputs_with_different_row_layouts_are_refused():
     two = signature({"x": ("float32", (2, 3)), "z": ("float32", (4, 3))}, {"y": ("float32", (2, 3))})
     with pytest.raises(nna.errors.InvalidInputError, match=r"\['x'\] take many rows at once.*\['z'\]"):
         axis_of(two, ("y",), {"x": True, "z": False}, None)
@@ -133,7 +133,7 @@ def test_inputs_that_differ_in_how_rows_lie():
         axis_of(two, ("y",), {"x": True, "z": True}, None)
 
 
-def test_columns_are_held_against_the_model_before_a_row_is_read():
+def test_columns_are_checked_before_any_row_is_read():
     assert columns_by_input(OPEN, None) == {"x": "x"}
     for columns, kind, text in (
         ({"z": "c"}, "InvalidInputError", "input 'z' that the model does not have"),

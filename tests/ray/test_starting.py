@@ -41,7 +41,7 @@ def ended(turns, before=""):
 
 
 @pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="signals of Linux")
-def test_a_program_that_is_terminated_while_ray_starts_ends_without_a_trace():
+def test_termination_while_ray_starts_leaves_no_trace():
     assert ended(turns=500) == (143, "", "")
 
 

@@ -55,7 +55,7 @@ def test_shapes_and_incidents_are_bounded():
     assert len(sums.shapes) <= 257 and sum(row[0] for row in sums.shapes.values()) == 1000
 
 
-def test_who_asks_is_not_told_every_task():
+def test_snapshot_does_not_list_every_task():
     async def job():
         made = Job([b""], None)
         for task in ("0", "1", "0"):
@@ -114,7 +114,7 @@ def report():
     return JobReport(**job_facts(request, told))
 
 
-def test_the_report_says_it_as_data_text_and_page(tmp_path):
+def test_report_as_json_text_and_html(tmp_path):
     made = report()
     data = json.loads(made.to_json())
     assert (data["rows"], data["compiles"], data["fallback_rows"]) == (154, 1, 64)
@@ -137,7 +137,7 @@ def test_the_report_says_it_as_data_text_and_page(tmp_path):
         assert (tmp_path / f"report{ending}").read_text().startswith(start)
 
 
-def test_kinds_differ_where_what_is_compiled_does():
+def test_kinds_differ_by_compiled_program():
     def kind(wanted, threads=1):
         return local_kind(wanted, allows_cpu=True, threads=threads)
 

@@ -54,14 +54,14 @@ def test_bans_and_pins():
     ]
 
 
-def test_a_device_that_is_asked_later_is_restricted_as_well():
+def test_later_verdicts_are_restricted_too():
     result = applied(nna.Rules(pins=(pin("a", "n0"),), bans=(ban("reference", "n1"),)), ALL)
     late = result.restricted("reference", (SUPPORTED, SUPPORTED, SUPPORTED, NO))
     assert [bool(verdict) for verdict in late] == [False, False, True, False] and late[3] is NO
     assert result.effects[1].nodes == 0 and "'reference' is not one of the devices a, b, cpu" in result.effects[1].note
 
 
-def test_a_pin_that_breaks_later():
+def test_later_refusal_breaks_a_pin():
     result = applied(nna.Rules(pins=(pin("a", "n0"),), source="r.toml"), ALL)
     graph = graph_of([[], [0], [1], [2]])
     assert result.broken_pin(graph, 1, NO) is None
@@ -85,7 +85,7 @@ def test_a_pin_that_breaks_later():
         ([ban("cpu", "n3"), ban("a", "n3")], r"leaves no device to node 'n3': it is banned from 'cpu', .*'b': unsup"),
     ],
 )
-def test_what_cannot_be_kept(rules, said):
+def test_contradictory_rules_are_refused(rules, said):
     pins = tuple(rule for rule in rules if isinstance(rule, nna.Pin))
     bans = tuple(rule for rule in rules if isinstance(rule, nna.Ban))
     with pytest.raises(RulesError, match=said) as caught:
@@ -93,7 +93,7 @@ def test_what_cannot_be_kept(rules, said):
     assert "\n" not in str(caught.value)
 
 
-def test_a_rule_that_means_a_part_of_what_is_placed_as_one_applies_to_all_of_it():
+def test_rule_on_part_of_an_atom_applies_to_all_of_it():
     result = applied(nna.Rules(bans=(ban("a", "n1"),)), {"a": "yyy", "b": "yyy", "cpu": "yyy"}, ((0,), (1, 2), (3,)))
     assert letters(result)["a"] == "y.y"
     assert result.effects[0].nodes == 1
@@ -108,7 +108,7 @@ FOLDED = f"""{HEAD} folded (float[2, 3] x) => (float[2, 3] y) {{
 }}"""
 
 
-def test_what_is_folded_is_said():
+def test_effects_count_folded_nodes():
     specialized = specialize(prepare(parse(FOLDED)), {"x": (2, 3)})
     rules = nna.Rules(
         pins=(nna.Pin(device="cpu", op_type="Neg"), nna.Pin(device="cpu", name="t[w]o")),

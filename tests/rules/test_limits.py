@@ -60,14 +60,14 @@ TURNS = candidates(
         ({"whole_graph": True}, [0, 2, 4]),
     ],
 )
-def test_what_is_given_up(given_limits, expected):
+def test_limits_drop_segments(given_limits, expected):
     found = segments_to_drop(limits(**given_limits), TURNS, yes())
     assert sorted(found.segments) == expected
     assert all(why.reason is Reason.RULE and "in r.toml" in why.detail for why in found.segments.values())
     assert sum(effect.nodes for effect in found.effects) == sum(TURNS[at].nodes for at in expected)
 
 
-def test_without_costs_flops_decide_and_it_is_said():
+def test_limits_use_flops_without_costs():
     parts = candidates(("a", [0, 1]), ("cpu", [2]), ("a", [3]), flops=[10, None, 30])
     found = segments_to_drop(limits(max_segments=1), parts, yes())
     assert list(found.segments) == [0]
@@ -79,7 +79,7 @@ def test_a_minimum_of_benefit_needs_costs():
         segments_to_drop(limits(min_benefit_ms=1), candidates(("a", [0])), yes())
 
 
-def test_what_no_other_device_takes_stays_and_it_is_said():
+def test_segment_without_alternative_remains():
     parts = candidates(("a", [0]), ("cpu", [1]), ("a", [2, 3]))
     kept = yes(b={0: NO}, cpu={0: NO})
     found = segments_to_drop(limits(min_nodes=2), parts, kept)
@@ -89,13 +89,13 @@ def test_what_no_other_device_takes_stays_and_it_is_said():
 
 
 @pytest.mark.parametrize("given_limits", [{"max_segments": 1}, {"whole_graph": True}])
-def test_hard_limits_and_pins_that_contradict_each_other(given_limits):
+def test_limits_that_contradict_pins_are_refused(given_limits):
     kept = yes(b=dict.fromkeys((0, 2), PINNED), cpu=dict.fromkeys((0, 2), PINNED))
     with pytest.raises(RulesError, match=r"cannot be met: .* stay there, .*rule: pinned to 'a' by pin 1 in r.toml"):
         segments_to_drop(limits(**given_limits), candidates(("a", [0]), ("cpu", [1]), ("a", [2])), kept)
 
 
-def test_a_device_that_takes_everything_gets_it():
+def test_whole_graph_device_gets_everything():
     parts = candidates(("a", [0, 1, 2]), ("b", [3]))
     assert list(segments_to_drop(limits(whole_graph=True), parts, yes(a={3: NO})).segments) == [0]
     assert list(segments_to_drop(limits(whole_graph=True), parts, yes()).segments) == [1]
@@ -117,7 +117,7 @@ small = st.none() | st.integers(1, 3)
 
 
 @given(st.lists(st.sampled_from(["a", "b", "cpu"]), min_size=1, max_size=8), small, small, st.booleans(), st.data())
-def test_rounds_end_and_every_limit_is_kept(placement, most, least, whole, data):
+def test_rounds_end_with_all_limits_met(placement, most, least, whole, data):
     rules = limits(max_segments=most, min_nodes=least, whole_graph=whole)
     verdicts = {
         device: [

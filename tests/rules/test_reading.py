@@ -89,7 +89,7 @@ def test_texts_and_rules():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_what_is_wrong_is_said_with_its_place(tmp_path, text, entry, key, said, end):
+def test_errors_name_file_entry_and_key(tmp_path, text, entry, key, said, end):
     path = tmp_path / "rules.toml"
     path.write_bytes(text.replace("\n", end).encode())
     with pytest.raises(RulesError, match=said) as caught:
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, text, entry, key, said, 
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_unreadable_files_are_refused(tmp_path):
     with pytest.raises(RulesError, match=r"nope.toml': it cannot be read: No such file"):
         read_rules(tmp_path / "nope.toml")
     with pytest.raises(RulesError, match="cannot be read"):

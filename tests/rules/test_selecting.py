@@ -84,12 +84,12 @@ def test_selectors(selectors, expected):
         ({"op_type": "Neg", "name": "/a/*"}, "no node matches all criteria of the rule"),
     ],
 )
-def test_why_nothing_is_selected(selectors, said):
+def test_empty_selection_has_a_reason(selectors, said):
     assert chosen(**selectors) == []
     assert why_nothing(GRAPH, **selectors) == said
 
 
-def test_a_branch_that_was_chosen_is_no_if():
+def test_chosen_branch_is_not_an_if():
     graph = Graph(NODES[:1], {}, frozenset(), ("x",), ("a",))
     told = why_nothing(graph, op_type="If")
     assert told == (
@@ -122,7 +122,7 @@ def test_regions_are_the_nodes_of_all_paths(predecessors, data):
 
 
 @given(st.lists(st.text("ab/[]*?.", min_size=1, max_size=4), max_size=5, unique=True), st.text("ab/[]*?", min_size=1))
-def test_patterns_are_those_of_the_shell_but_for_a_node_of_that_very_name(names, pattern):
+def test_patterns_match_as_in_the_shell_except_exact_names(names, pattern):
     nodes = tuple(Node(name, "Neg", "", (), (f"v{index}",)) for index, name in enumerate(names))
     graph = Graph(nodes, {}, frozenset(), (), ())
     expected = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]

@@ -75,7 +75,7 @@ def test_wrong_types(given):
         nna.Rules(**given)
 
 
-def test_contradictions_that_hold_for_every_model():
+def test_contradictions_independent_of_the_model_are_refused():
     erf = {"op_type": "Erf"}
     with pytest.raises(RulesError, match=r"pin 1 in Rules and pin 2 in Rules pin the same nodes .* 'cpu' and 'null'"):
         nna.Rules(pins=(nna.Pin(device="cpu", **erf), nna.Pin(device="null", **erf)))

@@ -48,7 +48,7 @@ def test_pytorch_finds_it_by_its_name(tmp_path, monkeypatch):
         (["fake_npu"], InvalidOptionError, "options of torch.compile must be a dictionary with devices, policy"),
     ],
 )
-def test_what_is_wrong_with_options_is_said_as_elsewhere(options, error, said):
+def test_invalid_options_are_errors(options, error, said):
     run = torch.compile(torch.relu, backend=nna.torch.nnadapter, options=options)
     for _ in range(2):
         with pytest.raises(error) as caught:
@@ -63,7 +63,7 @@ def test_modes_of_another_back_end_are_refused():
 
 
 @pytest.mark.sweep
-def test_a_person_calls_it_with_a_graph_of_their_own():
+def test_direct_call_with_a_graph():
     model, x = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.randn(4, 3)
     graph = torch.fx.symbolic_trace(model)
     run = nna.torch.nnadapter(graph, [x], options={"devices": ["fake_npu"]})
@@ -86,7 +86,7 @@ def test_each_set_of_devices_is_in_the_report():
     assert devices == ["fake_npu", "null"]
 
 
-def test_a_report_is_of_what_was_compiled():
+def test_report_requires_a_compiled_function():
     with pytest.raises(InvalidOptionError, match="report needs a result of torch.compile, got int"):
         nna.torch.report(3)
     assert nna.torch.report(torch.relu).graphs == ()

@@ -37,7 +37,7 @@ REDUCTIONS = {
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_what_is_added_up_has_the_type_of_its_input(name, dtype):
+def test_sums_have_the_type_of_the_input(name, dtype):
     x = torch.randn(4, 5).to(dtype)
     torch.testing.assert_close(compiled(REDUCTIONS[name])(x), REDUCTIONS[name](x), rtol=2e-2, atol=2e-2)
 
@@ -96,12 +96,12 @@ def test_shifts_of_bytes_without_sign():
 
 
 @pytest.mark.parametrize("pool", [nn.AvgPool2d(2, divisor_override=3), nn.AvgPool3d(2, 2, divisor_override=3)])
-def test_averages_with_a_divisor_of_their_own(pool):
+def test_averages_with_divisor_override(pool):
     x = torch.randn(1, 4, 4, 4)
     torch.testing.assert_close(compiled(pool)(x), pool(x))
 
 
-def test_rows_that_are_masked_whole_give_zeros_and_no_gradients():
+def test_fully_masked_rows_return_zeros_without_gradients():
     mask = torch.ones(4, 4, dtype=torch.bool).tril()
     mask[2] = False
 
@@ -133,7 +133,7 @@ RANDOM = {
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_seeds_mean_what_they_mean_in_pytorch(name):
+def test_seeds_give_the_numbers_of_pytorch(name):
     x, results = torch.randn(5, 6), []
     for function in (compiled(RANDOM[name]), RANDOM[name]):
         torch.manual_seed(7)
@@ -149,7 +149,7 @@ def test_gradients_at_a_bound(function):
     torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_random_numbers_that_are_made_again_for_the_gradient():
+def test_recomputed_random_numbers_are_equal():
     def function(x):
         return torch.utils.checkpoint.checkpoint(lambda y: F.dropout(y.sin(), 0.5) * y.exp(), x, use_reentrant=False)
 
@@ -186,7 +186,7 @@ WITHOUT_FAILURES = {
 
 
 @pytest.mark.parametrize("name", WITHOUT_FAILURES)
-def test_nothing_is_tried_in_vain(name):
+def test_unsupported_operators_cause_no_failed_session(name):
     function, x = WITHOUT_FAILURES[name]
     on_device = compiled(function)
     torch.testing.assert_close(on_device(x), function(x))
@@ -203,7 +203,7 @@ LAID_OUT = {
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", LAID_OUT)
-def test_results_and_gradients_lie_as_in_pytorch(name, channels_last):
+def test_results_and_gradients_have_the_strides_of_pytorch(name, channels_last):
     layer, shape = LAID_OUT[name]
     lying = torch.channels_last if channels_last and len(shape) == 4 else torch.contiguous_format
     layer, found = layer.to(memory_format=lying), []
@@ -215,7 +215,7 @@ def test_results_and_gradients_lie_as_in_pytorch(name, channels_last):
     assert found[0] == found[1]
 
 
-def test_what_the_reference_evaluator_would_compute_is_left_to_pytorch():
+def test_pytorch_runs_operators_of_the_reference_evaluator():
     """ONNX Runtime's CPU has few kernels for bfloat16."""
     layers = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).eval().bfloat16()
     x = torch.randn(8, 64, dtype=torch.bfloat16)
@@ -226,7 +226,7 @@ def test_what_the_reference_evaluator_would_compute_is_left_to_pytorch():
     assert any("PyTorch runs 3 operators because it is faster" in str(warning.message) for warning in told)
 
 
-def test_a_reference_evaluator_that_is_asked_for_computes():
+def test_requested_reference_evaluator_computes():
     layers = nn.Linear(4, 4).eval().bfloat16()
     x = torch.randn(2, 4, dtype=torch.bfloat16)
     run = torch.compile(layers, backend=nna.torch.nnadapter, options={"devices": ["reference"]})
@@ -237,7 +237,7 @@ def test_a_reference_evaluator_that_is_asked_for_computes():
     assert nna.torch.report(run).graphs[0].fallback_operators == ()
 
 
-def test_a_normalization_with_a_scale_of_another_type_stays_in_pytorch():
+def test_normalization_with_scale_of_another_type_runs_in_pytorch():
     norm, x = nn.LayerNorm(8).eval(), torch.randn(2, 8, dtype=torch.bfloat16)
     run = compiled(lambda x: norm(x).float() * 2)
     with torch.no_grad():

@@ -146,12 +146,12 @@ def compiled(function, device="fake_npu"):
         pytest.param("cpu", ALL_CASES, marks=pytest.mark.sweep, id="cpu, all"),
     ],
 )
-def test_numbers_and_data_types_are_those_of_pytorch(device, cases):
+def test_numbers_and_data_types_equal_pytorch(device, cases):
     found = compiled(lambda: results_of(cases), device)()
     assert not list(differences(names_of_results(cases), found, results_of(cases)))
 
 
-def test_decompositions_give_the_numbers_and_data_types_of_pytorch():
+def test_decompositions_equal_pytorch():
     table = dict(decomposition_table())
     for name, make in CASES.items():
         expected = make()
@@ -200,7 +200,7 @@ INEXACT = {
 }
 
 
-def test_functions_without_an_exact_form_stay_in_pytorch():
+def test_functions_without_an_exact_form_run_in_pytorch():
     def function(x):
         return [each(x) for each in INEXACT.values()]
 
@@ -233,7 +233,7 @@ def test_reductions_of_rank_0_and_determinants_run_in_sessions_without_a_warning
     assert nna.torch.report(run).graphs[0].fallback_operators == ()
 
 
-def test_strides_are_those_of_pytorch():
+def test_strides_equal_pytorch():
     def function(x, row):
         padded = F.pad(row, (1, 2))
         (gradient,) = torch.autograd.grad(padded, row, torch.ones_like(padded))
@@ -245,7 +245,7 @@ def test_strides_are_those_of_pytorch():
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_statistics_that_batch_normalization_saves_have_the_data_type_of_its_weights(is_training):
+def test_saved_batch_normalization_statistics_have_the_type_of_weights(is_training):
     def function(x, mean, variance):
         return torch.native_batch_norm(x, None, None, mean, variance, is_training, 0.1, 1e-5)
 
@@ -259,7 +259,7 @@ def test_statistics_that_batch_normalization_saves_have_the_data_type_of_its_wei
         torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
 
 
-def test_a_custom_operator_that_changes_its_input_is_reported_by_its_name():
+def test_mutating_custom_operator_is_reported_by_name():
     @torch.library.custom_op("nnadapter_tests::double", mutates_args={"x"})
     def double(x: torch.Tensor) -> None:
         x.mul_(2)

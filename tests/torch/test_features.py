@@ -229,7 +229,7 @@ def test_two_data_types(gradients, device):
     assert not nna.torch.report(run).breaks
 
 
-def test_an_input_that_is_changed_is_changed_for_the_caller(device):
+def test_mutated_input_is_visible_to_the_caller(device):
     def function(x, state):
         state[1:].add_(x[1:])
         state.t_()
@@ -293,7 +293,7 @@ MASKS = {
         *(pytest.param(True, "gelu", masks, marks=pytest.mark.sweep) for masks in MASKS if masks != "both"),
     ],
 )
-def test_encoder_layers_run_whole_on_the_device(norm_first, activation, masks, device):
+def test_encoder_layers_run_entirely_on_the_device(norm_first, activation, masks, device):
     module = Fast(norm_first, activation).eval()
     run, x = compiled(module, device), torch.randn(2, 5, 8)
     for one, other in zip(run(x, *MASKS[masks]), module(x, *MASKS[masks]), strict=True):

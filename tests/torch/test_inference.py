@@ -37,7 +37,7 @@ class Convolutional(nn.Module):
 
 
 @torch.no_grad()
-def test_a_network_runs_whole_on_a_device():
+def test_network_runs_entirely_on_the_device():
     model = Convolutional().eval()
     images = torch.randn(2, 3, 8, 8)
     run = compiled(model)
@@ -51,7 +51,7 @@ def test_a_network_runs_whole_on_a_device():
 
 
 @torch.no_grad()
-def test_new_sizes_are_open_sizes_of_one_session():
+def test_new_sizes_are_dynamic_in_one_session():
     model = Convolutional().eval()
     run = compiled(model)
     for size in (2, 3, 4, 5):
@@ -62,7 +62,7 @@ def test_new_sizes_are_open_sizes_of_one_session():
 
 
 @torch.no_grad()
-def test_what_is_the_same_in_every_run_is_no_work():
+def test_constant_results_are_not_counted_as_work():
     def function(x):
         table = torch.arange(6).reshape(2, 3) * 0.5
         return torch.relu(x), table, table.t()
@@ -75,7 +75,7 @@ def test_what_is_the_same_in_every_run_is_no_work():
 
 
 @torch.no_grad()
-def test_weights_that_change_are_seen():
+def test_changed_weights_are_detected():
     model = nn.Linear(3, 2)
     run, x = compiled(model), torch.randn(4, 3)
     for _ in range(6):
@@ -98,7 +98,7 @@ def test_constants_are_not_handed_over_at_each_call():
 
 
 @torch.no_grad()
-def test_what_has_no_form_in_onnx_stays_in_pytorch():
+def test_operators_without_onnx_form_run_in_pytorch():
     def function(x, y):
         product = torch.relu(x @ y)
         return torch.special.bessel_j0(product) + product
@@ -127,7 +127,7 @@ def test_a_branch_on_data_breaks_the_graph():
 
 
 @torch.no_grad()
-def test_complex_numbers_stay_in_pytorch():
+def test_complex_numbers_run_in_pytorch():
     def function(x):
         return torch.fft.fft(x * 2).real + 1
 
@@ -137,7 +137,7 @@ def test_complex_numbers_stay_in_pytorch():
 
 
 @torch.no_grad()
-def test_random_numbers_are_those_of_pytorch():
+def test_random_numbers_equal_pytorch():
     def function(x):
         return torch.rand(3) + x, nn.functional.dropout(torch.relu(x), 0.5, training=True)
 
@@ -179,7 +179,7 @@ def test_results_may_be_views_of_inputs_and_of_results():
 
 
 @torch.no_grad()
-def test_layouts_of_results_are_those_of_pytorch():
+def test_layouts_of_results_equal_pytorch():
     def function(x):
         y = torch.relu(x.t())
         return y, y.view(-1) if y.is_contiguous() else y.t().view(-1)
@@ -191,7 +191,7 @@ def test_layouts_of_results_are_those_of_pytorch():
 
 
 @torch.no_grad()
-def test_tied_weights_nothing_and_several_types():
+def test_tied_weights_none_results_and_several_types():
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -212,7 +212,7 @@ def test_tied_weights_nothing_and_several_types():
 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.uint8, torch.bool])
-def test_data_types_go_through(dtype):
+def test_data_types_pass_through(dtype):
     def function(x, y):
         return torch.where(x == y, x, y), x.reshape(-1)
 
@@ -245,7 +245,7 @@ def test_modules_may_be_used_from_many_threads():
 
 
 @torch.no_grad()
-def test_what_is_compiled_no_more_is_not_in_reports():
+def test_freed_graphs_are_not_in_reports():
     run = compiled(nn.Linear(3, 2))
     run(torch.randn(4, 3))
     assert len(nna.torch.report(run).graphs) == 1
@@ -268,7 +268,7 @@ def test_the_report_is_text_json_and_a_page():
 
 
 @torch.no_grad()
-def test_what_a_device_refuses_is_named_by_operator_and_line():
+def test_refusals_name_operator_and_line():
     def function(x):
         return torch.relu(x) + 1
 
@@ -282,7 +282,7 @@ def test_what_a_device_refuses_is_named_by_operator_and_line():
 
 @pytest.mark.sweep
 @torch.no_grad()
-def test_of_a_region_that_nobody_loads_the_operator_at_fault_runs_in_pytorch(unloadable_determinant):
+def test_operator_that_breaks_a_region_runs_in_pytorch(unloadable_determinant):
     def function(x):
         y = torch.relu(x).exp()
         return torch.linalg.det(y * 2) + y.sum()  # ONNX Runtime does not load the model of PyTorch 2.13's exporter
@@ -300,7 +300,7 @@ def test_of_a_region_that_nobody_loads_the_operator_at_fault_runs_in_pytorch(unl
 
 
 @torch.no_grad()
-def test_the_report_counts_what_passes_and_where_it_is_copied():
+def test_report_counts_inputs_outputs_and_copies():
     model, x = nn.Linear(4, 3), torch.randn(2, 4)
     for device, copying in (("fake_npu", ("fake_npu",)), ("cpu", ())):
         torch._dynamo.reset()
@@ -313,7 +313,7 @@ def test_the_report_counts_what_passes_and_where_it_is_copied():
 
 
 @torch.no_grad()
-def test_a_run_that_fails_ends_as_in_pytorch():
+def test_failing_run_raises_the_error_of_pytorch():
     table, run = torch.randn(5, 3), compiled(nn.functional.embedding, fallback="allow")
     close(run(torch.tensor([1, 2]), table), table[1:3])
     with pytest.raises(IndexError, match="index out of range"):
@@ -334,7 +334,7 @@ def test_plain_arrays_and_tensors_share_memory():
 
 
 @torch.no_grad()
-def test_large_weights_and_constants_that_python_makes():
+def test_large_weights_and_python_constants():
     class Large(nn.Module):
         def __init__(self):
             super().__init__()

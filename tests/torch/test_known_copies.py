@@ -22,7 +22,7 @@ def fresh():
     torch.manual_seed(0)
 
 
-def test_weights_that_nobody_changed_do_not_move_again():
+def test_unchanged_weights_are_not_copied_again():
     model = network()
     run = compiled(model)
     for _ in range(3):
@@ -31,7 +31,7 @@ def test_weights_that_nobody_changed_do_not_move_again():
     assert forward[0] == 8 * 6 * 4
 
 
-def test_memory_of_the_device_goes_with_the_tensors():
+def test_device_memory_is_freed_with_the_tensors():
     before = used_bytes()
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
     run = compiled(model)
@@ -52,7 +52,7 @@ def test_batches_of_a_data_set_pass():
     assert used_bytes() <= before + sum(each.nbytes for each in model.parameters())
 
 
-def test_gradients_that_nobody_feeds_stay_no_more():
+def test_unused_gradients_are_evicted():
     model, x, kept = network(), torch.randn(8, 6), []
     run = compiled(model)
     COPY_CACHE.forget()
@@ -63,7 +63,7 @@ def test_gradients_that_nobody_feeds_stay_no_more():
     assert len(COPY_CACHE) <= len(kept[0])
 
 
-def test_what_differs_each_time_is_kept_no_more():
+def test_always_changing_tensors_are_not_cached():
     known, weight = CopyCache(), nn.Parameter(torch.zeros(3))
     found = []
     for _ in range(6):
@@ -73,7 +73,7 @@ def test_what_differs_each_time_is_kept_no_more():
 
 
 @pytest.mark.sweep
-def test_copies_go_with_weights_states_and_graphs():
+def test_copies_are_freed_with_weights_states_and_graphs():
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     run, step = compiled(model), compiled(optimizer.step)
@@ -90,7 +90,7 @@ def test_copies_go_with_weights_states_and_graphs():
 
 
 @pytest.mark.parametrize("rounds", [50, pytest.param(500, marks=pytest.mark.sweep)])
-def test_a_tensor_that_is_written_while_it_is_compared_is_fed_as_one_or_the_other(rounds):
+def test_concurrently_written_tensor_is_fed_consistently(rounds):
     from nnadapter.drivers.tensor_copies import Copies
 
     known, weight, ended = CopyCache(), nn.Parameter(torch.zeros(200_000)), threading.Event()

@@ -43,7 +43,7 @@ def plain(tensors):
 
 
 @pytest.mark.parametrize(("kind", "counters"), [pytest.param("SGD", 0, marks=pytest.mark.sweep), ("AdamW", 4)])
-def test_a_step_brings_results_to_the_host_and_nothing_else(kind, counters):
+def test_step_copies_only_results_to_the_host(kind, counters):
     model, twin = living()
     options = {"lr": 0.01, **({"momentum": 0.9} if kind == "SGD" else {})}
     optimizer, other = (getattr(torch.optim, kind)(each.parameters(), **options) for each in (model, twin))
@@ -114,7 +114,7 @@ def by_list(gradient):
 
 
 @pytest.mark.sweep
-def test_gradients_that_a_person_changes_reach_a_compiled_step_changed():
+def test_modified_gradients_reach_a_compiled_step():
     model, twin = living()
     optimizer, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, twin))
     run, step = compiled(model), compiled(optimizer.step)
@@ -143,7 +143,7 @@ def test_gradients_add_up_and_hooks_and_zeros_hold():
     assert_same(*found)
 
 
-def test_who_looks_at_a_parameter_sees_what_a_step_made_of_it():
+def test_reading_a_parameter_shows_the_step_result():
     model, twin = living()
     views = [model[0].weight.detach().view(-1), model[0].weight.detach().numpy()]
     optimizer, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, twin))
@@ -162,7 +162,7 @@ def test_who_looks_at_a_parameter_sees_what_a_step_made_of_it():
     assert model[0].weight.copies is not None
 
 
-def test_weights_that_a_person_changes_are_fed_changed():
+def test_modified_weights_are_fed():
     model, twin = living()
     run, x = compiled(model), torch.randn(8, 6)
     for change in (
@@ -223,7 +223,7 @@ def test_copies_and_files_are_plain():
     assert stay(model)
 
 
-def test_who_asks_for_memory_without_an_operator_gets_an_error():
+def test_direct_memory_access_is_an_error():
     tensor = living()[0][0].weight.detach()
     for ask in (torch.utils.dlpack.to_dlpack, torch.Tensor.data_ptr, torch.Tensor.numpy):
         with pytest.raises(RuntimeError):
@@ -234,13 +234,13 @@ def test_who_asks_for_memory_without_an_operator_gets_an_error():
         tensor.data = torch.ones(3)
 
 
-def test_other_back_ends_fail_in_place_of_computing_with_nothing():
+def test_other_back_ends_fail_on_resident_parameters():
     model, _ = living()
     with pytest.raises(RuntimeError):
         torch.compile(model, backend="aot_eager")(torch.randn(8, 6))
 
 
-def test_devices_in_the_hosts_memory_change_nothing_and_bad_use_is_a_sentence():
+def test_to_device_is_a_no_op_on_the_host_and_reports_misuse():
     model = network()
     assert nna.torch.to_device(model, "cpu") is model and type(model[0].weight) is nn.Parameter
     with pytest.raises(nna.errors.DeviceNotFoundError):

@@ -22,7 +22,7 @@ def close(found, expected, tolerance=1e-5):
 
 
 @torch.no_grad()
-def test_sizes_may_be_open_from_the_start():
+def test_sizes_may_be_dynamic_from_the_start():
     class Attention(nn.Module):
         def forward(self, x):
             mask = torch.ones(x.shape[1], x.shape[1]).tril()
@@ -37,7 +37,7 @@ def test_sizes_may_be_open_from_the_start():
 
 
 @torch.no_grad()
-def test_sequences_of_known_and_of_open_length_stand_beside_each_other():
+def test_static_and_dynamic_ranges_in_one_graph():
     def function(x):
         return x + torch.arange(4), torch.arange(x.shape[0])[:, None] + torch.arange(1)
 
@@ -50,7 +50,7 @@ def test_sequences_of_known_and_of_open_length_stand_beside_each_other():
 
 @pytest.mark.sweep
 @torch.no_grad()
-def test_pictures_made_larger_are_one_graph_and_one_plan():
+def test_upsampling_needs_one_graph_and_one_plan():
     class Larger(nn.Module):
         def __init__(self):
             super().__init__()

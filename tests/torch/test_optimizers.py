@@ -43,7 +43,7 @@ def train(model, optimizer, step, count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", few_of(OPTIMIZERS, "AdamW", "SGD"))
-def test_twenty_steps_are_those_of_pytorch(name):
+def test_twenty_steps_equal_pytorch(name):
     kind, options = OPTIMIZERS[name]
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
     twin = copy.deepcopy(model)

@@ -36,7 +36,7 @@ def run_of(model, **options):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.sweep)])
-def test_only_what_is_at_fault_runs_in_pytorch(trains):
+def test_only_faulty_operators_run_in_pytorch(trains):
     model = Solving().train(trains)
     run = run_of(model, fallback="allow")
     for rows in (4, 6) if trains else (4, 6, 7):
@@ -55,7 +55,7 @@ def test_only_what_is_at_fault_runs_in_pytorch(trains):
 
 @pytest.mark.sweep
 @torch.no_grad()
-def test_what_stays_is_warned_of_once():
+def test_fallback_operators_are_warned_of_once():
     run, x = run_of(Solving().eval()), torch.randn(4, 3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

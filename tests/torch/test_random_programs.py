@@ -86,12 +86,12 @@ def check(seeds, device):
     )
 
 
-def test_some_programs_are_pytorchs_own():
+def test_some_random_programs_equal_pytorch():
     check(range(1), "fake_npu")
 
 
 @pytest.mark.fuzz
-def test_many_random_programs_are_pytorchs_own():
+def test_many_random_programs_equal_pytorch():
     start, count = (
         int(os.environ.get(f"NNADAPTER_FUZZ_{name}", default)) for name, default in (("SEED", 0), ("EXAMPLES", 300))
     )

@@ -77,7 +77,7 @@ def test_layers_are_one_operator_at_inference(kind, options, captured):
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_states_are_given_and_given_back(kind, captured):
+def test_initial_and_final_states(kind, captured):
     module = Tagger(kind).eval()
     run, x = compiled(module), torch.randn(4, 2, 6)
     states = torch.randn(1, 2, 5)
@@ -111,7 +111,7 @@ def test_projected_states_and_packed_sequences_are_right(captured):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", few_of((nn.LSTM, nn.GRU, nn.RNN), nn.GRU))
-def test_training_runs_whole_on_the_device(kind, captured):
+def test_training_runs_entirely_on_the_device(kind, captured):
     module = Tagger(kind)
     twin = copy.deepcopy(module)
     run, x = compiled(module), torch.randn(4, 3, 6)
@@ -126,7 +126,7 @@ def test_training_runs_whole_on_the_device(kind, captured):
 
 
 @torch.no_grad()
-def test_the_report_says_what_to_set_where_they_are_not_captured():
+def test_report_suggests_allow_rnn():
     module = nn.Sequential(nn.Linear(4, 6), nn.LSTM(6, 5)).eval()
     run = compiled(module)
     run(torch.randn(3, 2, 4))

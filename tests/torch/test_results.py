@@ -20,7 +20,7 @@ def checked(function, *inputs, mode="fake"):
 X = torch.ones(2, 3)
 
 
-def test_what_was_promised_is_taken_as_it_is():
+def test_expected_results_are_not_copied():
     array = np.ones((2, 3), np.float32)
     (found,) = checked(torch.sin, X)([array], [X])
     assert found.data_ptr() == array.ctypes.data and found.shape == (2, 3)
@@ -34,12 +34,12 @@ def test_what_was_promised_is_taken_as_it_is():
         (np.ones(6, np.float32), r"is float32\[6\]"),
     ],
 )
-def test_other_sizes_and_types_are_an_error(array, said):
+def test_unexpected_sizes_and_types_are_an_error(array, said):
     with pytest.raises(ExecutionError, match=said):
         checked(torch.sin, X)([array], [X])
 
 
-def test_open_sizes_are_those_of_the_inputs():
+def test_dynamic_sizes_follow_the_inputs():
     results = checked(torch.sin, X, mode="symbolic")
     assert results([np.ones((4, 5), np.float32)], [torch.ones(4, 5)])[0].shape == (4, 5)
     with pytest.raises(ExecutionError, match=r"is float32\[4, 5\], but PyTorch's graph declares float32\[.*6\]"):
@@ -48,7 +48,7 @@ def test_open_sizes_are_those_of_the_inputs():
         results([np.ones(4, np.float32)], [torch.ones(4, 5)])
 
 
-def test_bfloat16_has_a_type_of_its_own():
+def test_bfloat16_results_are_converted():
     import ml_dtypes
 
     value = X.bfloat16()

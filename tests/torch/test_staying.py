@@ -31,7 +31,7 @@ def assert_as_eager(model, run, x):
     torch.testing.assert_close(gradients(model, run, x), gradients(model, model, x), rtol=5e-4, atol=5e-4)
 
 
-def test_a_step_moves_the_batch_what_changed_and_gradients():
+def test_step_moves_batch_changed_weights_and_gradients():
     model, x = network(), torch.randn(8, 6)
     run, parameters = compiled(model), sum(each.nbytes for each in model.parameters())
     for _ in range(6):
@@ -46,7 +46,7 @@ def test_a_step_moves_the_batch_what_changed_and_gradients():
     assert "copied to fake_npu and" in text and nna.torch.report(run).to_dict()["graphs"][1]["to_host_bytes"]
 
 
-def test_what_the_device_counts_is_what_the_report_says():
+def test_report_agrees_with_device_statistics():
     model, device = network(), open_device("fake_npu")
     run = compiled(model)
     gradients(model, run, torch.randn(8, 6))
@@ -97,7 +97,7 @@ def by_a_step(weight):
 
 
 @pytest.mark.parametrize("change", [by_data, by_numpy, by_a_view, by_new_data, by_a_step])
-def test_changes_of_weights_are_seen_whoever_makes_them(change):
+def test_weight_changes_are_detected(change):
     model, x = network(), torch.randn(8, 6)
     run = compiled(model)
     for _ in range(3):
@@ -107,7 +107,7 @@ def test_changes_of_weights_are_seen_whoever_makes_them(change):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_steps_of_optimizers_on_the_host_are_seen(fused):
+def test_host_optimizer_steps_are_detected(fused):
     model, x = network(), torch.randn(8, 6)
     run, optimizer = compiled(model), torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
     for _ in range(4):
@@ -115,7 +115,7 @@ def test_steps_of_optimizers_on_the_host_are_seen(fused):
         optimizer.step()
 
 
-def test_weights_that_change_between_forward_and_backward_behind_pytorchs_back():
+def test_untracked_weight_changes_before_backward():
     weight, x = nn.Parameter(torch.randn(4, 4)), torch.randn(3, 4, requires_grad=True)
     other, x2 = nn.Parameter(weight.detach().clone()), x.detach().clone().requires_grad_()
     run = compiled(lambda x, weight: (x @ weight).tanh().sum())
@@ -187,7 +187,7 @@ def test_hooks_on_saved_tensors_get_tensors():
     assert Resident in seen
 
 
-def test_a_tensor_on_a_device_is_one_for_who_reads_it():
+def test_resident_tensor_is_readable():
     from nnadapter.drivers.tensor_copies import Copies
 
     array, read = np.arange(6, dtype=np.float32).reshape(2, 3), []
@@ -201,7 +201,7 @@ def test_a_tensor_on_a_device_is_one_for_who_reads_it():
     assert tensor.tolist()[0][0] == 7 and "7." in repr(tensor) and tensor.copies is None and read == [24]
 
 
-def test_what_no_step_takes_from_the_device_is_not_copied_there():
+def test_weights_unused_on_the_device_are_not_copied():
     weight, switched_off = nn.Parameter(torch.randn(3, 4)), {"switched_off": "TANH,EXP,ADD"}
     run = compiled(lambda x: x.tanh() + weight.exp(), ("fake_npu", switched_off), fallback="allow")
     COPY_CACHE.forget()
@@ -215,7 +215,7 @@ def test_what_no_step_takes_from_the_device_is_not_copied_there():
 
 @torch.no_grad()
 @pytest.mark.parametrize(("switched_off", "expected"), [("TANH,REDUCE_SUM,EXP", (0, 0)), ("TANH,REDUCE_SUM", (16, 16))])
-def test_copies_of_a_run_of_arrays_are_those_of_steps_on_the_device(switched_off, expected):
+def test_report_counts_copies_of_delegated_steps_only(switched_off, expected):
     run = compiled(
         lambda x, y: (x.tanh().sum(), y.exp()), ("fake_npu", {"switched_off": switched_off}), fallback="allow"
     )
@@ -250,7 +250,7 @@ def test_several_threads_train_models_that_share_a_weight():
     assert not failures
 
 
-def test_a_device_that_is_full_computes_all_the_same():
+def test_full_device_still_computes():
     model, x, device = network(), torch.randn(8, 6), open_device("fake_npu")
     run, used = compiled(model, fallback="allow"), used_bytes()
     memory = device.allocate(device.memory_statistics().total_bytes - used)
@@ -268,7 +268,7 @@ def test_a_device_that_is_full_computes_all_the_same():
     assert forward[0] == x.nbytes and backward[0] < parameters
 
 
-def test_a_device_that_fails_gives_way_to_the_host():
+def test_failing_device_falls_back_to_the_host():
     from tests.residing_driver import BREAKS
 
     model, x = network(), torch.randn(8, 6)
@@ -283,7 +283,7 @@ def test_a_device_that_fails_gives_way_to_the_host():
     assert_as_eager(model, run, x)
 
 
-def test_on_devices_in_the_hosts_memory_tensors_are_handed_over_where_they_lie():
+def test_host_memory_devices_get_tensors_without_copies():
     model, x = network(), torch.randn(8, 6)
     run = compiled(model, ("trial", {"recorded": True}))
     gradients(model, run, x)
@@ -297,7 +297,7 @@ def test_on_devices_in_the_hosts_memory_tensors_are_handed_over_where_they_lie()
 
 
 @torch.no_grad()
-def test_what_one_session_makes_for_another_stays_where_it_is():
+def test_values_between_sessions_stay_on_the_device():
     def function(x):
         first = x.sin() * 2
         second = torch.special.bessel_j0(first.sum(1))
@@ -322,7 +322,7 @@ class ExpectsSaved(torch.autograd.Function):
         return ctx.saved_tensors[0], None
 
 
-def test_what_stayed_and_becomes_a_gradient_is_a_plain_tensor():
+def test_resident_gradient_becomes_a_plain_tensor():
     x, weight = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
     (gradient,) = torch.autograd.grad(compiled(ExpectsSaved.apply)(x, weight).sum(), x)
     assert type(gradient) is torch.Tensor
@@ -330,7 +330,7 @@ def test_what_stayed_and_becomes_a_gradient_is_a_plain_tensor():
 
 
 @pytest.mark.sweep
-def test_backward_graphs_that_pytorch_captures_as_they_run():
+def test_compiled_autograd():
     model, x = network(), torch.randn(8, 6)
     expected = gradients(model, model, x)
     captured = counters["stats"]["unique_graphs"]

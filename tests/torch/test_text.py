@@ -14,7 +14,7 @@ DECIDED = (
 
 
 @pytest.mark.parametrize(("text", "words"), [(WHOLE, "of their FLOPs"), (DECIDED, "of their known FLOPs")])
-def test_shares_of_flops_are_of_those_that_are_known(text, words):
+def test_flops_shares_refer_to_known_flops(text, words):
     graph = GraphFacts(
         kind="inference", operators=1, delegated=1, sessions=(nna.partition_report(parse(text), devices="fake_npu"),),
         pending_regions=0, fallback_operators=(), refused_operators=(), graph_break_reason="", graph_break_line="",

@@ -40,7 +40,7 @@ def steps(model, run, count, rate=0.05):
     return losses
 
 
-def test_losses_are_those_of_pytorch_over_steps():
+def test_losses_equal_pytorch_over_steps():
     model = digits()
     other = copy.deepcopy(model)
     run = compiled(model)
@@ -55,7 +55,7 @@ def test_losses_are_those_of_pytorch_over_steps():
         assert len(graph.sessions) == 1 and graph.unfrozen_weights == 0
 
 
-def test_evaluation_beside_training_sees_new_weights():
+def test_evaluation_during_training_sees_new_weights():
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
     run, x = compiled(model), torch.randn(3, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -87,7 +87,7 @@ def test_a_custom_gradient_is_used():
     torch.testing.assert_close(found.grad, expected.grad)
 
 
-def test_gradients_of_inputs_alone_and_of_nothing():
+def test_gradients_of_only_inputs_and_of_nothing():
     model = nn.Linear(3, 2).requires_grad_(False)
     run = compiled(model)
     x = torch.randn(2, 3, requires_grad=True)
@@ -96,7 +96,7 @@ def test_gradients_of_inputs_alone_and_of_nothing():
     assert not run(torch.randn(2, 3)).requires_grad
 
 
-def test_what_stays_in_pytorch_has_its_gradient_there():
+def test_gradients_of_fallback_operators():
     def function(x):
         return torch.fft.fft(torch.tanh(x)).abs().sum()
 

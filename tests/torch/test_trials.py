@@ -19,15 +19,15 @@ def calls_with_trial(trials, calls, gains):
     return tried
 
 
-def test_what_gains_nothing_is_tried_after_twice_as_many_calls_each_time():
+def test_trials_without_gain_back_off_exponentially():
     assert calls_with_trial(Trials([0, 1]), 32, lambda call: False) == [0, 2, 6, 14, 30]
 
 
-def test_what_gains_again_stays():
+def test_node_that_gains_again_stays():
     assert calls_with_trial(Trials([0]), 8, lambda call: call != 3) == [0, 1, 2, 3, 5, 6, 7]
 
 
-def test_a_device_without_room_keeps_nothing_until_it_is_tried():
+def test_crowded_device_keeps_nothing_until_the_next_trial():
     trials = Trials([0, 1])
     trials.begin()
     trials.crowd()
@@ -37,7 +37,7 @@ def test_a_device_without_room_keeps_nothing_until_it_is_tried():
     assert not trials.is_crowded and trials.staying == {0, 1}
 
 
-def test_what_nobody_feeds_is_not_tried():
+def test_unused_nodes_are_not_tried():
     trials = Trials([0, 1])
     trials.never(0)
     trials.begin()

@@ -65,7 +65,7 @@ FUNCTIONS = (read_on_the_way, changed_between, read_as_well, of_results, several
         pytest.param(FUNCTIONS[1], False, marks=pytest.mark.sweep),
     ],
 )
-def test_views_are_those_of_pytorch(function, dynamic):
+def test_views_equal_pytorch(function, dynamic):
     run = torch.compile(function, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"]}, dynamic=dynamic)
     for rows in (4, 4, 5, 7):
         a, b = torch.randn(rows, 4), torch.randn(rows, 4)
@@ -83,7 +83,7 @@ def test_views_are_those_of_pytorch(function, dynamic):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("dynamic", [True, pytest.param(False, marks=pytest.mark.sweep)])
-def test_gradients_go_through_views_that_are_read_as_well(dynamic):
+def test_gradients_pass_through_read_views(dynamic):
     run = torch.compile(of_results, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"]}, dynamic=dynamic)
     for rows in (4, 5):
         a, b = torch.randn(rows, 4, requires_grad=True), torch.randn(rows, 4, requires_grad=True)
@@ -141,7 +141,7 @@ def some(count, **options):
 
 
 @pytest.mark.parametrize("device", ["fake_npu", pytest.param("cpu", marks=pytest.mark.sweep)])
-def test_what_stays_reads_results_as_they_lie_in_pytorch(device):
+def test_fallback_operators_read_results_by_pytorch_strides(device):
     function, inputs = each_of([*BY_STRIDES.values()]), some(len(BY_STRIDES))
     run = torch.compile(function, backend=nna.torch.nnadapter, options={"devices": [device]})
     for name, found, expected in zip(BY_STRIDES, run(*inputs), function(*inputs), strict=True):
@@ -167,14 +167,14 @@ class Kept(torch.autograd.Function):
 # raised when PyTorch captures the function
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("device", ["fake_npu", pytest.param("cpu", marks=pytest.mark.sweep)])
-def test_gradients_of_what_is_read_by_strides(device):
+def test_gradients_of_functions_that_read_by_strides(device):
     functions = [Kept.apply, *(BY_STRIDES[name] for name in BY_STRIDES if name not in WITHOUT_GRADIENTS)]
     function, inputs = each_of(functions), some(len(functions), requires_grad=True)
     run = torch.compile(function, backend=nna.torch.nnadapter, options={"devices": [device]})
     torch.testing.assert_close(gradients(run, inputs), gradients(function, inputs), rtol=1e-4, atol=1e-4)
 
 
-def test_hooks_on_what_is_kept_find_its_memory():
+def test_saved_tensor_hooks_find_memory():
     found = []
 
     def pack(kept):
@@ -193,7 +193,7 @@ def test_hooks_on_what_is_kept_find_its_memory():
     torch.testing.assert_close(x.grad, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_an_empty_result_lies_as_in_pytorch():
+def test_empty_results_have_the_strides_of_pytorch():
     functions = (lambda x: x.exp(), lambda x: x.t().exp(), lambda x: x.sum(1, keepdim=True))
     run = torch.compile(lambda x: [f(x) for f in functions], backend=nna.torch.nnadapter)
     for found, function in zip(run(torch.ones(0, 4)), functions, strict=True):

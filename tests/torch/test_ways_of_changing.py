@@ -164,7 +164,7 @@ GRADIENT_WAYS = {
 
 
 @pytest.mark.parametrize("way", GRADIENT_WAYS)
-def test_what_a_compiled_step_reads(way):
+def test_compiled_step_reads_changed_gradients(way):
     def work(compiled):
         model = network()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

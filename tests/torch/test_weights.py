@@ -36,7 +36,7 @@ def assert_same(run, model, x):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
-def test_steps_of_fused_optimizers_are_seen(kind):
+def test_fused_optimizer_steps_are_detected(kind):
     model, x = Net().eval(), torch.randn(2, 4)
     run, optimizer = compiled(model), kind(model.parameters(), lr=0.1, fused=True)
     for _ in range(6):
@@ -50,7 +50,7 @@ def test_steps_of_fused_optimizers_are_seen(kind):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from PyTorch when it compiles a step
 @pytest.mark.parametrize("fused", [False, True])
-def test_compiled_steps_are_seen(fused):
+def test_compiled_steps_are_detected(fused):
     model, x = Net().eval(), torch.randn(2, 4)
     run, optimizer = compiled(model), torch.optim.AdamW(model.parameters(), lr=0.1, fused=fused)
     step = torch.compile(optimizer.step, backend="aot_eager")
@@ -71,7 +71,7 @@ def test_steps_of_other_models_change_nothing():
     assert nna.torch.report(run).graphs[0].unfrozen_weights == 0
 
 
-def test_running_statistics_that_pytorch_changes_are_seen():
+def test_changed_running_statistics_are_detected():
     model, x = Net().eval(), torch.randn(2, 4)
     run = compiled(model)
     for _ in range(6):
@@ -81,7 +81,7 @@ def test_running_statistics_that_pytorch_changes_are_seen():
     assert nna.torch.report(run).graphs[0].unfrozen_weights == 2
 
 
-def test_each_module_of_a_class_has_constants_of_its_own():
+def test_modules_of_one_class_have_separate_constants():
     models, x = [Net().eval() for _ in range(3)], torch.randn(2, 4)
     runs = [compiled(model) for model in models]
     for _ in range(5):
@@ -101,7 +101,7 @@ def test_many_modules_of_a_class_are_right_and_the_first_keep_their_constants():
     assert len(nna.torch.report(runs[0]).graphs[0].sessions[0].input_shapes) == 1
 
 
-def test_weights_go_with_their_model():
+def test_weights_are_freed_with_their_model():
     x = torch.randn(2, 4)
     for _ in range(3):
         model = Net().eval()
@@ -142,7 +142,7 @@ CHANGES = (through_data, through_numpy, through_a_mask, through_one_element, thr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
-def test_changes_that_pytorch_does_not_count_are_seen(change):
+def test_untracked_changes_are_detected(change):
     model, x = Net().eval(), torch.randn(2, 4)
     run = compiled(model)
     for _ in range(6):
@@ -151,7 +151,7 @@ def test_changes_that_pytorch_does_not_count_are_seen(change):
     assert_same(run, model, x)
 
 
-def test_of_many_words_some_are_looked_at():
+def test_large_tensors_are_sampled():
     from nnadapter.torch.program import samples_of
 
     tensors = [nn.Parameter(torch.randn(size, 100)) for size in (1, 2, 50)] + [torch.randn(77), torch.zeros(())]
@@ -164,7 +164,7 @@ def test_of_many_words_some_are_looked_at():
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(4096, torch.float32), (1000, torch.float64), (7, torch.bfloat16)])
-def test_of_small_parameters_each_element_is_looked_at(size, dtype):
+def test_small_parameters_are_compared_entirely(size, dtype):
     from nnadapter.torch.program import samples_of
 
     weight = nn.Parameter(torch.zeros(size, dtype=dtype))
@@ -175,7 +175,7 @@ def test_of_small_parameters_each_element_is_looked_at(size, dtype):
         assert samples.changed() == [0]
 
 
-def test_the_last_bytes_of_a_buffer_are_looked_at():
+def test_last_bytes_of_a_buffer_are_compared():
     from nnadapter.torch.program import samples_of
 
     mask = torch.zeros(10, dtype=torch.bool)

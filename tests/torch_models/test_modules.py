@@ -49,7 +49,7 @@ def test_a_module_is_a_model_with_its_inputs(given):
         assert session.report().coverage.nodes == 1
 
 
-def test_an_exported_program_is_a_model_with_open_sizes():
+def test_exported_program_is_a_model_with_dynamic_sizes():
     model, rows = torch.nn.Linear(3, 2).eval(), torch.export.Dim("rows")
     program = torch.export.export(model, (torch.randn(4, 3),), dynamic_shapes=({0: rows},))
     with nna.InferenceSession(program, devices=["fake_npu"]) as session:
@@ -59,7 +59,7 @@ def test_an_exported_program_is_a_model_with_open_sizes():
             torch.testing.assert_close(torch.from_numpy(found), model(x).detach())
 
 
-def test_inputs_keep_their_names_where_they_are_results():
+def test_inputs_that_are_results_keep_their_names():
     class Passing(torch.nn.Module):
         def forward(self, x, y):
             return y, x + y, y
@@ -72,12 +72,12 @@ def test_inputs_keep_their_names_where_they_are_results():
         torch.testing.assert_close(torch.from_numpy(each), expected)
 
 
-def test_a_module_without_inputs_is_told_what_to_give():
+def test_module_without_inputs_is_an_error():
     with pytest.raises(InvalidOptionError, match=r"needs inputs; pass InferenceSession\(linear, \(x,\)\)"):
         nna.InferenceSession(torch.nn.Linear(3, 2))
 
 
-def test_what_the_exporter_cannot_write_is_one_sentence():
+def test_unexportable_module_is_an_error():
     class Complicated(torch.nn.Module):
         def forward(self, x):
             return torch.special.bessel_j0(x)
@@ -96,7 +96,7 @@ TRAINED = {
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", TRAINED)
-def test_training_mode_is_refused_where_it_matters(name):
+def test_training_mode_is_refused_if_results_differ(name):
     layer, x, said = TRAINED[name]
     with pytest.raises(InvalidModelError, match=said) as caught:
         nna.InferenceSession(layer.train(), (x,))
@@ -142,7 +142,7 @@ SEEDED = {
 )  # PyTorch warns about itself
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
 @pytest.mark.parametrize("name", few_of(SEEDED, "encoder", "rnn", "dropout"))
-def test_what_draws_in_training_alone_is_taken_at_inference(name):
+def test_training_only_randomness_is_accepted_at_inference(name):
     module, x = SEEDED[name].eval(), torch.randn(2, 5, 16)
     for given in ((module, (x,)), (torch.export.export(module, (x,)),)):
         with nna.InferenceSession(*given, devices=["fake_npu"]) as session:
@@ -170,7 +170,7 @@ AS_COMPILED = {
 
 
 @pytest.mark.parametrize("name", AS_COMPILED)
-def test_a_module_gives_what_it_gives_in_pytorch(name):
+def test_module_results_equal_pytorch(name):
     function, x = AS_COMPILED[name]
     with nna.InferenceSession(of(function), (x,)) as session:
         (found,) = session.run(None, {"x": x.numpy()})
@@ -184,12 +184,12 @@ def test_a_module_gives_what_it_gives_in_pytorch(name):
         (lambda x: x.mean(0), torch.ones(0, 3)),
     ],
 )
-def test_what_the_exporter_writes_otherwise_is_refused(function, x):
+def test_inexactly_exported_functions_are_refused(function, x):
     with pytest.raises(InvalidModelError, match="cannot be part of a session: .* runs it in PyTorch"):
         nna.InferenceSession(of(function), (x,))
 
 
-def test_an_average_with_a_divisor_of_its_own_is_refused():
+def test_average_with_divisor_override_is_refused():
     with pytest.raises(InvalidModelError, match="ONNX average pools have no divisor"):
         nna.InferenceSession(torch.nn.AvgPool2d(2, divisor_override=3), (torch.ones(1, 1, 4, 4),))
 
@@ -210,7 +210,7 @@ def asked(*words):
 
 
 @pytest.mark.parametrize("named", ["script.py:make_model", "linear.pt2"])
-def test_a_report_of_what_the_command_line_names(folder, named):
+def test_report_of_models_named_on_the_command_line(folder, named):
     done = asked(folder / named)
     assert done.exit_code == 0, done.output
     assert "coverage   100.0% of nodes" in done.output
@@ -221,7 +221,7 @@ def test_a_report_of_what_the_command_line_names(folder, named):
     [("run",), ("compare",), ("compile", "-o", "made.nna"), ("bench", "--rounds", "1")],
     ids=lambda words: words[0],
 )
-def test_whatever_command_takes_a_model_takes_what_the_command_line_names(folder, monkeypatch, words):
+def test_commands_accept_exported_programs(folder, monkeypatch, words):
     monkeypatch.chdir(folder)
     done = CliRunner().invoke(main, [words[0], "linear.pt2", *words[1:], "-d", "fake_npu"])
     assert done.exit_code == 0, done.output
@@ -242,12 +242,12 @@ def test_whatever_command_takes_a_model_takes_what_the_command_line_names(folder
         ("broken.pt2", "is not an exported program"),
     ],
 )
-def test_what_is_wrong_there_is_one_line(folder, named, said):
+def test_command_line_errors_are_one_line(folder, named, said):
     done = asked(folder / named)
     assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output
 
 
-def test_a_file_that_is_no_program_is_one_line_beside_what_pytorch_logs(folder):
+def test_broken_program_file_logs_nothing(folder):
     logged, log = [], logging.getLogger("torch.export")
     handler = logging.Handler()
     handler.emit = logged.append
@@ -259,13 +259,13 @@ def test_a_file_that_is_no_program_is_one_line_beside_what_pytorch_logs(folder):
     assert not logged
 
 
-def test_what_a_script_prints_is_no_part_of_the_report(folder):
+def test_output_of_a_script_is_not_in_the_report(folder):
     done = asked(folder / "script.py:make_noise", "--format", "json")
     assert done.exit_code == 0 and json.loads(done.stdout)["nodes"]
     assert "made with care" in done.stderr
 
 
-def test_inputs_that_a_module_does_not_take_are_one_sentence():
+def test_misfit_module_inputs_are_an_error():
     told, log = [], logging.getLogger("torch._subclasses.fake_tensor")
     handler = logging.Handler()
     handler.emit = told.append
@@ -278,7 +278,7 @@ def test_inputs_that_a_module_does_not_take_are_one_sentence():
     assert not told
 
 
-def test_whatever_takes_a_model_takes_an_exported_program():
+def test_functions_accept_exported_programs():
     program, feed = torch.export.export(torch.nn.ReLU(), (torch.ones(2, 3),)), {"input": np.ones((2, 3), np.float32)}
     assert nna.partition_report(program, "fake_npu").nodes
     timed = nna.bench(program, "fake_npu", feed, against=PEERS, rounds=1)

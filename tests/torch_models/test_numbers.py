@@ -66,7 +66,7 @@ def test_numbers_among_float64_are_not_rounded(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_close_to_nothing_is_not_left_out(way):
+def test_tiny_numbers_are_not_dropped(way):
     x = torch.zeros(3)
     for got, expected in zip(results_of(Small(), x, way), Small()(x), strict=True):
         torch.testing.assert_close(got, expected)
@@ -75,7 +75,7 @@ def test_what_is_close_to_nothing_is_not_left_out(way):
 @pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 @pytest.mark.parametrize("way", WAYS)
-def test_numbers_made_of_sizes_are_read_as_they_are(way, dtype):
+def test_numbers_computed_from_sizes_equal_pytorch(way, dtype):
     class Sized(torch.nn.Module):
         def forward(self, x):
             """Compute results from values [H, W] with integers, fractions, and floor division of negative numbers."""
@@ -120,7 +120,7 @@ def test_sequences_have_as_many_elements_as_in_pytorch(way):
         torch.testing.assert_close(got, expected)
 
 
-def test_the_rules_of_the_version_that_is_tested_are_there():
+def test_rewrite_rules_exist_in_the_tested_version():
     from onnxscript.rewriter.rules import common
 
     from nnadapter.torch.models import RULES
@@ -138,7 +138,7 @@ def test_smoothed_labels_are_refused():
         nna.InferenceSession(program, devices="cpu")
 
 
-def test_what_is_one_is_left_out():
+def test_multiplication_by_one_is_dropped():
     program = torch.export.export(torch.nn.ELU(), (torch.ones(3),))
     with nna.InferenceSession(program, devices="cpu") as session:
         assert [node.op_type for node in session.report().nodes] == ["Elu"]

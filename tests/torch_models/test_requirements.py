@@ -22,14 +22,14 @@ def installed(tmp_path, monkeypatch):
     return install
 
 
-def test_versions_that_are_new_enough_are_taken(installed):
+def test_sufficient_versions_are_accepted(installed):
     installed("torch", "2.13.0+cpu")
     installed("onnxscript", "0.7.2")
     require_torch("a module as a model")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_one_that_is_too_old_is_named_with_what_to_do(installed, package):
+def test_outdated_package_is_named_with_a_remedy(installed, package):
     for each in PACKAGES:
         installed(each, "0.4.1" if each == package else "99.0")
     with pytest.raises(MissingExtraError) as caught:
@@ -39,7 +39,7 @@ def test_one_that_is_too_old_is_named_with_what_to_do(installed, package):
     assert (caught.value.extra, caught.value.package) == ("torch", package)
 
 
-def test_one_that_is_missing_is_named_too():
+def test_missing_package_is_named():
     code = (
         "import sys; sys.meta_path[:] = [each for each in sys.meta_path if not hasattr(each, 'find_distributions')]\n"
         "from nnadapter.torch.requirements import require_torch\n"
@@ -57,7 +57,7 @@ def test_the_package_does_not_import_pytorch():
 
 
 @pytest.mark.sweep
-def test_a_pytorch_that_differs_inside_is_said_in_one_sentence():
+def test_pytorch_without_needed_internals_is_an_error():
     code = (
         "import torch.fx.passes.operator_support as inside; del inside.create_op_support\n"
         "import nnadapter as nna, torch\n"

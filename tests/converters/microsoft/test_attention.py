@@ -55,7 +55,7 @@ def test_a_mask_of_ends_and_starts(past, mask):
 
 @pytest.mark.parametrize("texts", [1, 2, 3])
 @pytest.mark.parametrize("op_type", ["Attention", "MultiHeadAttention"])
-def test_a_mask_of_packed_texts_says_how_many_keys_each_has(op_type, texts):
+def test_mask_of_packed_texts_counts_keys_per_text(op_type, texts):
     places = [*np.arange(texts + 1) * 3, *np.arange(texts + 1) * 5]
     mask = np.array([*range(2, 2 + texts), *places], np.int32)
     if op_type == "Attention":
@@ -66,13 +66,13 @@ def test_a_mask_of_packed_texts_says_how_many_keys_each_has(op_type, texts):
     check(op_type, inputs, {"num_heads": 2}, constant=constant, opsets=OPSETS)
 
 
-def test_a_mask_of_another_number_of_lengths_is_refused():
+def test_mask_with_wrong_number_of_lengths_is_refused():
     inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), np.array([1, 2, 3], np.int32)]
     why = refusal("Attention", inputs, {"num_heads": 2}, constant=[1, 2])
     assert why.reason is Reason.INVALID_NODE and "3 numbers for 2 sequences; expected 2, 4 or 8" in why.detail
 
 
-def test_attention_with_widths_of_its_own_and_a_bias_of_scores():
+def test_attention_with_different_widths_and_a_score_bias():
     inputs = [floats(2, 3, 8), floats(8, 20, seed=1), floats(20, seed=2), None, None, floats(2, 2, 3, 3, seed=3)]
     attributes = {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4], "scale": 0.3}
     check("Attention", inputs, attributes, constant=[1, 2], opsets=OPSETS)
@@ -96,7 +96,7 @@ def test_attention_with_a_past_of_no_elements(unidirectional):
     assert all(0 not in found.model.operands[index].type.dimensions for index in read)
 
 
-def test_what_attention_refuses():
+def test_attention_refusals():
     inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2)]
     assert refusal("Attention", inputs, {"num_heads": 2, "do_rotary": 1}).reason is Reason.UNSUPPORTED_ATTRIBUTE
     assert "3 heads" in refusal("Attention", inputs, {"num_heads": 3}, constant=[1, 2]).detail

@@ -53,7 +53,7 @@ def test_other_orders_and_other_bits_are_refused(more, stated, word):
     assert why.reason is Reason.UNSUPPORTED_ATTRIBUTE and word in why.detail
 
 
-def test_scales_that_do_not_fit_are_refused():
+def test_misshaped_scales_are_refused():
     weight, scale, _ = weights(4, "none")
     why = refusal("MatMulNBits", [floats(3, 70), weight, scale[:4]], attributes(4), constant=(1, 2))
     assert why.reason is Reason.INVALID_NODE and "expected [5, 3]" in why.detail
@@ -100,7 +100,7 @@ def test_other_weights_of_four_bits_are_refused(stated, word):
     assert word in refusal("MatMulBnb4", inputs, known, constant=(1, 2)).detail
 
 
-def test_weights_of_four_bits_that_only_a_run_knows_are_refused():
+def test_nonconstant_four_bit_weights_are_refused():
     inputs = [floats(3, 70), integers(5 * 35), abs(floats(11))]
     why = refusal("MatMulBnb4", inputs, {"N": 5, "K": 70, "block_size": 32, "quant_type": 1})
     assert why.reason is Reason.NOT_CONSTANT

@@ -70,7 +70,7 @@ def test_a_sink_of_every_head(batch, steps, past):
         (1, 2, 3, 8, [2]),
     ],
 )
-def test_queries_that_see_every_key_of_their_text(batch, steps, past, room, lengths):
+def test_noncausal_queries_see_every_key_of_their_text(batch, steps, past, room, lengths):
     valid = (slice(None), slice(None), slice(0, min(lengths) + 1))
     inputs = inputs_of(batch, steps, past, room, lengths=lengths, rotary=False)
     held(inputs, {"causal": 0}, valid=(None, valid, valid))
@@ -89,7 +89,7 @@ def test_a_bias_of_scores(steps, past, room, heads):
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", [[[5, 1, 9]], [[5, 6, 7], [0, 3, 2]], [[2, 0, 0], [0, 1, 2]]])
 @pytest.mark.parametrize("past", [0, 4])
-def test_positions_of_which_a_prompt_counts_on_from_the_first(positions, past):
+def test_prompt_positions_continue_from_the_first(positions, past):
     """With a cache every position counts, and several texts have one new token each."""
     positions = np.array(positions)
     positions = positions[:, :1] if past and len(positions) > 1 else positions
@@ -103,7 +103,7 @@ def test_texts_of_several_lengths():
     held(inputs, valid=(None, *valid), opsets=())
 
 
-def test_a_text_whose_mask_leaves_tokens_out():
+def test_padded_prompt():
     """`lengths` counts, not the total length: the prompt was padded."""
     valid = [(slice(None), slice(None), slice(0, 4))] * 2
     held(inputs_of(1, 1, 5, lengths=[3]), valid=(None, *valid), opsets=())
@@ -113,7 +113,7 @@ def test_a_prompt_of_several_texts():
     held(inputs_of(2, 5, 0, lengths=[4, 4]), opsets=())
 
 
-def test_what_is_not_known_or_not_converted_is_said():
+def test_unconvertible_group_query_attention_is_refused():
     inputs = inputs_of(1, 1, 4, rotary=False)
     assert refusal("GroupQueryAttention", inputs, HEADS, outputs=3).reason is Reason.NOT_CONSTANT
     attributes = {**HEADS, "k_quant_type": "PER_TENSOR"}

@@ -58,7 +58,7 @@ def test_a_window_without_keys():
 
 
 @pytest.mark.parametrize("bias", [np.zeros(3, np.int32), np.zeros((1, 9), np.int32)])
-def test_a_bias_of_another_width(bias):
+def test_bias_of_wrong_width_is_refused(bias):
     scale, zero = np.float32(0.1), np.uint8(0)
     inputs = [integers(2, 8), scale, zero, integers(8, 4), scale, zero, bias, scale, zero]
     why = refusal("QGemm", inputs, {}, constant=range(1, 9))
@@ -66,7 +66,7 @@ def test_a_bias_of_another_width(bias):
 
 
 @pytest.mark.parametrize("mask", [[1, 2, 0, 0, 0], [1, 2, 3]])
-def test_masks_that_are_not_one_length_for_each_text(mask):
+def test_masks_without_one_length_per_text_are_refused(mask):
     inputs = [floats(2, 3, 8), floats(8, 24), floats(24), np.array(mask, np.int32)]
     why = refusal("Attention", inputs, {"num_heads": 2}, constant=(1, 2))
     assert why.reason is Reason.INVALID_NODE, "other reasons have its body tried, which is written with open sizes"

@@ -54,13 +54,13 @@ def test_embed_layer_normalization(segments, mask, places, outputs):
 
 @pytest.mark.parametrize("op_type", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
 @pytest.mark.parametrize("stated", [{}, {"epsilon": 1e-3}], ids=["default", "stated"])
-def test_epsilon_that_is_not_stated_is_that_of_the_op(op_type, stated):
+def test_default_epsilon_is_of_the_op(op_type, stated):
     """Small inputs distinguish the default of 1e-12 from the 1e-5 of LayerNormalization."""
     inputs = [floats(2, 3, 4) * 1e-3, floats(2, 3, 4, seed=1) * 1e-3, floats(4, seed=2)]
     check(op_type, [each.astype(np.float32) for each in inputs], stated, tolerance=1e-3)
 
 
-def test_epsilon_of_embeddings_that_is_not_stated():
+def test_default_epsilon_of_embeddings():
     tables = [floats(5, 4) * 1e-3, floats(7, 4, seed=1) * 1e-3, None, floats(4, seed=3), floats(4, seed=4)]
     inputs = [np.array([[1, 0, 4]], np.int32), None, *(None if each is None else each.astype("f") for each in tables)]
     check("EmbedLayerNormalization", inputs, constant=[2, 3, 5, 6], outputs=2, tolerance=1e-3)

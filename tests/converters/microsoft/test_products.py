@@ -38,12 +38,12 @@ def test_fused_gemm(attributes, bias):
     check("FusedGemm", inputs, {"activation": "Sigmoid", **attributes}, opsets=(13,))
 
 
-def test_an_activation_that_nobody_knows_is_named():
+def test_unknown_activation_is_named():
     why = refusal("FusedGemm", [floats(2, 4), floats(4, 3)], {"activation": "Swirl"})
     assert why.reason is Reason.UNSUPPORTED_ATTRIBUTE and "'Swirl'" in why.detail and "LeakyRelu" in why.detail
 
 
-def test_attributes_are_held_to_the_schema():
+def test_attributes_are_checked_against_the_schema():
     why = refusal("FusedMatMul", [floats(2, 4), floats(4, 3)], {"transC": 1})
     assert why.reason is Reason.INVALID_NODE
     assert why.detail.startswith(

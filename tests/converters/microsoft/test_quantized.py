@@ -43,7 +43,7 @@ def test_arithmetic(op_type, dtype, shape):
     assert [each for each in types(made) if each != "STORAGE_CAST"] == [op_type[7:].upper()]
 
 
-def test_scales_that_are_computed():
+def test_computed_scales():
     inputs = [integers(2, 3), scale(0.031), byte(100), integers(2, 3, seed=1), scale(0.017), byte(3)]
     check("QLinearAdd", [*inputs, scale(0.043), byte(90)], constant=(), opsets=OPSETS)
 
@@ -102,7 +102,7 @@ def test_average_pool(attributes, channels_last, dtype):
     check("QLinearAveragePool", inputs, attributes, constant=(1, 2, 3, 4), opsets=OPSETS)
 
 
-def test_averages_that_onnx_divides_otherwise_are_refused():
+def test_averages_with_other_divisors_are_refused():
     inputs = [integers(1, 1, 5, 5), scale(0.1), np.uint8(0), scale(0.1), np.uint8(0)]
     why = refusal("QLinearAveragePool", inputs, {"kernel_shape": [2, 2], "ceil_mode": 1, "count_include_pad": 1})
     assert why.reason is Reason.UNSUPPORTED_ATTRIBUTE and "'count_include_pad'" in why.detail

@@ -47,7 +47,7 @@ def test_qgemm_with_constants(c, turned, per_column):
 
 
 @pytest.mark.parametrize("outputs", [[], [scale(0.2), np.uint8(11)]], ids=["reals", "quantized"])
-def test_qgemm_of_what_is_computed(outputs):
+def test_qgemm_of_computed_inputs(outputs):
     c = np.arange(15, dtype=np.int32).reshape(5, 3) * 100
     inputs = [integers(4, 5), scale(0.03), np.uint8(7), integers(4, 3, seed=1), scale(0.02), np.uint8(5), c, *outputs]
     check("QGemm", inputs, {"transA": 1}, constant=(1, 2, 4, 5, 7, 8)[: 4 + len(outputs)], opsets=OPSETS)
@@ -59,7 +59,7 @@ def present(inputs, *places):
 
 @pytest.mark.parametrize("bias", [None, floats(3)], ids=["", "bias"])
 @pytest.mark.parametrize("b_zero_point", [None, np.int8(5), np.array([1, 2, 3], np.int8)], ids=["", "one", "each"])
-def test_products_that_give_reals(b_zero_point, bias):
+def test_products_with_float_results(b_zero_point, bias):
     b, b_scale = integers(4, 3, dtype=np.int8), scale([0.01, 0.02, 0.03] if np.ndim(b_zero_point) else 0.02)
     inputs = [integers(2, 5, 4), b, scale(0.03), b_scale, np.array(100, np.uint8), b_zero_point, bias]
     check("MatMulIntegerToFloat", inputs, constant=present(inputs, 1, 3, 5, 6), opsets=OPSETS)

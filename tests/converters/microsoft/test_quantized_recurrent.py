@@ -46,7 +46,7 @@ def test_lstm(direction, per_column):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_scales_that_do_not_fit_are_refused():
+def test_misshaped_scales_are_refused():
     w, scale, zero_point = quantized(floats(1, 5, 24), per_column=False)
     inputs = [floats(4, 2, 5), w, floats(1, 6, 24).astype(np.int8), *[None] * 5]
     parameters = [np.ones(3, np.float32), zero_point, scale, zero_point]

@@ -44,7 +44,7 @@ def test_causal_convolutions(activation, steps, taps, bias, past):
 @for_every_pair(
     dilation=(1, 3), channels=((3,), (2, 3)), last=(False, True), past=(False, True), activation=("none", "silu")
 )
-def test_causal_convolutions_of_other_forms(dilation, channels, last, past, activation):
+def test_causal_convolution_variants(dilation, channels, last, past, activation):
     if (not last and len(channels) > 1) or (dilation, last) == (1, False):
         pytest.skip("ONNX Runtime has no such form, or it is above")
     stated = {"dilation": dilation, "channels_last": int(last), "activation": activation}
@@ -61,7 +61,7 @@ def test_causal_convolutions_of_other_forms(dilation, channels, last, past, acti
         ({"activation": "relu"}, Reason.INVALID_NODE),
     ],
 )
-def test_forms_of_causal_convolutions_that_are_refused(stated, reason):
+def test_refused_causal_convolution_variants(stated, reason):
     why = refusal("CausalConvWithState", convolution(), stated, outputs=STATES, constant=[1])
     assert why.reason is reason and next(iter(stated)) in why.detail
 
@@ -161,7 +161,7 @@ def test_sections_that_are_not_all_pairs_are_refused():
         assert why.reason is Reason.INVALID_NODE and "three of 8 pairs" in why.detail
 
 
-def test_linear_attention_has_no_body_before_onnx_had_it():
+def test_linear_attention_has_no_body_in_old_opsets():
     stated = {"q_num_heads": 2, "kv_num_heads": 2}
     model = model_of("LinearAttention", attention("gated_delta", 2, 2, 2), stated, outputs=STATES, opset=24)
     assert function_body(prepare(model), 0) is None

@@ -57,7 +57,7 @@ def twice(rate=1):
     return builder.finish(builder.add_operation("ZETA_TWICE", [operand], {"rate": rate}, outputs=["y"]))
 
 
-def test_types_that_a_shape_rule_gives_are_taken_as_those_that_people_write(bring):
+def test_shape_rule_results_are_normalized(bring):
     bring(infer=lambda types, attributes: [OperandType("float32", [np.int64(2), 2])])
     model = twice()
     type_ = model.operands[model.outputs[0]].type
@@ -78,14 +78,14 @@ def test_types_that_a_shape_rule_gives_are_taken_as_those_that_people_write(brin
         ((OperandType("float32", 4),), "expected integers"),
     ],
 )
-def test_a_shape_rule_that_gives_nonsense_is_blamed(bring, results, said):
+def test_invalid_shape_rule_result_names_the_package(bring, results, said):
     bring(infer=lambda types, attributes: results)
     with pytest.raises(DriverError, match=f"ZETA_TWICE of zeta-ops 1.0 .*{said}"):
         twice()
 
 
 @pytest.mark.parametrize("count", [-1, "many", float("nan"), None])
-def test_flops_that_are_no_number_count_nothing(bring, count):
+def test_invalid_flops_count_as_zero(bring, count):
     bring(flops=lambda types, results, attributes: count)
     model = twice()
     with pytest.warns(DriverWarning, match=r"FLOPs of ZETA_TWICE of zeta-ops 1.0"):
@@ -114,7 +114,7 @@ def test_a_definition_writes_to_none_of_its_inputs(bring):
         (lambda x, rate: [x, x], "returned results of shapes"),
     ],
 )
-def test_a_definition_that_fails_is_blamed(bring, definition, said):
+def test_failing_definition_names_the_package(bring, definition, said):
     bring(definition=definition)
     with pytest.raises(DriverError, match=f"definition of ZETA_TWICE of zeta-ops 1.0 {said}"):
         by_definition(twice(), [X])
@@ -138,7 +138,7 @@ def test_a_definition_that_fails_is_blamed(bring, definition, said):
         {"definition": "x + x"},
     ],
 )
-def test_a_row_that_contradicts_itself_is_not_used(bring, fields):
+def test_contradictory_row_is_rejected(bring, fields):
     bring(**fields)
     (name,) = fields
     with pytest.raises(InvalidModelError, match=f"of zeta-ops 1.0 .* is not used: .*has {name} .*, expected"):

@@ -43,7 +43,7 @@ def test_comparison_gives_bool(type_: str):
     assert result == operand(2, 3, dtype="bool")
 
 
-def test_cast_gives_the_type_asked_for():
+def test_cast_returns_the_requested_type():
     assert infer("CAST", [operand(1, 2, 2, 3, layout="NHWC")], to="int8")[0].dtype is DataType.INT8
     with pytest.raises(InvalidModelError, match="CAST: attribute 'to' is 'int9', expected one of"):
         infer("CAST", [operand(2)], to="int9")
@@ -77,7 +77,7 @@ def test_binary_takes_nhwc_from_either_side(swap: bool):
 
 
 @pytest.mark.parametrize("code", SCHEMAS["ADD"].attribute("fuse_code").choices)
-def test_fused_activation_costs_what_it_costs_alone(code: str):
+def test_fused_activation_has_the_flops_of_the_activation(code: str):
     pair = [operand(2, 3), operand(3)]
     alone = {"gelu_tanh": ("GELU", {"approximate": "tanh"})}.get(code, (code.upper(), {}))
     steps = 0 if code == "none" else flops(alone[0], [operand(2, 3)], **alone[1])

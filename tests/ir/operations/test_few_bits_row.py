@@ -19,7 +19,7 @@ def inputs(x, weight, scale, *others):
     [[], [operand(3, 1, dtype="uint8")], [operand(3, 2)], [None, operand(3)]],
     ids=["none", "packed", "reals", "bias"],
 )
-def test_leading_axes_are_kept(others):
+def test_leading_axes_are_preserved(others):
     given = inputs((2, 5, 40), (3, 2, 16), (3, 2), *others)
     assert infer("MAT_MUL_N_BITS", given, **FOUR_BITS) == (operand(2, 5, 3),)
     assert flops("MAT_MUL_N_BITS", given, **FOUR_BITS) == 2 * 30 * 40 + 30 * (len(others) == 2)
@@ -40,7 +40,7 @@ def test_leading_axes_are_kept(others):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(given, attributes, message):
+def test_misfit_inputs_are_refused(given, attributes, message):
     with pytest.raises(InvalidModelError, match=f"^MAT_MUL_N_BITS: {message}"):
         infer("MAT_MUL_N_BITS", given, **attributes)
 

@@ -77,7 +77,7 @@ _IMAGE_OPERATIONS = [
 
 
 @pytest.mark.parametrize(("type_", "others", "attributes"), _IMAGE_OPERATIONS)
-def test_nhwc_is_the_same_image_in_another_order(type_, others, attributes):
+def test_nhwc_result_is_the_transposed_nchw_result(type_, others, attributes):
     rest = [operand(*shape) for shape in others]
     (plain,) = infer(type_, [operand(2, 4, 6, 8), *rest], **attributes)
     (last,) = infer(type_, [operand(2, 6, 8, 4, layout="NHWC"), *rest], **attributes)

@@ -18,7 +18,7 @@ def test_functions_keep_type_and_layout(type_: str):
 
 
 @pytest.mark.parametrize("type_", ["IS_NAN", "IS_INF"])
-def test_tests_of_numbers_give_bool(type_: str):
+def test_classification_of_numbers_returns_bool(type_: str):
     assert infer(type_, [operand(2, 3)]) == (operand(2, 3, dtype="bool"),)
 
 
@@ -130,7 +130,7 @@ def test_an_axis_of_one_element_spreads():
         ("ij,jk", [(2, 3), (4, 5)], "label 'j' has sizes 3 and 4"),
     ],
 )
-def test_equations_that_are_none(equation, shapes, message):
+def test_invalid_equations_are_refused(equation, shapes, message):
     with pytest.raises(InvalidModelError, match=message):
         infer("EINSUM", [operand(*shape) for shape in shapes], equation=equation)
 
@@ -161,7 +161,7 @@ def test_flops_of_equations():
     assert flops("EINSUM", [operand(2), operand(3)], equation="i,j->ij") == 6
 
 
-def test_sums_of_products_of_integers_of_4_bits_go_round():
+def test_int4_sums_of_products_wrap_around():
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.INT4, (2, 3)))
     model = builder.finish(builder.add_operation("EINSUM", (x,), {"equation": "ij->i"}))

@@ -13,7 +13,7 @@ def _regions(image, regions, numbers, **attributes):
     return infer("ROI_ALIGN", [operand(*image), operand(*regions), operand(*numbers, dtype="int64")], **attributes)
 
 
-def test_results_have_the_places_of_the_grid():
+def test_results_have_the_shape_of_the_grid():
     assert dimensions("GRID_SAMPLE", [_IMAGE, (2, 3, 5, 2)]) == [(2, 4, 3, 5)]
     assert dimensions("GRID_SAMPLE", [(1, 2, 3, 4, 5), (1, 6, 7, 8, 3)]) == [(1, 2, 6, 7, 8)]
     assert dimensions("AFFINE_GRID", [(2, 3, 4)], output_shape=(5, 6, 7)) == [(2, 5, 6, 7, 3)]

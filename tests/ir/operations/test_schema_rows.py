@@ -81,7 +81,7 @@ def test_roles_are_well_formed(row: OperationSchema):
 
 
 @_ROWS
-def test_row_says_its_source_and_outputs(row: OperationSchema):
+def test_row_has_source_and_outputs(row: OperationSchema):
     assert any(origin in row.source for origin in ("ONNX", "NNAPI", "NNADAPTER"))
     assert row.outputs
     assert 0 <= row.ranks[0] <= row.ranks[1]

@@ -39,7 +39,7 @@ def test_recurrent_flops_by_hand():
     assert flops("RNN", types) == 5 * 2 * 3 * (2 * 4 + 2 * 3 + 2 + 1)
 
 
-def test_attention_gives_scores_where_asked():
+def test_attention_returns_requested_scores():
     given = [operand(2, 6, 3, 4), operand(2, 2, 5, 4), operand(2, 2, 5, 7)]
     assert [type_.dimensions for type_ in infer("ATTENTION", given, scale=1.0)] == [(2, 6, 3, 7)]
     both = infer("ATTENTION", given, scale=1.0, scores="softmax")
@@ -65,14 +65,14 @@ def test_attention_checks_its_inputs(shapes, complaint):
 @pytest.mark.parametrize(
     ("rule", "decay", "rate"), [("linear", True, False), ("gated", False, False), ("delta", False, False)]
 )
-def test_linear_attention_has_what_its_rule_needs(rule, decay, rate):
+def test_linear_attention_requires_inputs_of_its_rule(rule, decay, rate):
     given = [operand(2, 5, 8), operand(2, 5, 8), operand(2, 5, 8), None]
     given += [operand(2, 5, 2) if decay else None, operand(2, 5, 2) if rate else None]
     with pytest.raises(InvalidModelError, match="update_rule"):
         infer("LINEAR_ATTENTION", given, query_heads=2, key_value_heads=2, scale=1.0, update_rule=rule)
 
 
-def test_causal_convolution_keeps_what_it_needs_next():
+def test_causal_convolution_returns_its_state():
     assert dimensions("CAUSAL_CONV", [(2, 3, 5), (3, 1, 4)]) == [(2, 3, 5), (2, 3, 3)]
     with pytest.raises(InvalidModelError, match="weight has dimensions"):
         dimensions("CAUSAL_CONV", [(2, 3, 5), (4, 1, 4)])
@@ -120,7 +120,7 @@ def test_fourier_transforms(parts, attributes, wanted):
     assert dimensions("DFT", [(2, 6, parts)], axis=1, length=7, **attributes) == [wanted]
 
 
-def test_frames_lie_within_the_signal():
+def test_frames_fit_into_the_signal():
     assert dimensions("STFT", [(2, 16, 1), (4,)], frame_step=3, frame_length=4, onesided=True) == [(2, 5, 3, 2)]
     with pytest.raises(InvalidModelError, match="expected at most 16"):
         dimensions("STFT", [(2, 16, 1)], frame_step=3, frame_length=17)

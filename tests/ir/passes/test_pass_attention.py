@@ -31,7 +31,7 @@ def test_attention(scale, mask, guard):
     assert after.operations[1].attributes["scale"] == {"MUL": 0.5, "DIV": 2.0, None: 1.0}[scale]
 
 
-def test_a_key_that_lies_right_is_taken_as_it_is():
+def test_transposed_key_needs_no_transpose():
     program = Program(q=(2, 3, 4, 5), k=(2, 3, 6, 5), v=(2, 3, 6, 7))
     scores = program("MAT_MUL", program.q, program.k, transpose_y=True)
     result = program("MAT_MUL", program("SOFTMAX", scores, axis=3), program.v)
@@ -56,13 +56,13 @@ def test_the_transpose_of_the_key_is_cancelled():
         ({"q": (1, 1, 4, 5), "k": (1, 1, 5, 6), "v": (1, 1, 6, 7)}, {"mask": np.ones((2, 1, 4, 6), np.float32)}),
     ],
 )
-def test_what_is_not_attention_stays(shapes, options):
+def test_near_attention_is_unchanged(shapes, options):
     program = Program(**{**_SHAPES, **shapes})
     model = program.finish(_attention(program, **options))
     assert _FUSE(model) is model
 
 
-def test_weights_that_are_read_stay():
+def test_attention_with_read_weights_is_unchanged():
     program = Program(**_SHAPES)
     weights = program("SOFTMAX", program("MAT_MUL", program.q, program.k), axis=3)
     model = program.finish(program("MAT_MUL", weights, program.v), weights)

@@ -34,14 +34,14 @@ def test_there_and_back_vanishes(middle):
     assert "TRANSPOSE" not in types(after)
 
 
-def test_a_reduction_that_drops_the_axes_leaves_nothing_to_transpose():
+def test_reduction_without_keepdims_absorbs_the_transpose():
     program = Program(x=(2, 3, 4, 5))
     y = program("TRANSPOSE", program.x, perm=BACK)
     after = check(CANCEL, program.finish(program("REDUCE_MEAN", y, axes=(1, 2), keepdims=False)))
     assert types(after) == ["REDUCE_MEAN"]
 
 
-def test_two_branches_that_are_transposed_alike_share_one():
+def test_equal_transposes_of_branches_merge():
     program = Program(x=(2, 3, 4), y=(2, 3, 4))
     one, other = (program("TRANSPOSE", each, perm=(2, 0, 1)) for each in (program.x, program.y))
     after = check(CANCEL, program.finish(program("ADD", one, other)))
@@ -49,21 +49,21 @@ def test_two_branches_that_are_transposed_alike_share_one():
     assert origins(after) == {"n1", "n2", "n3"}
 
 
-def test_what_only_moves_axes_of_one_is_a_reshape():
+def test_transpose_of_unit_axes_becomes_reshape():
     program = Program(x=(2, 1, 4))
     after = check(CANCEL, program.finish(program("EXP", program("TRANSPOSE", program.x, perm=(1, 0, 2)))))
     assert types(after) == ["EXP", "RESHAPE"]
 
 
 @pytest.mark.parametrize("reader", ["MAT_MUL", "SUM"])
-def test_where_nothing_is_gained_all_stays(reader):
+def test_unprofitable_transpose_is_unchanged(reader):
     program = Program(x=(3, 3))
     y = program("RELU", program("TRANSPOSE", program.x, perm=(1, 0)))
     model = program.finish(program(reader, y, program("TANH", program.x)))
     assert CANCEL(model) is model
 
 
-def test_a_transposed_value_that_others_need_is_there_once():
+def test_shared_transposed_value_is_computed_once():
     program = Program(x=(2, 3, 4, 5))
     y = program("TRANSPOSE", program.x, perm=BACK)
     other = program("MAT_MUL", y, np.eye(3, dtype="f"))

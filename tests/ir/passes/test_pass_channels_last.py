@@ -63,7 +63,7 @@ def test_flattened_pixels_as_a_sequence_and_back():
     assert after.operations[5].attributes["perm"] == (0, 1, 2, 3)
 
 
-def test_what_wants_nchw_shares_one_transpose():
+def test_nchw_consumers_share_one_transpose():
     program = Program(x=(2, 3, 4, 4))
     y = conv(program, program.x)
     outputs = program("MAT_MUL", y, random(2, 4, 4)), program("GATHER", y, np.array([1, 0]), axis=1)
@@ -139,7 +139,7 @@ def test_images_of_one_pixel_or_channel_are_not_moved(dimensions):
             assert moving == sorted(moving)
 
 
-def test_a_model_without_images_stays():
+def test_model_without_images_is_unchanged():
     program = Program(x=(2, 3, 4, 4))
     model = program.finish(program("ADD", program("MAT_MUL", program.x, program.x), program.x))
     assert CHANNELS_LAST(model) is model

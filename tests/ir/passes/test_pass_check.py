@@ -27,11 +27,11 @@ def replacing(type_, by, **attributes):
     return wrong
 
 
-def test_a_pass_that_keeps_the_numbers_is_let_through():
+def test_pass_that_preserves_results_is_accepted():
     run_passes(model(), ["simplify", replacing("RELU", "CLIP", min=0.0)], check_numbers(by_definition))
 
 
-def test_a_pass_that_changes_them_is_named_with_the_output_and_the_place():
+def test_error_names_pass_output_and_position():
     with pytest.raises(
         PassError, match=r"pass 'wrong' changed output 'v5'.*largest difference is .* at \[\d, \d, \d\]"
     ) as caught:
@@ -39,7 +39,7 @@ def test_a_pass_that_changes_them_is_named_with_the_output_and_the_place():
     assert (caught.value.name, caught.value.output) == ("wrong", "v5")
 
 
-def test_the_place_is_that_of_the_largest_difference():
+def test_error_names_the_position_of_the_largest_difference():
     given = np.array([1, -2, 5, -9], "f").reshape(2, 2)
     program = Program(x=(2, 2))
     wanted = program.finish(program("NEG", program.x))
@@ -48,7 +48,7 @@ def test_the_place_is_that_of_the_largest_difference():
         run_passes(wanted, [replacing("NEG", "ABS")], check)
 
 
-def test_unsound_models_and_other_borders_are_named():
+def test_invalid_models_and_changed_signatures_are_errors():
     def renames(given):
         builder = ModelBuilder()
         x = builder.add_input("y", OperandType(DataType.FLOAT32, (2, 3, 4)))
@@ -65,7 +65,7 @@ def test_unsound_models_and_other_borders_are_named():
 
 @pytest.mark.parametrize("made", [None, 3, ()])
 @pytest.mark.parametrize("check", [None, check_numbers(by_definition)])
-def test_a_pass_that_returns_no_model_is_named(made, check):
+def test_pass_without_model_result_is_an_error(made, check):
     with pytest.raises(PassError, match=f"pass 'mine' returned {type(made).__name__}, expected a Model") as caught:
         run_passes(model(), ["mine"], check, driver_passes={"mine": lambda given: made})
     assert caught.value.name == "mine"
@@ -83,7 +83,7 @@ def test_a_pass_that_returns_no_model_is_named(made, check):
         ((2,), "cannot become"),
     ],
 )
-def test_a_replacement_that_does_not_fit_is_named(results, why):
+def test_misfit_replacement_is_an_error(results, why):
     def mine(given):
         return rewrite(given, [RewriteRule(operation("RELU", operand("x")), lambda editor, match: results)])
 
@@ -92,19 +92,19 @@ def test_a_replacement_that_does_not_fit_is_named(results, why):
     assert caught.value.name == "mine"
 
 
-def test_what_cannot_be_run_is_no_success():
+def test_unevaluable_model_is_an_error():
     with pytest.raises(PassError, match="'simplify' cannot be checked: the evaluator cannot run the model before it"):
         run_passes(model(), ["simplify"], check_numbers(lambda model, inputs: None))
 
 
-def test_a_pass_that_changed_nothing_is_not_run():
+def test_unchanged_model_is_not_evaluated():
     calls = []
     run_passes(model(), ["reduce_rank", "channels_last"], check_numbers(lambda *given: calls.append(given)))
     assert not calls
 
 
 @pytest.mark.parametrize(("dtype", "fits"), [("float32", True), ("float64", False)])
-def test_the_tolerance_is_that_of_the_data_type(dtype, fits):
+def test_tolerance_depends_on_the_data_type(dtype, fits):
     program = Program(dtype, x=(4,))
     wanted = program.finish(program("CLIP", program.x, min=0.0, max=9.0))
     pass_ = replacing("CLIP", "CLIP", min=1e-5, max=9.0)
@@ -172,7 +172,7 @@ def test_every_step_is_a_file(tmp_path):
     assert all("%" not in line for line in given)
 
 
-def test_a_name_that_is_no_file_name_is_written_all_the_same(tmp_path):
+def test_pass_name_is_sanitized_in_file_names(tmp_path):
     def odd(given):
         return given
 

@@ -53,7 +53,7 @@ def built(chain, count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PASSES)
-def test_one_value_that_thousands_read_takes_linear_work(name):
+def test_value_with_thousands_of_readers_takes_linear_work(name):
     assert growth(lambda count: partial(PASSES[name], fan(count)), SMALL) < LINEAR
 
 

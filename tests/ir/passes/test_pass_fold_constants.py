@@ -20,7 +20,7 @@ def test_a_chain_of_constants_is_computed():
     assert len(origins(after)) == 3
 
 
-def test_without_an_evaluator_only_what_moves_is_computed():
+def test_without_evaluator_only_data_movement_is_folded():
     program = Program(x=(2, 3))
     one = program(
         "TRANSPOSE", program("SLICE", random(1, 3, 4), axes=(1,), starts=(3,), ends=(1,), steps=(-1,)), perm=(1, 0)
@@ -54,13 +54,13 @@ def test_results_are_remembered():
     assert sorted(model.operations[0].type for model in calls) == ["EXP", "TILE", "TILE"]
 
 
-def test_what_cannot_be_run_stays():
+def test_unevaluable_operation_is_not_folded():
     program = Program(x=(2, 3))
     model = program.finish(program("MUL", program.x, program("EXP", random(1, 3))))
     assert fold_constants(model, evaluate=lambda model, inputs: None) is model
 
 
-def test_outputs_and_too_many_bytes_stay():
+def test_outputs_and_large_results_are_not_folded():
     program = Program(x=(2, 3))
     big, small = program("EXPAND", random(1, 1, 3), shape=(100, 3)), program("EXP", random(1, 3))
     y = program(
@@ -70,7 +70,7 @@ def test_outputs_and_too_many_bytes_stay():
     assert types(check(partial(FOLD, most_bytes=1000), model)) == ["EXPAND", "SLICE", "ADD", "MUL", "ASSIGN"]
 
 
-def test_sizes_that_vary_stay_where_the_driver_wants_it():
+def test_symbolic_sizes_are_not_folded_on_request():
     program = Program(x=(7, 3))
     y = program("ADD", program.x, program("EXPAND", program("EXP", random(1, 1, 3)), shape=(7, 3)))
     model = program.finish(y)
@@ -93,7 +93,7 @@ def test_absent_inputs_are_absent():
     )
 
 
-def test_what_has_no_axes_is_folded_to_an_array():
+def test_scalar_is_folded_to_an_array():
     program = Program(x=(2, 3))
     part = program("SLICE", np.array(1.5, np.float32), axes=(), starts=(), ends=(), steps=())
     after = fold_constants(program.finish(program("ADD", program.x, part)))

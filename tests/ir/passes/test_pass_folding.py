@@ -45,14 +45,14 @@ def test_batch_normalization_alone_becomes_mul_and_add(dimensions):
     assert after.operands[after.operations[0].inputs[1]].type.dimensions == (6, *[1] * (len(dimensions) - 2))
 
 
-def test_batch_normalization_behind_a_shared_convolution_is_taken_apart():
+def test_batch_normalization_of_shared_convolution_becomes_mul_and_add():
     program = Program(x=(2, 4, 5, 5))
     y = host(program, "CONV_2D")
     z = program("BATCH_NORMALIZATION", y, *statistics(6))
     assert types(check(BATCH, program.finish(y, z))) == ["CONV_2D", "MUL", "ADD"]
 
 
-def test_batch_normalization_with_run_time_statistics_stays():
+def test_batch_normalization_with_run_time_statistics_is_unchanged():
     program = Program(x=(2, 6, 5, 5), s=(6,))
     model = program.finish(program("BATCH_NORMALIZATION", program.x, program.s, *statistics(6)[1:]))
     assert BATCH(model) is model
@@ -98,13 +98,13 @@ def test_bias_goes_into_fully_connected():
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (5, 1, 1, 1), (1, 6, 3, 3), (1, 1, 1, 3), (1, 1, 3)])
-def test_a_constant_along_other_axes_stays(shape):
+def test_constant_along_other_axes_is_not_folded(shape):
     program = Program(x=(1, 4, 5, 5))
     model = program.finish(program("ADD", host(program, "CONV_2D"), random(4, *shape)))
     assert SCALE(model) is model
 
 
-def test_what_overflows_stays():
+def test_overflowing_scale_is_not_folded():
     program = Program(x=(1, 4, 5, 5))
     model = program.finish(program("MUL", host(program, "CONV_2D"), np.float32(3e38) * np.ones((), np.float32)))
     assert SCALE(model) is model
@@ -136,7 +136,7 @@ def test_products_with_one_constant_share_the_weight():
 
 
 @pytest.mark.parametrize("right", [random(1, 4), random(1, 2, 4, 5), "z"])
-def test_other_products_stay(right):
+def test_other_products_are_unchanged(right):
     program = Program(x=(2, 3, 4), z=(4, 4))
     model = program.finish(program("MAT_MUL", program.x, program.z if isinstance(right, str) else right))
     assert PASSES["matmul_to_fully_connected"](model) is model
@@ -172,7 +172,7 @@ def test_only_the_first_activation_goes_in():
     assert types(after) == ["ADD", "TANH"]
 
 
-def test_an_activation_of_a_shared_result_or_other_swish_stays():
+def test_activation_of_shared_result_or_scaled_swish_is_not_fused():
     program = Program(x=(2, 4))
     y = program("ADD", program.x, 1.0)
     z = program("SWISH", program("MUL", program.x, 2.0), alpha=1.7)

@@ -38,7 +38,7 @@ def test_pads_of_images_with_the_channels_last(name):
     assert "PAD" not in types(check(FUSE, last))
 
 
-def test_pads_that_counted_are_added_to_those_that_count():
+def test_counted_pads_are_added():
     program = Program(x=(2, 3, 6, 7))
     y = program("PAD", program.x, pads=(0, 0, 1, 0, 0, 0, 0, 1))
     y = program("AVERAGE_POOL_2D", y, kernel_shape=(3, 3), pads=(1, 1, 1, 1), count_include_pad=True)
@@ -59,11 +59,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_would_compute_otherwise_stays(name):
+def test_fusion_that_changes_results_is_refused(name):
     assert FUSE(REFUSED[name]) is REFUSED[name]
 
 
-def test_pads_that_did_not_count_stay():
+def test_uncounted_pads_are_not_fused():
     program = Program(x=(2, 3, 6, 7))
     y = program("AVERAGE_POOL_2D", program("PAD", program.x, pads=PADS), kernel_shape=(3, 3), pads=(1, 1, 1, 1))
     model = program.finish(y)
@@ -79,14 +79,14 @@ def test_the_smallest_integer_never_wins(dtype, value):
     assert types(FUSE(program.finish(y))) == ["MAX_POOL_2D"]
 
 
-def test_a_pad_that_something_else_reads_stays():
+def test_shared_pad_is_not_fused():
     program = Program(x=(2, 3, 6, 7))
     y = program("PAD", program.x, pads=PADS)
     model = program.finish(program("CONV_2D", y, np.ones((1, 3, 1, 1), "f")), y)
     assert FUSE(model) is model
 
 
-def test_pads_that_follow_each_other_are_one():
+def test_consecutive_pads_merge():
     program = Program(x=(2, 3, 6, 7))
     y = program.x
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_pads_that_follow_each_other_are_one():
 @pytest.mark.parametrize(
     ("one", "other"), [((PADS, 0.0), (PADS, 1.0)), ((PADS, 0.0), ((0, 0, -1, 0, 0, 0, 0, 0), 0.0))]
 )
-def test_pads_by_others_and_those_that_take_away_are_two(one, other):
+def test_pads_with_other_values_and_crops_do_not_merge(one, other):
     program = Program(x=(2, 3, 6, 7))
     y = program.x
     for pads, value in (one, other):

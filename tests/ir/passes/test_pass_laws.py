@@ -216,7 +216,7 @@ ORDERS = st.one_of(
 
 @pytest.mark.slow
 @given(models(), ORDERS)
-def test_passes_change_nothing_but_the_form(model, order):
+def test_passes_preserve_results(model, order):
     def observe(name, before, after):
         verify(after)
 
@@ -234,14 +234,14 @@ def test_every_step_computes_the_same(model, order):
 @pytest.mark.parametrize("name", IDEMPOTENT)
 @settings(max_examples=20, deadline=None)
 @given(model=models())
-def test_what_is_done_is_done(name, model):
+def test_passes_are_idempotent(name, model):
     once = PASSES[name](model)
     assert to_text(PASSES[name](once)) == to_text(once)
 
 
 @pytest.mark.slow
 @given(models(), ORDERS)
-def test_an_editor_for_all_passes_makes_what_one_for_each_makes(model, order):
+def test_shared_editor_equals_separate_editors(model, order):
     together, apart = run_passes(model, order), run_passes(model, order, lambda name, before, after: None)
     assert together.structure == apart.structure and numbers(together) == numbers(apart)
     assert border(together) == border(apart)

@@ -159,7 +159,7 @@ def test_signed_outputs_stay_signed():
     assert types(after) == ["QUANTIZE", "CONV_2D", "DEQUANTIZE", "QUANTIZE"]
 
 
-def test_unsigned_models_are_left_alone():
+def test_unsigned_models_are_unchanged():
     network = Network(dtype=DataType.UINT8)
     grow(network, "ADD")
     model = network.finish()
@@ -202,7 +202,7 @@ def test_a_scalar_is_shifted():
     assert by_definition(after, []) == by_definition(model, []) == [1.0]
 
 
-def test_integers_of_a_constant_are_kept_for_those_who_see_them():
+def test_integers_of_visible_constants_are_preserved():
     builder = ModelBuilder()
     constant = builder.add_constant("c", np.array([3, -4, 5], np.int8), Quantization(scale=(0.5,), zero_point=(1,)))
     (reals,) = builder.add_operation("DEQUANTIZE", (constant,))

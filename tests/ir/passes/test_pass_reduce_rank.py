@@ -68,7 +68,7 @@ def test_operations_with_fewer_dimensions(type_, largest):
     assert reduce(after) is after
 
 
-def test_broadcasting_is_kept():
+def test_broadcasting_is_preserved():
     program = Program(x=SHAPE, y=(3, 1, 1, 6))
     y = program("ADD", program("MUL", program.x, random(1, 4, 5, 1)), program.y)
     after = check(reduce_rank, program.finish(program("SUB", y, 1.0)))
@@ -76,7 +76,7 @@ def test_broadcasting_is_kept():
     assert types(after) == ["RESHAPE", "MUL", "RESHAPE", "RESHAPE", "ADD", "SUB", "RESHAPE"]
 
 
-def test_a_slope_has_no_more_dimensions_than_what_it_is_for():
+def test_slope_rank_is_at_most_the_input_rank():
     program = Program(x=SHAPE)
     y = program("PRELU", program("REDUCE_SUM", program.x, axes=(0, 1), keepdims=True), np.full((1, 1, 1, 1), 0.5, "f"))
     assert largest_inside(check(reduce_rank, program.finish(y))) <= 4
@@ -107,7 +107,7 @@ def test_integers_are_not_averaged_in_steps():
     assert reduce_rank(model) is model
 
 
-def test_small_models_are_left_alone_and_two_dimensions_are_too_few():
+def test_small_models_are_unchanged_and_rank_limit_2_is_refused():
     program = Program(x=(2, 3))
     model = program.finish(program("RELU", program.x))
     assert reduce_rank(model) is model
@@ -167,7 +167,7 @@ STEPS = [transpose, transpose, reshape, add, reduce, pad, softmax]
 
 @pytest.mark.slow
 @given(chains(), st.integers(3, 5))
-def test_chains_compute_the_same_and_are_done_at_once(model, largest):
+def test_chains_compute_the_same_after_one_run(model, largest):
     function = partial(reduce_rank, largest=largest)
     after = check(function, model)
     assert to_text(function(after)) == to_text(after)

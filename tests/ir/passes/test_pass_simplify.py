@@ -13,20 +13,20 @@ def test_copies_are_bypassed():
     assert types(check(SIMPLIFY, program.finish(program("RELU", y)))) == ["RELU"]
 
 
-def test_a_copy_that_names_an_output_gives_its_name_to_the_maker():
+def test_copy_passes_its_output_name_to_the_producer():
     program = Program(x=(2, 3))
     after = check(SIMPLIFY, program.finish(program("ASSIGN", program("RELU", program.x))))
     assert types(after) == ["RELU"]
 
 
-def test_copies_at_the_border_stay():
+def test_copies_of_model_inputs_and_outputs_remain():
     program = Program(x=(2, 3))
     y = program("RELU", program.x)
     model = program.finish(program("ASSIGN", program.x), y, program("ASSIGN", y))
     assert SIMPLIFY(model) is model
 
 
-def test_a_real_cast_stays():
+def test_effective_cast_remains():
     program = Program(x=(2, 3))
     model = program.finish(program("CAST", program.x, to="float16"))
     assert SIMPLIFY(model) is model
@@ -44,7 +44,7 @@ def test_a_reshape_there_and_back_vanishes():
     assert types(check(SIMPLIFY, program.finish(program("RELU", y)))) == ["RELU"]
 
 
-def test_a_reshape_that_others_read_stays():
+def test_shared_reshape_remains():
     program = Program(x=(2, 3))
     flat = program("RESHAPE", program.x, shape=(6,))
     after = check(SIMPLIFY, program.finish(flat, program("RELU", program("RESHAPE", flat, shape=(3, 2)))))
@@ -59,7 +59,7 @@ def test_transposes_are_merged(second, left):
     assert types(check(SIMPLIFY, program.finish(program("RELU", y)))) == left
 
 
-def test_dead_operations_go():
+def test_dead_operations_are_removed():
     program = Program(x=(2, 3), unused=(1,))
     program("TANH", program("MUL", program.x, random(1, 3)))
     values, indices = program("TOP_K", program.x, k=1, axis=1)
@@ -70,7 +70,7 @@ def test_dead_operations_go():
 
 
 @pytest.mark.parametrize("name", PASSES)
-def test_nothing_to_do_is_the_same_object(name):
+def test_unchanged_model_is_the_same_object(name):
     program = Program(x=(2, 3))
     model = program.finish(program("SOFTMAX", program.x, axis=1))
     assert PASSES[name](model) is model

@@ -61,7 +61,7 @@ def test_gelu_by_tanh(order, cube):
 
 
 @pytest.mark.parametrize("change", ["number", "operand", "shared", "broader"])
-def test_what_is_not_gelu_stays(change):
+def test_near_gelu_is_unchanged(change):
     program = Program(x=(2, 3), z=(2, 3))
     inner = program("DIV", program.x, 1.4 if change == "number" else sqrt(2))
     erf = program("ERF", inner)
@@ -90,7 +90,7 @@ def test_hard_swish(place, divide):
     assert types(check(PASSES["fuse_hard_swish"], program.finish(y))) == ["HARD_SWISH"]
 
 
-def test_hard_swish_takes_over_the_parameters():
+def test_hard_swish_inherits_the_parameters():
     program = Program(x=(2, 3))
     y = program("MUL", program("HARD_SIGMOID", program.x, alpha=0.3, beta=0.4), program.x)
     after = check(PASSES["fuse_hard_swish"], program.finish(y))
@@ -169,7 +169,7 @@ def test_layer_normalization(form, bias):
 @pytest.mark.parametrize(
     "form", [{"axes": (1,)}, {"scale": (3, 4)}, {"scale": (1,)}, {"epsilon": 0.0}, {"epsilon": BROAD}]
 )
-def test_what_is_not_layer_normalization_stays(form):
+def test_near_layer_normalization_is_unchanged(form):
     program = Program(x=(2, 3, 4))
     model = program.finish(spelled_layer_normalization(program, **form))
     assert PASSES["fuse_layer_normalization"](model) is model

@@ -12,7 +12,7 @@ COMMON = PASSES["common_subexpressions"]
 IDENTITIES = PASSES["remove_identities"]
 
 
-def test_a_chain_that_is_written_twice_is_computed_once():
+def test_duplicate_chain_is_computed_once():
     program = Program(x=(2, 3), y=(2, 3))
     one, other = (program("EXP", program("ADD", *pair)) for pair in ((program.x, program.y), (program.y, program.x)))
     after = check(COMMON, program.finish(program("SUB", one, other)))
@@ -20,7 +20,7 @@ def test_a_chain_that_is_written_twice_is_computed_once():
     assert after.operations[0].origins == ("n1", "n3")
 
 
-def test_equal_constants_are_one_and_others_are_not():
+def test_only_equal_constants_merge():
     program = Program(x=(2, 3))
     made = [program("MUL", program.x, freeze(random(seed, 3))) for seed in (1, 1, 2)]
     after = check(COMMON, program.finish(program("SUM", *made)))
@@ -28,7 +28,7 @@ def test_equal_constants_are_one_and_others_are_not():
 
 
 @pytest.mark.parametrize(("type_", "one", "other"), [("CLIP", 0.0, -0.0), ("LEAKY_RELU", 0.1, 0.2)])
-def test_other_attributes_are_another_operation(type_, one, other):
+def test_operations_with_other_attributes_do_not_merge(type_, one, other):
     program = Program(x=(2, 3))
     name = {"CLIP": "min", "LEAKY_RELU": "alpha"}[type_]
     model = program.finish(*(program(type_, program.x, **{name: value}) for value in (one, other)))
@@ -44,7 +44,7 @@ def test_two_outputs_keep_their_names():
     assert COMMON(model) is model
 
 
-def test_sizes_that_vary_are_compared_by_where_they_come_from():
+def test_symbolic_sizes_are_compared_by_origin():
     program = Program(x=(6, 3))
     made = [program("RESHAPE", program.x, shape=(3, 6)) for _ in range(2)]
     model = program.finish(program("ADD", *made))
@@ -72,7 +72,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("type_", NOTHING)
-def test_what_changes_nothing_is_bypassed(type_):
+def test_identity_operations_are_removed(type_):
     program = Program(x=(2, 3))
     more, attributes = NOTHING[type_]
     y = program(type_, program("TANH", program.x), *more, **attributes)
@@ -92,14 +92,14 @@ SOMETHING = {
 
 
 @pytest.mark.parametrize("type_", SOMETHING)
-def test_what_changes_something_stays(type_):
+def test_effective_operations_remain(type_):
     program = Program(x=(2, 3))
     more, attributes = SOMETHING[type_]
     model = program.finish(program(type_, program.x, *more, **attributes))
     assert IDENTITIES(model) is model
 
 
-def test_a_quantized_one_is_another_number():
+def test_quantized_one_is_not_one():
     builder, scale = ModelBuilder(), Quantization(scale=(0.5,), zero_point=(0,))
     x = builder.add_input("x", OperandType(DataType.INT8, (2,), quantization=scale))
     one = builder.add_constant("one", np.ones((), np.int8), scale)
@@ -107,7 +107,7 @@ def test_a_quantized_one_is_another_number():
     assert IDENTITIES(model) is model
 
 
-def test_what_changes_nothing_for_one_size_alone_is_decided_for_that_size():
+def test_identity_at_one_size_is_guarded():
     program = Program(x=(7, 3))
     y = program("PAD", program.x, pads=(7, 0, 0, 0))
     model = program.finish(program("NEG", program("EXPAND", y, shape=(14, 3))))

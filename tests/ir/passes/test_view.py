@@ -25,7 +25,7 @@ def factorizations(draw, size):
 
 @pytest.mark.slow
 @given(st.data(), st.sampled_from([1, 4, 6, 12, 24]))
-def test_a_view_shows_what_numpy_does(data, size):
+def test_view_equals_numpy(data, size):
     shape = data.draw(factorizations(size))
     array = np.arange(size).reshape(shape)
     view, expected = View(0, shape, tuple(range(len(shape)))), array
@@ -55,6 +55,6 @@ def test_channels_and_pixels_cannot_be_merged():
     assert View(0, (2, 4, 5, 3), (0, 3, 1, 2)).reshaped((2, 60)) is None
 
 
-def test_empty_operands_are_left_alone():
+def test_empty_operands_have_no_reshaped_view():
     assert View(0, (0, 4, 5, 3), (0, 3, 1, 2)).reshaped((0, 3, 20)) is None
     assert prod(View(0, (0, 3), (0, 1)).reshaped((3, 0)).dimensions) == 0

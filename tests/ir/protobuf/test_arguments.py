@@ -29,7 +29,7 @@ def test_folders_are_not_written_to(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", [None, 3, ["m"]])
-def test_paths_that_are_none(path):
+def test_paths_of_wrong_type_are_refused(path):
     for use in (lambda: save(network(), path), lambda: load(path)):
         with pytest.raises(ModelFileError, match="expected a str or a path$"):
             use()
@@ -46,7 +46,7 @@ def test_paths_that_are_none(path):
         ((CONTENTS, {3: DATA}), r"is not among \['3'\]; pass it$"),
     ],
 )
-def test_bytes_that_are_none(arguments, message):
+def test_bytes_of_wrong_type_are_refused(arguments, message):
     with pytest.raises(InvalidModelError, match=message):
         from_bytes(*arguments)
 

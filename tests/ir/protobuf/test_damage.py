@@ -22,7 +22,7 @@ def test_no_model():
 
 
 @pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
-def test_other_versions_are_refused_whatever_else_they_hold(version):
+def test_other_versions_are_refused(version):
     with pytest.raises(
         InvalidModelError, match=rf"format version {version}, and this nnadapter supports 1 to 1; update"
     ):
@@ -50,7 +50,7 @@ def test_every_shorter_file_is_refused():
             from_bytes(contents[:length], {"weights": data})
 
 
-def test_every_changed_byte_is_found():
+def test_every_changed_byte_is_detected():
     contents, data = to_bytes(network())
     for position in range(len(contents)):
         with pytest.raises(InvalidModelError):
@@ -80,7 +80,7 @@ _FILES = {
 
 
 @pytest.mark.parametrize("case", _FILES)
-def test_references_that_lead_nowhere(case):
+def test_dangling_references_are_refused(case):
     change, message = _FILES[case]
     contents, files = changed(network(), change)
     with pytest.raises(ModelFileError, match=message):
@@ -156,7 +156,7 @@ _MODELS = {
 
 
 @pytest.mark.parametrize("case", _MODELS)
-def test_models_that_contradict_themselves(case):
+def test_inconsistent_models_are_refused(case):
     change, message = _MODELS[case]
     contents, files = changed(network(), change)
     with pytest.raises(InvalidModelError, match=message):
@@ -188,7 +188,7 @@ def test_wrong_quantization(quantization):
         from_bytes(contents, files)
 
 
-def test_bytes_that_are_no_bool():
+def test_invalid_bool_bytes_are_refused():
     model = only(None, np.array([True, False]))
     contents, data = to_bytes(only(None, np.array([7, 0], np.uint8)))
     _, message = opened(contents)
@@ -225,12 +225,12 @@ def _saved_with(tmp_path, name):
 @pytest.mark.parametrize(
     "name", ["../secret", "/secret", "..", ".", "", "a/../../secret", "a\\secret", "C:secret", "a\0b"]
 )
-def test_paths_that_leave_the_folder(tmp_path, name):
+def test_data_files_outside_the_folder_are_refused(tmp_path, name):
     with pytest.raises(ModelFileError, match="expected the plain name of a file in its folder"):
         load(_saved_with(tmp_path, name))
 
 
-def test_links_that_leave_the_folder(tmp_path):
+def test_links_outside_the_folder_are_refused(tmp_path):
     path = _saved_with(tmp_path, "link")
     path.with_name("link").symlink_to(tmp_path / "secret")
     with pytest.raises(ModelFileError, match="'link' is at .*secret', expected it in the model's folder"):
@@ -242,12 +242,12 @@ def test_links_that_leave_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gone", "m/m", "x" * 300])
-def test_data_files_that_are_not_there(tmp_path, name):
+def test_missing_data_files_are_refused(tmp_path, name):
     with pytest.raises(ModelFileError):
         load(_saved_with(tmp_path, name))
 
 
-def test_what_is_no_regular_file_is_not_opened(tmp_path):
+def test_special_files_are_not_opened(tmp_path):
     path = _saved_with(tmp_path, "pipe")
     os.mkfifo(path.with_name("pipe"))
     with pytest.raises(ModelFileError, match="'pipe' is not in"):
@@ -257,7 +257,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["gone", "."])
-def test_paths_that_cannot_be_read(tmp_path, path):
+def test_unreadable_paths_are_refused(tmp_path, path):
     with pytest.raises(ModelFileError, match="give the path of a model"):
         load(tmp_path / path)
 
@@ -271,12 +271,12 @@ def test_files_larger_than_any_message_are_not_read(tmp_path):
         load(tmp_path / "m")
 
 
-def test_paths_that_cannot_be_written(tmp_path):
+def test_unwritable_paths_are_refused(tmp_path):
     with pytest.raises(ModelFileError, match="cannot be written: No such file or directory; give another path"):
         save(network(), tmp_path / "nowhere" / "m")
 
 
-def test_nothing_is_left_of_a_file_that_cannot_be_finished(tmp_path, monkeypatch):
+def test_unfinished_file_is_removed(tmp_path, monkeypatch):
     save(network(), tmp_path / "m")
     before = sorted(path.name for path in tmp_path.iterdir())
     monkeypatch.setattr(
@@ -289,7 +289,7 @@ def test_nothing_is_left_of_a_file_that_cannot_be_finished(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("model", [replace(network(), inputs=()), only(OperandType(FLOAT, (2**64,)))])
-def test_models_that_cannot_be_written(model, tmp_path):
+def test_unserializable_models_are_refused(model, tmp_path):
     with pytest.raises(InvalidModelError):
         save(model, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []

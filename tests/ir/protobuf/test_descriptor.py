@@ -9,7 +9,7 @@ def test_attributes_have_a_field_for_every_kind():
     assert [field.name for field in messages["Attribute"].field] == ["name", *map(str, AttributeKind)]
 
 
-def test_field_numbers_stay():
+def test_field_numbers_are_stable():
     messages = FileDescriptorProto.FromString(DESCRIPTOR).message_type
     numbers = {message.name: {field.name: field.number for field in message.field} for message in messages}
     assert numbers == {

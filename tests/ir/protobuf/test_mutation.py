@@ -46,7 +46,7 @@ def test_any_changed_bytes(changes, whole):
 
 
 @given(st.binary(max_size=200), st.integers(0, len(_INNER)), st.integers(0, len(_INNER)))
-def test_any_bytes_put_in_or_taken_out(inserted, first, last):
+def test_bytes_inserted_or_removed(inserted, first, last):
     _survives(sealed(_INNER[:first] + inserted + _INNER[last:]), {"weights": _DATA})
 
 

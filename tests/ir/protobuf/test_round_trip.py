@@ -70,7 +70,7 @@ def test_every_row_of_the_schema_table(row, empty):
 
 
 @pytest.mark.slow
-def test_what_onnx_s_operator_tests_become():
+def test_converted_onnx_operator_tests_round_trip():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.loader import load_model_tests
@@ -99,7 +99,7 @@ def test_two_4_bit_elements_stand_in_a_byte(dtype, first, beyond):
     assert read.astype(int).tolist() == list(range(first, beyond)) and (read == value).all()
 
 
-def test_numbers_that_are_not_finite_keep_every_bit():
+def test_nonfinite_numbers_keep_every_bit():
     patterns = np.arange(256, dtype=np.uint8)
     for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
         assert_same(only(None, patterns.view(dtype)), again(only(None, patterns.view(dtype))))
@@ -127,7 +127,7 @@ def test_big_endian_arrays_are_written_little_endian():
     assert again(model).operands[0].value.tolist() == [1, 2, 3]
 
 
-def test_files_are_mapped_and_equal_contents_stand_there_once(tmp_path):
+def test_files_are_mapped_and_store_equal_contents_once(tmp_path):
     model = network()
     save(model, tmp_path / "net.model")
     (data,) = tmp_path.glob("net.model.*.weights")
@@ -164,7 +164,7 @@ def test_the_same_model_gives_the_same_bytes():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), min_size=1, max_size=8))
-def test_any_constants_share_what_is_equal(picks):
+def test_equal_constants_share_storage(picks):
     builder = ModelBuilder()
     dtypes = {"a": np.float32, "b": np.int32, "c": ml_dtypes.int4}
     made = [

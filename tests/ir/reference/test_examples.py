@@ -18,7 +18,7 @@ UNCOMPUTED = {
 
 
 @for_every(type_=[type_ for type_ in SCHEMAS if type_ not in UNCOMPUTED])
-def test_an_example_is_what_onnx_runtime_computes(type_):
+def test_examples_equal_onnx_runtime(type_):
     example = entry_of(type_).example
     model = inlined(to_onnx(example.model))
     arrays = [given[1] for given in example.inputs if given is not None]

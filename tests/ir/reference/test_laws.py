@@ -12,7 +12,7 @@ from nnadapter.ir.operations import FAMILIES
 from tests.every import for_every
 
 
-def test_every_operation_stands_in_one_family_that_of_its_row():
+def test_every_operation_is_in_the_family_of_its_row():
     told = [(family, type_) for family, rows in FAMILIES.items() for type_ in (row.type for row in rows)]
     assert sorted(type_ for _, type_ in told) == sorted(SCHEMAS)
     for family, type_ in told:
@@ -32,7 +32,7 @@ def test_every_part_has_a_meaning(type_):
 
 
 @for_every(type_=SCHEMAS)
-def test_every_entry_has_an_example_that_runs_and_code_that_reads(type_):
+def test_every_entry_has_a_runnable_example_and_valid_code(type_):
     entry = entry_of(type_)
     assert entry.example is not None and entry.flops and entry.source
     for operand_type, array in entry.example.outputs:
@@ -44,7 +44,7 @@ def test_every_entry_has_an_example_that_runs_and_code_that_reads(type_):
     assert all(f"  {row['name']} (" in text for row in (*entry.inputs, *entry.attributes))
 
 
-def test_the_definition_of_an_entry_holds_all_that_it_calls():
+def test_definition_of_an_entry_includes_its_helpers():
     names = {"np": np, "Array": np.ndarray}
     exec("from __future__ import annotations\n" + entry_of("AVERAGE_POOL_3D").definition, names)
     assert {"_average_pool", "_sum_pool", "padded_windows", "_count"} <= names.keys()
@@ -53,7 +53,7 @@ def test_the_definition_of_an_entry_holds_all_that_it_calls():
     assert entry_of("ABS").definition == "numpy.absolute"
 
 
-def test_an_example_is_told_with_its_results():
+def test_example_is_printed_with_results():
     example = to_dict(entry_of("SLICE"))["example"]
     assert example["outputs"] == [{"name": "output", "type": "float32[1, 4]", "value": "[[4., 3., 2., 1.]]"}]
     assert example["attributes"]["ends"] == "(1, -5)"

@@ -66,7 +66,7 @@ def test_a_definition_of_no_module_with_a_source_is_named(bring, module):
         ({"doc": "twice"}, "doc is str, expected an nnadapter.ir.OperationDoc"),
     ],
 )
-def test_what_is_wrong_outside_is_told(bring, wrong, told):
+def test_errors_of_external_rows_are_reported(bring, wrong, told):
     bring(dataclasses.replace(TWICE, **{"doc": MEANING, **wrong}))
     with pytest.raises(InvalidModelError, match=told):
         entry_of("TWICE")

@@ -65,7 +65,7 @@ def test_layers_are_found():
     assert_alike(graph, types(graph), run)
 
 
-def test_what_all_layers_read_does_not_hide_them():
+def test_shared_inputs_do_not_hide_layers():
     reads = [set(), {0}]
     for _ in range(20):
         last = len(reads) - 1
@@ -76,7 +76,7 @@ def test_what_all_layers_read_does_not_hide_them():
     assert_alike(graph, types(graph), run)
 
 
-def test_another_hash_ends_a_run():
+def test_different_hash_ends_a_run():
     graph = stack()
     hashes = types(graph)
     hashes[1 + 10 * SIZE] = "another"
@@ -113,7 +113,7 @@ def test_nothing_repeats(count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(1, 6))])
-def test_inner_layers_are_placed_alike(seed):
+def test_inner_layers_get_the_same_placement(seed):
     graph = stack()
     prices = equal_prices(graph, seed)
     blocks = find_blocks(graph, types(graph))

@@ -73,7 +73,7 @@ def test_any_unit(scale):
 
 
 @given(placed_graphs())
-def test_a_path_counts_no_launch_that_can_be_saved(case):
+def test_path_counts_only_necessary_launches(case):
     graph, placement = case
     rows = np.array(["ab".index(label) for label in placement], np.int64)
     if not len(rows):

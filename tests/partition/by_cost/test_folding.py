@@ -58,7 +58,7 @@ def test_every_atom_is_like_its_home(layers, size, seed, kept):
     assert np.array_equal(folded.gathered(folded.spread(rows)), rows)
 
 
-def test_an_odd_layer_is_kept():
+def test_irregular_layer_is_not_folded():
     graph = stack(30)
     prices = equal_prices(graph)
     odd = 1 + 12 * SIZE + 3
@@ -71,7 +71,7 @@ def test_an_odd_layer_is_kept():
     assert np.array_equal(takes, np.isfinite(folded.prices.run)[:, folded.representative_atom])
 
 
-def test_prices_that_differ_little_count_as_alike():
+def test_similar_prices_count_as_equal():
     graph = stack()
     prices = equal_prices(graph)
     prices.run[:] *= np.linspace(1, 1.009, prices.run.shape[1])
@@ -91,7 +91,7 @@ def chain_of(layers, size):
     return linked([{at - 1} if at else set() for at in nodes], [f"Op{at % size}" for at in nodes])
 
 
-def test_atoms_that_cross_the_border_move_it():
+def test_atoms_across_block_boundaries_shift_the_blocks():
     plain = chain_of(20, 3)
     graph = grouped(plain, [(at, at + 1) for at in range(5, 50, 3)])
     folded = folded_of(graph)
@@ -100,7 +100,7 @@ def test_atoms_that_cross_the_border_move_it():
     assert [len(folded.graph.atoms[at]) for at in home] == [len(graph.atoms[graph.atom_of[at]]) for at in range(12, 40)]
 
 
-def test_an_atom_of_two_repeats_is_kept():
+def test_atom_across_two_repeats_is_not_folded():
     graph = grouped(chain_of(20, 3), [(29, 30)])
     folded = folded_of(graph)
     assert len(folded.repeats) == 2
@@ -136,7 +136,7 @@ def caches(layers, joined):
 
 
 @pytest.mark.parametrize("joined", [True, False])
-def test_what_every_layer_takes_and_gives(joined):
+def test_inputs_and_outputs_of_every_layer(joined):
     graph = caches(20, joined)
     folded = folded_of(graph)
     short = folded.graph

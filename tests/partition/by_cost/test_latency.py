@@ -46,7 +46,7 @@ def assert_lawful(graph, prices, placed):
     ],
 )
 @pytest.mark.parametrize("enumerate_few", [True, False])
-def test_two_devices_beside_brute_force(launch, enumerate_few):
+def test_two_devices_against_brute_force(launch, enumerate_few):
     excess = []
     for seed in range(25):
         graph = woven(1 + seed % 9, seed, reach=5)
@@ -83,7 +83,7 @@ def test_values_that_may_not_cross(case, seed, enumerate_few, everywhere):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launch", [*(pytest.param(each, marks=pytest.mark.sweep) for each in (0.0, 0.5, 6.0)), 2.0])
-def test_three_devices_beside_brute_force(launch):
+def test_three_devices_against_brute_force(launch):
     excess = []
     for seed in range(12):
         graph = woven(1 + seed % 6, seed, reach=5)
@@ -108,7 +108,7 @@ def test_larger_graphs_keep_the_laws(family):
     assert placed == place_by_latency(FAMILIES[family](300), prices)
 
 
-def test_a_bound_below_what_was_found_is_said_as_it_was_proven(monkeypatch):
+def test_unproven_gap_is_reported_by_the_bound(monkeypatch):
     """The bound is no more than a weak search proved, despite small costs."""
     graph = chain(60)
     prices = random_prices(graph, 5, launch=2.0)
@@ -133,7 +133,7 @@ def test_chains_are_solved_exactly():
     assert placed.bound <= best
 
 
-def test_the_host_alone_may_be_better():
+def test_host_may_be_cheapest():
     graph = transformer(100)
     prices = random_prices(graph, 3, launch=1000.0)
     placed = place_by_latency(graph, prices)
@@ -142,7 +142,7 @@ def test_the_host_alone_may_be_better():
     assert placed.gap == 0
 
 
-def test_devices_that_take_nothing_are_left_out():
+def test_devices_that_support_nothing_are_ignored():
     graph = woven(6)
     prices = random_prices(graph, devices=("a", "dead", "cpu"), supported=0.9)
     prices.run[1] = np.inf

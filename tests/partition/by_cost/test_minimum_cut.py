@@ -74,7 +74,7 @@ def test_elimination_finds_the_least_of_all_values(case, seed):
 
 @pytest.mark.slow
 @given(st.integers(0, 10_000))
-def test_what_is_left_is_a_sum_over_edges(seed):
+def test_remaining_costs_are_a_sum_over_edges(seed):
     """Cliques too large to eliminate, with chains between them that are not."""
     source = np.random.default_rng(seed)
     pairs = {(base + one, base + two) for base in (0, 10) for two in range(10) for one in range(two)}
@@ -114,7 +114,7 @@ def test_groups_are_eliminated_as_they_say(family):
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"woven"}))
-def test_what_looks_like_a_chain_from_far_away_is_eliminated(family):
+def test_chain_like_graphs_are_eliminated(family):
     """Elimination takes few rounds with small tables."""
     for size in (500, 5000):
         plan = plan_elimination(*links(FAMILIES[family](size)))

@@ -73,7 +73,7 @@ def staying(prices, seed):
 
 
 @given(placed_graphs(labels="abc", most=8), st.integers(0, 1000))
-def test_values_that_stay(case, seed):
+def test_resident_values(case, seed):
     graph, placement = case
     assert_priced(graph, staying(of(graph, seed, "abc"), seed), placement)
 
@@ -134,7 +134,7 @@ def numbers(**changed):
     return Prices(**{**given, **changed})
 
 
-def test_constants_and_what_nobody_reads_cost_nothing():
+def test_constants_and_unread_values_cost_nothing():
     assert topology_of(EXAMPLE).values == ("x", "a", "b", "c")
     (one,) = price_segments(EXAMPLE, numbers(), ["npu"] * 3)
     assert (one.device, one.run, one.launch) == ("npu", 6.0, 100.0)
@@ -188,6 +188,6 @@ def test_prices_of_another_graph(prices, placement, message):
         price(EXAMPLE, prices, placement)
 
 
-def test_segments_that_leave_something_out():
+def test_incomplete_segments_are_refused():
     with pytest.raises(GraphError, match="atom 2 is in no segment"):
         price(EXAMPLE, numbers(), ["cpu"] * 3, cut(graph_of([set(), {0}]), ["cpu"] * 2).segments)

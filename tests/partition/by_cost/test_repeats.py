@@ -44,7 +44,7 @@ def optimum(graph, prices):
         pytest.param(3, 7, 1, 2, 3, marks=pytest.mark.sweep),
     ],
 )
-def test_beside_brute_force(devices, layers, size, kept, seeds):
+def test_against_brute_force(devices, layers, size, kept, seeds):
     """Graphs are folded even if that hardly shortens them."""
     excess = []
     for seed in range(seeds):
@@ -71,7 +71,7 @@ def test_beside_brute_force(devices, layers, size, kept, seeds):
     pytest.param(3, [(10, 4)], marks=pytest.mark.sweep),
     pytest.param(3, [(16, 6)], marks=pytest.mark.sweep),
 ])  # fmt: skip
-def test_beside_the_whole_graph(devices, shapes):
+def test_against_the_unfolded_graph(devices, shapes):
     """Each placement respects the bounds of the other, and on average folding loses nothing."""
     excess, used = [], 0
     for seed, (layers, size) in product(range(4), shapes):
@@ -106,7 +106,7 @@ def test_layers_of_a_transformer(seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [("npu", "cpu"), pytest.param(("npu", "gpu", "cpu"), marks=pytest.mark.sweep)])
-def test_odd_layers_come_out_feasible(devices):
+def test_irregular_layers_get_a_feasible_placement(devices):
     """In some layers a device refuses a node, or a value may not cross."""
     graph = stack(80)
     prices = kind_prices(graph, 1, devices=devices)
@@ -128,7 +128,7 @@ def test_layers_whose_values_never_cross():
     assert placed.gap == 0
 
 
-def test_candidates_say_how_they_were_found():
+def test_candidates_name_their_origin():
     graph = stack(40)
     prices = equal_prices(graph, 3, launch=0.0)
     names = [str(each.origin) for each in place_by_latency(graph, prices, blocks=blocks_of(graph)).candidates]

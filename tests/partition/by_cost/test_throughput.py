@@ -50,7 +50,7 @@ def test_few_placements_are_all_priced(make, devices, seed):
 @pytest.mark.parametrize("make", [chain, branches, residual, woven])
 @pytest.mark.parametrize("devices", [TWO, THREE])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in (1, 2))])
-def test_the_search_comes_near_where_all_could_be_tried(make, devices, seed):
+def test_search_is_close_to_the_optimum(make, devices, seed):
     graph = make(8, seed)
     prices = random_prices(graph, seed, devices=devices, launch=0.2)
     starts = [each.placement for each in place_by_latency(graph, prices).candidates]
@@ -65,7 +65,7 @@ def test_the_search_comes_near_where_all_could_be_tried(make, devices, seed):
     sharing=(("cpu", "npu"), ("cpu", "gpu"), ("cpu",), THREE),
     enumerate_few=(True, False),
 )
-def test_devices_that_share_processors_do_their_work_one_after_the_other(make, sharing, enumerate_few):
+def test_loads_of_devices_that_share_processors_add_up(make, sharing, enumerate_few):
     graph = make(5 if enumerate_few else 7, 1)
     prices = random_prices(graph, 1, devices=THREE, launch=0.2)
     starts = [each.placement for each in place_by_latency(graph, prices).candidates]
@@ -77,14 +77,14 @@ def test_devices_that_share_processors_do_their_work_one_after_the_other(make, s
     assert sum(found.loads[device] for device in found.busiest) == pytest.approx(found.stage)
 
 
-def test_where_all_share_the_processors_nothing_is_gained_by_sharing_work_out():
+def test_one_device_is_best_if_all_share_processors():
     graph = chain(8)
     found = place_by_throughput(graph, even_prices(graph, launch=1.0), sharing=("a", "b"), enumerate_few=False)
     assert len(set(found.placement)) == 1
     assert (found.stage, found.busiest) == (9.0, ("a", "b"))
 
 
-def test_loads_are_those_of_the_placement():
+def test_loads_match_the_placement():
     graph = transformer(40)
     prices = random_prices(graph, 3, devices=THREE)
     found = place_by_throughput(graph, prices)
@@ -102,14 +102,14 @@ def test_even_work_is_halved(count):
 
 
 @pytest.mark.parametrize("enumerate_few", [True, False])
-def test_what_costs_more_to_part_stays_together(enumerate_few):
+def test_expensive_transfers_keep_atoms_together(enumerate_few):
     graph = chain(8)
     found = place_by_throughput(graph, even_prices(graph, cross=100.0), enumerate_few=enumerate_few)
     assert len(set(found.placement)) == 1
 
 
 @pytest.mark.slow
-def test_atoms_stay_on_devices_that_take_them():
+def test_atoms_are_placed_on_supporting_devices():
     graph = woven(60, 2)
     prices = random_prices(graph, 2, devices=THREE, supported=0.5)
     placement = place_by_throughput(graph, prices).placement
@@ -117,7 +117,7 @@ def test_atoms_stay_on_devices_that_take_them():
     assert np.isfinite(prices.run[rows, np.arange(len(rows))]).all()
 
 
-def test_what_nobody_takes():
+def test_unsupported_atom_is_an_error():
     graph = chain(3)
     prices = even_prices(graph)
     prices.run[:, 1] = np.inf

@@ -27,7 +27,7 @@ def read(parts, deadline_s=None):
 
 
 @pytest.mark.parametrize(("parts", "status"), [((b"ab", None), 408), ((b"abc", b"def", b""), 413)])
-def test_a_body_comes_in_time_and_is_no_longer_than_it_may_be(parts, status):
+def test_late_and_long_bodies_are_refused(parts, status):
     assert read((b"ab", b"cd", b"")) == b"abcd"
     with pytest.raises(HttpError) as caught:
         read(parts, 0.01)
@@ -38,7 +38,7 @@ def test_a_body_comes_in_time_and_is_no_longer_than_it_may_be(parts, status):
     ("headers", "status"),
     [((("content-length", "6"),), 413), ((("content-length", "9" * 30),), 413), ((("content-encoding", "gzip"),), 415)],
 )
-def test_a_length_is_held_before_anything_is_read(headers, status):
+def test_declared_length_is_checked_before_reading(headers, status):
     assert length_of(request(()), 5) == 5
     with pytest.raises(HttpError) as caught:
         length_of(request((), headers), 5)

@@ -62,7 +62,7 @@ def test_nested_and_flat_data_are_the_same():
     np.testing.assert_array_equal(flat.feed["x"], nested.feed["x"])
 
 
-def test_binary_tensors_go_behind_the_json_both_ways():
+def test_binary_tensors_follow_the_json():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     said = {"name": "x", "shape": [2, 3], "datatype": "FP32", "parameters": {"binary_data_size": 24}}
     text = body([said], parameters={"binary_data_output": True})
@@ -136,7 +136,7 @@ def test_numbers_that_a_type_cannot_hold(datatype, name, data):
         read(body([tensor(data, [1], datatype, name)]), MANY)
 
 
-def test_texts_take_no_more_memory_than_they_are_long():
+def test_long_texts_need_little_memory():
     texts = ["a" * 100_000, *[""] * 2_000]
     tracemalloc.start()
     with pytest.raises(HttpError, match="contains values that are not FP32"):
@@ -164,7 +164,7 @@ def test_errors_have_their_status():
     assert "secret" not in http_error(KeyError("secret")).message
 
 
-def test_results_that_are_no_numbers_are_what_clients_read():
+def test_nonfinite_results_are_readable():
     contents, _ = written("m", "", {"y": np.array([math.nan, math.inf], np.float32)}, frozenset(), "cpu")
     data = json.loads(contents)["outputs"][0]["data"]
     assert math.isnan(data[0]) and data[1] == math.inf
@@ -197,7 +197,7 @@ def test_addresses(method, path, answer):
     assert caught.value.status == answer
 
 
-def test_metadata_has_minus_one_for_open_sizes():
+def test_metadata_has_minus_one_for_dynamic_sizes():
     assert model_metadata("m", OPEN)["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
 
 
@@ -212,7 +212,7 @@ def sums(outputs, feed, rows, seconds):
     return [{"y": feed["x"] * 2, "s": feed["x"].sum(-1)}[name] for name in outputs], "cpu"
 
 
-def test_requests_of_equal_shapes_run_together_and_each_gets_its_own():
+def test_requests_of_equal_shapes_are_batched():
     rng = np.random.default_rng(0)
     arrays = [
         rng.normal(size=(rows, length)).astype(np.float32) for rows, length in ((1, 3), (2, 5), (3, 3), (1, 5), (9, 3))
@@ -227,13 +227,13 @@ def test_requests_of_equal_shapes_run_together_and_each_gets_its_own():
             np.testing.assert_array_equal(given.results["s"], arrays[position].sum(-1))
 
 
-def test_what_cannot_share_a_run_does_not():
+def test_incompatible_requests_run_separately():
     asked = [waiting(np.ones((1, 3), np.float32)), waiting(np.ones((1, 3), np.float32), ("y",))]
     assert list(Batcher(OPEN, 8, None).groups(asked)) == [[0], [1]]
     assert list(Batcher(NO_AXIS, 8, None).groups(asked[:1] * 2)) == [[0], [1]]
 
 
-def test_one_that_is_at_fault_does_not_take_others_with_it():
+def test_faulty_request_does_not_fail_others():
     def run(outputs, feed, rows, seconds):
         if (feed["x"] < 0).any():
             raise InvalidInputError("it is below 0")
@@ -245,7 +245,7 @@ def test_one_that_is_at_fault_does_not_take_others_with_it():
     np.testing.assert_array_equal(given[2].results["y"], np.full((1, 3), 4, np.float32))
 
 
-def test_who_is_late_is_not_run():
+def test_expired_requests_are_not_run():
     seen = []
 
     def run(outputs, feed, rows, seconds):

@@ -53,7 +53,7 @@ def _environment(monkeypatch):
 
 
 @pytest.mark.usefixtures("_environment")
-def test_what_cannot_be_served_is_one_sentence(model, tmp_path):
+def test_unservable_models_are_errors(model, tmp_path):
     assert "nothing.onnx" in refused(str(tmp_path / "nothing.onnx"), "--port", "0")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     assert "broken.onnx" in refused(str(tmp_path / "broken.onnx"), "--port", "0")
@@ -158,7 +158,7 @@ def test_a_server_answers_the_requests_under_way_when_a_signal_ends_it(server):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_other_signals_end_a_server_likewise(server, number):
+def test_other_signals_end_the_server(server, number):
     server.address()
     server.process.send_signal(number)
     assert server.end() == (0, "", [])

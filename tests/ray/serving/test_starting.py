@@ -18,7 +18,7 @@ nnadapter.errors.InvalidOptionError: device 'null' has no option 'x'
 """
 
 
-def test_of_a_trace_our_last_sentence_is_said():
+def test_last_nnadapter_error_of_a_trace_is_reported():
     assert application.reason_in(TRACE) == "device 'null' has no option 'x'"
     assert application.reason_in("Traceback:\n  here\nMemoryError: all is full\n\n") == "MemoryError: all is full"
     assert application.reason_in("") == "Ray's logs say more"
@@ -26,7 +26,7 @@ def test_of_a_trace_our_last_sentence_is_said():
 
 @needs("ray")
 @pytest.mark.parametrize(("said", "token"), [({}, True), ({"RAY_AUTH_MODE": "disabled"}, False)])
-def test_ray_is_told_a_token_that_nobody_else_knows(monkeypatch, said, token):
+def test_ray_gets_a_secret_token(monkeypatch, said, token):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", *OTHERS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -36,7 +36,7 @@ def test_ray_is_told_a_token_that_nobody_else_knows(monkeypatch, said, token):
     assert ("RAY_AUTH_TOKEN" in application.os.environ) is token
 
 
-def test_a_device_that_is_not_here_is_said_before_anything_starts():
+def test_missing_device_is_reported_before_the_start():
     with pytest.raises(DeviceUnavailableError, match="device 'fake_npv' is not on this machine: .*fake_npu"):
         application._check_devices("fake_npv")
     application._check_devices(None)

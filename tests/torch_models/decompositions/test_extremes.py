@@ -35,7 +35,7 @@ def test_truths(operator):
 
 @pytest.mark.parametrize("name", ["amax", "amin"])
 @pytest.mark.parametrize("keepdim", [False, True])
-def test_all_axes_where_none_are_named(name, keepdim):
+def test_empty_axes_mean_all_axes(name, keepdim):
     operator = getattr(torch.ops.aten, name).default
     for values in (torch.randn(3, 4), torch.randn(3, 4) > 0):
         assert torch.equal(WRITTEN[operator](values, [], keepdim), operator(values, [], keepdim))

@@ -21,7 +21,7 @@ ATEN = torch.ops.aten
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
-def test_a_diagonal_that_is_written(shape, offset, axes, dtype):
+def test_written_diagonal(shape, offset, axes, dtype):
     values = torch.randn(shape).to(dtype)
     given = torch.randn(values.diagonal(offset, *axes).shape).to(dtype)
     found = DECOMPOSITIONS[ATEN.diagonal_scatter.default](values, given, offset, *axes)

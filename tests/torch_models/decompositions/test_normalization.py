@@ -46,7 +46,7 @@ def test_gradients_of_a_normalized_weight(shape, dim):
 
 @pytest.mark.parametrize("chance", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("train", [True, False, None])
-def test_dropout_draws_what_pytorch_draws(chance, train):
+def test_dropout_equals_pytorch(chance, train):
     values, operator, results = torch.randn(40, 50), ATEN.native_dropout.default, []
     for dropout in (DECOMPOSITIONS[operator], operator):
         torch.manual_seed(5)

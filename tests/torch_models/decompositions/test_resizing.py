@@ -28,7 +28,7 @@ def program_of(module):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("scale", [2.0, 0.5, (0.6, 3.0)])
-def test_the_nearest_elements_are_those_of_pytorch(scale):
+def test_nearest_elements_equal_pytorch(scale):
     module = Resized(mode="nearest", scale_factor=scale)
     with nna.InferenceSession(program_of(module), devices="cpu") as session:
         for height, width in SHAPES:
@@ -38,14 +38,14 @@ def test_the_nearest_elements_are_those_of_pytorch(scale):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("mode", ["nearest", "bicubic"])
-def test_a_scale_that_may_leave_a_length_as_it_is_is_refused_where_that_is_open(mode):
+def test_scale_that_may_keep_a_dynamic_length_is_refused(mode):
     with pytest.raises(InvalidModelError, match="may keep a length"):
         nna.InferenceSession(program_of(Resized(mode=mode, scale_factor=1.05)), devices="cpu")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.05, (1.05, 1.3), (2.3, 0.7)])
-def test_lengths_that_stay_or_are_doubled_are_that(scale):
+def test_unchanged_and_doubled_lengths(scale):
     module, x = Resized(mode="nearest", scale_factor=scale), torch.randn(1, 2, 2, 9)
     with nna.InferenceSession(torch.export.export(module, (x,)), devices="cpu") as session:
         np.testing.assert_array_equal(session.run(None, {"x": x.numpy()})[0], module(x).numpy())
@@ -61,7 +61,7 @@ def test_lengths_that_stay_or_are_doubled_are_that(scale):
     ],
 )
 @torch.no_grad()
-def test_antialiasing_that_onnx_has_not_stays_in_pytorch(options):
+def test_unsupported_antialiasing_runs_in_pytorch(options):
     module = Resized(mode="bilinear", antialias=True, **options)
     with pytest.raises(InvalidModelError, match="antialiasing"):
         nna.InferenceSession(program_of(module), devices="cpu")
