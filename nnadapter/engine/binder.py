@@ -51,7 +51,7 @@ class Bindable(NamedTuple):
     """Makes the substitute for comparison with a step, or raises."""
     checks: Mapping[int, Sequence[IndexCheck]] = {}
     make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
-    """None without the model."""
+    """None if the original model is not available."""
 
 
 class Binder:

@@ -138,7 +138,7 @@ class UpperLayers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedSession:
-    """Session with cached plans."""
+    """Model, devices and options of a session, with the place of its plans in the cache."""
 
     source: Source
     devices: tuple[Selected, ...]

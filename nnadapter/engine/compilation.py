@@ -211,7 +211,7 @@ _HOPELESS = 6
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
-    """Atoms at fault."""
+    """Atoms that make a segment fail to compile: `alone` each by itself, `beside` in pairs."""
 
     alone: tuple[int, ...] = ()
     beside: tuple[tuple[int, int], ...] = ()
@@ -231,7 +231,7 @@ class _SpentError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Budget:
-    """Search budget of one session."""
+    """Tries and seconds that a session may still spend on searching atoms that fail to compile."""
 
     tries: int = _MOST_TRIES
     seconds: float = _MOST_SECONDS

@@ -43,7 +43,7 @@ def typical(runs: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """Measured run times in seconds."""
+    """Measured run times, in seconds, of the chosen placement and of the next best one."""
 
     seconds: float
     rival_seconds: float = inf
@@ -124,7 +124,7 @@ class RunnablePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedPlacement:
-    """Placement that was measured."""
+    """Candidate placement with its predicted and measured seconds."""
 
     origin: Origin
     predicted: float | None
@@ -133,7 +133,7 @@ class TimedPlacement:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Compiled(RunnablePlan):
-    """Partitioning with its programs."""
+    """Compiled plan with the partitioning that it runs."""
 
     partitioning: Partitioning
     compile_seconds: Mapping[int, float]

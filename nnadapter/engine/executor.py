@@ -437,7 +437,7 @@ class StepRunner(Protocol):
 
 
 class CompiledPlan:
-    """Plan with compiled segments."""
+    """Bound steps of a plan, each with its compiled program, run in order on shared value slots."""
 
     def __init__(
         self,

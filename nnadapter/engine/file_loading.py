@@ -65,7 +65,7 @@ Requests = DeviceRequest | Sequence[DeviceRequest]
 
 @dataclass(frozen=True, eq=False)
 class FileDevice:
-    """Opened device of a file."""
+    """Device of this process that runs steps of a compiled model."""
 
     name: str
     capability: Capability
@@ -223,7 +223,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
 
 @dataclass(frozen=True, eq=False)
 class Programs:
-    """Loader of programs from drivers."""
+    """Programs of a compiled model, deserialized or compiled again by their drivers."""
 
     container: Container
     trace: Trace

@@ -60,7 +60,7 @@ EARLIER = "measured in an earlier session"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Recalled:
-    """Choice of an earlier session."""
+    """Choice of an earlier session, with its measurements."""
 
     judgment: Judgment
     timed: tuple[TimedPlacement, ...]
@@ -142,7 +142,7 @@ _BARELY = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of a contest."""
+    """Winner of a contest, with typical seconds of every candidate."""
 
     winner: int
     seconds: tuple[float, ...]

@@ -26,7 +26,7 @@ KEEPING_NOTES = (PLAN_KEPT, NO_PLAN_KEPT)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Observed:
-    """Partitioning with observations."""
+    """Partitioning with what compiling and running it revealed; input of the report."""
 
     partitioning: Partitioning
     seconds: Mapping[int, float] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from nnadapter.traces.trace import PLAN, SESSION, SILENT, WAIT, Trace
 
 
 class Holding(NamedTuple):
-    """Memory of one plan."""
+    """Memory in bytes that one plan occupies."""
 
     own_bytes: int
     shared_bytes: Mapping[Hashable, int]

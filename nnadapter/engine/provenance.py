@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class StepRun(NamedTuple):
-    """Step in one run."""
+    """Execution of one step in one run."""
 
     segment: int
     device: str

@@ -83,7 +83,7 @@ ReportMaker = Callable[[Observed], SavedReport]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Destination of plans."""
+    """Destination of saved plans: a compiled model or an entry of the plan cache."""
 
     writer: ContainerWriter
     make_report: ReportMaker

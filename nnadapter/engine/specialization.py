@@ -58,7 +58,7 @@ _Plan = ref[Any]
 
 
 class _Holder(NamedTuple):
-    """Owner of programs."""
+    """Weak reference to a plan, with the keys of the programs that it holds."""
 
     plan: _Plan
     """The dict key itself: a dead weakref equals only itself."""

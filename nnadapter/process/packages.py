@@ -132,7 +132,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class PlugIn:
-    """Entry point."""
+    """Entry point of an installed package that extends nnadapter."""
 
     name: str
     target: str

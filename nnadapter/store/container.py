@@ -42,7 +42,7 @@ MESSAGES = Messages(
 
 
 class Part(NamedTuple):
-    """Row of the table."""
+    """Row of the part table: kind, place and checksums of one part."""
 
     kind: str
     offset: int
@@ -63,7 +63,7 @@ _AHEAD_BYTES = 1 << 20
 
 
 class Container:
-    """File of parts. Thread-safe."""
+    """Reader of a file of checksummed parts. Thread-safe."""
 
     def __init__(self, data: memoryview, name: str) -> None:
         self._data, self.name = data.toreadonly(), name

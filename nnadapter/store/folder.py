@@ -41,14 +41,14 @@ _LONGEST = 120
 
 
 class KeyPart(NamedTuple):
-    """Part of a key."""
+    """Digest of one thing that an entry depends on, with words that explain a mismatch."""
 
     digest: str
     words: Mapping[str, str]
 
 
 class Key(NamedTuple):
-    """Key of an entry."""
+    """Identity of an entry: its kind, and digests of everything that it depends on."""
 
     kind: str
     parts: Mapping[str, KeyPart]
@@ -119,7 +119,7 @@ _warned_of: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of a cache lookup."""
+    """Hit, or miss with its reason."""
 
     is_hit: bool
     miss_reason: str = ""

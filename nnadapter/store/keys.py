@@ -92,7 +92,7 @@ def _digest_of(states: tuple[tuple[Path, int, int], ...]) -> str:
 
 @memoize(1)
 def machine() -> KeyPart:
-    """Return the key part `machine`."""
+    """Return the key part `machine`: operating system, processor and byte order."""
     flags = sha256(" ".join(_abilities()).encode()).hexdigest()[:_SHOWN]
     return text_part(
         {
@@ -138,7 +138,7 @@ class UnkeyedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Digest of a model."""
+    """Digests of a model without and with its external data."""
 
     model: KeyPart
     beside: KeyPart
