@@ -328,8 +328,9 @@ def _refusals(model: Model, operation: Operation, row: OperationRow) -> Iterator
         detail = f"{operation.type} got {first.type} for {first.name!r}, accepted: rank {smallest} to {largest}"
         yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
     for operand, _ in accepted:
-        detail = f"{operation.type} has {operand.type} in {operand.name!r}, accepted: "
-        if len(operand.type.dimensions) > LARGEST_RANK:
-            yield Unsupported(Reason.UNSUPPORTED_RANK, detail + SMALL_RANK)
-        if operand.type.size == 0:
-            yield Unsupported(Reason.UNSUPPORTED_TYPE, detail + NOT_EMPTY)
+        is_deep = len(operand.type.dimensions) > LARGEST_RANK
+        if is_deep or operand.type.size == 0:  # only then, because text of a symbolic size fixes it
+            reason = Reason.UNSUPPORTED_RANK if is_deep else Reason.UNSUPPORTED_TYPE
+            limit = SMALL_RANK if is_deep else NOT_EMPTY
+            detail = f"{operation.type} has {operand.type} in {operand.name!r}, accepted: {limit}"
+            yield Unsupported(reason, detail)
