@@ -49,7 +49,7 @@ def set_eager_fallback(rule: str) -> str:
 
 def fall_back(device: str, operation: str, reason: str) -> None:
     """Warn that numpy computes an operation, or raise NotDelegatedError, as the rule requires."""
-    message = f"device {device!r} does not do {operation}: {reason}"
+    message = f"device {device!r} does not support {operation}: {reason}"
     if _rule[0] == "forbid":
         raise errors.NotDelegatedError(
             f"{message}; fallback is forbidden, so cast the tensors, register a kernel, or move them with .to('cpu')",
@@ -59,7 +59,7 @@ def fall_back(device: str, operation: str, reason: str) -> None:
         frame, level = sys._getframe(1), 2  # the caller's line
         while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("nnadapter", "numpy"):
             frame, level = frame.f_back, level + 1
-        warnings.warn(f"{message}; numpy does it on the host instead", errors.FallbackWarning, stacklevel=level)
+        warnings.warn(f"{message}; numpy computes it on the host instead", errors.FallbackWarning, stacklevel=level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def common_place(operands: Iterable[object]) -> OnDevice | None:
     names = list(dict.fromkeys(operand.place.device for operand in placed))
     if len(names) > 1:
         raise errors.InvalidInputError(
-            f"one tensor lives on {names[0]!r}, another on {names[1]!r}; an operation computes on one device, so move "
+            f"one tensor is on {names[0]!r}, another on {names[1]!r}; an operation computes on one device, so move "
             f"one with .to({names[0]!r})"
         )
     return placed[0] if placed else None

@@ -47,7 +47,7 @@ def contents(data: object, dtype: object = None) -> Array:
             if array.dtype == np.float64 and not _has_arrays(data):
                 array = array.astype(_DEFAULT_FLOAT)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(f"a tensor is made of numbers: {' '.join(str(error).split())}; got {data!r}") from error
+        raise InvalidInputError(f"a tensor needs numbers: {' '.join(str(error).split())}; got {data!r}") from error
     if array.dtype.name not in _DTYPE_NAMES:
         listed = ", ".join(map(str, DataType))
         raise InvalidInputError(f"a tensor holds numbers or booleans, got {array.dtype}; expected one of {listed}")
@@ -196,7 +196,7 @@ def _all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
             raise np.exceptions.AxisError(axis, rank)
     normalized_axes = tuple(axis % rank for axis in listed_axes)
     if len(set(normalized_axes)) != len(normalized_axes):
-        raise ValueError(f"axes are {list(listed_axes)}, expected none twice")
+        raise ValueError(f"got axes {list(listed_axes)}, expected each once")
     return normalized_axes
 
 
@@ -232,7 +232,7 @@ def _concatenate(arrays: Any, /, axis: Any = 0) -> Any:
 def _stack(arrays: Any, axis: int = 0) -> Any:
     tensors = _tensors(list(arrays))
     if len({each.array.shape for each in tensors}) > 1:
-        raise ValueError("all tensors that are stacked must have the same shape")
+        raise ValueError("all stacked tensors must have the same shape")
     shape = np.expand_dims(tensors[0].array, axis).shape
     return _concatenate([reshape(each, shape) for each in tensors], axis)
 

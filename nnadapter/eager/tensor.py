@@ -117,7 +117,7 @@ class TensorOperators(OnDevice, NDArrayOperatorsMixin):
 
     def _report_unmapped(self, operation: str) -> None:
         if not self._place.is_host:
-            fall_back(self._place.device, operation, "no operation of the adapter IR is mapped to it")
+            fall_back(self._place.device, operation, "it maps to no operation of the adapter IR")
 
     def _back(self, result: Any) -> Any:
         is_numeric = isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf"
@@ -204,7 +204,7 @@ class Tensor(TensorOperators, OnDevice):
         return elements
 
     def __setitem__(self, key: object, value: object) -> None:
-        raise TypeError("a tensor never changes; make another one, for example with numpy.where")
+        raise TypeError("tensors are immutable; create another one, for example with numpy.where")
 
     __int__, __float__, __round__ = _of_item(int), _of_item(float), _of_item(round)
 
@@ -225,7 +225,7 @@ class Tensor(TensorOperators, OnDevice):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False and dtype is not None and self._array.dtype != dtype:
-            raise ValueError("another data type takes a copy")
+            raise ValueError("another data type requires a copy")
         return self._array.astype(dtype) if dtype is not None else self._array.copy() if copy else self._array
 
     def __repr__(self) -> str:
@@ -242,7 +242,7 @@ for _name in _OPERATORS.split():
 
 def _refuse_outs(outs: Sequence[Any]) -> None:
     if any(isinstance(out, Tensor) for out in outs):
-        raise TypeError("a tensor never changes, so it cannot be an out; take the result instead")
+        raise TypeError("tensors are immutable, so a tensor cannot be an out; use the result instead")
 
 
 def _write(output: Any, outs: Sequence[Any], casting: Any) -> Any:

@@ -80,7 +80,7 @@ def test_functions_write_into_arrays():
     assert np.sum(x, axis=1, out=out) is out and out.tolist() == [3, 7]
     first, second = np.divmod(placed(np.float32([7])), 2, out=(None, out[:1]))
     assert isinstance(first, nna.Tensor) and second.tolist() == [1] == [out[0]]
-    with pytest.raises(TypeError, match="never changes"):
+    with pytest.raises(TypeError, match="immutable"):
         np.sum(x, axis=0, out=x)
 
 
@@ -129,7 +129,7 @@ def test_clip_has_the_type_of_its_bounds(dtype, bounds):
     ("dtype", "number"), [("int4", 100), ("int4", -9), ("uint4", 16), ("uint4", -1), ("uint8", 256)]
 )
 def test_numbers_out_of_range_are_refused(dtype, number):
-    with pytest.raises(InvalidInputError, match="a tensor is made of numbers"):
+    with pytest.raises(InvalidInputError, match="a tensor needs numbers"):
         nna.tensor([number], dtype)
     assert nna.tensor([7], dtype).tolist() == [7]
 

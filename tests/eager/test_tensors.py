@@ -45,7 +45,7 @@ def test_data_types_of_new_tensors(data, dtype, found):
 
 @pytest.mark.parametrize("data", ["text", [1j], object(), [[1], [2, 3]]])
 def test_invalid_tensor_data(data):
-    with pytest.raises(InvalidInputError, match=r"a tensor (is made of|holds) numbers"):
+    with pytest.raises(InvalidInputError, match=r"a tensor (needs|holds) numbers"):
         nna.tensor(data)
 
 
@@ -63,7 +63,7 @@ def test_refusal_is_reported():
     with pytest.raises(NotDelegatedError, match=r"numpy\.sort"):
         np.sort(x)
     assert nna.set_eager_fallback("warn") == "forbid"
-    with pytest.warns(FallbackWarning, match=r"ADD of uint16.*numpy does it on the host") as warned:
+    with pytest.warns(FallbackWarning, match=r"ADD of uint16.*numpy computes it on the host") as warned:
         assert (x + x).tolist() == [2, 4]
     assert warned[0].filename == __file__
     nna.set_eager_fallback("allow")
@@ -111,9 +111,9 @@ def test_a_tensor_never_changes():
     data[:] = 5
     x.numpy()[:] = 5
     assert x.tolist() == [1, 1] and not np.asarray(x).flags.writeable
-    with pytest.raises(TypeError, match="never changes"):
+    with pytest.raises(TypeError, match="immutable"):
         x[0] = 2
-    with pytest.raises(TypeError, match="never changes"):
+    with pytest.raises(TypeError, match="immutable"):
         np.add(x, x, out=x)
 
 

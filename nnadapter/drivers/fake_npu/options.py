@@ -28,13 +28,13 @@ def _option(name: str, default: Any, text: str, *, affects_speed: bool = True, *
 _REFUSED = "Operations to refuse: adapter IR types (RESIZE_LINEAR) or ONNX op types (Resize is both; Gemm, Flatten)."
 _MEMORY = "Bytes of device memory for weights, the arena, inputs and outputs of one segment."
 _PRECISION = (
-    "With float16, weights and the result of every instruction are rounded to half precision, but float64; "
-    "weights beyond its largest numbers to these."
+    "With float16, weights and the results of all instructions are rounded to half precision, except float64; "
+    "weights beyond its range saturate."
 )
-_THREADS = "Most threads of numpy's BLAS while a segment runs, in the whole process; 0 for no limit."
-_DUMP = "A folder that gets every model as text, before the passes and after each of them; slower."
+_THREADS = "Maximum BLAS threads of the whole process while a segment runs; 0 for no limit."
+_DUMP = "Folder to which every model is written as text, before the passes and after each; slower."
 _CHECK = "Run every model before and after each pass with random numbers, and compare; much slower."
-_CLOCK = "With simulated, the device's time is that of the hardware it stands for, in costs and in reports."
+_CLOCK = "With simulated, costs and reports use the time of the simulated hardware."
 OPTIONS = (
     _option("switched_off", (), _REFUSED, affects_speed=False),
     _option("memory_bytes", DEFAULT_MEMORY_BYTES, _MEMORY, minimum=0, affects_speed=False),
@@ -44,7 +44,7 @@ OPTIONS = (
     _option("check_passes", False, _CHECK, affects_speed=False),
     _option("clock", "real", _CLOCK, choices=("real", "simulated")),
     *(
-        _option(name, default, f"Of the simulated hardware: {meaning}", minimum=minimum, affects_speed=False)
+        _option(name, default, f"Simulated hardware: {meaning}", minimum=minimum, affects_speed=False)
         for name, (default, minimum, meaning) in _HARDWARE.items()
     ),
 )
@@ -88,7 +88,7 @@ def read_options(options: OptionValues) -> FakeNpuOptions:
         if folder:  # fail before anything is compiled
             Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidOptionError(f"option dump_passes names {folder!r}, which cannot be a folder: {error}") from error
+        raise InvalidOptionError(f"option dump_passes is {folder!r}, not a usable folder: {error}") from error
     if values["clock"] == "simulated":
         from nnadapter.drivers.fake_npu.clock import simulated_profile  # lazy: few sessions simulate
 

@@ -47,7 +47,7 @@ class DeviceMemory:
         with self._lock:
             left = self._total - self._used
             if not 0 <= nbytes <= left:
-                raise OutOfMemoryError(f"fake_npu: {nbytes} bytes were asked for and {left} are left; free some")
+                raise OutOfMemoryError(f"fake_npu: {nbytes} bytes were requested, available: {left}; free some memory")
             self._used += nbytes
             self._peak = max(self._peak, self._used)
             self._allocations += 1
@@ -87,7 +87,7 @@ class FakeNpuMemory(Memory):
             raise DriverError("the device memory was freed; allocate it again")
         needed = prod(dimensions) * array_type.itemsize
         if needed > self.nbytes:
-            raise InvalidInputError(f"a tensor of {needed} bytes is looked for in {self.nbytes} bytes of device memory")
+            raise InvalidInputError(f"a tensor needs {needed} bytes, got {self.nbytes} bytes of device memory")
         tensor: Array = contents[:needed].view(array_type).reshape(dimensions)
         return tensor
 

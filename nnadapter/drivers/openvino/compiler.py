@@ -133,7 +133,7 @@ def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
     lost = [name for name in names if name not in ports and name in read]
     renamed = [number for number in range(len(compiled.inputs)) if number not in ports.values()]
     if renamed and len(renamed) != len(lost):
-        raise ValueError(f"OpenVINO has {len(renamed)} inputs of other names for {', '.join(map(repr, lost))}")
+        raise ValueError(f"OpenVINO renamed {len(renamed)} of the inputs {', '.join(map(repr, lost))}")
     ports.update(zip(lost, renamed, strict=False))
     return tuple(ports.get(name) for name in names)
 
@@ -141,7 +141,7 @@ def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
 def difference(expected: onnx.ModelProto, engine_model: Any) -> str:
     """Describe how the engine's outputs differ from ONNX's; empty if they do not."""
     if len(engine_model.outputs) != len(expected.graph.output):
-        return f"OpenVINO makes {len(engine_model.outputs)} outputs, ONNX says {len(expected.graph.output)}"
+        return f"OpenVINO returns {len(engine_model.outputs)} outputs, expected {len(expected.graph.output)}"
     return next(filter(None, map(_mismatch, expected.graph.output, engine_model.outputs)), "")
 
 
@@ -153,11 +153,11 @@ def _mismatch(info: onnx.ValueInfoProto, port: Any) -> str:
         return f"OpenVINO does not know the shape of {value.name!r} before the run: {port.partial_shape}"
     output = output_of(port)
     if value.shape is not None and len(value.shape) != len(output.shape):
-        return f"OpenVINO makes {len(output.shape)} dimensions of {value.name!r}, ONNX says {len(value.shape)}"
+        return f"OpenVINO returns {value.name!r} with {len(output.shape)} dimensions, expected {len(value.shape)}"
     if value.dtype not in (None, output.dtype):
-        return f"OpenVINO makes {output.dtype} of {value.name!r}, ONNX says {value.dtype}"
+        return f"OpenVINO returns {value.name!r} as {output.dtype}, expected {value.dtype}"
     if value.shape is not None and any(map(_is_other_size, output.shape, value.shape)):
-        return f"OpenVINO makes {list(output.shape)} of {value.name!r}, ONNX says {list(value.shape)}"
+        return f"OpenVINO returns {value.name!r} with shape {list(output.shape)}, expected {list(value.shape)}"
     return ""
 
 
@@ -266,7 +266,7 @@ class Asker:
             cases = _cases(range(len(model.graph.node)), model, parts, "compiled")
             raise CompilationError(
                 f"OpenVINO does not compile the segment for {self._device}: {brief(error)}; "
-                "its nodes can be kept from it by option switched_off",
+                "exclude its nodes by the option switched_off",
                 device=f"openvino:{self._device}",
                 refused=self._refused(cases, parts, self._compile_part),
             ) from error
@@ -318,10 +318,10 @@ class Asker:
             model = read(part)
             unsupported_types = self._unsupported_types(model)
         except Exception as error:  # noqa: BLE001  any exception of the engine is a refusal
-            return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO does not read it: {brief(error)}")
+            return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO cannot read it: {brief(error)}")
         if unsupported_types:
             return Unsupported(
-                Reason.DEVICE_REFUSED, f"OpenVINO's {self._device} does not take {', '.join(unsupported_types)}"
+                Reason.DEVICE_REFUSED, f"OpenVINO's {self._device} does not support {', '.join(unsupported_types)}"
             )
         wrong = difference(part, model)
         return Unsupported(Reason.DEVICE_REFUSED, wrong) if wrong else None
@@ -334,7 +334,7 @@ class Asker:
         try:
             self._compiled(read(part))
         except Exception as error:  # noqa: BLE001  any exception of the engine is a refusal
-            return Unsupported(Reason.COMPILE_FAILED, f"OpenVINO's {self._device} does not compile it: {brief(error)}")
+            return Unsupported(Reason.COMPILE_FAILED, f"OpenVINO's {self._device} cannot compile it: {brief(error)}")
         return None
 
 

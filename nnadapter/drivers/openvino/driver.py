@@ -41,22 +41,20 @@ _HINTS = {"latency": "LATENCY", "throughput": "THROUGHPUT"}
 def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[Option, ...]:
     """Return the options of a device."""
     choices = tuple(dtype for dtype, (ability, _) in PRECISIONS.items() if ability in abilities) or ("float32",)
-    threads = Option(
-        name="threads", default=0, minimum=0, help="Threads that one program computes with; 0 leaves it to the engine."
-    )
+    threads = Option(name="threads", default=0, minimum=0, help="Threads of one program; 0 for the engine's default.")
     return (
         Option(
             name="precision",
             default=choices[0],
             choices=choices,
-            help="In which data type floats are computed; the first one unless said otherwise.",
+            help="Data type of floating-point computation; by default the first one.",
         ),
         *((threads,) if "INFERENCE_NUM_THREADS" in properties else ()),
         Option(
             name="performance_hint",
             default="latency",
             choices=tuple(_HINTS),
-            help="What the engine is to be fast at: one run, or many at once.",
+            help="Goal of the engine's optimization: latency of one run, or throughput of many.",
         ),
         Option(
             name="switched_off",
@@ -94,7 +92,7 @@ def op_types_named(names: Collection[str]) -> frozenset[str]:
     for name in names:
         if name not in OPERATORS:
             raise InvalidOptionError(
-                f"option switched_off names {name!r}, none of the {len(OPERATORS)} op types that openvino takes; "
+                f"option switched_off names {name!r}, none of the {len(OPERATORS)} op types that openvino supports; "
                 f"{close_names(name, OPERATORS)}"
             )
     return frozenset(names)
@@ -155,8 +153,8 @@ KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELER
 """Kinds of devices, the default first."""
 
 _LIMITS = (
-    "Shapes are known and no tensor is empty. NaN in an input may come out as a number, since the engine's maximum, "
-    "comparison and softmax do not pass it on."
+    "Static shapes, and no empty tensors. NaN in an input may become a number, because the engine's "
+    "maximum, comparison and softmax do not propagate it."
 )
 _HOW_TO_GET = {
     "CPU": "install the package openvino again",

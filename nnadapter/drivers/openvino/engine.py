@@ -106,8 +106,8 @@ def refuse_older(version: str) -> None:
     """Raise DeviceUnavailableError for versions before `OLDEST`, which compute some ops wrongly."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
         raise DeviceUnavailableError(
-            f"openvino {OLDEST[0]}.{OLDEST[1]} or later is needed, since older ones compute some ops wrongly or end "
-            f"the process, and {version.split('-')[0]} is here; run: pip install -U openvino"
+            f"openvino {OLDEST[0]}.{OLDEST[1]} or later is required, because older versions compute some ops "
+            f"wrongly or crash the process; got {version.split('-')[0]}; run: pip install -U openvino"
         )
 
 
@@ -122,8 +122,8 @@ def refuse_forked(device: str) -> None:
     """Raise DeviceLostError in a fork of a process that compiled programs; compiling would hang."""
     if _threads().are_gone:
         raise DeviceLostError(
-            "OpenVINO makes no programs in a process that was forked from one where it had made some: its threads are "
-            "not there; start processes by spawn, or fork before the device is used",
+            "OpenVINO cannot compile programs in a process forked from one that did: its threads are gone; "
+            "start processes by spawn, or fork before the device is used",
             device=f"openvino:{device}",
         )
 

@@ -336,8 +336,8 @@ class OpenvinoExecution(Execution):
 
     def _not_trusted(self) -> ExecutionError:
         return ExecutionError(
-            f"OpenVINO failed at other sizes before ({self._living.why}), and is not to be trusted after that; "
-            "make the session again for runs on the device"
+            f"OpenVINO failed at other sizes before ({self._living.why}), and may compute wrong results since; "
+            "create a new session to use the device"
         )
 
     def close(self) -> None:
@@ -418,11 +418,11 @@ class OpenvinoProgram(Program):
 
     def create_execution(self) -> Execution:
         self._may_have_run = True
-        with translated("OpenVINO made no request for a run", "close other programs", ExecutionError):
+        with translated("OpenVINO did not create a request", "close other programs", ExecutionError):
             return OpenvinoExecution(self._living, self._signature)
 
     def serialize(self) -> bytes | None:
-        with translated("OpenVINO did not export the program", "run it without keeping it", ExecutionError):
+        with translated("OpenVINO did not export the program", "use it without serialization", ExecutionError):
             contents = self._living.written()
         if contents is None:
             return None
@@ -473,10 +473,10 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
                 f"the program was compiled for {name} {other!r}, here is {value!r}; {ADVICE}"
             )
     refuse_forked(str(seal["device"]))
-    with translated("OpenVINO does not take the program back", ADVICE, IncompatibleProgramError):
+    with translated("OpenVINO cannot import the program", ADVICE, IncompatibleProgramError):
         compiled, tensor = _imported(contents, seal)
         if not fits(signature, compiled.inputs, outputs_of(compiled)):
-            raise IncompatibleProgramError(f"the program has other inputs and outputs than its header says; {ADVICE}")
+            raise IncompatibleProgramError(f"the program has other inputs and outputs than in its header; {ADVICE}")
     copied_bytes = weight_bytes if tensor is None else 0
     return OpenvinoProgram(compiled, signature, seal, weight_bytes, copied_bytes, tensor, contents, notes=notes)
 

@@ -86,29 +86,29 @@ RESTRICTIONS = (
     Restriction(
         "Reshape Expand Tile Squeeze Unsqueeze Split Trilu",
         lambda form: not form.constant(1),
-        "is taken with a constant second input, whose result has a known shape",
+        "requires a constant second input and a result of known shape",
         Reason.NOT_CONSTANT,
     ),
     Restriction(
         "Slice Pad Resize Upsample",
         lambda form: not form.constant(1, 2, 3, 4),
-        "is taken where all inputs but the first are constants",
+        "requires constants for all inputs except the first",
         Reason.NOT_CONSTANT,
     ),
     Restriction(
         "Dropout",
         lambda form: form.has(2) or len(list(filter(None, form.node.output))) > 1 or not form.constant(1),
-        "is taken as it is at inference: no training_mode, no mask, a constant ratio",
+        "is supported for inference only: no training_mode, no mask, a constant ratio",
     ),
     Restriction(
         "Where",
         lambda form: len(set(form.node.input)) == 1,
-        "whose inputs are one value is not compiled",
+        "is not compiled if both inputs are the same value",
     ),
     Restriction(
         "Resize",
         lambda form: form.attribute("antialias", 0) or form.attribute("exclude_outside", 0),
-        "with antialias or exclude_outside weighs pixels in another way than ONNX says",
+        "with antialias or exclude_outside weights pixels differently from ONNX",
     ),
     Restriction(
         "Resize",
@@ -116,7 +116,7 @@ RESTRICTIONS = (
             form.attribute("coordinate_transformation_mode", b"") == b"align_corners"
             and any(scale % 1 for scale in form.scales)
         ),
-        "with aligned corners and scales that are no whole numbers samples at other places than ONNX says",
+        "with aligned corners and fractional scales samples at other positions than ONNX",
     ),
     Restriction(
         "Resize",
@@ -126,78 +126,75 @@ RESTRICTIONS = (
     Restriction(
         "Resize",
         lambda form: form.attribute("keep_aspect_ratio_policy", b"stretch") != b"stretch",
-        "that keeps the aspect ratio makes another shape than ONNX says",
+        "that keeps the aspect ratio returns another shape than ONNX",
     ),
     Restriction(
         "Resize",
         lambda form: form.opset < 11 and form.attribute("mode", b"") == b"cubic",
-        "with mode cubic below opset 11 samples at other places than ONNX Runtime",
+        "with mode cubic below opset 11 samples at other positions than ONNX Runtime",
     ),
     Restriction(
         "Resize Upsample",
         changes_channels,
-        "of four dimensions or more is compiled where batch and channels stay as they are",
+        "of four dimensions or more is compiled only if batch and channels do not change",
     ),
     Restriction(
         "Resize",
         makes_part_of_pixel,
-        "with scales that make no whole size samples at other places than ONNX says",
+        "with scales that give a fractional size samples at other positions than ONNX",
     ),
     Restriction(
         "Upsample",
         lambda form: any(scale % 1 for scale in form.scales),
-        "with scales that are no whole numbers samples at other places than ONNX says",
+        "with fractional scales samples at other positions than ONNX",
     ),
     Restriction(
         "NonMaxSuppression",
         lambda form: not form.constant(3),
-        "is taken with a constant iou_threshold",
+        "requires a constant iou_threshold",
         Reason.NOT_CONSTANT,
     ),
-    Restriction("LSTM", lambda form: form.has(7), "leaves peepholes out"),
-    Restriction("LSTM", lambda form: form.attribute("input_forget", 0), "leaves input_forget out"),
+    Restriction("LSTM", lambda form: form.has(7), "ignores peepholes"),
+    Restriction("LSTM", lambda form: form.attribute("input_forget", 0), "ignores input_forget"),
     Restriction(
-        "LSTM GRU RNN", lambda form: form.attribute("layout", 0), "with layout 1 makes another shape than ONNX says"
+        "LSTM GRU RNN", lambda form: form.attribute("layout", 0), "with layout 1 returns another shape than ONNX"
     ),
     Restriction(
         "LSTM GRU RNN",
         other_functions_backwards,
-        "takes the functions of the forward direction for both directions",
+        "uses the functions of the forward direction for both directions",
     ),
     Restriction("SpaceToDepth", lambda form: form.attribute("mode", b"DCR") != b"DCR", "is computed in mode DCR only"),
     Restriction(
         "AveragePool MaxPool",
         wide_strides,
-        "that pads by itself, with strides wider than its window or with dilations, looks at other places than "
-        "ONNX Runtime",
+        "with auto_pad and strides wider than its window, or with dilations, reads other positions than ONNX Runtime",
     ),
     Restriction(
         "AveragePool",
         overhanging,
-        "with ceil_mode and count_include_pad divides by another number where a window hangs over the padding",
+        "with ceil_mode and count_include_pad divides by another count if a window exceeds the padding",
     ),
     Restriction(
         "Conv",
         single_column,
-        "of one channel that strides in its last dimension alone, and makes one element of it, skips rows",
+        "of one channel skips rows if only its last dimension strides and becomes one element",
     ),
-    Restriction(
-        "ConvTranspose", padding_to_shape, "with an output_shape that has to be padded to puts the padding elsewhere"
-    ),
+    Restriction("ConvTranspose", padding_to_shape, "with an output_shape that needs padding pads other sides"),
     Restriction(
         "LRN",
         lambda form: form.attribute("size", 1) % 2 == 0,
-        "of an even size takes the window from other channels than ONNX says",
+        "of an even size reads other channels than ONNX",
     ),
     Restriction(
         "LRN",
         lambda form: form.attribute("bias", 1.0) % 1 or form.attribute("alpha", 1.0) < 0,
-        "cuts bias to a whole number, and is wrong with a negative alpha",
+        "truncates bias to an integer, and is wrong with a negative alpha",
     ),
     Restriction(
         "PRelu",
         lambda form: len(form.shape(0)) > 2 and form.shape(1) == form.shape(0)[1:2] != (1,),
-        "takes a slope of one dimension, as long as there are channels, for one per channel",
+        "reads a one-dimensional slope with as many elements as channels as one per channel",
     ),
     Restriction(
         "InstanceNormalization", lambda form: len(form.shape(0)) < 3, "of two dimensions does not normalize to zero"
@@ -208,17 +205,17 @@ RESTRICTIONS = (
     Restriction(
         "Softmax",
         is_crossed,
-        "below opset 13 normalizes one axis where ONNX normalizes it and all behind it",
+        "below opset 13 normalizes only one axis; ONNX also normalizes all later ones",
     ),
     Restriction(
         "Einsum",
         is_plain_einsum,
-        "that changes nothing gives back what lies in its memory",
+        "that changes nothing returns uninitialized memory",
     ),
     Restriction(
         "Einsum",
         lambda form: len(form.node.input) > 1 and b"..." in form.attribute("equation", b""),
-        "of several inputs with an ellipsis pairs the wrong dimensions in places",
+        "of several inputs with an ellipsis sometimes pairs the wrong dimensions",
     ),
     Restriction(
         "Einsum",
@@ -228,24 +225,24 @@ RESTRICTIONS = (
     Restriction(
         "HardSigmoid",
         lambda form: 0 in (form.attribute("alpha", 0.2), form.attribute("beta", 0.5)),
-        "takes alpha or beta 0 for one that is not given",
+        "reads alpha or beta 0 as missing",
     ),
-    Restriction("LeakyRelu", lambda form: not form.shape(0), "of a tensor without dimensions makes one dimension"),
-    Restriction("Selu", lambda form: form.attribute("alpha", 1.0) == 0, "takes alpha 0 for one that is not given"),
+    Restriction("LeakyRelu", lambda form: not form.shape(0), "of a scalar returns one dimension"),
+    Restriction("Selu", lambda form: form.attribute("alpha", 1.0) == 0, "reads alpha 0 as missing"),
     Restriction(
         "ReduceL1 ReduceL2 ReduceLogSum",
         lambda form: form.attribute("noop_with_empty_axes", 0) and not (form.has(1) and form.shape(1) != (0,)),
-        "with noop_with_empty_axes and no axes computes no norm or logarithm of the single elements",
+        "with noop_with_empty_axes and no axes does not compute the norm or logarithm of single elements",
     ),
     Restriction(
         "Clip",
         lambda form: form.opset < 11 and len(form.node.attribute) < 2,
-        "below opset 11 without a bound lets infinity through",
+        "below opset 11 without a bound passes infinity",
     ),
     Restriction(
         "Clip",
         lambda form: form.opset >= 11 and form.dtype(0) == "float16" and not (form.has(1) and form.has(2)),
-        "in float16 without a bound makes infinity the largest finite number",
+        "in float16 without a bound turns infinity into the largest finite number",
     ),
     Restriction(
         "Clip",
@@ -262,34 +259,30 @@ RESTRICTIONS = (
     Restriction(
         "QuantizeLinear DequantizeLinear",
         lambda form: form.opset < 13 and math.prod(form.shape(1)) > 1,
-        "below opset 13 has one scale, and with several the engine writes where it should not",
+        "below opset 13 requires one scale; with several, the engine writes outside its memory",
     ),
-    Restriction(
-        "QuantizeLinear", lambda form: not form.shape(0), "of a number without dimensions wraps around in 16 bits"
-    ),
+    Restriction("QuantizeLinear", lambda form: not form.shape(0), "of a scalar wraps around in 16 bits"),
     Restriction(
         "DequantizeLinear",
         lambda form: form.dtype(1) == "float16" and form.dtype(0) not in ("int8", "uint8"),
-        "of 16 bits and more to float16 overflows on the way",
+        "of 16 bits and more to float16 overflows in an intermediate type",
     ),
     Restriction(
         "DequantizeLinear",
         has_scales_elsewhere,
-        "of a constant has one scale, or one for each index of the dimension that its readers keep",
+        "of a constant requires one scale, or one per index of the dimension that its consumers keep",
     ),
     Restriction("DequantizeLinear", has_unsigned_filter, "of a filter of uint8 with zero point 0 is not compiled"),
-    Restriction("GlobalMaxPool", is_beside_quantized, "of quantized values is half of what ONNX says in places"),
-    Restriction("Conv", padded_pixels, "of single pixels that pads and strides makes another shape behind other nodes"),
+    Restriction("GlobalMaxPool", is_beside_quantized, "of quantized values is sometimes half of ONNX's result"),
+    Restriction("Conv", padded_pixels, "of padded, strided single pixels returns another shape after other nodes"),
     Restriction(
         "Transpose",
         swaps_alike,
-        "of integers that moves more than the last two dimensions and keeps the shape may be left out",
+        "of integers that moves more than the last two dimensions and keeps the shape may be dropped",
     ),
-    Restriction("Gemm", is_read_plainly_too, "that transposes weights which another node reads takes them as they are"),
+    Restriction("Gemm", is_read_plainly_too, "that transposes weights with another consumer does not transpose them"),
     Restriction("Pad", lambda form: form.attribute("mode", b"") == b"wrap", "that wraps around is not compiled"),
-    Restriction(
-        "Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds the value that it fills in"
-    ),
+    Restriction("Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds its fill value"),
 )
 DYNAMIC_SHAPE_RESTRICTIONS = (
     Restriction(
@@ -298,49 +291,49 @@ DYNAMIC_SHAPE_RESTRICTIONS = (
             math.prod(form.shape(1)) > 1
             and any(isinstance(size, DynamicSize) for size in form.shape(0)[form.attribute("axis", 1) :][:1])
         ),
-        "with a scale for each index of an open dimension makes the engine write where it should not",
+        "with a scale per index of a dynamic dimension makes the engine write outside its memory",
     ),
     Restriction(
         "MatMul",
         lambda form: min(len(form.shape(0)), len(form.shape(1))) < 2,
-        "of a vector is not compiled with open sizes",
+        "of a vector is not compiled with dynamic shapes",
     ),
     Restriction(
         "MatMul",
         is_spread_over_weights,
-        "of one matrix by each of several that are constants fails in the run with open sizes",
+        "of one matrix by several constant ones fails at run time with dynamic shapes",
     ),
     Restriction(
         "LSTM GRU RNN",
         lambda form: form.has(4),
-        "with sequence_lens goes on behind the ends of sequences with open sizes",
+        "with sequence_lens continues after the ends of sequences with dynamic shapes",
     ),
     Restriction(
         "LSTM GRU RNN",
         lambda form: not form.parts.weights.issuperset(form.node.input[1:3]),
-        "with weights that are no constants is not compiled with open sizes",
+        "requires constant weights with dynamic shapes",
     ),
     Restriction(
         "ConvTranspose",
         lambda form: form.attribute("output_shape", []) or form.attribute("auto_pad", b"").startswith(b"SAME"),
-        "that pads by itself or to an output_shape makes another shape with open sizes, or other numbers",
+        "with auto_pad or output_shape returns another shape or other numbers with dynamic shapes",
     ),
     Restriction(
         "ConvTranspose",
         lambda form: form.node.input[1] not in form.parts.weights,
-        "with a filter that is no constant is not compiled with open sizes",
+        "requires a constant filter with dynamic shapes",
     ),
     Restriction(
         "Split",
         lambda form: (
             form.opset >= 18 and not form.has(1) and isinstance(form.shape(0)[form.attribute("axis", 0)], DynamicSize)
         ),
-        "of an open dimension is taken where the sizes of its parts are said: the engine fails if the last is smaller",
+        "of a dynamic dimension requires the sizes of its parts: the engine fails if the last is smaller",
     ),
     Restriction(
         "Trilu",
         lambda form: form.dtype(0) == "int32",
-        "of int32 passes through float32 with open sizes",
+        "of int32 passes through float32 with dynamic shapes",
         Reason.UNSUPPORTED_DTYPE,
     ),
 )
@@ -348,19 +341,19 @@ DATA_RESTRICTIONS = (
     Restriction(
         "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Where Xor",
         is_crosswise,
-        "of each with each makes another shape where there is none",
+        "of all pairs returns another shape if there are none",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
     Restriction(
         "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Xor",
         is_filled,
-        "of what ConstantOfShape or Expand makes is of one element where there is none",
+        "of the result of ConstantOfShape or Expand has one element if there are none",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
     Restriction(
         "Conv",
         pads_whole_windows,
-        "with windows of padding alone makes numbers of nothing where there is none",
+        "with windows of only padding returns numbers if there are none",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
 )
@@ -479,7 +472,7 @@ def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collectio
         return of_sizes
     row = OPERATORS.get(node.op_type)
     if row is None:
-        detail = f"{node.op_type} is not among the ops that were found right on OpenVINO"
+        detail = f"{node.op_type} is not among the ops verified on OpenVINO"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
     decided = _of_data(node, analysis) if _is_dynamic(node, analysis.parts) else restriction(node, analysis.parts)
     return all_of((_types(node, row, analysis), decided))
@@ -494,7 +487,7 @@ def judge_dynamic(
         return of_sizes
     is_open, is_known = _is_dynamic(node, analysis.parts), node.op_type in OPERATORS and not plain_domain(node.domain)
     if not is_known or (is_open and node.op_type in STATIC_SHAPE_OPS):
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is taken at fixed sizes alone")
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is supported with static shapes only")
     if not is_open:
         return SUPPORTED
     values = (name for name in (*node.input, *node.output) if name and not analysis.is_size(name))
@@ -510,7 +503,7 @@ def involves_dynamic_shapes(node: onnx.NodeProto, analysis: ModelAnalysis) -> bo
 def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
     """Return the verdict on a node with data-dependent shapes, which may be empty."""
     if node.op_type not in EMPTY_SIZES:
-        detail = f"{node.op_type} is not among the ops that were found right where data decide over sizes"
+        detail = f"{node.op_type} is not among the ops verified with data-dependent sizes"
         return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
     verdict = judge_dynamic(node, analysis, ())
     return data_restriction(node, analysis.parts) if verdict else verdict
@@ -525,7 +518,7 @@ def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
     if not is_known and not any(analysis.is_size(name) for name in node.output if name):
         return None
     if not is_known:
-        detail = f"{node.op_type} is not among the ops that were found right on sizes"
+        detail = f"{node.op_type} is not among the ops verified on sizes"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
     typed = (_is_typed(node, name, analysis.parts) for name in node.input if name)
     return all_of((*typed, _bounded(node, analysis.parts)))
@@ -543,7 +536,7 @@ def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
     bounds = [bound for name in names if name and (bound := _least(parts.constants.get(name))) is not None]
     if min(bounds) >= least if bounds else node.op_type != "Clip":
         return SUPPORTED
-    detail = f"{node.op_type} of sizes is taken where it bounds them by what is not negative"
+    detail = f"{node.op_type} on sizes is supported if its bounds are not negative"
     return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
 
 
@@ -572,7 +565,7 @@ def _open_type(node: onnx.NodeProto, name: str, parts: Parts, halves: Collection
     if not ranked or value is None:
         return ranked
     if value.dtype == "float16" and node.op_type not in halves:
-        detail = f"{node.op_type} got float16 for {name!r}, with which the engine may end the process at open sizes"
+        detail = f"{node.op_type} got float16 for {name!r}, which may crash the engine with dynamic shapes"
         return Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
     return SUPPORTED
 
@@ -607,6 +600,6 @@ def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], analy
     # Resize has an empty constant for an absent input, and a cache starts empty.
     may_be_empty = name in parts.constants or (node.op_type == "Concat" and name in node.input)
     if 0 in value.static_shape and not may_be_empty:
-        detail = f"{name!r} of {node.op_type} has shape {list(value.static_shape)}, accepted: tensors with elements"
+        detail = f"{name!r} of {node.op_type} has shape {list(value.static_shape)}, accepted: nonempty tensors"
         return Unsupported(Reason.UNSUPPORTED_TYPE, detail)
     return SUPPORTED

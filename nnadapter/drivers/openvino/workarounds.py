@@ -101,8 +101,8 @@ _transposed = partial(Workaround, ops=_kinds("Transpose"), kinds=_kinds("Transpo
 WORKAROUNDS: tuple[Workaround, ...] = (
     _quantized(
         name="joined values of 8 bits",
-        defect="What quantizes a Concat moves before it with what dequantizes it, in several steps: the process ends "
-        "where the last of them has gone into a reader, and zero points of int8 become -128 for 128.",
+        defect="The quantizer and dequantizer of a Concat move before it in several steps: the process "
+        "crashes if the last of them was fused into a consumer, and zero points of int8 become -128 for 128.",
         action="One step quantizes and dequantizes.",
         apply=join_steps,
     ),
@@ -119,7 +119,7 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         defect="Operators that read dequantized values are computed in integers: padding is the integer 0, bounds are "
         "whole numbers, zero points of dynamic channels are mistaken, and reductions of three dimensions read the "
         "zero points of the first batch for all of them.",
-        action="A step that the engine does not look through stands before the operator.",
+        action="An opaque step is inserted before the operator.",
         apply=keep_real,
         kinds=frozenset(REAL),
     ),
@@ -134,14 +134,14 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         name="negative factors",
         defect="With dynamic shapes and a factor per channel a quantizer does the product as well, between bounds of "
         "which the lower one is the larger.",
-        action="A step stands between a product with negative numbers and the quantizer before or after it.",
+        action="An opaque step separates a product with negative numbers from the quantizer before or after it.",
         apply=keep_signs,
     ),
     _quantized(
         name="rectified products",
-        defect="The scale of a product without bias takes in what the rectified product is multiplied by: relu(s x) "
+        defect="The scale of a product without bias absorbs the factor of the rectified product: relu(s x) "
         "for s relu(x), also for a negative s.",
-        action="A step stands between the rectifier and what changes signs.",
+        action="An opaque step separates the rectifier from the product.",
         apply=part_rectified,
         kinds=_kinds("PRelu Relu"),
     ),
@@ -164,15 +164,15 @@ WORKAROUNDS: tuple[Workaround, ...] = (
     Workaround(
         name="large terms",
         defect="Constants are added up: (x + a) + b becomes x + (a + b), (x + a) * b becomes x * b + a * b. A large "
-        "constant that x takes away again, as a mask does, has swallowed a small one; products become infinite.",
-        action="A step keeps constants apart if those of the first sum or product are large.",
+        "constant that x cancels, such as a mask, absorbs a small one; products become infinite.",
+        action="An opaque step separates the constants if those of the first sum or product are large.",
         apply=keep_small_terms,
         ops=_kinds("Add Sub Mul Div"),
     ),
     Workaround(
         name="gathered channels",
         defect="A Gather that permutes channels moves into the filters after it as its inverse.",
-        action="Its axis counts from the end, which the engine does not look at.",
+        action="Its axis counts from the end, which the engine does not match.",
         apply=keep_gather,
         kinds=_kinds("Gather"),
         ops=_kinds("Gather Split"),
@@ -180,7 +180,7 @@ WORKAROUNDS: tuple[Workaround, ...] = (
     Workaround(
         name="permuted parts",
         defect="A Split and a Concat of three parts move into the filters after them as single channels.",
-        action="The sizes of the parts are stated, which the engine does not look at.",
+        action="The sizes of the parts are stated, which the engine does not match.",
         apply=keep_parts,
         kinds=_kinds("Concat"),
         ops=_kinds("Gather Split"),
@@ -216,7 +216,7 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         name="attention that begins with one key",
         defect="Attention over a dynamic number of keys, which was 1 in the first run of a program, is wrong from 16 "
         "keys on, in every later run.",
-        action="A step stands before the Softmax if no mask is added there.",
+        action="An opaque step is inserted before the Softmax if it has no mask.",
         apply=part_scores,
         kinds=_kinds("Exp Softmax"),
         ops=_kinds("Exp Softmax"),
@@ -225,7 +225,7 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         name="transposes that undo each other",
         defect="After a convolution with channels last, a Transpose that undoes another one around elementwise "
         "operators goes away with it, and the result keeps the order of the memory.",
-        action="Both are left out before the engine sees them.",
+        action="Both are removed from the model.",
         apply=leave_out_opposite_order,
         changes_shapes=True,
     ),
@@ -233,20 +233,20 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         name="transposed convolutions of pixels",
         defect="A convolution of single pixels by a dequantized filter, and a Transpose of it, become one product of "
         "matrices, which has one order of dimensions for all.",
-        action="A step stands between the two.",
+        action="An opaque step separates the two.",
         apply=part_from_order,
     ),
     _transposed(
         name="transposes that keep the shape",
-        defect="In attention with as many heads as tokens, a Transpose that keeps the static shape is taken for none.",
-        action="A step stands before it and one after it; either alone does not help.",
+        defect="In attention with as many heads as tokens, a Transpose that keeps the static shape is dropped.",
+        action="Opaque steps are inserted before and after it; one alone does not help.",
         apply=separate_shape_preserving,
     ),
     Workaround(
         name="infinite extremes",
         defect="ReduceMax and ReduceMin begin with the largest finite number, and end with it if all elements are "
         "infinite.",
-        action="Halves are reduced, and what the engine began with becomes infinity.",
+        action="Halves are reduced, and the engine's initial value becomes infinity.",
         apply=reach_infinities,
         kinds=_kinds("ReduceMax ReduceMin"),
         ops=_kinds("ReduceMax ReduceMin"),
@@ -269,20 +269,20 @@ WORKAROUNDS: tuple[Workaround, ...] = (
     ),
     Workaround(
         name="constants that enlarge",
-        defect="A constant that enlarges the other operand is taken for a single number, or is dropped.",
+        defect="A constant that enlarges the other operand is read as a single number, or is dropped.",
         action="The operand is broadcast before.",
         apply=broadcast_before_constants,
     ),
     Workaround(
         name="reductions that drop dimensions",
-        defect="A norm or Softmax of a reduction that drops its dimensions is taken for one along these dimensions.",
+        defect="A norm or Softmax of a reduction that drops its dimensions is fused as one along these dimensions.",
         action="An opaque step follows the reduction if elementwise operators read it.",
         apply=separate_reduction,
         kinds=frozenset(f"Reduce{name}" for name in (*_REDUCTIONS, "LogicalAnd", "LogicalOr")),
     ),
     Workaround(
         name="gates of attention",
-        defect="The process ends if an operand goes into attention whose result has a further reader. Attention "
+        defect="The process crashes if an operand goes into attention whose result has a further reader. Attention "
         "combined with an operand of more dimensions does not compile.",
         action="An opaque step follows the operand; or the result, if the operand has more dimensions.",
         apply=separate_gates,
@@ -290,8 +290,8 @@ WORKAROUNDS: tuple[Workaround, ...] = (
     ),
     Workaround(
         name="weights of another rank",
-        defect="Products of a Softmax of another rank are taken for attention, and do not compile.",
-        action="An opaque step stands before the product.",
+        defect="Products of a Softmax of another rank are fused as attention, and do not compile.",
+        action="An opaque step is inserted before the product.",
         apply=separate_weights,
         kinds=_kinds("MatMul"),
     ),
@@ -304,9 +304,9 @@ WORKAROUNDS: tuple[Workaround, ...] = (
     ),
     Workaround(
         name="slopes of one dimension",
-        defect="Relu and a product become a PRelu, which takes a vector as long as there are channels for one number "
-        "per channel.",
-        action="An opaque step stands between them.",
+        defect="Relu and a product become a PRelu, which reads a vector with as many elements as channels as one "
+        "number per channel.",
+        action="An opaque step separates them.",
         apply=separate_slope,
         kinds=_kinds("Multiply"),
     ),
@@ -321,7 +321,7 @@ WORKAROUNDS: tuple[Workaround, ...] = (
     Workaround(
         name="computed factors of Swish",
         defect="A Sigmoid of a product with a computed number becomes a Swish, which takes numbers without dimensions.",
-        action="An opaque step stands before the Sigmoid.",
+        action="An opaque step is inserted before the Sigmoid.",
         apply=separate_factor,
         kinds=_kinds("Sigmoid"),
     ),
@@ -329,7 +329,7 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         name="scales",
         defect="In quantized models a scale before a norm is dropped, with epsilon as it was; a scale per channel "
         "moves after a Gather, where it is of another dimension.",
-        action="A step stands before norms, and before a Gather whose indices have several dimensions.",
+        action="Opaque steps are inserted before norms, and before a Gather whose indices have several dimensions.",
         apply=separate_scales,
     ),
     Workaround(
@@ -342,7 +342,7 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         name="inputs as outputs",
         defect="An input that is an output shares a tensor with it: memory set for the output becomes that of "
         "the input.",
-        action="A Transpose that changes nothing stands between the two.",
+        action="A Transpose that changes nothing separates the two.",
         apply=keep_input_apart,
         kinds=_kinds("Result"),
     ),
@@ -355,20 +355,20 @@ WORKAROUNDS: tuple[Workaround, ...] = (
     ),
     Workaround(
         name="recurrent programs read again",
-        defect="LSTM, GRU and RNN mix the sequences of a batch up after `export_model` and `import_model`.",
+        defect="LSTM, GRU and RNN mix up the sequences of a batch after `export_model` and `import_model`.",
         action="Such a program is not serialized.",
         function="compiler.is_read_as_written",
     ),
     Workaround(
         name="rotary embeddings read again",
-        defect="After `export_model` and `import_model` tables half as wide as what is rotated are read beyond "
-        "their end.",
+        defect="After `export_model` and `import_model` tables half as wide as the rotated tensor are read "
+        "beyond their end.",
         action="Such a program is not serialized.",
         function="program.turns_by_narrow_tables",
     ),
     Workaround(
         name="runs after a failed one",
-        defect="After a run with dynamic shapes has failed, results at other sizes are wrong, or the process ends.",
+        defect="After a run with dynamic shapes has failed, results at other sizes are wrong, or the process crashes.",
         action="The program is exported and imported again.",
         function="program.RecoverableModel",
     ),

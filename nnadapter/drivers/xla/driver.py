@@ -34,7 +34,7 @@ OPTIONS = (
         name="precision",
         default="float32",
         choices=tuple(PRECISIONS),
-        help="In what at least a GPU or a TPU multiplies float32: lower ones are faster, and off by more.",
+        help="Minimum precision of float32 products on a GPU or TPU: lower ones are faster and less accurate.",
     ),
 )
 
@@ -85,7 +85,7 @@ _NEEDS = {
 }
 """Hardware by PCI vendor: 0x10de NVIDIA, 0x1ae0 Google."""
 _HOW_TO_GET = {
-    "cpu": "set JAX_PLATFORMS so that it has cpu in it, or not at all",
+    "cpu": "unset JAX_PLATFORMS, or include cpu in it",
     "gpu": "pip install 'jax[cuda13]' on a machine with an NVIDIA GPU, or choose xla:cpu",
     "tpu": "pip install 'jax[tpu]' on a machine with a TPU, or choose xla:cpu",
 }

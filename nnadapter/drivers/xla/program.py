@@ -104,12 +104,12 @@ class XlaMemory(Memory):
         held = carried(array)
         # JAX could alias `array`
         copied = held.copy() if held is array and self._device.platform == "cpu" else held
-        with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
+        with translated("XLA is out of memory", "free some", OutOfMemoryError), own_settings():
             self._value = module().device_put(copied, self._device).block_until_ready()
 
     def copy_out(self, array: Array) -> None:
         # may be donated meanwhile
-        with translated("the tensor is gone", "feed it anew", DonatedValueError), own_settings():
+        with translated("the tensor is gone", "feed it again", DonatedValueError), own_settings():
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
@@ -133,14 +133,14 @@ class XlaMemory(Memory):
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
         """Export a copy, because JAX cannot mark it read-only."""
-        with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
+        with translated("XLA is out of memory", "free some", OutOfMemoryError), own_settings():
             return self.value(dtype, shape).__dlpack__(copy=True, **asked)
 
     def _held(self) -> Any:
         self._check()
         held = self._value
         if held is not None and held.is_deleted():
-            raise DonatedValueError("the tensor was donated to a run, which made a result in its memory; feed it anew")
+            raise DonatedValueError("the tensor was donated to a run, which reused its memory; feed it again")
         return held
 
     def _check(self) -> None:
@@ -153,7 +153,7 @@ def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
     if not hasattr(tensor, "__dlpack__"):
         return None
     try:
-        with translated("JAX does not take it", "copy it to the host", DriverError), own_settings():
+        with translated("JAX cannot import it", "copy it to the host", DriverError), own_settings():
             # JAX 0.10 may alias despite copying; a donated alias would be overwritten
             value = module().numpy.from_dlpack(tensor, device=device).copy().block_until_ready()
     except DriverError:
@@ -332,7 +332,7 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
         exported = bytes(contents[len(contents) - exported_bytes :])
         return XlaProgram(compiled_again(exported, arrays, results, device), seal)
     except CompilationError as error:
-        raise IncompatibleProgramError(f"JAX does not take the program back ({error}); {ADVICE}") from error
+        raise IncompatibleProgramError(f"JAX cannot import the program ({error}); {ADVICE}") from error
 
 
 def _constants(rows: Sequence[Mapping[str, Any]], contents: memoryview) -> Iterator[Array]:

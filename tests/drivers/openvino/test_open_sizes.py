@@ -317,19 +317,23 @@ def test_program_with_dynamic_shapes_is_cached():
     ("text", "reason", "detail"),
     [
         ("(float[n, c, 4] x, float[m] s) => (float[n, c, 4] y) { y = PRelu (x, s) }", "dynamic_shape", "left open"),
-        ("(float16[n, 4] x) => (float16[n, 4] y) { y = Softsign (x) }", "unsupported_dtype", "end the process"),
+        ("(float16[n, 4] x) => (float16[n, 4] y) { y = Softsign (x) }", "unsupported_dtype", "crash the engine"),
         ("(float[n, 4] x, float[4] w) => (float[n] y) { y = MatMul (x, w) }", "unsupported_attribute", "a vector"),
         (
             "(float[n, 1] x) => (float[2, n, 1] y) <float[2, 1, 1] w = {1, 2}> { y = MatMul (x, w) }",
             "unsupported_attribute",
-            "one matrix by each of several",
+            "one matrix by several",
         ),
         (
             "(float[e, n, 1] x) => (float[2, n, 1] y) <float[2, 1, 1] w = {1, 2}> { y = MatMul (x, w) }",
             "unsupported_attribute",
-            "one matrix by each of several",
+            "one matrix by several",
         ),
-        ("(float[n, c, m] x) => (float[n, c, m] y) { y = LRN <size = 3> (x) }", "unsupported_operation", "fixed sizes"),
+        (
+            "(float[n, c, m] x) => (float[n, c, m] y) { y = LRN <size = 3> (x) }",
+            "unsupported_operation",
+            "static shapes",
+        ),
         ("(int32[n, m] x) => (int32[n, m] y) { y = Trilu (x) }", "unsupported_dtype", "int32"),
         (
             "(float[n, 2] x) => (float[m, 2] y, float[k, 2] z) { y, z = Split <num_outputs = 2> (x) }",
@@ -346,7 +350,7 @@ def test_program_with_dynamic_shapes_is_cached():
             "(float[b, 1, n] x) => (float[b, 1, m] y) <float[1, 1, 2] w = {0, 0}> "
             '{ y = ConvTranspose <auto_pad = "SAME_UPPER"> (x, w) }',
             "unsupported_attribute",
-            "pads by itself",
+            "auto_pad",
         ),
         (
             "(float[b, 1, n] x) => (float[b, 1, m] y) <float[3] s = {1, 1, 1.5}> { y = Resize (x, , s) }",
@@ -357,9 +361,9 @@ def test_program_with_dynamic_shapes_is_cached():
             "(float[n, c] x) => (uint8[n, c] y) <float[2] s = {0.5, 2}, uint8[2] z = {0, 1}> "
             "{ y = QuantizeLinear (x, s, z) }",
             "unsupported_attribute",
-            "for each index of an open dimension",  # it would crash the process
+            "per index of a dynamic dimension",  # it would crash the process
         ),
-        ("(float x) => (float y) { y = Mystery (x) }", "unsupported_operation", "fixed sizes alone"),
+        ("(float x) => (float y) { y = Mystery (x) }", "unsupported_operation", "static shapes only"),
     ],
 )
 def test_refused_with_dynamic_shapes(text, reason, detail):

@@ -27,7 +27,7 @@ NETWORK = """<ir_version: 10, opset_import: ["": 21]> g (float[n,3,h,h] x) => (f
     y = DequantizeLinear (m, t, o)
 }"""
 STEP = 0.03
-LATER = "one scale, or one for each index"
+LATER = "one scale, or one per index"
 
 
 def test_a_quantized_network_is_one_segment_at_any_size():
@@ -52,7 +52,7 @@ def test_a_quantized_network_is_one_segment_at_any_size():
         ("w = DequantizeLinear <axis = §0|1§> (q, t, v) a = Transpose (w) y = MatMul (x, a)", LATER),
         ("w = DequantizeLinear <axis = §0|1§> (q, t, v) a = Gather (w, i) y = Add (a, x)", LATER),
         ("w = DequantizeLinear <axis = 0> (q, t, v) y = §Add|Max§ (x, w)", LATER),
-        ("w = DequantizeLinear (q, s) y = §GlobalAveragePool|GlobalMaxPool§ (x)", "half of what ONNX says"),
+        ("w = DequantizeLinear (q, s) y = §GlobalAveragePool|GlobalMaxPool§ (x)", "half of ONNX's result"),
         ("w = DequantizeLinear (u, s, §k|n§) y = Conv (x, w)", "zero point 0 is not compiled"),
     ],
 )

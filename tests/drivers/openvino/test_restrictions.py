@@ -139,7 +139,7 @@ def test_where_with_one_value():
         (model_of(form, "16", "bool[3] x", "y = Where (x, §z|x§, §z|x§)", "bool[1] z = {1}") for form in (1, 2)),
     )
     (verdict,) = opened.supported(refused)
-    assert verdict.detail == "Where whose inputs are one value is not compiled"
+    assert verdict.detail == "Where is not compiled if both inputs are the same value"
     assert all(opened.supported(taken))
     (y,) = computed(opened, taken, [np.array([True, False, True])])
     assert y.tolist() == [True] * 3

@@ -177,7 +177,7 @@ _SCATTERS: Mapping[str, Function] = {"SCATTER_ELEMENTS": _scatter_elements, "SCA
 
 
 lower_scatter = direct(
-    _SCATTERS, computes, types=HELD, limits="which of several updates of one element stays is the compiler's to say"
+    _SCATTERS, computes, types=HELD, limits="the compiler decides which of several updates of one element stays"
 )
 lower_tensor_scatter = direct({"TENSOR_SCATTER": _tensor_scatter}, moves, types=HELD)
 lower_reverse_sequence = direct({"REVERSE_SEQUENCE": _reverse_sequence}, moves, types=HELD)
