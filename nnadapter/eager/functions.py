@@ -130,7 +130,7 @@ def compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Arr
     name = ufunc.__name__
     if name not in UFUNCS:
         return None
-    operands = [_operand(each) for each in inputs]
+    operands = [_operand(operand) for operand in inputs]
     dtypes = [operand.dtype for operand in operands if isinstance(operand, np.ndarray)]
     numbers = [operand for operand in operands if not isinstance(operand, np.ndarray)]
     if name in _ON_BOOLEANS and all(map(np.dtype(bool).__eq__, dtypes)) and set(map(type, numbers)) <= {bool}:
@@ -142,8 +142,8 @@ def compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Arr
         # the elements do not matter, so no device is needed
         return freeze(np.asarray(ufunc(*operands)))
     arrays = [
-        cast(like.with_array(each), dtype).array if isinstance(each, np.ndarray) else np.asarray(each, dtype)
-        for each in operands
+        cast(like.with_array(operand), dtype).array if isinstance(operand, np.ndarray) else np.asarray(operand, dtype)
+        for operand in operands
     ]
     if name == "power" and dtype.kind in "iu" and (arrays[1] < 0).any():
         raise ValueError("Integers to negative integer powers are not allowed.")  # numpy's message
@@ -185,7 +185,7 @@ def _apply(
 
 def _tensors(operands: Sequence[Any]) -> list[Any]:
     like: Any = common_place(operands)
-    return [each if isinstance(each, OnDevice) else like.with_array(contents(each)) for each in operands]
+    return [operand if isinstance(operand, OnDevice) else like.with_array(contents(operand)) for operand in operands]
 
 
 def _all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
@@ -223,18 +223,18 @@ def _broadcast_to(array: Placed, shape: Any) -> Placed:
 
 def _concatenate(arrays: Any, /, axis: Any = 0) -> Any:
     tensors = _tensors(list(arrays))
-    dtype = _common([each.array.dtype for each in tensors])
-    (first, along), *others = [_along(cast(each, dtype), axis) for each in tensors]
-    parts = [each.array for each, _ in others]
+    dtype = _common([operand.array.dtype for operand in tensors])
+    (first, along), *others = [_along(cast(operand, dtype), axis) for operand in tensors]
+    parts = [operand.array for operand, _ in others]
     return _apply(first, "CONCAT", lambda *operands: np.concatenate(operands, along), *parts, axis=along)
 
 
 def _stack(arrays: Any, axis: int = 0) -> Any:
     tensors = _tensors(list(arrays))
-    if len({each.array.shape for each in tensors}) > 1:
+    if len({operand.array.shape for operand in tensors}) > 1:
         raise ValueError("all stacked tensors must have the same shape")
     shape = np.expand_dims(tensors[0].array, axis).shape
-    return _concatenate([reshape(each, shape) for each in tensors], axis)
+    return _concatenate([reshape(operand, shape) for operand in tensors], axis)
 
 
 NotMapped = object()
@@ -273,7 +273,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
 
 
 def _dot(a: Any, b: Any) -> Any:
-    ranks = [each.array.ndim for each in _tensors([a, b])]
+    ranks = [operand.array.ndim for operand in _tensors([a, b])]
     if min(ranks) == 0:
         return np.multiply(a, b)
     return np.matmul(a, b) if max(ranks) <= 2 else NotMapped

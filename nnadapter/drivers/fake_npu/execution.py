@@ -152,9 +152,9 @@ class Binding:
             for position, instruction in enumerate(graph.instructions)
         ]
 
-    def bound_again(self, arena: Array, before: Bound, tensors: Iterable[int], instructions: Iterable[int]) -> Bound:
+    def bound_again(self, arena: Array, previous: Bound, tensors: Iterable[int], instructions: Iterable[int]) -> Bound:
         """Bind these tensors and instructions again after a resize."""
-        arrays, runs = before[0].copy(), before[1].copy()
+        arrays, runs = previous[0].copy(), previous[1].copy()
         for tensor in tensors:
             arrays[tensor] = self._resident(tensor, arena)
         unbound = set(self._rebound)
@@ -169,9 +169,9 @@ class Binding:
         other.graph = graph
         return other
 
-    def runs(self, before: Bound, inputs: Sequence[Array], results: Sequence[Array]) -> list[Run]:
+    def runs(self, resident: Bound, inputs: Sequence[Array], results: Sequence[Array]) -> list[Run]:
         """Return all instructions, bound to the caller's arrays where needed."""
-        arrays, runs = before[0].copy(), before[1].copy()
+        arrays, runs = resident[0].copy(), resident[1].copy()
         for tensor, home, position in self._foreign:
             array = (inputs if home is Home.INPUT else results)[position]
             arrays[tensor] = array.reshape(self.graph.tensors[tensor].type.dimensions)

@@ -90,7 +90,7 @@ class NpuGraph:
 
     def with_contents(self) -> NpuGraph:
         """Return the graph with deferred constants computed."""
-        deferred = {i: each.value for i, each in enumerate(self.tensors) if isinstance(each.value, DeferredArray)}
+        deferred = {i: tensor.value for i, tensor in enumerate(self.tensors) if isinstance(tensor.value, DeferredArray)}
         return self.with_values({index: contents_of(value) for index, value in deferred.items()})
 
     def owners(self) -> Sequence[int]:

@@ -96,13 +96,13 @@ class Lowered:
 
     def runs_as(self, model: Model) -> tuple[str, ...]:
         """Return the device operation of every operation; fused operations share a text."""
-        seen: dict[str, int] = {}
+        counts: dict[str, int] = {}
         texts = []
         for label, position in self.labels:
             operation = model.operations[position]
             name = operation.origins[0] if operation.origins else model.operands[operation.outputs[0]].name
             text = f"{label} of {name}"
-            count = seen[text] = seen.get(text, 0) + 1
+            count = counts[text] = counts.get(text, 0) + 1
             texts.append(text if count == 1 else f"{text} ({count})")
         return tuple(NO_OPERATION if place < 0 else texts[place] for place in self.chosen)
 

@@ -300,8 +300,8 @@ def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> 
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"fake_npu has no kernel for {operation.type}")
     for needed in types_needed(operation):
         if needed in switched_off:
-            why = "" if needed == operation.type else f", which {operation.type} needs,"
-            detail = f"{needed}{why} is switched off on this device by its option switched_off"
+            dependency = "" if needed == operation.type else f", which {operation.type} needs,"
+            detail = f"{needed}{dependency} is switched off on this device by its option switched_off"
             return Unsupported(Reason.SWITCHED_OFF, detail)
     return next(_refusals(model, operation, row), SUPPORTED)
 

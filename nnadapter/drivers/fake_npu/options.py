@@ -108,14 +108,14 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
     """
     if not names:
         return frozenset()
-    known, operation_types = _types_by_key(), set[str]()
+    types_by_key, operation_types = _types_by_key(), set[str]()
     for name in names:
         key = name.replace("_", "").lower()
-        if key not in known:
-            types = {type_ for types in known.values() for type_ in types}
+        if key not in types_by_key:
+            types = {type_ for types in types_by_key.values() for type_ in types}
             hint = near_names(name, types) or "`nnadapter ops fake_npu` lists its operations"
             raise InvalidOptionError(f"option switched_off names {name!r}, which fake_npu does not have; {hint}")
-        operation_types.update(known[key])
+        operation_types.update(types_by_key[key])
     return frozenset(operation_types)
 
 

@@ -48,11 +48,11 @@ class BoundConstants:
 
     def look_up(self, sources: Sequence[Array]) -> Sequence[Array] | None:
         """Return the arrays of `sources`; None if unknown or dead."""
-        known = self._arrays.get(tuple(map(id, sources)))
-        if known is None or any(reference() is not array for reference, array in zip(known[0], sources, strict=True)):
+        entry = self._arrays.get(tuple(map(id, sources)))
+        if entry is None or any(reference() is not array for reference, array in zip(entry[0], sources, strict=True)):
             return None
-        arrays = [array for reference in known[1] if (array := reference()) is not None]
-        return arrays if len(arrays) == len(known[1]) else None
+        arrays = [array for reference in entry[1] if (array := reference()) is not None]
+        return arrays if len(arrays) == len(entry[1]) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ class LoweringTemplate:
         contents, graph = self._arrays.finish(), self._lowered.graph
         self._graph = SymbolicGraph(graph) if groups.groups else None
         """None without symbolic numbers."""
-        held: list[tuple[int, object]] = [(index, tensor.value) for index, tensor in enumerate(graph.tensors)]
-        self._constants = [(index, value.number) for index, value in held if isinstance(value, TracedArray)]
+        tensor_values: list[tuple[int, object]] = [(index, tensor.value) for index, tensor in enumerate(graph.tensors)]
+        self._constants = [(index, value.number) for index, value in tensor_values if isinstance(value, TracedArray)]
         """Tensor of each traced constant, and its position among traced arrays."""
         self._bound = BoundConstants()
         self._fresh: Sequence[Array] | None = [contents[number] for _, number in self._constants]
@@ -133,7 +133,7 @@ class LoweringTemplate:
             return None
         graph, memory = sized
         if self._constants:
-            graph = graph.with_values({index: each for (index, _), each in zip(self._constants, arrays, strict=True)})
+            graph = graph.with_values({index: array for (index, _), array in zip(self._constants, arrays, strict=True)})
         return LoweredModel(graph, memory, weight_bytes(graph), self._lowered.runs_as(model))
 
     def _contents(self, sources: Sequence[Array]) -> Sequence[Array] | None:

@@ -45,9 +45,11 @@ class DeviceMemory:
     def allocate(self, nbytes: int) -> FakeNpuMemory:
         """Allocate memory; raise OutOfMemoryError if too little is free."""
         with self._lock:
-            left = self._total - self._used
-            if not 0 <= nbytes <= left:
-                raise OutOfMemoryError(f"fake_npu: {nbytes} bytes were requested, available: {left}; free some memory")
+            available = self._total - self._used
+            if not 0 <= nbytes <= available:
+                raise OutOfMemoryError(
+                    f"fake_npu: {nbytes} bytes were requested, available: {available}; free some memory"
+                )
             self._used += nbytes
             self._peak = max(self._peak, self._used)
             self._allocations += 1

@@ -89,8 +89,10 @@ class Donating:
             if form is None:
                 return None
             executable, donated = form
-            rest = [value for position, value in enumerate(inputs) if position not in donated]
-            results: Sequence[Any] = executable([inputs[index] for index in donated], rest, self._compiled.constants)
+            retained = [value for position, value in enumerate(inputs) if position not in donated]
+            results: Sequence[Any] = executable(
+                [inputs[index] for index in donated], retained, self._compiled.constants
+            )
             return results
 
     def _form_or_none(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
@@ -111,25 +113,27 @@ class Donating:
         if not donated:
             return None
 
-        def segment(given: Sequence[Any], rest: Sequence[Any], constants: Sequence[Any]) -> Any:
-            kept = iter(rest)
-            by_position = dict(zip(donated, given, strict=True))
-            every = [by_position[place] if place in by_position else next(kept) for place in range(len(inputs))]
+        def segment(donated_values: Sequence[Any], retained: Sequence[Any], constants: Sequence[Any]) -> Any:
+            retained_values = iter(retained)
+            by_position = dict(zip(donated, donated_values, strict=True))
+            every = [
+                by_position[place] if place in by_position else next(retained_values) for place in range(len(inputs))
+            ]
             return function.call(every, constants)
 
-        rest = [spec for position, spec in enumerate(inputs) if position not in donated]
+        retained = [spec for position, spec in enumerate(inputs) if position not in donated]
         jitted = jax.jit(segment, donate_argnums=(0,))
-        return jitted.lower([inputs[index] for index in donated], rest, constants).compile(), donated
+        return jitted.lower([inputs[index] for index in donated], retained, constants).compile(), donated
 
 
 def usable(given_up: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
     """Return the positions of inputs whose memory a result of equal type can reuse, each result once."""
-    left, taken = Counter(results), []
+    available, reusable = Counter(results), []
     for position in given_up:
-        if left[inputs[position]]:
-            left[inputs[position]] -= 1
-            taken.append(position)
-    return tuple(taken)
+        if available[inputs[position]]:
+            available[inputs[position]] -= 1
+            reusable.append(position)
+    return tuple(reusable)
 
 
 def _kind(typed: Any) -> tuple[str, tuple[int, ...]]:
@@ -241,20 +245,27 @@ def _function_of(
     model: Model, closures: Sequence[Computes], keys: Sequence[Key]
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     def segment(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        given = {key: _as_said(model, key[0], value, key[1]) for key, value in zip(keys, constants, strict=True)}
+        constant_values = {
+            key: _as_said(model, key[0], value, key[1]) for key, value in zip(keys, constants, strict=True)
+        }
         values: dict[int, Any] = {ABSENT: None}
         for index, value in zip(model.inputs, inputs, strict=True):
             values[index] = _as_said(model, index, value)
         for operation, compute in zip(model.operations, closures, strict=True):
             packs = packs_of(compute)
             arguments = (
-                given[index, packs.get(position)] if (index, packs.get(position)) in given else values[index]
+                constant_values[index, packs.get(position)]
+                if (index, packs.get(position)) in constant_values
+                else values[index]
                 for position, index in enumerate(operation.inputs)
             )
             results = compute(*arguments)
-            made = results if isinstance(results, (list, tuple)) else [results]
-            values.update(zip(operation.outputs, made, strict=True))
-        results = [given[index, None] if (index, None) in given else values[index] for index in model.outputs]
+            outputs = results if isinstance(results, (list, tuple)) else [results]
+            values.update(zip(operation.outputs, outputs, strict=True))
+        results = [
+            constant_values[index, None] if (index, None) in constant_values else values[index]
+            for index in model.outputs
+        ]
         return [result.astype(carrier(result.dtype)) for result in results]
 
     return segment

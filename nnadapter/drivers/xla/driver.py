@@ -118,10 +118,10 @@ class XlaDriver(TableDriver):
         if kind not in KINDS or (number and not number.isdecimal()):
             offered = ", ".join(f"xla:{device_kind}" for device_kind in KINDS)
             raise DeviceNotFoundError(f"xla has no device {device_id!r}; choose one of {offered}")
-        found = present(kind)
-        if int(number or 0) >= len(found):
-            raise DeviceUnavailableError(f"device 'xla:{name}' cannot be used: {_missing(kind, len(found))}")
-        return XlaDevice(type(self), found[int(number or 0)])
+        platform_devices = present(kind)
+        if int(number or 0) >= len(platform_devices):
+            raise DeviceUnavailableError(f"device 'xla:{name}' cannot be used: {_missing(kind, len(platform_devices))}")
+        return XlaDevice(type(self), platform_devices[int(number or 0)])
 
     def devices(self) -> Sequence[DeviceInfo]:
         return [row for kind in KINDS for row in _rows(kind)]
@@ -159,32 +159,32 @@ class XlaDevice(TableDevice):
         return XlaEvent()
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        said = self._device.memory_stats()
-        if not said:
+        statistics = self._device.memory_stats()
+        if not statistics:
             return None
         return MemoryStatistics(
-            total_bytes=said["bytes_limit"],
-            used_bytes=said["bytes_in_use"],
-            peak_bytes=said["peak_bytes_in_use"],
-            allocations=said.get("num_allocs"),
+            total_bytes=statistics["bytes_limit"],
+            used_bytes=statistics["bytes_in_use"],
+            peak_bytes=statistics["peak_bytes_in_use"],
+            allocations=statistics.get("num_allocs"),
         )
 
 
 def _rows(kind: str) -> Iterator[DeviceInfo]:
     row = DeviceInfo(name=f"xla:{kind}", vendor="XLA", type=KINDS[kind])
-    found: Sequence[Any] = ()
+    platform_devices: Sequence[Any] = ()
     if has_extra(EXTRA):
         try:
-            found = present(kind)
+            platform_devices = present(kind)
         except DeviceUnavailableError as error:
             yield replace(row, available=False, reason=str(error))
             return
-        why = _missing(kind, len(found))
+        reason = _missing(kind, len(platform_devices))
     else:
-        why = str(missing(row.name))
-    if not found:
-        yield replace(row, available=False, reason=why, installable=_NEEDS[kind].met_by(Machine()))
-    for number, device in enumerate(found):
+        reason = str(missing(row.name))
+    if not platform_devices:
+        yield replace(row, available=False, reason=reason, installable=_NEEDS[kind].met_by(Machine()))
+    for number, device in enumerate(platform_devices):
         name = row.name if number == 0 else f"{row.name}.{number}"
         yield replace(row, name=name, sub_type=str(device.device_kind), version=version())
 

@@ -99,9 +99,9 @@ def default_kind() -> str:
         return str(module().default_backend())
 
 
-def translated(what: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
+def translated(failure: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
     """Translate exceptions of the package into `kind`."""
-    return translated_as(what, advice, kind, brief)
+    return translated_as(failure, advice, kind, brief)
 
 
 def brief(error: BaseException) -> str:

@@ -101,9 +101,9 @@ class XlaMemory(Memory):
 
     def copy_in(self, array: Array) -> None:
         self._check()
-        held = carried(array)
+        value = carried(array)
         # JAX could alias `array`
-        copied = held.copy() if held is array and self._device.platform == "cpu" else held
+        copied = value.copy() if value is array and self._device.platform == "cpu" else value
         with translated("XLA is out of memory", "free some", OutOfMemoryError), own_settings():
             self._value = module().device_put(copied, self._device).block_until_ready()
 
@@ -114,34 +114,34 @@ class XlaMemory(Memory):
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
         """Return the contents as a JAX array of this type."""
-        held, dtype = self._held(), carrier(dtype)
-        if held is not None and held.dtype == dtype and held.shape == shape:
-            return held
+        array, dtype = self._held(), carrier(dtype)
+        if array is not None and array.dtype == dtype and array.shape == shape:
+            return array
         count = int(np.prod(shape)) * dtype.itemsize
-        seen = np.zeros(self.nbytes, np.uint8)
+        buffer = np.zeros(self.nbytes, np.uint8)
         with own_settings():
-            if held is not None:
-                seen[: held.nbytes] = np.asarray(held).reshape(-1).view(np.uint8)
-            return module().device_put(seen[:count].view(dtype).reshape(shape), self._device)
+            if array is not None:
+                buffer[: array.nbytes] = np.asarray(array).reshape(-1).view(np.uint8)
+            return module().device_put(buffer[:count].view(dtype).reshape(shape), self._device)
 
     def free(self) -> None:
         self._value, self._is_free = None, True
 
     def dlpack_device(self) -> tuple[int, int] | None:
-        held = self._held()
-        return None if held is None else tuple(map(int, held.__dlpack_device__()))  # type: ignore[return-value]
+        array = self._held()
+        return None if array is None else tuple(map(int, array.__dlpack_device__()))  # type: ignore[return-value]
 
-    def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
+    def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **options: Any) -> Any:
         """Export a copy, because JAX cannot mark it read-only."""
         with translated("XLA is out of memory", "free some", OutOfMemoryError), own_settings():
-            return self.value(dtype, shape).__dlpack__(copy=True, **asked)
+            return self.value(dtype, shape).__dlpack__(copy=True, **options)
 
     def _held(self) -> Any:
         self._check()
-        held = self._value
-        if held is not None and held.is_deleted():
+        value = self._value
+        if value is not None and value.is_deleted():
             raise DonatedValueError("the tensor was donated to a run, which reused its memory; feed it again")
-        return held
+        return value
 
     def _check(self) -> None:
         if self._is_free:
@@ -183,9 +183,9 @@ class XlaExecution(Execution):
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         results = self._started(list(map(carried, inputs)))
-        taken = array_over if self._compiled.device.platform == "cpu" else np.array
+        to_array = array_over if self._compiled.device.platform == "cpu" else np.array
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
-            arrays = zip(self._compiled.results, map(taken, results), strict=True)
+            arrays = zip(self._compiled.results, map(to_array, results), strict=True)
             return [array.astype(array_type_of(name), copy=False) for name, array in arrays]
 
     def compute_on_device(
@@ -266,9 +266,9 @@ class XlaProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        said = self._compiled.executable.memory_analysis()
-        held = sum(array.nbytes for array in self._compiled.constants)
-        return int(held + said.temp_size_in_bytes + said.generated_code_size_in_bytes)
+        analysis = self._compiled.executable.memory_analysis()
+        constant_bytes = sum(array.nbytes for array in self._compiled.constants)
+        return int(constant_bytes + analysis.temp_size_in_bytes + analysis.generated_code_size_in_bytes)
 
     @property
     def execution_bytes(self) -> int:
@@ -318,9 +318,9 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
     """
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
-        said = json.loads(header)
-        recorded, results, exported_bytes = dict(said["seal"]), said["results"], int(said["exported"])
-        arrays = list(_constants(said["constants"], contents[: len(contents) - exported_bytes]))
+        fields = json.loads(header)
+        recorded, results, exported_bytes = dict(fields["seal"]), fields["results"], int(fields["exported"])
+        arrays = list(_constants(fields["constants"], contents[: len(contents) - exported_bytes]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IncompatibleProgramError(f"the program's header is damaged; {ADVICE}") from error
     for name, value in seal.items():

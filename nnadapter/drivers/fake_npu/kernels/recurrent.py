@@ -58,12 +58,15 @@ def _recurrent(
         states: States = tuple(np.zeros(shape, input.dtype) if each is None else each[index] for each in firsts)
         steps = range(len(output))
         for step in reversed(steps) if index == 1 or direction == "reverse" else steps:
-            after = cell(products[step], states)
+            next_states = cell(products[step], states)
             if lengths is None:
-                states, output[step, index] = after, after[0]
+                states, output[step, index] = next_states, next_states[0]
             else:
                 active = lengths > step
-                states = tuple(np.where(active, new, old) for new, old in zip(after, states, strict=True))
+                states = tuple(
+                    np.where(active, next_state, previous_state)
+                    for next_state, previous_state in zip(next_states, states, strict=True)
+                )
                 output[step, index] = np.where(active, states[0], 0)
         for last, state in zip(last_states, states, strict=True):
             last[index] = state
@@ -88,12 +91,12 @@ def _lstm_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: Arr
     offset = sum(np.split(bias, 2))
     look_in, look_out, look_forget = (0, 0, 0) if peepholes is None else peepholes
 
-    def step(products: Array, before: States) -> States:
-        hidden, cell = before
-        into, out, forget, new = np.split(products + np.matmul(hidden, weights.T) + offset, 4, axis=-1)
+    def step(products: Array, states: States) -> States:
+        hidden, cell = states
+        into, out, forget, candidate = np.split(products + np.matmul(hidden, weights.T) + offset, 4, axis=-1)
         into = open_gate(into + cell * look_in)
         forget = 1 - into if input_forget else open_gate(forget + cell * look_forget)
-        cell = forget * cell + into * new_value(new)
+        cell = forget * cell + into * new_value(candidate)
         return open_gate(out + cell * look_out) * squash(cell), cell
 
     return step
@@ -104,17 +107,17 @@ def _gru_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: None
     input_bias, state_bias = (np.split(half, 3) for half in np.split(bias, 2))
     update_weights, reset_weights, new_weights = np.split(weights, 3)
 
-    def step(products: Array, before: States) -> States:
-        (hidden,) = before
-        update, reset, new = np.split(products, 3, axis=-1)
+    def step(products: Array, states: States) -> States:
+        (hidden,) = states
+        update, reset, candidate = np.split(products, 3, axis=-1)
         update = open_gate(update + np.matmul(hidden, update_weights.T) + input_bias[0] + state_bias[0])
         reset = open_gate(reset + np.matmul(hidden, reset_weights.T) + input_bias[1] + state_bias[1])
         if linear_before_reset:
             recurrence = reset * (np.matmul(hidden, new_weights.T) + state_bias[2])
         else:
             recurrence = np.matmul(reset * hidden, new_weights.T) + state_bias[2]
-        new = new_value(new + input_bias[2] + recurrence)
-        return (update * (hidden - new) + new,)
+        candidate = new_value(candidate + input_bias[2] + recurrence)
+        return (update * (hidden - candidate) + candidate,)
 
     return step
 
@@ -122,8 +125,8 @@ def _gru_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: None
 def _rnn_cell(gates: list[Gate], weights: Array, *, bias: Array, peepholes: None) -> Step:
     offset = sum(np.split(bias, 2))
 
-    def step(products: Array, before: States) -> States:
-        return (gates[0](products + np.matmul(before[0], weights.T) + offset),)
+    def step(products: Array, states: States) -> States:
+        return (gates[0](products + np.matmul(states[0], weights.T) + offset),)
 
     return step
 

@@ -106,14 +106,14 @@ _CUBIC_ALPHA = np.float32(-0.75)
 
 def _linear(place: Array) -> Neighbors:
     below = np.floor(place)
-    rest = place - below
-    return [(below, 1 - rest), (below + 1, rest)]
+    fraction = place - below
+    return [(below, 1 - fraction), (below + 1, fraction)]
 
 
 def _cubic(place: Array) -> Neighbors:
     """Source: Keys, 1981, doi 10.1109/TASSP.1981.1163711, with the parameter -0.75."""
     a, below = _CUBIC_ALPHA, np.floor(place)
-    rest = place - below
+    fraction = place - below
 
     def near(distance: Array) -> Array:
         return ((a + 2) * distance - (a + 3)) * distance * distance + 1
@@ -121,7 +121,7 @@ def _cubic(place: Array) -> Neighbors:
     def far(distance: Array) -> Array:
         return ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
 
-    weights = far(1 + rest), near(rest), near(1 - rest), far(2 - rest)
+    weights = far(1 + fraction), near(fraction), near(1 - fraction), far(2 - fraction)
     return [(below + step, weight) for step, weight in zip((-1, 0, 1, 2), weights, strict=True)]
 
 
@@ -147,10 +147,10 @@ def _reflected(place: Array, low: float, high: float) -> Array:
         return np.full_like(place, low)
     outside = np.where(place < low, low - place, place - high).astype(np.float32)
     turns = np.floor(outside / span)
-    rest = outside - turns * span
+    remainder = outside - turns * span
     # an even number of reflections ends at the bound beyond which the place lies
     from_low = (turns % 2 == 0) == (place < low)
-    inside = np.where(from_low, low + rest, high - rest)
+    inside = np.where(from_low, low + remainder, high - remainder)
     return np.where(outside > 0, inside, place).astype(np.float32)
 
 

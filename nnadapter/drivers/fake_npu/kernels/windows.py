@@ -76,10 +76,10 @@ class Window(NamedTuple):
         """Return 1 / (number of counted elements) per window."""
         counts = np.ones((1,) * len(result), np.int64)
         for axis, (size, count) in enumerate(zip(image, result, strict=True)):
-            before, after = self.pads[axis], self.pads[axis + len(result)]
-            first = np.arange(count)[:, None] * self.strides[axis] - before
+            begin, end = self.pads[axis], self.pads[axis + len(result)]
+            first = np.arange(count)[:, None] * self.strides[axis] - begin
             places = first + np.arange(self.kernel_shape[axis]) * self.dilations[axis]
-            low, high = (-before, size + after) if include_pad else (0, size)
+            low, high = (-begin, size + end) if include_pad else (0, size)
             along = np.count_nonzero((places >= low) & (places < high), axis=1)
             counts = counts * along.reshape((-1,) + (1,) * (len(result) - axis - 1))
         return (1 / np.maximum(counts, 1)).astype(np.float32)
@@ -146,16 +146,16 @@ def max_pool_with_indices(out: Array, indices: Array, x: Array, *, storage_order
     order = np.arange(prod(image)).reshape(image, order="C" if storage_order == "row_major" else "F")
     numbers = window.pad(order[None, None], _AXES, result, -1)[0, 0]
     out[...], indices[...] = _lowest(x.dtype), 0
-    seen = np.zeros(result, np.bool_)
+    covered = np.zeros(result, np.bool_)
     for tap in window.taps():
         where = tuple(window.along(axis, step, result[axis]) for axis, step in enumerate(tap))
         values, places = padded[(slice(None), slice(None), *where)], numbers[where]
         inside = places >= 0
         # the first element inside the image replaces padding, even NaN
-        larger = inside & (~seen | (values > out))
+        larger = inside & (~covered | (values > out))
         np.copyto(out, values, where=larger)
         np.copyto(indices, np.broadcast_to(places, out.shape), where=larger)
-        seen |= inside
+        covered |= inside
     planes = np.arange(prod(x.shape[:2])) * prod(image)
     np.add(indices, planes.reshape(*x.shape[:2], *(1,) * window.rank), indices)
 

@@ -82,10 +82,10 @@ def lower_cross_entropy_loss(emitter: Emitter, operation: Operation) -> None:
 
 
 def _emit_loss(emitter: Emitter, operation: Operation, logarithms: int) -> None:
-    rest = [emitter.tensor(operand) for operand in operation.inputs[1:] if operand != ABSENT]
+    target_and_weight = [emitter.tensor(operand) for operand in operation.inputs[1:] if operand != ABSENT]
     parameters = {name: operation.attributes[name] for name in ("reduction", "ignore_index")}
     result = emitter.result_type(operation.outputs[0])
-    (loss,) = emitter.emit("negative_log_likelihood", (logarithms, *rest), (result,), parameters)
+    (loss,) = emitter.emit("negative_log_likelihood", (logarithms, *target_and_weight), (result,), parameters)
     emitter.assign(operation.outputs[0], loss)
 
 

@@ -90,11 +90,11 @@ def _centered(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: 
     return (weight - points).astype(dtype)
 
 
-def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> Array:
-    """Return the largest sum of |weight - zero point| per index of axis `kept`."""
+def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int, output_axis: int) -> Array:
+    """Return the largest sum of |weight - zero point| per index of `output_axis`."""
     centered = np.abs(_centered(weight, zero_points=zero_points, axis=axis, dtype="float64"))
-    others = tuple(dimension for dimension in range(weight.ndim) if dimension != kept % weight.ndim)
-    return np.array(int(centered.sum(axis=others).max(initial=0)))
+    other_axes = tuple(dimension for dimension in range(weight.ndim) if dimension != output_axis % weight.ndim)
+    return np.array(int(centered.sum(axis=other_axes).max(initial=0)))
 
 
 def _sum_type(most: int) -> str:
@@ -102,9 +102,9 @@ def _sum_type(most: int) -> str:
     return "float32" if most < _EXACT_IN_FLOAT32 else "float64"
 
 
-def _sum_type_of(weight: Array, bias: Array | None, *, kept: int, largest: int, more: int, **points: Any) -> str:
+def _sum_type_of(weight: Array, bias: Array | None, *, output_axis: int, largest: int, more: int, **points: Any) -> str:
     """Return the type for sums of products with integers up to `largest`, and a bias."""
-    sums = int(derived(_sum_of_magnitudes, weight, **points, kept=kept))
+    sums = int(derived(_sum_of_magnitudes, weight, **points, output_axis=output_axis))
     return _sum_type(sums * largest + (more if bias is None else _largest_of(bias)))
 
 
@@ -127,7 +127,7 @@ class _Product:
         bias = None if self._bias is None or not emitter.is_constant(self._bias) else emitter.constant(self._bias)
         largest, more = _largest(self.types[0]), 0 if self._bias is None or bias is not None else 1 << 31
         if output_axis is not None and emitter.is_constant(inputs[1]):
-            sums = {"kept": output_axis, "largest": largest, "more": more}
+            sums = {"output_axis": output_axis, "largest": largest, "more": more}
             self.dtype = decided(_sum_type_of, emitter.constant(inputs[1]), bias, **self._points(1), **sums)
         else:
             more = more if bias is None else _largest_of(bias)

@@ -52,11 +52,11 @@ lower_bits = direct(FUNCTIONS, moves, types=INTEGERS, layouts=LAYOUTS)
 @lowers("BIT_CAST", types=HELD, layouts=LAYOUTS, limits="bytes that become bool are true unless 0")
 def lower_bit_cast(operation: NamedOperation) -> Computes:
     """Lower BIT_CAST."""
-    made = operation.output.type.dtype.array_type
+    dtype = operation.output.type.dtype.array_type
 
     def cast(x: Any, to: str) -> Any:
         bytes_ = x.astype(jnp.uint8) if x.dtype.kind == "b" else x
-        return bytes_ != 0 if made.kind == "b" else jax.lax.bitcast_convert_type(bytes_, made)
+        return bytes_ != 0 if dtype.kind == "b" else jax.lax.bitcast_convert_type(bytes_, dtype)
 
     return moves(operation, cast)
 
@@ -94,9 +94,9 @@ def _power(x: Any, exponent: Any) -> Any:
 def _whole_power(x: Any, exponent: Any) -> Any:
     """Compute a power by squaring; `jnp.power` reads only the 6 lowest bits of the exponent."""
 
-    def next_bit(_: Any, held: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        product, square, left = held
-        return jnp.where(left & 1 == 1, product * square, product), square * square, left >> 1
+    def next_bit(_: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        product, square, exponent = state
+        return jnp.where(exponent & 1 == 1, product * square, product), square * square, exponent >> 1
 
     x, exponent = jnp.broadcast_arrays(x, exponent)
     bits = 8 * exponent.dtype.itemsize
@@ -157,8 +157,8 @@ def lower_elements(operation: NamedOperation) -> Computes:
 @lowers("CAST", types=MOVED, layouts=LAYOUTS)
 def lower_cast(operation: NamedOperation) -> Computes:
     """Lower CAST."""
-    made = operation.output.type.dtype.array_type
-    return moves(operation, lambda x, to: converted(x, made))
+    dtype = operation.output.type.dtype.array_type
+    return moves(operation, lambda x, to: converted(x, dtype))
 
 
 @lowers("QUANTIZE", types=(*ALL_FLOATS, *QUANTIZED), quantized=True, layouts=LAYOUTS)
@@ -171,12 +171,12 @@ def lower_quantize(operation: NamedOperation) -> Computes:
 @lowers("DEQUANTIZE", types=(*ALL_FLOATS, *QUANTIZED), quantized=True, layouts=LAYOUTS)
 def lower_dequantize(operation: NamedOperation) -> Computes:
     """Lower DEQUANTIZE."""
-    type_, made = operation.inputs[0].type, operation.output.type.dtype.array_type  # type: ignore[union-attr]
-    return lambda x: to_reals(x, type_).astype(made)
+    type_, dtype = operation.inputs[0].type, operation.output.type.dtype.array_type  # type: ignore[union-attr]
+    return lambda x: to_reals(x, type_).astype(dtype)
 
 
 @lowers("STORAGE_CAST", types=QUANTIZED, quantized=True, layouts=LAYOUTS)
 def lower_storage_cast(operation: NamedOperation) -> Computes:
     """Lower STORAGE_CAST."""
-    made: Any = operation.output.type.dtype.array_type
-    return lambda x: x.astype(made)
+    dtype: Any = operation.output.type.dtype.array_type
+    return lambda x: x.astype(dtype)

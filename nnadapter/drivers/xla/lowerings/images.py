@@ -57,9 +57,9 @@ def lower_linear(operation: NamedOperation) -> Computes:
     tables = [(axis, *linear_indices(operation, axis)) for axis in resized_axes(operation)]
 
     def function(x: Any, **attributes: Any) -> Any:
-        for axis, before, behind, share in tables:
+        for axis, lower, upper, share in tables:
             weight = share.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1 - axis))
-            x = _taken(x, before, axis) * (1 - weight) + _taken(x, behind, axis) * weight
+            x = _taken(x, lower, axis) * (1 - weight) + _taken(x, upper, axis) * weight
         return x
 
     return computes(operation, function)
@@ -85,8 +85,8 @@ def weighed(rows: Any, pictures: Any, sizes: Sequence[int], neighbors: Sequence[
     place, weight = jnp.zeros((), int), jnp.ones((), rows.dtype)
     for size, (index, share) in zip(sizes, neighbors, strict=True):
         place, weight = place * size + index, weight * share
-    taken = jnp.take(rows, pictures[:, None] * prod(sizes) + place, 0, mode="clip")
-    return taken * weight[..., None]
+    pixels = jnp.take(rows, pictures[:, None] * prod(sizes) + place, 0, mode="clip")
+    return pixels * weight[..., None]
 
 
 def _reflected(place: Any, low: float, high: float) -> Any:
@@ -191,8 +191,8 @@ lower_sampling = direct(_SAMPLING_FUNCTIONS, computes, types=ALL_FLOATS)
 
 
 def _counts(length: Any, bins: int, ratio: int) -> Any:
-    wanted = jnp.maximum(0, jnp.ceil(length / bins)).astype(int)
-    return jnp.full(length.shape, ratio) if ratio else wanted
+    needed = jnp.maximum(0, jnp.ceil(length / bins)).astype(int)
+    return jnp.full(length.shape, ratio) if ratio else needed
 
 
 def _samples(start: Any, length: Any, counts: Any, bins: int, step: Any) -> Any:
@@ -232,7 +232,7 @@ def _roi_align(
 
     def sampled(number: Any, total: Any) -> Any:
         steps = number // jnp.maximum(most[1], 1), number % jnp.maximum(most[1], 1)
-        wanted = ((steps[0] < counts[0]) & (steps[1] < counts[1]))[:, None, None]
+        is_sample = ((steps[0] < counts[0]) & (steps[1] < counts[1]))[:, None, None]
         axes, near = [], []
         for axis, bins in enumerate(output_shape):
             place = _samples(starts[axis], lengths[axis], counts[axis], bins, steps[axis])
@@ -242,7 +242,7 @@ def _roi_align(
             near.append(is_near)
         both = near[0] & near[1]
         parts = [_part(rows, numbers, sizes, pair, both, (height, width)) for pair in product(*axes)]
-        spread = wanted.reshape(-1, 1, 1)
+        spread = is_sample.reshape(-1, 1, 1)
         if mode == "max":
             best = jnp.stack(parts).max(0)
             return jnp.maximum(total, jnp.where(spread, best, -jnp.inf))
@@ -269,9 +269,9 @@ def _part(rows: Any, numbers: Any, sizes: Any, pair: Any, near: Any, bins: tuple
 def _max_roi_pool(x: Any, regions: Any, output_shape: Any, spatial_scale: float) -> Any:
     numbers = regions[:, 0].astype(int)
     corners = regions[:, 1:].astype(jnp.float64) * spatial_scale
-    whole = (jnp.floor(jnp.abs(corners) + 0.5) * jnp.sign(corners)).astype(int)
-    rows = _bins(whole[:, 1], whole[:, 3], output_shape[0], x.shape[2])
-    columns = _bins(whole[:, 0], whole[:, 2], output_shape[1], x.shape[3])
+    rounded = (jnp.floor(jnp.abs(corners) + 0.5) * jnp.sign(corners)).astype(int)
+    rows = _bins(rounded[:, 1], rounded[:, 3], output_shape[0], x.shape[2])
+    columns = _bins(rounded[:, 0], rounded[:, 2], output_shape[1], x.shape[3])
     pictures = jnp.take(x, numbers, 0, mode="clip")
     by_row = jnp.where(rows[:, None, :, :, None], pictures[:, :, None], -jnp.inf).max(3)
     result = jnp.where(columns[:, None, None], by_row[:, :, :, None], -jnp.inf).max(4)

@@ -37,9 +37,9 @@ lower_fully_connected = direct(
 
 def _integers(packed: Any, bits: int) -> Any:
     """Unpack integers from the last axis, lowest bits first."""
-    taken = packed[..., None] >> jnp.arange(8, dtype=jnp.uint8) & 1
-    each = taken.reshape(*packed.shape[:-1], -1, bits).astype(jnp.int32)
-    return (each << jnp.arange(bits, dtype=jnp.int32)).sum(-1)
+    bit_values = packed[..., None] >> jnp.arange(8, dtype=jnp.uint8) & 1
+    fields = bit_values.reshape(*packed.shape[:-1], -1, bits).astype(jnp.int32)
+    return (fields << jnp.arange(bits, dtype=jnp.int32)).sum(-1)
 
 
 def _mat_mul_n_bits(
@@ -64,9 +64,9 @@ lower_triangle = direct(shared("TRILU"), moves, types=HELD)
 @lowers("EYE_LIKE", types=HELD)
 def lower_eye(operation: NamedOperation) -> Computes:
     """Lower EYE_LIKE."""
-    made = operation.output.type
-    rows, columns = made.dimensions
-    return moves(operation, lambda x, to, k: jnp.eye(rows, columns, int(k), dtype=made.dtype.array_type))
+    result = operation.output.type
+    rows, columns = result.dimensions
+    return moves(operation, lambda x, to, k: jnp.eye(rows, columns, int(k), dtype=result.dtype.array_type))
 
 
 def _dft(x: Any, axis: int, length: int, inverse: bool, onesided: bool) -> Any:

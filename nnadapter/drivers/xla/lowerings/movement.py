@@ -62,8 +62,10 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 @lowers(*FUNCTIONS, types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_movement(operation: NamedOperation) -> Computes:
     """Lower movement by attributes; CONCAT requantizes other scales."""
-    made = operation.output.type.quantized
-    if operation.type == "CONCAT" and any(operand and operand.type.quantized != made for operand in operation.inputs):
+    quantized = operation.output.type.quantized
+    if operation.type == "CONCAT" and any(
+        operand and operand.type.quantized != quantized for operand in operation.inputs
+    ):
         return computes(operation, FUNCTIONS[operation.type])
     return moves(operation, FUNCTIONS[operation.type])
 
@@ -74,30 +76,30 @@ lower_split = direct({"SPLIT": _split}, moves, types=MOVED, quantized=True, layo
 @lowers("SLICE", types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_slice(operation: NamedOperation) -> Computes:
     """Lower SLICE."""
-    taken, turned = positive_slices(operation)
-    return lambda x: jax.lax.rev(x[taken], turned) if turned else x[taken]
+    slices, reversed_axes = positive_slices(operation)
+    return lambda x: jax.lax.rev(x[slices], reversed_axes) if reversed_axes else x[slices]
 
 
 @lowers("PAD", types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_pad(operation: NamedOperation) -> Computes:
     """Lower PAD."""
-    kept, widths = crop_and_padding(operation)
+    crop, widths = crop_and_padding(operation)
     mode, more = operation.mode, {}
     if mode == "constant":
         more["constant_values"] = np.array(operation.value).astype(operation.output.type.dtype.array_type)
     if not widths:
         return lambda x: x
-    return lambda x: jnp.pad(x[kept], widths, mode=mode, **more)
+    return lambda x: jnp.pad(x[crop], widths, mode=mode, **more)
 
 
 @lowers("RANGE", types=ALL_NUMBERS)
 def lower_range(operation: NamedOperation) -> Computes:
     """Lower RANGE."""
-    made, count = operation.output.type.dtype.array_type, operation.count
-    wide = jnp.float32 if operation.output.type.dtype in ("float16", "bfloat16") else made
+    dtype, count = operation.output.type.dtype.array_type, operation.count
+    wide = jnp.float32 if operation.output.type.dtype in ("float16", "bfloat16") else dtype
 
     def numbers(start: Any, delta: Any) -> Any:
-        return (start.astype(wide) + jnp.arange(count).astype(wide) * delta.astype(wide)).astype(made)
+        return (start.astype(wide) + jnp.arange(count).astype(wide) * delta.astype(wide)).astype(dtype)
 
     return numbers
 
@@ -190,8 +192,8 @@ def lower_one_hot(operation: NamedOperation) -> Computes:
     def function(indices: Any, values: Any, axis: int, depth: int) -> Any:
         places = jnp.expand_dims(indices, axis)
         steps = _along((*indices.shape[:axis], depth, *indices.shape[axis:]), axis)
-        whole = jnp.trunc(places) if jnp.issubdtype(places.dtype, jnp.floating) else places
-        wanted = (whole == steps) | (whole == steps - depth)
-        return jnp.where(wanted, values[1], values[0])
+        classes = jnp.trunc(places) if jnp.issubdtype(places.dtype, jnp.floating) else places
+        is_hot = (classes == steps) | (classes == steps - depth)
+        return jnp.where(is_hot, values[1], values[0])
 
     return moves(operation, function)

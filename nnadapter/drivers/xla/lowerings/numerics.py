@@ -30,22 +30,22 @@ def shared(types: str) -> dict[str, Callable[..., Any]]:
     return {type_: SHARED[type_] for type_ in types.split()}
 
 
-def converted(x: Any, made: Any) -> Any:
+def converted(x: Any, dtype: Any) -> Any:
     """Convert a value; nonzero is true.
 
     As on CPUs, floats outside an integer type become its smallest 32- or 64-bit number.
     """
-    if made.kind == "b":
+    if dtype.kind == "b":
         return x != 0
-    if not jnp.issubdtype(x.dtype, jnp.floating) or not jnp.issubdtype(made, jnp.integer):
-        return x.astype(made)
-    wide = jnp.int64 if made in (jnp.int64, jnp.uint32, jnp.uint64) else jnp.int32
-    if made == jnp.uint64:
-        return jnp.where(x < 0, converted(x, np.dtype(np.int64)).astype(made), x.astype(made))
+    if not jnp.issubdtype(x.dtype, jnp.floating) or not jnp.issubdtype(dtype, jnp.integer):
+        return x.astype(dtype)
+    wide = jnp.int64 if dtype in (jnp.int64, jnp.uint32, jnp.uint64) else jnp.int32
+    if dtype == jnp.uint64:
+        return jnp.where(x < 0, converted(x, np.dtype(np.int64)).astype(dtype), x.astype(dtype))
     bound = 2.0 ** (8 * jnp.dtype(wide).itemsize - 1)
     reals = x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)
     has = (reals >= -bound) & (reals < bound)
-    return jnp.where(has, reals.astype(wide), jnp.iinfo(wide).min).astype(made)
+    return jnp.where(has, reals.astype(wide), jnp.iinfo(wide).min).astype(dtype)
 
 
 _HALF_OF_SQUARE_ROOT = float(np.sqrt(0.5))
@@ -127,14 +127,14 @@ def to_integers(x: Any, type_: OperandType) -> Any:
 def _saturated(rounded: Any, zero_point: Array, type_: OperandType) -> Any:
     """Add the zero point and saturate; NaN becomes the smallest integer."""
     smallest, largest = integer_range(type_.dtype)
-    made = type_.dtype.array_type
+    dtype = type_.dtype.array_type
     if type_.dtype.itemsize <= 2:  # exact in float32
         moved = jnp.clip(rounded, smallest - largest - 1, 2 * largest + 1 - smallest) + zero_point.astype(np.float32)
-        kept = jnp.clip(moved, smallest, largest)
-        return jnp.where(jnp.isnan(kept), smallest, kept).astype(jnp.int32).astype(made)
-    whole = jnp.where(jnp.isnan(rounded), smallest - 512.0, rounded.astype(jnp.float64))
-    moved = jnp.clip(whole, -(2.0**40), 2.0**40).astype(jnp.int64) + zero_point
-    return jnp.clip(moved, smallest, largest).astype(made)
+        clipped = jnp.clip(moved, smallest, largest)
+        return jnp.where(jnp.isnan(clipped), smallest, clipped).astype(jnp.int32).astype(dtype)
+    wide = jnp.where(jnp.isnan(rounded), smallest - 512.0, rounded.astype(jnp.float64))
+    moved = jnp.clip(wide, -(2.0**40), 2.0**40).astype(jnp.int64) + zero_point
+    return jnp.clip(moved, smallest, largest).astype(dtype)
 
 
 def is_quantized(operand: Operand | None) -> bool:
@@ -243,13 +243,13 @@ def computes(operation: NamedOperation, function: Function, pack: Pack | None = 
         return of_products(operation, partial(function, **attributes), finish, pack)
     if is_quantized(operation.inputs[0]) and is_quantized(operation.output):
         return of_reals(operation, lambda *reals: finish(function(*reals, **attributes)))
-    made = tuple(operand.type.dtype.array_type for operand in operation.outputs)
+    dtypes = tuple(operand.type.dtype.array_type for operand in operation.outputs)
 
     def compute(*inputs: Any) -> Any:
         results = function(*map(widened, inputs), **attributes)
         if not isinstance(results, (list, tuple)):
-            return converted(finish(results), made[0])
-        return [converted(finish(result), dtype) for result, dtype in zip(results, made, strict=True)]
+            return converted(finish(results), dtypes[0])
+        return [converted(finish(result), dtype) for result, dtype in zip(results, dtypes, strict=True)]
 
     return compute if pack is None else Packing(compute, {1: pack})
 

@@ -81,9 +81,9 @@ def _running_product(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
 
 
 def _moved_on(x: Any, axis: int, first: int) -> Any:
-    rest = jax.lax.slice_in_dim(x, 0, max(0, x.shape[axis] - 1), axis=axis)
+    leading = jax.lax.slice_in_dim(x, 0, max(0, x.shape[axis] - 1), axis=axis)
     front = jax.lax.slice_in_dim(jnp.full_like(x, first), 0, min(1, x.shape[axis]), axis=axis)
-    return jnp.concatenate([front, rest], axis)
+    return jnp.concatenate([front, leading], axis)
 
 
 _RUNNING = {"CUM_SUM": _running_sum, "CUM_PROD": _running_product}
@@ -106,11 +106,11 @@ lower_top_k = direct({"TOP_K": _top_k}, computes, types=ALL_NUMBERS, results=("i
 
 
 def _local_response(x: Any, size: int, alpha: float, beta: float, bias: float) -> Any:
-    before, behind = (size - 1) // 2, size // 2
-    rest = [(0, 0)] * (x.ndim - 2)
+    begin, end = (size - 1) // 2, size // 2
+    unpadded = [(0, 0)] * (x.ndim - 2)
     window = (1, size, *[1] * (x.ndim - 2))
     sums = jax.lax.reduce_window(
-        jnp.square(x), x.dtype.type(0), jax.lax.add, window, (1,) * x.ndim, [(0, 0), (before, behind), *rest]
+        jnp.square(x), x.dtype.type(0), jax.lax.add, window, (1,) * x.ndim, [(0, 0), (begin, end), *unpadded]
     )
     return x / (bias + alpha / size * sums) ** beta
 
@@ -160,8 +160,8 @@ def _likelihood(x: Any, target: Any, weight: Any = None, *, reduction: str, igno
     counted = jnp.ones(target.shape, bool) if ignore_index is None else target != ignore_index
     labels = jnp.where(counted, target, 0)
     weights = jnp.where(counted, jnp.ones((), x.dtype) if weight is None else weight.at[labels].get(mode="clip"), 0)
-    taken = jnp.take_along_axis(x, jnp.expand_dims(labels, 1), 1, mode="clip")[:, 0]
-    losses = jnp.where(counted, -weights * taken, 0)
+    likelihoods = jnp.take_along_axis(x, jnp.expand_dims(labels, 1), 1, mode="clip")[:, 0]
+    losses = jnp.where(counted, -weights * likelihoods, 0)
     if reduction == "none":
         return losses
     return losses.sum() / weights.sum() if reduction == "mean" else losses.sum()

@@ -30,18 +30,18 @@ def _seen(queries: int, keys: int, lengths: Any, attributes: Mapping[str, Any]) 
         conditions.append(-distance <= attributes["left_window"])
     if attributes["right_window"] >= 0:
         conditions.append(distance <= attributes["right_window"])
-    seen = None
+    visible = None
     for condition in conditions:
-        seen = condition if seen is None else seen & condition
-    return seen
+        visible = condition if visible is None else visible & condition
+    return visible
 
 
-def _masked(scores: Any, mask: Any, seen: Any) -> Any:
-    batch, groups, each, queries, keys = scores.shape
+def _masked(scores: Any, mask: Any, visible: Any) -> Any:
+    batch, groups, repeats, queries, keys = scores.shape
     if mask is not None:
-        whole = jnp.broadcast_to(mask, (batch, groups * each, queries, keys)).reshape(scores.shape)
-        scores = jnp.where(whole, scores, -jnp.inf) if whole.dtype == bool else scores + whole
-    return scores if seen is None else jnp.where(seen, scores, -jnp.inf)
+        full_mask = jnp.broadcast_to(mask, (batch, groups * repeats, queries, keys)).reshape(scores.shape)
+        scores = jnp.where(full_mask, scores, -jnp.inf) if full_mask.dtype == bool else scores + full_mask
+    return scores if visible is None else jnp.where(visible, scores, -jnp.inf)
 
 
 def _attention(query: Any, key: Any, value: Any, mask: Any = None, lengths: Any = None, **attributes: Any) -> Any:
@@ -65,11 +65,11 @@ def _attention(query: Any, key: Any, value: Any, mask: Any = None, lengths: Any 
 def _rotary(x: Any, cosine: Any, sine: Any, interleaved: bool) -> Any:
     pairs = cosine.shape[-1]
     c, s = cosine[:, None], sine[:, None]
-    turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
-    left, right = (turned[..., ::2], turned[..., 1::2]) if interleaved else jnp.split(turned, 2, -1)
+    rotated, unrotated = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    left, right = (rotated[..., ::2], rotated[..., 1::2]) if interleaved else jnp.split(rotated, 2, -1)
     both = c * left - s * right, s * left + c * right
-    joined = jnp.stack(both, -1).reshape(turned.shape) if interleaved else jnp.concatenate(both, -1)
-    return jnp.concatenate([joined, rest], -1)
+    joined = jnp.stack(both, -1).reshape(rotated.shape) if interleaved else jnp.concatenate(both, -1)
+    return jnp.concatenate([joined, unrotated], -1)
 
 
 def _linear_attention(
@@ -84,11 +84,11 @@ def _linear_attention(
     delta = rate is not None
     rates = jnp.broadcast_to(rate if delta else jnp.ones(1, query.dtype), (batch, steps, groups))
 
-    def step(memory: Any, given: Any) -> Any:
-        q, k, v, fading, weight = given
+    def step(memory: Any, inputs: Any) -> Any:
+        q, k, v, fading, weight = inputs
         memory = jnp.exp(fading)[..., None] * memory
-        new = v - jnp.einsum("bgkv,bgk->bgv", memory, k) if delta else v
-        memory = memory + weight[..., None, None] * k[..., None] * new[..., None, :]
+        change = v - jnp.einsum("bgkv,bgk->bgv", memory, k) if delta else v
+        memory = memory + weight[..., None, None] * k[..., None] * change[..., None, :]
         return memory, attributes["scale"] * jnp.einsum("bgrk,bgkv->bgrv", q, memory)
 
     by_step = tuple(jnp.moveaxis(array, 1, 0) for array in (query, key, value, decay, rates))
@@ -189,19 +189,22 @@ def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: b
     """Return final states and all outputs; an ended sequence keeps states and outputs 0."""
     if lengths is None:
 
-        def carried(states: Any, given: Any) -> Any:
-            after = tuple(step(given, states))
-            return after, after[0]
+        def carried(states: Any, inputs: Any) -> Any:
+            next_states = tuple(step(inputs, states))
+            return next_states, next_states[0]
 
         return jax.lax.scan(carried, tuple(first), x, reverse=backwards)  # type: ignore[no-any-return]
 
-    def kept(states: Any, given: Any) -> Any:
-        inputs, time = given
+    def padded(states: Any, timed_inputs: Any) -> Any:
+        inputs, time = timed_inputs
         running = (time < lengths)[:, None]
-        after = tuple(jnp.where(running, new, old) for new, old in zip(step(inputs, states), states, strict=True))
-        return after, jnp.where(running, after[0], 0)
+        next_states = tuple(
+            jnp.where(running, next_state, previous_state)
+            for next_state, previous_state in zip(step(inputs, states), states, strict=True)
+        )
+        return next_states, jnp.where(running, next_states[0], 0)
 
-    return jax.lax.scan(kept, tuple(first), (x, jnp.arange(len(x))), reverse=backwards)  # type: ignore[no-any-return]
+    return jax.lax.scan(padded, tuple(first), (x, jnp.arange(len(x))), reverse=backwards)  # type: ignore[no-any-return]
 
 
 def _recurrent(type_: str) -> Callable[..., Any]:
@@ -222,8 +225,8 @@ def _recurrent(type_: str) -> Callable[..., Any]:
             gates = _gates(type_, direction, attributes)
             step = make(r[direction], of_hidden, p[direction], gates, attributes.get(flag))
             backwards = direction == 1 or attributes["direction"] == "reverse"
-            given = x @ w[direction].T + of_input
-            states, output = _along(step, given, [state[direction] for state in first], lengths, backwards)
+            products = x @ w[direction].T + of_input
+            states, output = _along(step, products, [state[direction] for state in first], lengths, backwards)
             outputs.append(output)
             last.append(states)
         return [jnp.stack(outputs, 1), *(jnp.stack(states) for states in zip(*last, strict=True))]

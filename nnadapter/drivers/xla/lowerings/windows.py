@@ -240,8 +240,8 @@ def lower_max_pool_with_indices(operation: NamedOperation) -> Computes:
     sizes, planes = dimensions[2:], dimensions[0] * dimensions[1]
     flat = np.ravel_multi_index(tuple(indices), sizes)
     order = "C" if operation.storage_order == "row_major" else "F"
-    told = np.ravel_multi_index(tuple(indices), sizes, order=order)  # type: ignore[call-overload]
-    made = tuple(operand.type.dtype.array_type for operand in operation.outputs)
+    flat_indices = np.ravel_multi_index(tuple(indices), sizes, order=order)  # type: ignore[call-overload]
+    dtypes = tuple(operand.type.dtype.array_type for operand in operation.outputs)
     shape = (*dimensions[:2], *counts)
 
     def compute(x: Any) -> list[Any]:
@@ -250,9 +250,9 @@ def lower_max_pool_with_indices(operation: NamedOperation) -> Computes:
         # if all equal the padding, the first tap inside
         chosen = jnp.argmax(jnp.where(inside, (windows == windows.max(-1, keepdims=True)).astype(jnp.int8), -1), -1)
         best = jnp.take_along_axis(windows, chosen[..., None], -1)[..., 0]
-        place = jnp.take_along_axis(jnp.asarray(told)[None], chosen[..., None], -1)[..., 0]
+        place = jnp.take_along_axis(jnp.asarray(flat_indices)[None], chosen[..., None], -1)[..., 0]
         offset = jnp.arange(planes)[:, None] * int(np.prod(sizes))
-        return [best.reshape(shape).astype(made[0]), (place + offset).reshape(shape).astype(made[1])]
+        return [best.reshape(shape).astype(dtypes[0]), (place + offset).reshape(shape).astype(dtypes[1])]
 
     return compute
 
@@ -273,7 +273,7 @@ def lower_unpool(operation: NamedOperation) -> Computes:
 def lower_columns_to_image(operation: NamedOperation) -> Computes:
     """Lower COL_TO_IM."""
     sizes = operation.image_shape
-    made = operation.output.type
+    result = operation.output.type
     counts = [
         (size + begin + end - dilation * (kernel - 1) - 1) // stride + 1
         for size, kernel, stride, dilation, begin, end in zip(
@@ -288,11 +288,11 @@ def lower_columns_to_image(operation: NamedOperation) -> Computes:
     ]
     indices, inside = places(sizes, counts, operation)
     flat = np.where(inside, np.ravel_multi_index(tuple(indices), sizes), np.prod(sizes)).T.reshape(-1)
-    planes = made.dimensions[0] * made.dimensions[1]
+    planes = result.dimensions[0] * result.dimensions[1]
 
     def compute(x: Any) -> Any:
         columns = widened(x).reshape(planes, len(flat))
         image = jnp.zeros((planes, int(np.prod(sizes))), columns.dtype).at[:, flat].add(columns, mode="drop")
-        return image.reshape(made.dimensions).astype(made.dtype.array_type)
+        return image.reshape(result.dimensions).astype(result.dtype.array_type)
 
     return compute
