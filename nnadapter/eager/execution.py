@@ -1,7 +1,7 @@
 """Execution of single operations on devices: cached programs, device-resident arrays, fallback to numpy.
 
-Arrays of tensors are read-only, so device copies stay valid. The first operation that reads an array copies it; the
-next operation frees copies of dead arrays. Programs are cached by device, operation, attributes and input types.
+Arrays of tensors are read-only. The first operation that reads one copies it to the device; a later operation frees
+copies of dead arrays.
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ class BlasThreads:
         self._lock = new_re_lock()
         self._is_setting = False
         self._number = 0
-        """Current limit, 0 if none."""
         self._before: list[tuple[Any, int]] = []
         """Threads of each pool before the first limit."""
 
@@ -238,7 +237,6 @@ class FakeNpuExecution(Execution):
     def __init__(self, binding: Binding, resources: Resources, events: InstructionEvents | None = None) -> None:
         self._binding, self._resources, self._events = binding, resources, events
         self._holder: object = self
-        """Key of bound instructions in an arena."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self.compute_within(inputs, UNLIMITED)

@@ -11,7 +11,6 @@ class Arithmetic(NamedTuple):
     """Precision of computation."""
 
     half_precision: bool = False
-    """Rounding of weights and all results to half precision."""
 
     def __str__(self) -> str:
         return f"precision {'float16' if self.half_precision else 'float32'}"
@@ -28,9 +27,7 @@ INDICES: Types = frozenset({DataType.INT32, DataType.INT64})
 BOOLEANS: Types = frozenset({DataType.BOOL})
 ALL_FLOATS: Types = FLOATS | {DataType.FLOAT64}
 ALL_NUMBERS: Types = NUMBERS | {DataType.INT64, DataType.FLOAT64}
-"""Types of elementwise operations, comparisons, reductions and matrix products, like ALL_FLOATS; others take FLOATS or
-NUMBERS.
-"""
+"""Types of elementwise operations, comparisons, reductions and matrix products."""
 HELD: Types = ALL_NUMBERS | BOOLEANS
 
 LARGEST_RANK = 6

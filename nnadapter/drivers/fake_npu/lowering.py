@@ -44,10 +44,7 @@ PASSES = (
     "simplify",
     "remove_dead",
 )
-"""Passes in the order that `nnadapter.ir.passes` recommends.
-
-The second `simplify` is for transposes from `channels_last`; `remove_dead` cleans up.
-"""
+"""Order that `nnadapter.ir.passes` recommends; the second `simplify` is for transposes from `channels_last`."""
 _SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "center", "requantize"})
 """Auxiliary kernels, in reports only if an operation has no other."""
 

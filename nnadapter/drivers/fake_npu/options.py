@@ -69,14 +69,12 @@ class FakeNpuOptions(NamedTuple):
     """Parsed options."""
 
     switched_off: frozenset[str]
-    """Adapter IR types."""
     memory_bytes: int
     arithmetic: Arithmetic
     threads: int
     dump_passes: str
     check_passes: bool
     profile: Profile | None
-    """None unless the clock is simulated."""
 
 
 def read_options(options: OptionValues) -> FakeNpuOptions:

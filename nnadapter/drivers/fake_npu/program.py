@@ -34,7 +34,6 @@ VERSION = 8
 _ENVELOPE = Envelope(magic=MAGIC, version=VERSION)
 _ALIGNMENT = 64
 _BYTES_PER_INSTRUCTION = 4 << 10
-"""Measured by the growth of the process."""
 
 
 class ProgramNeeds(NamedTuple):

@@ -31,7 +31,6 @@ _SIZES = 4
 _MOST_FAILURES = 4
 """Failures after which a structure is no longer traced."""
 _MOST_TEMPLATES = 64
-"""Templates after which a structure is no longer traced."""
 _References = tuple[weakref.ref[Array], ...]
 
 
@@ -63,7 +62,6 @@ class Groups:
     """Constant number or group of each position."""
     fixed: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
-    """Other positions, grouped."""
 
     @classmethod
     def of(cls, values: Sequence[Any], varying: Sequence[Sequence[int]]) -> Groups:
@@ -114,7 +112,6 @@ class LoweringTemplate:
         self._lowered = lower(with_constants(sized, self._arrays.variables()), arithmetic)
         contents, graph = self._arrays.finish(), self._lowered.graph
         self._graph = SymbolicGraph(graph) if groups.groups else None
-        """None without symbolic numbers."""
         tensor_values: list[tuple[int, object]] = [(index, tensor.value) for index, tensor in enumerate(graph.tensors)]
         self._constants = [(index, value.number) for index, value in tensor_values if isinstance(value, TracedArray)]
         """Tensor of each traced constant, and its position among traced arrays."""

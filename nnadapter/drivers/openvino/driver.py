@@ -150,7 +150,6 @@ def is_possible(kind: str) -> bool:
 
 
 KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELERATOR}
-"""Kinds of devices, the default first."""
 
 _LIMITS = (
     "Static shapes, and no empty tensors. NaN in an input may become a number, because the engine's "

@@ -43,9 +43,7 @@ _SHAPING = frozenset(("Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _FOLLOWED = _ELEMENTWISE | _SHAPING | {"Broadcast", "Concat", "Pad", "Slice", "StridedSlice", "Tile"}
 """Operators that the engine fuses into attention, or removes."""
 _REWRITTEN = frozenset(("Divide", "Subtract"))
-"""Operators rewritten as a product or sum with a computed operand."""
 _LONGEST_WALK = 100
-"""Limit of operators to follow."""
 _HALVING = frozenset(("Slice", "Split", "StridedSlice", "VariadicSplit"))
 _LONGEST_CHAIN = 100
 """Elementwise operators in a row that compile in linear time."""

@@ -10,7 +10,6 @@ import numpy as np
 from nnadapter.drivers.openvino.engine import module
 
 Operators = Sequence[tuple[str, Any]]
-"""Operators in order, each with its type."""
 
 
 def kind_of(value: Any) -> str:

@@ -116,7 +116,6 @@ def _order(transpose: Any) -> Array | None:
 
 _INDICES, _AXIS = 1, 2
 _PARTS = 3
-"""Number of parts that the engine looks for: red, green and blue."""
 
 
 def keep_gather(gather: Any) -> None:

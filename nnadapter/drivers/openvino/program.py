@@ -1,9 +1,7 @@
 """Compiled models of OpenVINO: requests, recovery after failed runs, and the serialized form.
 
-Memory is an estimate, fitted to malloc's count for OpenVINO 2026.4: copied constants, constants of kernels, working
-memory of one run, and a kernel per node.
-
-After a failed run with dynamic shapes the engine reads stale memory; exporting and importing the model repairs it.
+Memory is an estimate, fitted to OpenVINO 2026.4. After a failed run with dynamic shapes the engine reads stale memory;
+exporting and importing the model repairs it.
 """
 
 from __future__ import annotations
@@ -146,7 +144,6 @@ class RecoverableModel:
         self.turn: AbstractContextManager[Any] = new_re_lock() if takes_turns else nullcontext()
         """Lock for dynamic shapes: no run starts before another's failure is known. Reentrant for signal handlers."""
         self.why = ""
-        """Message of a failed run, or ""."""
         self._read, self._contents = read, contents
         self._next: RecoverableModel | None = None
         self._lock = new_lock()

@@ -246,7 +246,6 @@ def _has_room() -> bool:
 
 
 _LEVELS = 256
-"""Levels of 8 bits; quantizers with more are not moved."""
 _NARROW = ("i8", "u8")
 _INPUT, _LOW, _HIGH, _LOWEST, _HIGHEST = range(5)
 

@@ -412,7 +412,6 @@ _SIZING = frozenset((
     "GatherElements", "ScatterND", "Flatten", "Xor",
 ))  # fmt: skip
 _LEAST = {"Max": 0, "Min": 1, "Clip": 0}
-"""Smallest accepted bound of sizes."""
 _BOUNDS = {"Max": slice(None), "Min": slice(None), "Clip": slice(1, 2)}
 _CAP = 2
 """Upper bound of Clip; alone it makes a Min."""
@@ -460,8 +459,7 @@ class ModelAnalysis:
 def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collection[str] = ()) -> Verdict:
     """Return the tables' verdict on a node.
 
-    The op must be in the table. Values must be non-empty tensors of static shape and accepted type; parts of Concat may
-    be empty, and data-dependent shapes need an op that is right with dynamic shapes. No restriction may apply.
+    Values must be non-empty tensors of static shape and accepted type; parts of Concat may be empty.
     """
     if plain_domain(node.domain):
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's own")

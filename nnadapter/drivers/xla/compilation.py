@@ -151,7 +151,6 @@ class Compiled:
     """Segment compiled by XLA."""
 
     executable: Any
-    """JAX executable of inputs and constants."""
     constants: tuple[Any, ...]
     device: Any
     results: tuple[str, ...]

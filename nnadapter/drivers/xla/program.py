@@ -248,7 +248,6 @@ def array_over(result: Any) -> Array:
 
 
 Seal = Mapping[str, str]
-"""Requirements of a program, by name."""
 
 _ENVELOPE = Envelope(magic=b"nna-xla\n", version=1)
 _ALIGNMENT = 64

@@ -16,7 +16,6 @@ from nnadapter.errors import InputValueError
 from nnadapter.ir.operand import Array
 
 Run = Callable[[], object]
-"""Instruction bound to arrays."""
 Finish = Callable[[Array], None]
 """Fused activation, applied in place to a contiguous array."""
 BLOCK_ELEMENTS = 32768
@@ -86,10 +85,7 @@ def _filled(x: Array, value: float) -> Array:
 
 
 _ERF = (1.12837971, 0.102765481, -0.000184383747, -0.000625719538, 8.97125777e-05, -5.98568965e-06, 1.58960197e-07)
-"""Coefficients of x, x^3, x^5, … of p with erf(x) = tanh(p(x)) within 2e-7.
-
-Fitted in float64 by iterated weighted least squares over [0, 3.9]; beyond that tanh is 1.
-"""
+"""Coefficients of x, x^3, … of p with erf(x) = tanh(p(x)) within 2e-7, by weighted least squares over [0, 3.9]."""
 _GELU = (0.797884268, 0.0363341491, -3.30266692e-05, -5.52733939e-05, 3.97407155e-06, -1.3378324e-07, 1.81392806e-09)
 """The same for erf(x / sqrt 2), weighted by x for GELU."""
 _erf_of_number = np.frompyfunc(erf, 1, 1)

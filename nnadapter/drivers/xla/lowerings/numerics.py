@@ -22,7 +22,6 @@ from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import PRODUCTS
 
 SHARED = functions_over(jnp)
-"""Definitions that XLA can use directly."""
 
 
 def shared(types: str) -> dict[str, Callable[..., Any]]:
@@ -227,7 +226,6 @@ ALL_NUMBERS = (*ALL_FLOATS, *INTEGERS)
 HELD = (*ALL_NUMBERS, "bool")
 MOVED = (*HELD, "int4", "uint4")
 LAYOUTS = ("NCHW", "NHWC")
-"""Layouts of elementwise operations, and those with named axes."""
 
 _NARROW = frozenset({DataType.FLOAT16, DataType.BFLOAT16})
 
