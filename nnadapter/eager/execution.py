@@ -243,10 +243,9 @@ def _compile_operation(context: Context, call: OperationCall) -> _CacheEntry:
     models = [plain]
     if (by_kernel := _kernel_call(context, call, plain)) is not None:
         models.insert(0 if by_kernel[1].overrides else 1, by_kernel[0])
-    outcomes = [_compile_model(context, models[0])]
-    if isinstance(outcomes[0], str) and len(models) > 1:
-        outcomes.append(_compile_model(context, models[1]))
-    return _CacheEntry(next((outcome for outcome in outcomes if isinstance(outcome, Execution)), outcomes[0]))
+    outcome = _compile_model(context, models[0])
+    second = _compile_model(context, models[1]) if isinstance(outcome, str) and len(models) > 1 else outcome
+    return _CacheEntry(outcome if isinstance(second, str) else second)
 
 
 def _compile_model(context: Context, model: Model) -> Execution | str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,18 +33,14 @@ _NARROW: Mapping[Dtype, tuple[int, int]] = MappingProxyType(
 def contents(data: object, dtype: object = None) -> Array:
     """Return a new read-only array, float32 for Python floats; raise InvalidInputError for data without numbers."""
     try:
-        if dtype is not None:
-            is_name = isinstance(dtype, str) and dtype in _DTYPE_NAMES
-            numpy_dtype = DataType(dtype).array_type if is_name else np.dtype(dtype)  # type: ignore[arg-type,call-overload]
-            array = np.array(data, dtype=numpy_dtype)
-            if numpy_dtype in _NARROW and not hasattr(data, "dtype"):
-                low, high = _NARROW[numpy_dtype]
-                if ((wide := np.array(data)) < low).any() or (wide > high).any():
-                    raise OverflowError(f"a number is out of bounds for {numpy_dtype.name}")
-        else:
-            array = np.array(data)
-            if array.dtype == np.float64 and not _has_arrays(data):
-                array = array.astype(_DEFAULT_FLOAT)
+        is_name = isinstance(dtype, str) and dtype in _DTYPE_NAMES
+        array = np.array(data, DataType(dtype).array_type if is_name else dtype)  # type: ignore[arg-type,call-overload]
+        if dtype is None and array.dtype == np.float64 and not _has_arrays(data):
+            array = array.astype(_DEFAULT_FLOAT)
+        if array.dtype in _NARROW and not hasattr(data, "dtype"):
+            low, high = _NARROW[array.dtype]
+            if ((wide := np.array(data)) < low).any() or (wide > high).any():
+                raise OverflowError(f"a number is out of bounds for {array.dtype.name}")
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"a tensor needs numbers: {' '.join(str(error).split())}; got {data!r}") from error
     if array.dtype.name not in _DTYPE_NAMES:
@@ -58,12 +53,10 @@ def _has_arrays(data: object) -> bool:
     return hasattr(data, "dtype") or (isinstance(data, (list, tuple)) and any(map(_has_arrays, data)))
 
 
-def _is_floating(dtype: Dtype) -> bool:
-    return dtype.name in _FLOATING_NAMES
-
-
 def _common(dtypes: Sequence[Dtype], numbers: Iterable[object] = ()) -> Dtype:
-    common_dtype = functools.reduce(np.promote_types, list(filter(_is_floating, dtypes)) or dtypes)
+    common_dtype = functools.reduce(
+        np.promote_types, [dtype for dtype in dtypes if dtype.name in _FLOATING_NAMES] or dtypes
+    )
     kinds = set(map(type, numbers))
     if float in kinds:
         return _floating(common_dtype)
@@ -71,51 +64,38 @@ def _common(dtypes: Sequence[Dtype], numbers: Iterable[object] = ()) -> Dtype:
 
 
 def _floating(dtype: Dtype) -> Dtype:
-    return dtype if _is_floating(dtype) else _DEFAULT_FLOAT
+    return dtype if dtype.name in _FLOATING_NAMES else _DEFAULT_FLOAT
 
 
 def _summed(dtype: Dtype) -> Dtype:
     return _DEFAULT_INTEGER if dtype == np.bool_ else dtype
 
 
-class Promotion(StrEnum):
-    """Type of a ufunc's computation: its inputs', floating, or boolean."""
-
-    SAME = "same"
-    FLOATING = "floating"
-    BOOLEAN = "boolean"
-
-
 class UfuncRow(NamedTuple):
-    """Operation of a ufunc, and the equivalent ONNX op for custom kernels."""
+    """Operation of a ufunc, the equivalent ONNX op for custom kernels, and the type to compute in."""
 
     type: str
     op_type: str
-    rule: Promotion
+    rule: str
 
 
 _UFUNCS = {
-    Promotion.SAME: (
-        "add ADD Add, subtract SUB Sub, multiply MUL Mul, power POW Pow, maximum MAX Max, minimum MIN Min, "
-        "remainder MOD Mod, floor_divide FLOOR_DIV, negative NEG Neg, absolute ABS Abs, sign SIGN Sign, "
-        "square SQUARE, equal EQUAL Equal, not_equal NOT_EQUAL, greater GREATER Greater, "
-        "greater_equal GREATER_EQUAL GreaterOrEqual, less LESS Less, less_equal LESS_EQUAL LessOrEqual, "
-        "bitwise_and BITWISE_AND BitwiseAnd, bitwise_or BITWISE_OR BitwiseOr, bitwise_xor BITWISE_XOR BitwiseXor, "
-        "invert BITWISE_NOT BitwiseNot, matmul MAT_MUL MatMul"
-    ),
-    Promotion.FLOATING: (
-        "true_divide DIV Div, divide DIV Div, exp EXP Exp, log LOG Log, sqrt SQRT Sqrt, sin SIN Sin, cos COS Cos, "
-        "tan TAN Tan, sinh SINH Sinh, cosh COSH Cosh, tanh TANH Tanh, arcsin ASIN Asin, arccos ACOS Acos, "
-        "arctan ATAN Atan, arcsinh ASINH Asinh, arccosh ACOSH Acosh, arctanh ATANH Atanh, "
-        "reciprocal RECIPROCAL Reciprocal, floor FLOOR Floor, ceil CEIL Ceil, rint ROUND Round, isnan IS_NAN IsNaN"
-    ),
-    Promotion.BOOLEAN: "logical_and AND And, logical_or OR Or, logical_xor XOR Xor, logical_not NOT Not",
+    "same": "add ADD, subtract SUB, multiply MUL, power POW, maximum MAX, minimum MIN, remainder MOD, "
+    "floor_divide FLOOR_DIV, negative NEG, absolute ABS, sign SIGN, square SQUARE, equal EQUAL, not_equal NOT_EQUAL, "
+    "greater GREATER, greater_equal GREATER_EQUAL, less LESS, less_equal LESS_EQUAL, bitwise_and BITWISE_AND, "
+    "bitwise_or BITWISE_OR, bitwise_xor BITWISE_XOR, invert BITWISE_NOT, matmul MAT_MUL",
+    "floating": "true_divide DIV, divide DIV, exp EXP, log LOG, sqrt SQRT, sin SIN, cos COS, tan TAN, sinh SINH, "
+    "cosh COSH, tanh TANH, arcsin ASIN, arccos ACOS, arctan ATAN, arcsinh ASINH, arccosh ACOSH, arctanh ATANH, "
+    "reciprocal RECIPROCAL, floor FLOOR, ceil CEIL, rint ROUND, isnan IS_NAN",
+    "boolean": "logical_and AND, logical_or OR, logical_xor XOR, logical_not NOT",
 }
+_OP_TYPES = {"GREATER_EQUAL": "GreaterOrEqual", "IS_NAN": "IsNaN", "LESS_EQUAL": "LessOrEqual"}
+"""ONNX names other than the type in title case."""
 UFUNCS: Mapping[str, UfuncRow] = MappingProxyType(
     {
-        name: UfuncRow(type_, "".join(op_type), rule)
+        name: UfuncRow(type_, _OP_TYPES.get(type_, type_.title().replace("_", "")), rule)
         for rule, rows in _UFUNCS.items()
-        for name, type_, *op_type in map(str.split, rows.split(","))
+        for name, type_ in map(str.split, rows.split(","))
     }
 )
 _ON_BOOLEANS: Mapping[str, str] = MappingProxyType(
@@ -136,8 +116,8 @@ def compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Arr
     if name in _ON_BOOLEANS and all(map(np.dtype(bool).__eq__, dtypes)) and set(map(type, numbers)) <= {bool}:
         name = _ON_BOOLEANS[name]
     type_, op_type, rule = UFUNCS[name]
-    dtype = np.dtype(bool) if rule is Promotion.BOOLEAN else _common(dtypes, numbers)
-    dtype = _floating(dtype) if rule is Promotion.FLOATING else dtype
+    dtype = np.dtype(bool) if rule == "boolean" else _common(dtypes, numbers)
+    dtype = _floating(dtype) if rule == "floating" else dtype
     if name in _COMPARISONS and not _can_represent(dtype, numbers):
         # the elements do not matter, so no device is needed
         return freeze(np.asarray(ufunc(*operands)))
