@@ -1,4 +1,4 @@
-"""A driver for tests whose device leaves sizes from two to eight open, and notes what it compiles."""
+"""A test driver with dynamic dimensions from two to eight; records what it compiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nnadapter.ir.definition import by_definition
 from nnadapter.ir.structure import SymbolicModel
 
 COMPILED: list[list[list[int | None]]] = []
-"""Of each model, the dimensions of its inputs; None for those that were open."""
+"""Input dimensions of each compiled model; None for dynamic ones."""
 
 
 class BoundedExecution(Execution):

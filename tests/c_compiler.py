@@ -1,4 +1,4 @@
-"""The C compiler of this machine, for tests of drivers in C; tests are skipped where there is none."""
+"""The C compiler of this machine, for tests of C drivers, which are skipped without one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
 
 
 def compile_c(out: Path, *arguments: object) -> Path:
-    """Run the compiler; what it prints is the failure's message."""
+    """Run the compiler; fail with its output."""
     command = [COMPILER, "-std=c11", *WARNINGS, f"-I{nna.get_include()}", *map(str, arguments), "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -44,9 +44,9 @@ def compile_acme(folder: Path, *flags: str) -> Path:
 
 @contextmanager
 def acme_among_devices(folder: Path, *flags: str, name: str = "acme_c") -> Iterator[str]:
-    """The example driver, compiled into `folder`, is among the devices.
+    """Yield the device name of the example driver, compiled into `folder`.
 
-    Compiled by other flags it has a name of its own: devices once opened stay open.
+    Other flags need another name, because opened devices stay open.
     """
     library = compile_acme(folder, *flags)
     library.rename(folder / f"nnadapter_{name}.so")
@@ -59,7 +59,7 @@ def acme_among_devices(folder: Path, *flags: str, name: str = "acme_c") -> Itera
 
 @functools.cache
 def _acme_by(*flags: str) -> bytes:
-    """The library, compiled once for these flags."""
+    """Return the library, compiled once per set of flags."""
     sources = sorted((ACME / "csrc").glob("*.c"))
     flags = ("-D_POSIX_C_SOURCE=200809L", "-O2", "-pthread", *flags)
     with tempfile.TemporaryDirectory() as folder:

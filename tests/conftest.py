@@ -1,4 +1,4 @@
-"""What many tests share: drivers through real entry points, and none of those that a person installed."""
+"""Shared fixtures: drivers behave as installed packages, and really installed ones are hidden."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tests.made_once import VARIABLE as OPERATOR_TESTS
 from tests.made_once import make_once
 
 VARIABLES = tuple(f"NNADAPTER_{name}" for name in ("CACHE_DIR", "DEVICES", "DRIVER_PATH", "FAULTS", "ISOLATE", "LOG"))
-"""Of the environment, that nnadapter reads."""
+"""Environment variables that nnadapter reads."""
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""How many threads PyTorch, scikit-learn and numpy compute with, where no test says it."""
+"""Thread counts of PyTorch, scikit-learn and numpy; a test may set another."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only if `-m` names them."""
 _CASES, _SLOW_CASES = 2, 1
@@ -48,13 +48,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Select the examples of hypothesis: new ones for long forms, otherwise a few that are the same in each run."""
+    """Select hypothesis examples: random ones for long forms, otherwise few and deterministic."""
     is_long = any(name in config.option.markexpr for name in LONG)
     settings.load_profile("many" if "hypothesis" in config.option.markexpr else "anew" if is_long else "few")
     config.pluginmanager.register(optional)
     make_once()
-    logging.getLogger().addHandler(logging.NullHandler())  # packages set up logging where nobody has, for all others
-    for pool in POOLS:  # workers share the processors: threads that look out for work take them from other workers
+    # Otherwise a package that sets up logging would do it for the whole process.
+    logging.getLogger().addHandler(logging.NullHandler())
+    for pool in POOLS:  # workers share the processors, and busy-waiting threads would slow other workers
         os.environ.setdefault(pool, "1")
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         _keep_bytecode(config)
@@ -62,12 +63,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node) -> None:
-    """Tell a worker whether to sample tables: its arguments do not say whether a path was given."""
+    """Send the worker whether to sample tables; its arguments do not show whether a path was passed."""
     node.workerinput["sampled"] = _is_sampled(node.config)
 
 
 def _is_sampled(config: pytest.Config) -> bool:
-    """Return whether each test runs a sample of its cases: no path, marker or `--all-cases` was given."""
+    """Return whether each test runs a sample of its cases: without a path, marker or `--all-cases`."""
     if hasattr(config, "workerinput"):
         return config.workerinput["sampled"]
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
@@ -75,7 +76,7 @@ def _is_sampled(config: pytest.Config) -> bool:
 
 
 def _keep_bytecode(config: pytest.Config) -> None:
-    """Hundreds of processes import the same: where nothing may lie beside sources, bytecode lies in a folder apart."""
+    """Share bytecode in a temporary folder where writing it next to sources is off: many processes import the same."""
     folder = tempfile.mkdtemp(prefix="bytecode-")
     os.environ["PYTHONPYCACHEPREFIX"] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -83,14 +84,14 @@ def _keep_bytecode(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Random numbers of PyTorch start anew with each test, whatever ran before on this worker."""
+    """Reset PyTorch's random numbers, so that a test does not depend on earlier tests of its worker."""
     if "torch" in sys.modules:
-        sys.modules["torch"].default_generator.manual_seed(0)  # that of the CPU: asking for others takes 0.4 ms
+        sys.modules["torch"].default_generator.manual_seed(0)  # only the CPU's generator: asking for the others is slow
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable(report: pytest.TestReport):
-    """Workers tell of three phases of each test: what nobody reads of one that passed takes longer than many a test."""
+    """Shrink reports of passed tests, whose transfer from workers takes longer than many a test."""
     said = yield
     if said is not None and getattr(report, "passed", False):
         said["keywords"] = {}
@@ -99,11 +100,7 @@ def pytest_report_to_serializable(report: pytest.TestReport):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session):
-    """What is imported and collected stays to the end: the collector of cycles need not look at it again and again.
-
-    Tests of PyTorch make objects by the million that stay for a while: looking at them once a thousand new ones took a
-    fifth of their time.
-    """
+    """Collect tests without the garbage collector: imported objects are permanent, and PyTorch makes millions."""
     gc.disable()
     try:
         return (yield)
@@ -115,7 +112,7 @@ def pytest_collection(session: pytest.Session):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
-    """So does what the tests of a file leave: many tests have the collector look at everything, several times each."""
+    """Collect garbage once per test file, not in every test that fills the heap."""
     try:
         return (yield)
     finally:
@@ -127,9 +124,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out long forms, unless `-m` names them, and slow tests without `-m` or `--slow`; sort slow files first.
 
-    Without a path, run a sample of the cases of each test.
-
-    At the end, workers take short tests from each other, and a file whose tests share fixtures stays with one worker.
+    Without a path, run a sample of each test's cases. A file whose tests share fixtures stays with one worker.
     """
     left_out = [name for name in LONG if name not in config.option.markexpr]
     if not config.option.slow and not config.option.markexpr:
@@ -146,7 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _beyond_samples(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the cases to leave out: a slow test keeps `_SLOW_CASES`, any other `_CASES`, selected by checksum."""
+    """Return the cases to leave out: all but `_SLOW_CASES` of a slow test and `_CASES` of others, by checksum."""
     tables = defaultdict(list)
     for item in items:
         tables[item.nodeid.partition("[")[0], item.get_closest_marker("slow") is not None].append(item)
@@ -158,7 +153,7 @@ def _beyond_samples(items: list[pytest.Item]) -> set[pytest.Item]:
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    """Print the seconds of tests by folder, summed over all workers, if `--folder-times` asks for them."""
+    """Print seconds per folder, summed over all workers, if `--folder-times` asks for them."""
     if not config.option.folder_times:
         return
     seconds = Counter()
@@ -173,7 +168,7 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_installed(tmp_path_factory):
-    """Neither what is installed beside the suite nor a person's environment variables are seen, by children neither."""
+    """Hide installed extensions and environment variables of the user, in child processes too."""
     before = sorted({str(Path(entry or ".").resolve()) for entry in sys.path})
     children = tmp_path_factory.mktemp("children")
     hide_from_children(children, before)
@@ -189,7 +184,7 @@ def nothing_installed(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def trial_drivers(nothing_installed, tmp_path_factory):
-    """A distribution whose entry points name the drivers of trial_driver.py, two of one name among them."""
+    """Install a distribution whose entry points name the drivers of trial_driver.py, two with the same name."""
     site = tmp_path_factory.mktemp("site")
     _distribution(
         site,
@@ -226,7 +221,7 @@ def trial_drivers(nothing_installed, tmp_path_factory):
 
 @pytest.fixture
 def interruptible():
-    """A suite in the background of a shell ignores interrupts."""
+    """Restore Ctrl-C handling: a suite in the background of a shell ignores interrupts."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -234,7 +229,7 @@ def interruptible():
 
 @pytest.fixture(scope="module")
 def acme(tmp_path_factory):
-    """acme_c, compiled, is among the devices."""
+    """Add the compiled acme_c to the devices."""
     if COMPILER is None:
         pytest.skip("there is no C compiler: none of cc, gcc and clang")
     with acme_among_devices(tmp_path_factory.mktemp("acme")):
@@ -251,7 +246,7 @@ def _distribution(site: Path, name: str, points: dict[str, str]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def empty_cache(tmp_path_factory):
-    """Nothing is kept where a person keeps calibrations and choices, and nothing of that is found."""
+    """Redirect stored calibrations and choices to an empty folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -259,14 +254,14 @@ def empty_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def folder_of_all_workers(tmp_path_factory):
-    """Where they leave for each other what takes seconds to make."""
+    """Return a folder that all workers share for results that take seconds to make."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session", autouse=True)
 def onnx_cases(folder_of_all_workers):
-    """onnx's own operator tests are made by the first process that needs them."""
+    """Have the first process that needs onnx's operator tests generate them for all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(OPERATOR_TESTS, str(folder_of_all_workers / "operator_tests"))
         yield
@@ -274,12 +269,12 @@ def onnx_cases(folder_of_all_workers):
 
 @pytest.fixture(scope="session")
 def of_the_cpu(folder_of_all_workers):
-    """A calibration of the CPU, made in the least time, by the first worker that needs it."""
+    """Return a minimal calibration of the CPU, measured by the first worker that needs it."""
     kept = folder_of_all_workers / "calibration_of_the_cpu.json"
     if kept.exists():
         return read_calibration(kept)
     with pytest.MonkeyPatch.context() as patch:
-        # Threads that spin between runs take 10 seconds.
+        # Spinning threads would take 10 seconds.
         patch.setattr(CpuContext, "compile_whole_graph", CpuContext.compile)
         made = calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
     write_stored(kept, contents_of(made))

@@ -1,4 +1,4 @@
-"""fake_npu, one node of which computes something else from a moment on: what a shadow check has to find."""
+"""A fake_npu on which nodes in `DRIFTS` compute wrong results, for shadow checks to find."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nnadapter.drivers.fake_npu import FakeNpuDriver
 from tests.planted_driver import spoil
 
 DRIFTS: set[str] = set()
-"""Nodes that drift now."""
+"""Nodes that compute wrong results now."""
 
 
 class DriftingExecution(Execution):

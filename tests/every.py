@@ -1,4 +1,4 @@
-"""Many small cases as one test: a test of its own for each takes several times as long as what it checks."""
+"""Tables of many small cases in one test, since the overhead of a test exceeds that of a case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.optional import missing_for_devices, skip_without
 
 
 def for_every(**tables):
-    """Have one test check a function with every combination of arguments; it tells all that fail, each with its own."""
+    """Run the test for every combination of arguments; report all failures with their arguments."""
     cases = _combinations(tables)
     assert cases
 
@@ -25,17 +25,17 @@ def for_every(**tables):
 
 
 def for_every_pair(**tables):
-    """Do the same with fewer combinations: each pair of values is in one of them. With `-m sweep`, check all."""
+    """Run combinations such that each pair of values occurs; all of them with `-m sweep`."""
     return _some_or_all(pairwise, tables)
 
 
 def for_every_value(**tables):
-    """Do the same with the fewest combinations: each value is in one of them. With `-m sweep`, check all."""
+    """Run the fewest combinations such that each value occurs; all of them with `-m sweep`."""
     return _some_or_all(valuewise, tables)
 
 
 def few_of(values, *few):
-    """Return the values as parameters of a test: those in `few` run always, others with `-m sweep`."""
+    """Return the values as test parameters: `few` always run, others with `-m sweep`."""
     assert set(few) <= set(values)
     rows = [each if isinstance(each, tuple) else (each,) for each in values]
     return [
@@ -68,7 +68,7 @@ def pairwise(tables) -> list[dict]:
 
 
 def _covering(tables, together: int) -> list[dict]:
-    """Choose combinations, those with the most new groups of so many values first, until all groups are in one."""
+    """Choose combinations greedily until every group of `together` values is covered."""
     names = {name: list(values) for name, values in tables.items()}
     candidates = list(product(*(range(len(values)) for values in names.values())))
     missing = {group for candidate in candidates for group in _groups(candidate, together)}
@@ -104,7 +104,7 @@ def _check_each(check, cases) -> None:
             check(**arguments)
         except pytest.skip.Exception as reason:
             skipped.append(reason)
-        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  whatever it is, others are checked
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  go on with the other cases
             error.add_note("with " + ", ".join(f"{name}={reprlib.repr(it)}" for name, it in arguments.items()))
             failures.append(error)
     if failures:

@@ -1,6 +1,6 @@
-"""An interrupt at one step after the other of what is done in some modules, so that each comes once.
+"""An interrupt at each step of some modules in turn, so that every position is tried once.
 
-CPython looks for signals behind a call, where a function begins, and where a loop goes back; not where a `with` begins
+CPython checks for signals after a call, at the start of a function and when a loop goes back; not where a `with` begins
 or ends.
 """
 
@@ -18,15 +18,15 @@ _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
 
 
 def interrupt(work: Callable[[], object], step: int, modules: tuple[str, ...]) -> KeyboardInterrupt | None:
-    """Do some work with an interrupt at a step.
+    """Call `work` with an interrupt at one step.
 
     Args:
-        work: what is done.
-        step: the how manieth, from 1, of the interpreter's steps in `modules` behind which it looks for signals.
-        modules: how their names begin.
+        work: callable to interrupt.
+        step: number, from 1, of the interpreter step in `modules` at which signals are checked.
+        modules: prefixes of module names.
 
     Returns:
-        What came, which keeps what its frames have; None where nothing did, and the work is done.
+        The interrupt, which keeps its frames alive; None if `work` finished without one.
     """
     left = step
 
@@ -44,7 +44,7 @@ def interrupt(work: Callable[[], object], step: int, modules: tuple[str, ...]) -
 
     tracing = sys.gettrace()
     try:
-        sys._getframe().f_trace_opcodes = True  # Python 3.12 has events of opcodes only if this is set before settrace
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 emits opcode events only if this is set before settrace
         sys.settrace(trace)
         work()
     except KeyboardInterrupt as error:
@@ -56,7 +56,7 @@ def interrupt(work: Callable[[], object], step: int, modules: tuple[str, ...]) -
 
 @functools.cache
 def _looked_at(code: CodeType) -> frozenset[int]:
-    """Where steps begin that follow one behind which signals are looked for."""
+    """Return the offsets of steps that follow a signal check."""
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     lines = dict[int, str]()
     for step in steps:

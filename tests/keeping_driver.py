@@ -1,4 +1,4 @@
-"""A driver for tests whose programs are bytes, correct by the definition; and faulty with them on request."""
+"""A test driver with serializable programs, correct unless a fault of serialization is set."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from nnadapter.ir.definition import by_definition
 from nnadapter.ir.protobuf import from_bytes, to_bytes
 
 FAULTS: set[str] = set()
-"""What goes wrong from now on."""
+"""Active faults."""
 ASKED: list[str] = []
-"""Calls that have to do with programs as bytes, in order."""
+"""Serialization calls, in order."""
 _DIGEST_BYTES = 32
 
 

@@ -1,6 +1,6 @@
-"""A driver for tests and benchmarks whose devices take a known time for each operation, and work one at a time.
+"""A driver for tests and benchmarks whose devices sleep a known time per operation, one computation at a time.
 
-The host is free meanwhile, as with hardware: the time is slept. Results are those of the definition.
+Sleeping leaves the host free, as hardware does. Results follow the definition of the operations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nnadapter.ir.definition import by_definition
 DEVICES = ("0", "1", "2")
 BUSY = {device: threading.Lock() for device in DEVICES}
 OVERLAPS = {"now": 0, "most": 0}
-"""How many devices compute at once, now and at most."""
+"""Number of devices that compute at once: now, and the largest so far."""
 _counting = threading.Lock()
 _LOOK_SECONDS = 0.001
 

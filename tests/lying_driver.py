@@ -1,4 +1,4 @@
-"""fake_npu, telling one lie: what the conformance kit has to find."""
+"""A fake_npu that breaks one rule of the driver interface, for the conformance kit to find."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnadapter.drivers.fake_npu import FakeNpuDriver
 from nnadapter.errors import InvalidModelError
 
 ABOUT_BINDING = ("binds_nothing", "fails_to_bind", "binds_the_same")
-"""What sessions are tried with; the kit tells bound programs by what they compute."""
+"""Lies about binding constants. Sessions find them; the kit recognizes bound programs by their results."""
 LIES = (
     "none",
     "wrong_axis",
@@ -39,7 +39,7 @@ COUNTS = {"compile": 0}
 
 
 def with_wrong_axis(model):
-    """Softmax along the first axis."""
+    """Return the model with every softmax along the first axis."""
     operations = [
         replace(operation, attributes={**operation.attributes, "axis": 0}) if operation.type == "SOFTMAX" else operation
         for operation in model.operations
@@ -137,7 +137,7 @@ class LyingContext(Context):
         if self.lie == "wrong_axis":
             try:
                 return LyingProgram(self.context.compile(with_wrong_axis(model)), model, self.lie)
-            except (TypeError, AttributeError) as error:  # the lie meets a model that is none
+            except (TypeError, AttributeError) as error:  # this lie makes the model invalid
                 raise InvalidModelError(str(error)) from error
         return LyingProgram(self.context.compile(model), model, self.lie)
 

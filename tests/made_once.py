@@ -1,9 +1,7 @@
-"""What packages make again and again is made once.
+"""Slow set-up of other packages, cached.
 
-onnx's own operator tests, whose making takes seconds, are made by the first process that needs them; what PyTorch's
-exporter looks up for each graph, in 0.04 s, each process looks up once.
-
-Processes that tests start run this as well, before anything else: it imports little.
+The first process that needs onnx's operator tests generates them for all. Each process caches the operator lookup that
+PyTorch's exporter otherwise repeats for each graph. Child processes import this first, so it imports little.
 """
 
 import os
@@ -12,14 +10,13 @@ from functools import cache
 from importlib.machinery import PathFinder
 
 VARIABLE = "TESTS_OF_OPERATORS"
-"""Says in which file they are kept, to this process and to those that it starts."""
+"""Environment variable with the file of cached operator tests, inherited by child processes."""
 
 
 class Once:
-    """Finds modules of `MADE_ONCE` as Python does, and has them make once what is named there."""
+    """Finder that wraps the functions named in `MADE_ONCE` when their modules are imported."""
 
     def find_spec(self, name, path=None, target=None):
-        """See `importlib.abc.MetaPathFinder`."""
         if name not in MADE_ONCE:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -27,7 +24,7 @@ class Once:
 
         def exec_module(module):
             execute(module)
-            if hasattr(module, function):  # onnx 1.20 has no such function
+            if hasattr(module, function):  # onnx 1.20 lacks it
                 setattr(module, function, once(getattr(module, function)))
 
         spec.loader.exec_module = exec_module
@@ -35,7 +32,7 @@ class Once:
 
 
 def kept(make):
-    """What is made once: then it is here, and in the file for others."""
+    """Return `make` with its result cached, in this process and in the file for others."""
     held = []
 
     def load():
@@ -59,17 +56,17 @@ def _read_or_made(make):
     made = make()
     with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as beside:
         pickle.dump(made, beside)
-    Path(beside.name).replace(file)  # in one step: others may read meanwhile
+    Path(beside.name).replace(file)  # atomic: other processes may read meanwhile
     return made
 
 
 MADE_ONCE = {
     "onnx.backend.test.loader": ("load_node_model_tests", kept),
-    "torch._export.utils": ("_materialize_cpp_cia_ops", cache),  # asks PyTorch for operators that it has then
+    "torch._export.utils": ("_materialize_cpp_cia_ops", cache),  # lists PyTorch's operators at that time
 }
-"""By module: a function, and what makes of it one that works once."""
+"""Module -> a function of it, and the decorator that caches the function."""
 
 
 def make_once():
-    """Have this process make once what `MADE_ONCE` says, or read what others made, if a file is named then."""
+    """Install the caches of `MADE_ONCE` in this process."""
     sys.meta_path.insert(0, Once())

@@ -1,4 +1,4 @@
-"""A driver whose time is known: a clock that only computing moves, by launch, tensors and operations."""
+"""A driver with a simulated clock, which advances by launch, tensors and operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nnadapter.drivers import (
 from nnadapter.ir import SCHEMAS
 
 LAUNCH, TENSOR, BYTE = 80e-6, 7e-6, 1 / 2e9
-"""Seconds of a segment, of a tensor that crosses, of a byte of it."""
+"""Seconds per segment, per tensor transfer, and per byte transferred."""
 COSTS = {
     "MAT_MUL": (3e-6, 1 / 5e11, 1 / 8e10),
     "CONV_2D": (5e-6, 1 / 9e11, 1 / 6e10),
@@ -40,11 +40,14 @@ COSTS = {
     "ERF": (4e-6, 0.0, 1 / 2e10),
     "SIGMOID": (4e-6, 0.0, 1 / 2e10),
 }
-"""Operation -> seconds of one, of a FLOP, of a byte read or made."""
+"""Operation -> seconds per operation, per FLOP, and per byte read or written."""
 OTHERS = (2e-6, 0.0, 1 / 4e10)
 NEW = {"now": 0.0, "version": "1.0", "profile": None, "made": 0, "ran": None, "listed": "metered", "wholes": [0, 0]}
-"""Of a device that starts anew. Executions are numbered as they are made; `ran` gets the numbers if it is a list.
-`listed` is the name of its row. `wholes` is how many programs are all that runs, now and at most."""
+"""Initial state of the device.
+
+`ran` collects execution numbers if it is a list. `listed` names the row in the device list. `wholes` counts the
+programs compiled as entire plans: open now, and most at once.
+"""
 STATE = dict(NEW)
 
 

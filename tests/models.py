@@ -28,7 +28,7 @@ SANDWICH = f"""{HEAD} sandwich (float[N, 4] x) => (float[N, 4] y) {{
     d = Cos(c)
     y = Add(d, a)
 }}"""
-"""An open dimension, and operations that take turns."""
+"""A dynamic dimension, and operations for two devices in turn."""
 
 
 def parse(text: str) -> onnx.ModelProto:
@@ -38,9 +38,9 @@ def parse(text: str) -> onnx.ModelProto:
 
 
 def exact_options():
-    """Return session options with which ONNX Runtime adds up products of integers without saturation on any processor.
+    """Return session options with which ONNX Runtime sums integer products without saturation.
 
-    Without instructions for them (VNNI), it adds two products of uint8 and int8 in 16 bits otherwise.
+    Without VNNI instructions, it otherwise adds two products of uint8 and int8 in 16 bits, which saturates.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -50,9 +50,9 @@ def exact_options():
 
 @cache
 def largest_int8():
-    """Return the largest magnitude of int8 weights whose products with uint8 ONNX Runtime adds up correctly here.
+    """Return the largest int8 weight for which ONNX Runtime's uint8 products are exact on this processor.
 
-    A processor without VNNI adds two products in 16 bits, in which two of 255 * 64 fit and two of 255 * 127 do not.
+    Without VNNI, two products are added in 16 bits: two of 255 * 64 fit, two of 255 * 127 do not.
     """
     product = "g (uint8[1,64] a, int8[64,8] b) => (int32[1,8] y) { y = MatMulInteger(a, b) }"
     model = parse(f'<ir_version: 8, opset_import: ["": 13]> {product}')
@@ -62,7 +62,7 @@ def largest_int8():
 
 
 def run_whole(model: onnx.ModelProto | str, feed, names=None):
-    """The model on ONNX Runtime alone."""
+    """Run the model on ONNX Runtime without nnadapter."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -79,11 +79,10 @@ OCR_SHAPES = {
     "rec": [(1, 3, 48, 200), (6, 3, 48, 320), (3, 3, 48, 328), (1, 3, 48, 1000)],
     "cls": [(1, 3, 48, 192), (2, 3, 48, 192), (6, 3, 48, 192)],
 }
-"""Kinds of RapidOCR's models, and shapes of their one input, x."""
+"""Model kind of RapidOCR -> shapes of its one input, x."""
 
 
 def ocr_model(kind: str) -> onnx.ModelProto:
-    """Load the model of that kind from RapidOCR."""
     pytest.importorskip("rapidocr")
     return onnx.load(next(path for path in ocr_paths() if kind in path.stem))
 

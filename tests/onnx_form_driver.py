@@ -1,4 +1,4 @@
-"""A driver from outside whose device takes ONNX; it computes nothing."""
+"""An external driver whose device takes ONNX; it computes nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A driver for tests whose device takes adapter IR with open sizes and computes Relu.
+"""A test driver for adapter IR with dynamic shapes that computes Relu.
 
-No two programs of it number what they make of sizes alike, and sizes above ten are another class than those below.
+Each program numbers its symbolic sizes differently, and guards separate sizes above ten from smaller ones.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ from nnadapter.ir import Model, Operation, substitute_sizes
 
 
 class Doings:
-    """What tests have the driver do."""
+    """Behavior of the driver, set by tests."""
 
     def __init__(self) -> None:
         self.compiled = 0
         self.fails = False
-        """To compile with open sizes."""
+        """Fail to compile with dynamic shapes."""
         self.refuses: Callable[[Operation, Model], bool] = lambda operation, model: False
-        """For an attribute."""
         self.closing: Callable[[], None] = lambda: None
-        """Done when a program is closed."""
+        """Called when a program is closed."""
 
 
 DOINGS: list[Doings] = [Doings()]
-"""Those in force last."""
+"""Stack of behaviors; the last one is active."""
 
 
 class OpenIrExecution(Execution):
@@ -64,7 +63,7 @@ class OpenIrProgram(Program):
         doings.compiled += 1
         own = doings.compiled
         self.is_large = bool(rows > 10)
-        for number in range(1, own + 1):  # one more than the program before made
+        for number in range(1, own + 1):  # one more symbolic size than the previous program
             self.mark = rows * 1000 + number
         self.expected = lambda rows: rows * 1000 + own
         self.closing = doings.closing
@@ -102,7 +101,7 @@ class OpenIrDriver(Driver):
 
 
 class Gate:
-    """Where the first thread that comes waits until it is let through."""
+    """Gate that blocks the first thread to enter until it is opened."""
 
     def __init__(self) -> None:
         self.reached, self.opened, self._first = threading.Event(), threading.Event(), threading.Lock()

@@ -1,4 +1,4 @@
-"""A driver for tests whose device takes ONNX with open sizes: ONNX Runtime computes, and its options say what fails."""
+"""A test driver for ONNX with dynamic shapes: ONNX Runtime computes, and options select failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nnadapter.drivers import (
 from nnadapter.onnx import has_open_inputs
 
 COMPILED: list[list[str]] = []
-"""Op types of every model that was compiled, with `open` before them where sizes were."""
+"""Op types of each compiled model, after `open` if its shapes were dynamic."""
 
 
 class OpenSizesExecution(Execution):

@@ -148,7 +148,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error) -> None:
-    """Receive it; every worker collects the same files."""
+    """Add up the numbers of workers, which all collect the same files."""
     files = getattr(node, "workeroutput", {}).get("skipped_files", {})
     node.config.stash[_SKIPPED_FILES] = Counter(files) | node.config.stash.get(_SKIPPED_FILES, Counter())
 

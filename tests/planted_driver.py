@@ -1,4 +1,4 @@
-"""fake_npu, computing the operations of some nodes wrongly: what `compare --layers` has to find."""
+"""A fake_npu that computes some nodes wrongly, for `compare --layers` to find."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nnadapter.ir import Lifetime, Model, Operand, OperandType, Operation
 from nnadapter.ir.operand import freeze
 
 COMPILED = []
-"""The nodes of every model that was compiled."""
+"""Nodes of each compiled model."""
 FUSE_NOTHING = {"fuse_code": "none", "fuse_parameters": ()}
 
 
@@ -47,13 +47,13 @@ class PlantedContext(Context):
 
 
 def shows(model, names):
-    """Whether a result of one of these nodes is an output."""
+    """Return whether a result of one of these nodes is a model output."""
     made = {out for operation in model.operations if {*operation.origins} & {*names} for out in operation.outputs}
     return bool(made & {*model.outputs})
 
 
 def spoil(model, name, factor, more):
-    """The model with the first result of the last operation of a node multiplied and added to, or turned over."""
+    """Return the model with the first result of a node's last operation scaled and shifted, or inverted."""
     behind = [place for place, operation in enumerate(model.operations) if name in operation.origins]
     if not behind:
         return model

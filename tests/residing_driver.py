@@ -1,6 +1,6 @@
-"""A driver with memory of its own that breaks where it is told to, and else computes as fake_npu does.
+"""A test driver with device memory and programmable failures; otherwise it computes as fake_npu does.
 
-Its segments have at most as many operations as `MOST` says, so that several of it follow each other.
+`MOST` limits the operations per segment, so that several segments follow each other.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from nnadapter.drivers.fake_npu import FakeNpuDevice
 BREAKS: set[str] = set()
 """Operations whose programs fail when they run."""
 GIVES_AGAIN: set[str] = set()
-"""`input` or `output`: whose memory all outputs that stay on the device are said to lie in."""
+"""`input` or `output`: the tensor whose memory the driver claims for all device-resident outputs."""
 MOST = {"operations": 1000}
 STREAMS: set[str] = set()
-"""`refused`: nothing is enqueued; `fails`: what is enqueued raises at once where it breaks, and not at the wait."""
+"""`refused`: nothing is enqueued; `fails`: enqueued work raises immediately, not at the wait."""
 GATE: list[threading.Event] = []
-"""Work of streams waits until the first of these is set, for at most 10 s."""
+"""Event that work on streams waits for, at most 10 s."""
 ENQUEUED: list[set[str]] = []
-"""Operations of the steps that were enqueued."""
+"""Operations of each enqueued step."""
 BEHIND: list[Callable[[], None]] = []
-"""Each is called once, behind the next step that is enqueued."""
+"""Callbacks, each called once after the next step is enqueued."""
 
 
 class ResidingExecution(Execution):

@@ -1,4 +1,4 @@
-"""A driver for tests that is a table and takes open sizes. More than ten rows are negated by another function."""
+"""A test driver from a table, with dynamic shapes. A different function negates more than ten rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from nnadapter.drivers import DynamicShapes, TableDriver, lowers
 
 LOWERED: list[tuple[str, int]] = []
-"""Operations that were lowered, and by how many rows."""
+"""Lowered operations and their numbers of rows."""
 
 
 class OpenTableDriver(TableDriver):

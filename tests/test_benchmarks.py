@@ -1,4 +1,4 @@
-"""The benchmarks still fit the package, their index, and the pages that name them."""
+"""Agreement of the benchmarks with the package, their index, and the pages that name them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALLS = {
 """Program -> a pattern of its command line."""
 COMMON_OPTIONS = {"--help", "--json", "--quick"}
 PLAIN = ("fake_npu", "overhead", "shapes")
-"""Benchmarks that depend on internals, of which the smallest form always runs."""
+"""Benchmarks that depend on internals, so their smallest form always runs."""
 
 
 def parsed(path):
@@ -38,7 +38,7 @@ def parsed(path):
 
 
 def defined(module):
-    """Return the names that a module of the benchmarks defines; it may import a package that is not installed."""
+    """Return the names that a benchmark module defines, without importing it: its packages may be missing."""
     path = ROOT / module.replace(".", "/")
     names = {each.stem for each in path.glob("*.py")}
     for node in parsed(path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).body:
@@ -73,7 +73,6 @@ def test_imported_names_exist(path):
 
 
 def options_of(path):
-    """Return the options that a program has."""
     return COMMON_OPTIONS | {
         each.value
         for node in ast.walk(parsed(path))
@@ -84,7 +83,7 @@ def options_of(path):
 
 
 def options_named(text, call):
-    """Return the options of all command lines of a program in a text."""
+    """Return the options on all command lines of a program in a text."""
     calls = re.findall(rf"{call}\b([^`#\]]*?)(?=`|#|\n\n|python |\Z)", text)
     return {option for call in calls for option in re.findall(r"(?<![\w-])--?[a-z][a-z-]*(?![\w-])", call)}
 

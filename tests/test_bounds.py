@@ -1,6 +1,6 @@
-"""Models, feeds and files that ask for more than they give: an error of ours or a result, for each of the benchmark's.
+"""Models, feeds and files that request excessive resources: each gives an nnadapter error or a result.
 
-`python -m benchmarks hostile` runs each in a process of its own, and prints its time and its memory.
+`python -m benchmarks hostile` runs each in its own process, and prints time and memory.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from nnadapter.errors import InvalidModelError, NNAdapterError
 from tests.models import HEAD, parse
 
 _LONG = ("million", "millions", "headers", "16 GiB", "100 KB", "Loop", "200,000")
-"""What takes a while to write, or runs until its deadline."""
+"""Names of slow cases: long to write, or running until their deadline."""
 _VIEWS = ("2**40", "2**31", "strides of 0", "without end")
-"""Feeds that a system may find room for, and then not have."""
+"""Feeds that a system may allocate without having the memory."""
 MODELS = {**GRAPHS, **SIZES, **FILES}
 
 
@@ -42,7 +42,7 @@ def test_models(name, tmp_path):
     source, feed = MODELS[name](tmp_path)
     size = max((array.nbytes for array in feed.values()), default=0)
     if size > 1 << 30:
-        return  # a view of little; what ONNX Runtime copies is not
+        return  # ONNX Runtime would copy this view of little memory
     _outcome(source, feed)
 
 

@@ -1,4 +1,4 @@
-"""Many faults, all results right: the benchmark chaos in short."""
+"""A short form of the benchmark chaos: right results despite many faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""If, Loop and Scan with what they capture, sequences, optionals and texts, through segments of several devices."""
+"""If, Loop and Scan with captured values, sequences, optionals and strings, in segments of several devices."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_bodies_are_reported_and_what_is_around_them_is_delegated(name):
     assert node.device == "cpu" and node.refusals[0].reason == "control_flow"
     assert "Add x1" in node.refusals[0].detail
     assert any(body.op_types.get("Add") == 1 for body in node.bodies)
-    # What Loop makes has no shape before it runs.
+    # Outputs of Loop have no shape before it runs.
     around = {"Relu"} if name == "loop" else {"Relu", "Exp"}
     assert {other.op_type for other in report.nodes if other.device == "fake_npu"} >= around
     assert all(not other.bodies for other in report.nodes if other is not node)

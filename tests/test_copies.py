@@ -1,4 +1,4 @@
-"""Between devices that work in the host's memory nothing is copied: arrays are followed by their addresses."""
+"""Zero-copy between devices that work in host memory, checked by array addresses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.trial_driver import HANDED
 RECORDED = {"recorded": True}
 TURNS = [("trial:0", {**RECORDED, "only": "RELU,NEG,ADD"}), ("trial:1", {**RECORDED, "only": "SIN,COS"})]
 INSIDE = SANDWICH.replace("(float[N, 4] y)", "(float[N, 4] a, float[N, 4] b, float[N, 4] c, float[N, 4] y)")
-"""The same with what passes between steps as outputs."""
+"""The same model with all intermediate values as outputs."""
 
 
 @pytest.fixture
 def handed():
-    """What executions of the trial driver were given and gave, in order."""
+    """Yield the recorded inputs and outputs of the trial driver's executions, in order."""
     HANDED.clear()
     yield HANDED
     HANDED.clear()

@@ -1,4 +1,4 @@
-"""The classes of messages are those of the .proto files."""
+"""Agreement of the message classes with the .proto files."""
 
 import importlib.util
 from pathlib import Path

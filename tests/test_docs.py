@@ -1,4 +1,4 @@
-"""The pages in docs/ say what the code does."""
+"""Agreement of the pages in docs/ with the code."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_page_is_linked():
 
 
 def commands(path):
-    """Command lines of a page, without what is said behind them."""
+    """Return the command lines of a page, without their trailing explanations."""
     text = path.read_text(encoding="utf-8")
     return [
         shlex.split(line, comments=True) for line in re.findall(r"^ {4}nnadapter ([a-z].*?)(?: {3,}.*)?$", text, re.M)
@@ -150,7 +150,7 @@ def test_the_importers_are_those_of_the_test(package, rooms):
 
 
 def program(name):
-    """A program that writes pages."""
+    """Import a program that writes pages."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -164,7 +164,7 @@ def test_the_tables_of_operators_are_fresh():
     if f"Made with onnx {onnx.__version__}," in kept:
         assert kept == made, "run: python docs/make_operators.py"
         assert operators.TABLE.read_text(encoding="utf-8") == operators.table(), "run: python docs/make_operators.py"
-    else:  # another onnx defines other ops and has other tests; what is converted stays the same
+    else:  # another onnx version has other ops and tests, but conversion is the same
         assert converted_versions(kept) == converted_versions(made)
 
 
@@ -222,7 +222,7 @@ def test_the_dependencies_name_the_importers(package, rooms):
 
 @pytest.fixture(scope="module")
 def tiny_npu(tmp_path_factory):
-    """The page's driver, found through the page's entry point."""
+    """Install the page's driver through the page's entry point."""
     site = tmp_path_factory.mktemp("tiny")
     name, target = re.search(r'^(\w+) = "(.+)"$', blocks(page("write-a-driver.md"), "toml")[0], re.MULTILINE).groups()
     folder = site / "tiny_npu-1.0.dist-info"

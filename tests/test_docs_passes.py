@@ -1,4 +1,4 @@
-"""The page on passes says what the kit does, and its examples run as they stand."""
+"""The page on passes: agreement with the kit, and examples that run unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = "passes.md"
 
 @pytest.fixture
 def names():
-    """What the page's Python defines, all of it run in its order."""
+    """Return the names that the page's Python code defines, run in order."""
     found = {}
     for code in blocks(page(PAGE), "python"):
         exec(code, found)
@@ -28,7 +28,7 @@ def names():
 
 
 def model():
-    """A PRELU of each kind, and a copy."""
+    """Return a model with a copy and a PRELU of each kind."""
     program = Program(x=(2, 3))
     one = program("PRELU", program("ASSIGN", program.x), np.full((3,), 0.25, np.float32))
     return program.finish(program("PRELU", one, random(1, 3)))

@@ -1,4 +1,4 @@
-"""The one tree of exceptions: where it was is filled in at borders, and is never changed."""
+"""The exception tree; the place of an error is filled in once, at boundaries."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ def test_all_that_fail_are_told_each_with_its_arguments():
 
     @for_every(number=range(3), word=["a", "b"])
     def of_even_numbers(number, word):
-        """Whatever is said of it."""
+        """Record the case; fail for even numbers."""
         tried.append((number, word))
         assert number % 2
 

@@ -1,4 +1,4 @@
-"""Faults in sessions: some cells of the benchmark fault_matrix."""
+"""Some cells of the benchmark fault_matrix: faults in sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions on models that make tables of shapes and single numbers, folded beforehand or left to the device."""
+"""Models that compute tables from shapes and scalars, folded in preparation or left to the device."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ _MADE = {"Range", "ConstantOfShape", "HannWindow"}
 
 @pytest.fixture(params=[True, False], ids=["folded", "left"])
 def folded(request, monkeypatch):
-    """Whether tables fit into what preparation may make."""
+    """Return whether the tables fit the folding limits."""
     if not request.param:
         monkeypatch.setattr(limits, "FOLDED_BYTES_PER_SHAPE", 100)
         monkeypatch.setattr(limits, "FOLDED_BYTES", 100)

@@ -1,4 +1,4 @@
-"""What ONNX Runtime has no kernel, opset or type for runs on the reference evaluator, and the report says so."""
+"""Ops, opsets and types without a kernel in ONNX Runtime: the reference evaluator runs them, and reports show it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIXED = f"""{HEAD} mixed (float[N, 3] x, int16[M] i, int16[M] j) => (float[N, 3]
     f = Cast<to = 1>(k)
     z = Sin(f)
 }}"""
-"""ONNX Runtime has no Max of int16; nothing before or after it is out of the ordinary."""
+"""Max of int16, which ONNX Runtime lacks, between ordinary nodes."""
 FEED = {"x": numbers(2, 3), "i": np.array([1, -5, 7], np.int16), "j": np.array([0, 5, 9], np.int16)}
 QUIET = nna.Options(fallback="allow")
 

@@ -1,4 +1,4 @@
-"""One direction of imports: who may import whom, read from the source."""
+"""Import order of the packages, read from the source."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ RANKS = [
     *(tuple(f"partition.{name}" if name else "partition" for name in row.split(" ")) for row in _PARTITION),
     *map(_modules, _NNADAPTER),
 ]
-"""Lowest first. A module may import its own room and lower rows; docs/architecture.md has the same."""
+"""Ranks, lowest first. A module may import its own package and lower ranks; docs/architecture.md has the same list."""
 PUBLIC = ("nnadapter",)
-"""The package's own __init__, which names things lazily."""
+"""The package's `__init__`, which imports lazily."""
 
 ONNX = _modules(
     "onnx drivers.onnxruntime drivers.execution_providers drivers.openvino drivers.reference "
@@ -64,9 +64,9 @@ ONNXRUNTIME = _modules(
 
 
 OPTIONAL = _modules("drivers.execution_providers drivers.faulty drivers.openvino drivers.xla paddle ray testing torch")
-"""Parts that need packages of their own; the core reaches them through `nnadapter.optional_parts` alone."""
+"""Parts with additional requirements; the core reaches them only through `nnadapter.optional_parts`."""
 COMMANDS_OF_PARTS = _modules("cli.conformance cli.serve")
-"""Commands that are an optional part's own; the command line imports them by name."""
+"""Commands of optional parts; the command line imports them by name."""
 
 
 @functools.cache
@@ -81,13 +81,13 @@ def modules() -> Mapping[str, Path]:
 
 @functools.cache
 def imports(path: Path, *, typing_too: bool = False) -> frozenset[str]:
-    """Absolute names of what a file imports, inside functions too; imports for type checkers alone are left out."""
+    """Return absolute names of a file's imports, in functions too; those for type checkers only if asked."""
     return frozenset(name for name, typing in imported(path) if typing_too or not typing)
 
 
 @functools.cache
 def imported(path: Path) -> frozenset[tuple[str, bool]]:
-    """What a file imports, and whether for type checkers alone; expressions import nothing."""
+    """Return each imported name, and whether it is only for type checkers."""
     found: set[tuple[str, bool]] = set()
     for node, typing in statements(ast.parse(path.read_text()).body):
         if isinstance(node, ast.Import):
@@ -100,7 +100,7 @@ def imported(path: Path) -> frozenset[tuple[str, bool]]:
 
 
 def statements(body: Sequence[ast.AST], typing: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """Each of them with those inside, and whether it is for type checkers alone."""
+    """Yield all statements, nested ones too, and whether each is only for type checkers."""
     for node in body:
         yield node, typing
         for block in ("body", "orelse", "finalbody", "handlers", "cases"):

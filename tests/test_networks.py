@@ -1,6 +1,6 @@
-"""Whole networks: those that onnx ships, with reference outputs and with seeded weights, and PP-OCR's three.
+"""Entire networks: onnx's own, with reference outputs and with seeded weights, and PP-OCR's three.
 
-The longest two of onnx's nine run with `-m sweep`.
+The two slowest of onnx's nine run with `-m sweep`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.optional import needs
 pytestmark = pytest.mark.slow
 
 LONGEST = {"light_vgg19", "light_zfnet512"}
-"""As another, light_bvlc_alexnet, but for their sizes: 144 and 87 million weights."""
+"""Larger variants of light_bvlc_alexnet, with 144 and 87 million weights."""
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 SEEDED = {"light_resnet50", "light_densenet121", "light_shufflenet"}
-"""Of these short forms draw weights; all have those that they come with."""
+"""Networks that also run with random weights in the short form."""
 
 
 def marked(is_long):
-    """The networks, some for the long form alone."""
+    """Return the networks as parameters, some marked for the long form."""
     names = sorted(path.stem for path in LIGHT.glob("*.onnx"))
     return [pytest.param(net, marks=pytest.mark.sweep if is_long(net) else ()) for net in names]
 
@@ -50,7 +50,7 @@ def feed_of(model, random):
 
 
 def delegated(source, feed):
-    """Outputs on fake_npu, which must have taken everything in one segment."""
+    """Return the outputs on fake_npu, checking that one segment has all nodes."""
     options = nna.Options(fallback="forbid")
     with nna.InferenceSession(source, devices="fake_npu", options=options) as session:
         results = session.run(None, feed)
@@ -61,7 +61,7 @@ def delegated(source, feed):
 
 
 def without_softmax(path):
-    """The net, and its scores before the softmax at its end, if there is one."""
+    """Return the network without a final softmax."""
     model = onnx.load(path)
     if model.graph.node[-1].op_type == "Softmax":
         model.graph.output[0].name = model.graph.node.pop().input[0]
@@ -72,7 +72,7 @@ def without_softmax(path):
 @pytest.mark.sweep
 @pytest.mark.parametrize("net", NETS)
 def test_reference_outputs_and_their_ties(net):
-    """All weights of a net are equal, so its classes tie, at scores of up to 1e31: a last bit would make a winner."""
+    """Compare scores before the softmax: equal weights make classes tie, so a rounding error would pick a winner."""
     model = without_softmax(LIGHT / f"{net}.onnx")
     feed = feed_of(model, random=False)
     (scores,), (expected,) = delegated(model, feed), run_whole(model, feed)
@@ -84,7 +84,7 @@ def test_reference_outputs_and_their_ties(net):
 
 @cache
 def seeded(net):
-    """The net with random weights in place of its constant ones, scaled so that signals keep their size."""
+    """Return the network with random weights, scaled so that activations keep their magnitude."""
     model = onnx.load(LIGHT / f"{net}.onnx")
     generator = np.random.default_rng(0)
     shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}

@@ -1,4 +1,4 @@
-"""The package of docs/extending.md, installed by pip outside our tree, brings an op to its driver."""
+"""The external package of docs/extending.md, installed by pip, which brings an op to its driver."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def block_behind(words):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder in which the page was followed, and the package was installed in `site`."""
+    """Return a folder with the page's files and the package installed in `site`."""
     if not is_installed("setuptools"):
         skip_without("setuptools")
     folder = tmp_path_factory.mktemp("afternoon")
@@ -148,7 +148,7 @@ def test_the_op_runs_wholly_on_its_device(folder):
 
 @pytest.mark.sweep
 def test_the_commands_say_what_the_page_says(folder):
-    """All but the doctor in one process; he is asked where something is broken."""
+    """Run all commands but the doctor in one process; the doctor belongs to a broken package."""
     words = [shlex.split(command)[1:] for command in COMMANDS[3:]]
     calls = "".join(f"main({each!r}, standalone_mode=False); print('NEXT')\n" for each in words)
     done = run(folder, "-c", f"from nnadapter.cli.command import main\n{calls}")

@@ -1,4 +1,4 @@
-"""Models as ONNX Runtime's optimizers write them: benchmarks/models/optimized_models.py has all."""
+"""Models as ONNX Runtime's optimizers write them; the complete list is in benchmarks/models/optimized_models.py."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_model_runs_on_the_device_whole_and_right(name):
 
 
 def with_attributes(model, **attributes):
-    """The model with attributes of its attention."""
+    """Return the model with other attributes on its attention."""
     for node in model.graph.node:
         if node.op_type == "GroupQueryAttention":
             kept = [each for each in node.attribute if each.name not in attributes]
@@ -92,7 +92,7 @@ def test_a_file_goes_on_with_a_cache_that_grows(tmp_path, device):
             for got, want in zip(session.run(None, feed), right.run(None, feed), strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
         for length, past in ((5, 0), (1, 5), (1, 6), (3, 7)):
-            feed = step_feed(SIZES, length, 32)  # a cache with room, which inputs and outputs may share
+            feed = step_feed(SIZES, length, 32)  # spare room in the cache, which inputs and outputs may share
             feed["mask"] = feed["mask"][:, : past + length]
             for name in cache_names(SIZES):
                 feed[f"past.{name}"][:, :, past:] = 0
@@ -105,7 +105,7 @@ def test_a_file_goes_on_with_a_cache_that_grows(tmp_path, device):
 
 
 def masked_model(layers=2, heads=4, depth=16, words=100):
-    """A decoder as ONNX Runtime's optimizer leaves one: a mask of two dimensions beside queries, keys and values."""
+    """Return a decoder as ONNX Runtime's optimizer writes it: a 2-D mask next to queries, keys and values."""
     width, writer = heads * depth, Writer(0)
     mask = writer.node("Cast", "attention_mask", to=onnx.TensorProto.INT32)
     x = writer.node("Gather", writer.weight(words, width), "ids")
@@ -136,7 +136,7 @@ def masked_model(layers=2, heads=4, depth=16, words=100):
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 def test_a_mask_beside_a_cache_that_grows_asks_for_no_more(device):
-    """Bounds of sizes are widened though the least mask and the least cache do not go together."""
+    """Sizes of mask and cache depend on each other, so their smallest values never occur together."""
     model, caches = masked_model()
     right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with nna.InferenceSession(model, devices=[device, "cpu"], options=nna.Options(fallback="allow")) as session:

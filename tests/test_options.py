@@ -1,4 +1,4 @@
-"""Settings of a session: what they take and what they say."""
+"""Session options: accepted values and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in for onnxruntime: names, errors, and clients that do not know."""
+"""The replacement for onnxruntime: its names and errors, and unchanged client code."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ assert onnxruntime is not nna.ort
 
 
 def test_what_runs_below_the_stand_in_is_onnxruntime():
-    """Modules and functions that import late would get the stand-in, and with it the chosen device once more."""
+    """A late import inside nnadapter must not get the replacement, which would apply the chosen device again."""
     code = """
 import nnadapter as nna
 nna.ort.install()
@@ -265,7 +265,7 @@ def test_initializers_are_replaced_in_compiled_files(tmp_path):
 
 @pytest.mark.parametrize("devices", ["fake_npu", "cpu"])
 def test_initializers_beside_the_model_may_come_from_memory(devices, tmp_path):
-    """Their file need not be there."""
+    """The file with the external data does not exist."""
     model, w, x = parse(SCALED), numbers(4), numbers(3, 4, seed=1)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(numbers(4, seed=2), "w"))
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
@@ -540,7 +540,7 @@ def test_no_other_device_computes_nodes_because_session_options_break_the_cpu(de
         return
     with pytest.raises(nna.errors.NNAdapterError) as ours:
         ort.InferenceSession(contents, options, devices=devices)
-    if key != "session.disable_cpu_ep_fallback":  # ONNX Runtime says something else if no providers are named
+    if key != "session.disable_cpu_ep_fallback":  # without named providers, ONNX Runtime has another message
         assert isinstance(ours.value, theirs.type) and isinstance(ours.value, nna.errors.InvalidOptionError)
 
 

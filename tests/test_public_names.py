@@ -34,12 +34,12 @@ def test_public_names_are_documented(room):
 
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="nope"):
-        getattr(nna, "nope")  # noqa: B009  the point is the lookup
+        getattr(nna, "nope")  # noqa: B009  tests the lookup
 
 
 def test_the_version_is_known_without_an_installation():
     code = "import sys; sys.path.insert(0, sys.argv[1]); import nnadapter; print(nnadapter.__version__)"
-    command = [sys.executable, "-I", "-S", "-c", code, str(ROOT)]  # -S leaves site-packages out
+    command = [sys.executable, "-I", "-S", "-c", code, str(ROOT)]  # -S hides site-packages
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == nna.__version__
 

@@ -1,8 +1,7 @@
-"""Models as ONNX Runtime's quantizers and its optimizer write them: wholly on fake_npu, and right.
+"""Models from ONNX Runtime's quantizers and optimizer: entirely on fake_npu, with right results.
 
-Where a real lies in the middle of two integers, a device and ONNX Runtime may round it to either, and later layers see
-that. What quantizing itself changed is the bound. All models of `benchmarks/models/quantized_models.py` run with
-`-m sweep`.
+Engines may round a tie to either integer, and later layers see the difference; the error of quantization is the bound.
+All models of `benchmarks/models/quantized_models.py` run with `-m sweep`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""README.md prints code that works, and README.zh.md agrees with it."""
+"""README.md has code that works, and README.zh.md has the same code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_python_example_runs_on_two_devices():
     assert "segments   3 (2 off the CPU, the fewest possible)" in printed
 
 
-@pytest.mark.filterwarnings("default")  # as for a user
+@pytest.mark.filterwarnings("default")  # as for users
 @BOTH
 def test_the_pytorch_example_is_one_session(text):
     torch = pytest.importorskip("torch")

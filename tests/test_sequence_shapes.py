@@ -1,4 +1,4 @@
-"""Recurrent layers, attention, losses and transforms with sizes that change from run to run."""
+"""Recurrent layers, attention, losses and transforms whose input sizes change between runs."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""The comparison of two checkouts finds planted differences, and none in a checkout and itself."""
+"""The comparison of two checkouts, which finds planted differences, and none in identical checkouts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a process loads until its first result: source of ours up to a budget, and no package that it does not need.
+"""Modules loaded until the first result: a budget of source bytes, and no unnecessary packages.
 
-Budgets are about an eighth above what is loaded today. Source is counted, not modules, so files can be merged.
+Budgets are about an eighth above current sizes. Bytes are counted, not modules, so that files can be merged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_SESSION = ("click", "openvino.tools.ovc", "openvino_telemetry", "platformdirs
 """Packages that no session needs to load and run a model."""
 NO_CPU = (*NO_SESSION, "asyncio", "difflib", "email", "google", "ml_dtypes", "msgspec", "onnx", "pathlib", "ssl")
 NO_FILE = (*NO_SESSION, "email", "importlib.metadata", "msgspec", "numpy.typing", "onnx", "onnxruntime")
-"""Packages that no compiled file needs whose segments are all on one device, and no session with a filled cache."""
+"""Packages not needed by a compiled file for a single device, nor by a session with a filled cache."""
 ONE_DEVICE = ["fake_npu", "openvino", "null"]
 
 
@@ -51,7 +51,7 @@ def model_path(tmp_path_factory):
 
 
 def check_loaded(program, arguments, kibibytes, without, **variables):
-    """Check that a process loads at most so much source of ours, and none of some packages."""
+    """Check that a process loads at most `kibibytes` of nnadapter source, and none of the packages `without`."""
     command = [sys.executable, "-W", "ignore", "-c", program, *map(str, arguments)]
     environment = {**os.environ, **variables}
     printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout

@@ -1,7 +1,7 @@
-"""Bytes and feeds that nobody wrote on purpose: models, rules, plans, scripts, adapter IR. Errors of ours, or results.
+"""Random bytes and feeds for models, rules, plans, scripts and adapter IR: nnadapter errors or results.
 
-Compiled models have theirs in tests/compiled_models. The short form tries the same few each time, the long one goes on
-as long as it is told:
+tests/compiled_models covers compiled models. The short form repeats the same few cases; the long form runs as many as
+requested:
 
     NNADAPTER_FUZZ_EXAMPLES=20000 pytest -m fuzz tests/test_strange_bytes.py
 """
@@ -40,7 +40,7 @@ _RULES = b'[[pin]]\ndevice = "cpu"\nop_type = "Erf"\nname = "/a*"\n[limits]\nmax
 
 
 def _seed_model() -> onnx.ModelProto:
-    """A function, a branch, weights, shapes that are computed, a convolution."""
+    """Return a model with a function, a branch, weights, computed shapes and a convolution."""
     body = helper.make_function("own", "F", ["a"], ["b"], [node("Relu", "a", "b")], [helper.make_opsetid("", 17)])
     branch = helper.make_graph([node("Neg", "p", "q")], "t", [], [info("q", None)])
     nodes = [
@@ -61,7 +61,7 @@ def _seed_model() -> onnx.ModelProto:
 
 
 def _damaged(contents: bytes, random: Random) -> bytes:
-    """Bytes changed, left out, put in, or said twice."""
+    """Return the bytes with some changed, deleted, inserted or repeated."""
     changed = bytearray(contents)
     for _ in range(random.choice((1, 1, 2, 8))):
         at, end = sorted(random.randrange(len(changed) + 1) for _ in range(2))
@@ -118,7 +118,7 @@ def _faults(random: Random, folder: Path) -> None:
 
 
 def _array(random: Random) -> Any:
-    """An array of any type, rank and strides, or something else that a person may pass."""
+    """Return an array of random type, rank and strides, or another object that a caller may pass."""
     dtype = random.choice(("f4", ">f4", "f8", "f2", "c8", "i8", "u1", "?", "U3", "S2", "O", "M8[s]", "V4", "f4,i4"))
     array = np.zeros([random.choice((0, 1, 2, 3, 4)) for _ in range(random.choice((0, 1, 2, 2, 2, 3, 8)))], dtype)
     array = random.choice((array, array.T, array[::-1] if array.ndim else array, np.asfortranarray(array)))
@@ -159,7 +159,7 @@ def _try(kind: str, seed: int, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_an_opset_that_onnx_does_not_take_for_a_number():
-    """A function may import version 2 ** 40 of ONNX's ops; nothing of ours asks onnx for it."""
+    """A function may import version 2 ** 40; nnadapter must not pass that number to onnx."""
     made = _seed_model()
     made.functions[0].opset_import[0].version = 2**40
     assert nna.partition_report(made.SerializeToString(), devices="fake_npu").nodes
@@ -167,7 +167,7 @@ def test_an_opset_that_onnx_does_not_take_for_a_number():
 
 @pytest.mark.parametrize("old", [b"Relu", b"Neg", b"Conv", b"kernel_shape", b"own"])
 def test_names_that_are_no_text_wherever_they_stand(old):
-    """In functions and branches, too: protobuf gives bytes for them."""
+    """protobuf returns such names as bytes, in functions and branches too."""
     contents = _seed_model().SerializeToString()
     with pytest.raises(NNAdapterError, match="a name in it is not UTF-8"):
         nna.InferenceSession(contents.replace(old, old[:-1] + b"\xff"), devices="fake_npu")

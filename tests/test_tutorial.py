@@ -1,4 +1,4 @@
-"""The exercise of docs/tutorial.md, step by step, on small networks of the same forms."""
+"""The exercise of docs/tutorial.md, step by step, on small networks of the same structure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LENGTH = 12
 
 @pytest.fixture(scope="module")
 def networks():
-    """Each network with a feed."""
+    """Return each network with a feed."""
     generator = np.random.default_rng(0)
     ids = generator.integers(0, 50, (1, LENGTH))
     mask = (np.arange(LENGTH) < 9).astype(np.int64)[None]
@@ -45,9 +45,9 @@ def networks():
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Makes a package of what `nnadapter new-driver` writes and some blocks of the page, as pip leaves it.
+    """Return a function that installs the output of `nnadapter new-driver` with some blocks of the page.
 
-    A device that was opened stays open, so each stage of the exercise has a name of its own.
+    Each stage has its own device name, because opened devices stay open.
     """
 
     def make(name, *blocks):

@@ -1,4 +1,4 @@
-"""The core runs without any optional package."""
+"""The core without any optional package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A system that has not what POSIX adds to Python, as Windows: what people do first works there, or says why not."""
+"""Basic use without Python's POSIX features, as on Windows: it works, or the error gives the reason."""
 
 from __future__ import annotations
 

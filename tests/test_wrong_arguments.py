@@ -1,4 +1,4 @@
-"""Arguments of another kind than what is asked for: one sentence that says so."""
+"""Arguments of wrong types, each refused with one sentence."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_outputs(session, names):
 
 @pytest.mark.parametrize("names", [None, [], (), np.array(["y"])])
 def test_outputs_in_several_forms(session, names):
-    for _ in range(2):  # the second time as the time before
+    for _ in range(2):  # a repeated run skips checks
         assert len(session.run(names, {"x": numbers(2, 3)})) == 1
 
 

@@ -1,4 +1,4 @@
-"""Reads a trace as viewers do, and holds it to Google's Trace Event Format."""
+"""A trace reader that checks files against Google's Trace Event Format."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FIELDS = {
     "X": {"name": str, "cat": str, "ts": (int, float), "dur": (int, float), **PLACE, "args": dict},
     "i": {"name": str, "cat": str, "ts": (int, float), "s": str, **PLACE, "args": dict},
 }
-"""The kinds of events that are written, and the types of all of their fields beside `ph`."""
+"""Kind of event -> types of its fields except `ph`."""
 METADATA = {"process_name": ("name", str), "thread_name": ("name", str), "thread_sort_index": ("sort_index", int)}
 _ROUNDING = 1e-3
-"""Microseconds: floats are written in decimals."""
+"""Tolerance in microseconds: floats are written in decimals."""
 
 
 def lanes_of(path: str | Path) -> dict[str, list[dict[str, Any]]]:
-    """The events of every row by its name, checked: complete or instant, nesting, none before the start."""
+    """Return events by row, checking fields, nesting and that none precedes the start."""
     trace = json.loads(Path(path).read_text(), parse_constant=_refused)
     assert trace.keys() == {"displayTimeUnit", "otherData", "traceEvents"} and trace["displayTimeUnit"] in ("ms", "ns")
     names: dict[tuple[int, int], str] = {}
@@ -39,18 +39,18 @@ def lanes_of(path: str | Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def named(events: Sequence[dict[str, Any]], start: str) -> list[dict[str, Any]]:
-    """Those whose names begin so."""
+    """Return the events whose names have this prefix."""
     return [event for event in events if event["name"].startswith(start)]
 
 
 def within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
-    """Whether one event lies in another."""
+    """Return whether one event lies within another."""
     end = outer["ts"] + outer["dur"] + _ROUNDING
     return outer["ts"] - _ROUNDING <= inner["ts"] and inner["ts"] + inner.get("dur", 0) <= end
 
 
 def check_nesting(events: Sequence[dict[str, Any]]) -> None:
-    """Events of a row are written in their order, the outer ones first, and none overlaps another's end."""
+    """Check that events of a row are ordered, outer ones first, and nested without partial overlap."""
     around: list[dict[str, Any]] = []
     before = 0.0
     for event in events:

@@ -1,4 +1,4 @@
-"""A driver for tests: correct by the definition, and faulty on request, through its options."""
+"""A test driver that is correct by default; options select faults."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ FAULTS = (
 ENDS = ("nowhere", "create_context", "supported", "admit", "compile", "compute")
 COUNTS: dict[str, int] = {}
 HANDED: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
-"""What executions with the option `recorded` were given and gave, in order."""
+"""Inputs and outputs of executions with the option `recorded`, in order."""
 
 
 SCRIPT: list[BaseException | None] = []
-"""What the next computations raise, in turn; None for one that goes well."""
+"""Exceptions that the next computations raise, in turn; None for success."""
 COMPILES: list[BaseException | None] = []
-"""What the next compilations raise, in turn; None for one that goes well."""
+"""Exceptions that the next compilations raise, in turn; None for success."""
 SPOILS: list[bool] = []
-"""Not empty: who raises writes over inputs before, as C may, whatever numpy says."""
+"""If not empty, a failing computation first overwrites its inputs, as C code may."""
 
 
 class UnprintableError(Exception):
@@ -77,7 +77,7 @@ class UnprintableError(Exception):
 
 
 def leave(options, where):
-    """End the process, if that is where the options say so."""
+    """End the process if the options name this point."""
     if options["ends"] == where:
         raise SystemExit(3)
 

@@ -1,4 +1,4 @@
-"""What calls of a function were given and gave, seen by the interpreter: nothing is put in the function's place."""
+"""Recorded arguments and results of a function's calls, by tracing; the function is not replaced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def watched(function: Any, noted: Callable[[dict[str, Any], Any], Any]) -> Iterator[list[Any]]:
-    """Note every call in this thread when it ends: by its variables, and its result, None where it raised."""
+    """Record each call in this thread when it returns: its variables, and its result (None if it raised)."""
     found: list[Any] = []
 
     def look(frame: Any, event: str, result: Any) -> None:

@@ -1,4 +1,4 @@
-"""Work counted instead of timed: a busy machine makes it no more."""
+"""Work measured in function calls, which other load on the machine does not change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 
 def calls(function) -> Counter[str]:
-    """How often functions of each name, Python's and C's, are called while `function` runs in this thread."""
+    """Return call counts by function name, Python and C, while `function` runs in this thread."""
     counts: Counter[str] = Counter()
 
     def count(frame, event, argument):
@@ -26,6 +26,6 @@ def calls(function) -> Counter[str]:
 
 
 def growth(work, size, factor=8) -> float:
-    """How many times the calls of `work(size)` are needed for `factor` times the size; `work` gives what to call."""
+    """Return the factor by which calls grow with `factor` times the size; `work(size)` returns the callable."""
     small, large = (calls(work(each)).total() for each in (size, factor * size))
     return large / small

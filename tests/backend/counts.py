@@ -1,4 +1,4 @@
-"""Prints how much of onnx's official suite passes: `python -m tests.backend.counts`."""
+"""A program that prints pass counts of onnx's official suite: `python -m tests.backend.counts`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.backend.suite import Alone, alone, official
 
 
 def lines(outcomes: Mapping[str, Mapping[str, str]], cases: Sequence[Alone]) -> Iterator[str]:
-    """The counts, in words."""
+    """Yield the counts as sentences."""
     for kind, results in outcomes.items():
         yield f"{kind}: {sum(not why for why in results.values())} of {len(results)} pass on [fake_npu, cpu]"
     admitted = sum(case.admitted for case in cases)

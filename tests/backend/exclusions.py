@@ -1,6 +1,6 @@
-"""What of onnx's official suite does not pass on devices [fake_npu, cpu], and why. Everything else passes.
+"""Cases of onnx's official suite that fail on devices [fake_npu, cpu], with reasons.
 
-A test fails when a case that is not listed fails, and when a listed one passes, but for those of RANDOM.
+A test fails if an unlisted case fails, or a listed one passes, except for those of RANDOM.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
-"""What is run. `real` is left out: its networks are downloaded, or compared with the evaluator."""
+"""Kinds that run. `real` is left out: it downloads networks, or compares with the evaluator."""
 
 RANDOM = "numbers are drawn at random, and the data hold those that numpy's generator drew"
 EXCLUDED: Mapping[str, tuple[str, ...]] = {
@@ -50,9 +50,9 @@ EXCLUDED: Mapping[str, tuple[str, ...]] = {
     ),
     "the result is right, but onnx's runner cannot compare a sequence that holds a scalar": ("test_loop16_seq_none",),
 }
-"""Names by reason."""
+"""Reason -> names."""
 
 
 def excluded() -> Mapping[str, str]:
-    """Reasons by name."""
+    """Return reasons by name."""
     return {name: reason for reason, names in EXCLUDED.items() for name in names}

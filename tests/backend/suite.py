@@ -1,4 +1,4 @@
-"""Runs onnx's official suite through its own runner, and counts what fake_npu takes of it alone."""
+"""onnx's official suite through its own runner, and counts of what runs on fake_npu alone."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _LIMITS = frozenset(
         *("dynamic_shape", "data_dependent_shape"),
     )
 )
-"""Refusals that a device's declared limits are the reason of: types, ranks, and shapes known only at the run."""
+"""Refusals due to declared limits of a device: types, ranks, and shapes unknown before the run."""
 _AXES = frozenset(("CumProd", "CumSum", "DFT"))
-"""Ops whose input that is not constant is an axis, which is a limit too; filters, scales and so on are none."""
+"""Ops with a dynamic axis input, which is a limit too; other dynamic inputs are not."""
 
 
 class Pair(Backend):
-    """The backend on [fake_npu, cpu], where the runner says CPU."""
+    """Backend on [fake_npu, cpu] for the runner's device CPU."""
 
     @classmethod
     def prepare(cls, model, device="CPU", **kwargs):
@@ -52,11 +52,11 @@ class Pair(Backend):
 
     @classmethod
     def is_compatible(cls, model, device="CPU", **kwargs):
-        return True  # what is not compatible would be skipped, and has to fail
+        return True  # the suite would skip incompatible models; they must fail
 
 
 class _Result(unittest.TestResult):
-    """Remembers what passed."""
+    """Result that records passed cases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,9 +76,9 @@ def _name(test: unittest.TestCase) -> str:
 
 
 def official(every: int = 1, always: Collection[str] = ()) -> Mapping[str, Mapping[str, str]]:
-    """By kind and name of the case, why it failed on [fake_npu, cpu]; empty for those that passed.
+    """Return failure messages by kind and case on [fake_npu, cpu]; empty if the case passed.
 
-    Every so many-th case is run, and those that are named.
+    Every `every`-th case runs, and those in `always`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -96,19 +96,19 @@ def _outcomes(case: type[unittest.TestCase], every: int, always: Collection[str]
 
 @dataclass(frozen=True)
 class Alone:
-    """A node test on fake_npu alone."""
+    """Result of a node test on fake_npu alone."""
 
     name: str
     admitted: bool
-    """Nothing in it is beyond the device's declared limits."""
+    """Nothing exceeds the device's declared limits."""
     whole: bool
-    """All of it runs on the device."""
+    """All nodes run on the device."""
     mismatch: str
-    """How the results differ from onnx's, if they do."""
+    """Difference from onnx's results, or empty."""
 
 
 def alone(every: int = 1) -> Iterator[Alone]:
-    """Every so many-th node test on fake_npu with fallback forbidden."""
+    """Run every `every`-th node test on fake_npu with fallback forbidden."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for case in load_model_tests(kind="node")[::every]:
@@ -161,7 +161,7 @@ def _is_limit(op_type: str, refusal) -> bool:
 
 
 def plain(names: Collection[str], kinds: Sequence[str]) -> Mapping[str, str]:
-    """By name of the case, why it fails in ONNX Runtime alone; empty for those that pass."""
+    """Return failure messages by case in ONNX Runtime without nnadapter; empty if the case passed."""
     cases = [case for kind in kinds for case in load_model_tests(kind=kind) if case.name in names]
     return {case.name: _plain(case) for case in cases}
 
@@ -174,5 +174,5 @@ def _plain(case) -> str:
             case.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         return _mismatch(session, case)
-    except Exception as error:  # noqa: BLE001  whatever ONNX Runtime or onnx's runner raises, it is a failure
+    except Exception as error:  # noqa: BLE001  any exception is a failure
         return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""The backend as ONNX's interface has it."""
+"""The backend interface of ONNX."""
 
 from __future__ import annotations
 

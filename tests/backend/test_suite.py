@@ -1,6 +1,6 @@
-"""onnx's official suite through the backend, and what fake_npu takes of it alone.
+"""onnx's official suite through the backend, and counts on fake_npu alone.
 
-Every third case runs always, all of them with `-m sweep`.
+Every third case always runs, all of them with `-m sweep`.
 """
 
 import pytest
@@ -41,7 +41,7 @@ def test_what_is_excluded_fails(outcomes):
 def test_what_is_excluded_fails_in_onnx_runtime_alone_too():
     found = plain(excluded().keys(), ["node", "simple"])
     assert found.keys() == excluded().keys()
-    # numbers drawn at random may be the expected ones by chance
+    # random results may equal the expected ones by chance
     assert {name for name, why in found.items() if not why} <= set(EXCLUDED[RANDOM])
 
 

@@ -1,4 +1,4 @@
-"""A real Chromium without a window, and what a page did in it."""
+"""A headless Chromium and a report page opened in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture(scope="session")
 def chromium():
-    """A browser for the session; tests are skipped where there is none."""
+    """Yield a browser for the session; skip tests if there is none."""
     webdriver = pytest.importorskip("selenium.webdriver")
     browser = next(filter(None, map(shutil.which, CHROMIUM)), None)
     driver = shutil.which("chromedriver")
@@ -25,7 +25,7 @@ def chromium():
     options.binary_location = browser
     words = ["--headless=new", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        words.append("--no-sandbox")  # Chromium has no sandbox for root
+        words.append("--no-sandbox")  # Chromium refuses to sandbox root
     for word in words:
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -43,7 +43,7 @@ class Page:
         self.folder = folder
 
     def open(self, width=1280, height=900, scheme="light"):
-        """Open it in a window of that size; what it says and asks for from now on is kept."""
+        """Open it in a window of that size; log console messages and requests from now on."""
         self.browser.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
@@ -58,7 +58,7 @@ class Page:
         return self
 
     def settle(self):
-        """Wait until what was asked for is drawn."""
+        """Wait until pending changes are drawn."""
         self.browser.execute_async_script(
             "const frame = requestAnimationFrame, done = arguments[0]; setTimeout(() => frame(() => frame(done)), 120);"
         )
@@ -73,7 +73,7 @@ class Page:
         return self.browser.find_elements("css selector", selector)
 
     def texts(self, selector):
-        """Text contents of all that match, in one go."""
+        """Return the text contents of all matching elements in one call."""
         return self.run("[...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector)
 
     def search(self, text):
@@ -87,7 +87,7 @@ class Page:
         return [entry["message"] for entry in self.browser.get_log("browser")]
 
     def requests(self):
-        """Addresses that the page asked for, itself left out."""
+        """Return the URLs that the page requested, except its own."""
         messages = (json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance"))
         asked = [
             message["params"]["request"]["url"]
@@ -97,7 +97,7 @@ class Page:
         return [address for address in asked if address != self.path.as_uri()]
 
     def picture(self, name):
-        """A picture of the whole page, in the test's folder."""
+        """Save a picture of the entire page in the test's folder."""
         width, height = self.run("[innerWidth, Math.min(5000, document.documentElement.scrollHeight)]")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         shot = self.browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
@@ -108,7 +108,7 @@ class Page:
 
 @pytest.fixture
 def show(chromium, tmp_path):
-    """Opens a report as a page."""
+    """Return a function that opens a report as a page."""
 
     def opened(report, title="model.onnx", difference=None, **window):
         path = tmp_path / "report.html"

@@ -1,4 +1,4 @@
-"""The HTML report in a real browser: what it shows, that it asks for nothing, and that names stay names."""
+"""The HTML report in a real browser: contents, no requests, and names that stay plain text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_long_names_stay_in_their_places(show, width, scheme):
 
 
 def renamed(report, names):
-    """The report with other names of devices."""
+    """Return the report with other device names."""
     text = report.to_json()
     for name, other in names.items():
         text = text.replace(f'"{name}"', f'"{other}"')
@@ -106,7 +106,7 @@ def test_the_lanes_show_every_segment(show):
         page.settle()
         assert f"Segment {index} on {report.segments[index].device}" in page.one("#segment h3").text
     assert page.texts("#segment .tensors .mono") == ["t7", "t8"]
-    # What is drawn has the colors of both devices.
+    # The picture has the colors of both devices.
     drawn = page.run(
         """(() => {
             const canvas = document.querySelector("#plan canvas");
@@ -301,7 +301,7 @@ def contrast(first, second):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast(show, scheme):
-    """WCAG 2.2, 1.4.3: at least 4.5 to 1."""
+    """WCAG 2.2, 1.4.3 requires at least 4.5 to 1."""
     page = show(made_report(), scheme=scheme)
 
     def color(name):

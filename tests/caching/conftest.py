@@ -1,4 +1,4 @@
-"""What tests of the cache share."""
+"""Shared fixtures of the cache tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def device(request):
-    """A device that writes programs; skipped where it is not here."""
+    """Return a device with serializable programs; skip if it is unavailable."""
     name = request.param
     if name == "acme_c":
         request.getfixturevalue("acme")

@@ -1,4 +1,4 @@
-"""Models, and what a session with a cache did with one."""
+"""Models for cache tests, and the outcome of a cached session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ X = numbers(1, 3, 12, 12)
 
 
 def network(*, filters=3, seed=0, names=("x", "w", "v", "y"), order=(0, 1), scale=1.0, swapped=False, size=12):
-    """Two convolutions that differ in nothing but what their filters hold."""
+    """Return a network of two convolutions that differ only in their filters."""
     x, first, second, y = names
     weights = [numbers(3, 3, filters, filters, seed=seed + each) * np.float32(scale) for each in range(2)]
     held = [numpy_helper.from_array(array, name) for array, name in zip(weights, (first, second), strict=True)]
@@ -32,7 +32,9 @@ def network(*, filters=3, seed=0, names=("x", "w", "v", "y"), order=(0, 1), scal
 
 
 def outcome(folder, model, device, feed=None, **options):
-    """Whether every segment on the device was a hit, and why not; the results are those of ONNX Runtime."""
+    """Return whether all device segments were cache hits, and the reasons for misses; check results against ONNX
+    Runtime.
+    """
     name = model.graph.input[0].name if isinstance(model, onnx.ModelProto) else "x"
     feed = {name: X} if feed is None else feed
     settings = nna.Options(cache_dir=folder, **options)

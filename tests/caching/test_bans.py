@@ -1,4 +1,4 @@
-"""What a device is not given any more: by form, for one version of its driver, until a day."""
+"""Bans of operation forms from a device, for one driver version and until a date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver that somebody works on is another one."""
+"""Fingerprints of drivers: an edited driver counts as another."""
 
 from __future__ import annotations
 

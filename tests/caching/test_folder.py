@@ -1,4 +1,4 @@
-"""Whatever happens to the files of a cache, what is read is what was written, or nothing."""
+"""Cache files under damage and concurrent use: a read returns the written contents or nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(path, max_bytes=1 << 30):
 
 
 def checked(opened, number):
-    """Whether an entry is there; what it holds is right then."""
+    """Return whether there is an entry; check its contents."""
     found = opened.find(key(number))
     if isinstance(found, Miss):
         assert not found.is_defect, found.reason
@@ -81,7 +81,7 @@ def test_every_byte_and_every_truncation(tmp_path, step):
             return entry
         try:
             return bytes(entry.made)
-        except Exception as error:  # noqa: BLE001  looked at below
+        except Exception as error:  # noqa: BLE001  checked below
             return error
 
     results = []
@@ -101,7 +101,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path):
     for number in range(4):
         opened.keep(key(number), contents(number), 0.0)
         time.sleep(0.01)
-    assert checked(opened, 0)  # now it is the one used last
+    assert checked(opened, 0)  # makes it the most recently used
     size = opened.entries()[0].nbytes
     dropped = opened.shrink(2 * size)
     assert len(dropped) == 2
@@ -160,7 +160,7 @@ def write_for_ever(path, seed, begun=None):
 
 @pytest.mark.parametrize("rounds", [12, pytest.param(200, marks=pytest.mark.fuzz)])
 def test_processes_that_are_killed_while_they_write_leave_nothing_half(tmp_path, rounds):
-    """Kill -9 at random moments."""
+    """Send SIGKILL at random moments."""
     chance, opened = random.Random(0), folder(tmp_path)
     for round_ in range(rounds):
         begun = FORKED.Event()
@@ -212,7 +212,7 @@ def test_two_writers_a_reader_and_a_purger(tmp_path, seconds):
 
 
 def in_a_process(function, *arguments):
-    """Run a function in a process of its own, whose limits and user it may change."""
+    """Run a function in a child process, which may change its limits and user."""
     process = FORKED.Process(target=function, args=arguments)
     process.start()
     process.join()
@@ -220,7 +220,7 @@ def in_a_process(function, *arguments):
 
 
 def warned(path, words):
-    """A session with a cache that cannot be written is right, and warns."""
+    """Check that a session with an unwritable cache is right, and warns."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         hit, why = outcome(path, network(), "fake_npu")
@@ -230,7 +230,7 @@ def warned(path, words):
 
 
 def on_a_full_disk(path):
-    sys.dont_write_bytecode = True  # it would be cut off as well
+    sys.dont_write_bytecode = True  # the file limit would truncate bytecode too
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
     warned(path, "cannot be written: File too large")
 

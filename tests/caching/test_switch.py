@@ -1,4 +1,4 @@
-"""NNADAPTER_CACHE_DIR gives sessions a cache; what a session's own options say comes first."""
+"""Caching by NNADAPTER_CACHE_DIR; a session's own options take precedence."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.models import CHAIN, parse
 
 @pytest.fixture
 def kept(monkeypatch, tmp_path):
-    """The folder of programs of a person who named one."""
+    """Return the program folder of the cache named by the variable."""
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "named"))
     return tmp_path / "named" / "programs"
 
 
 def is_hit(device="fake_npu", **options):
-    """Whether the cache had all of it; None where there was no cache."""
+    """Return whether all segments were hits; None if there was no cache."""
     with nna.InferenceSession(network(), devices=device, options=nna.Options(**options)) as session:
         session.run(None, {"x": X})
         found = [segment.cache for segment in session.report().segments]

@@ -1,4 +1,4 @@
-"""Models and circumstances that are nearly those of an entry: what is used again is right, and never another's."""
+"""Near misses: models and environments almost equal to those of a cache entry must not reuse it wrongly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.optional import needs
 
 EVERY = pytest.mark.parametrize("device", ["fake_npu", "openvino", "acme_c", "qnn"], indirect=True)
 MODELS = pytest.mark.parametrize("device", ["fake_npu", "openvino"], indirect=True)
-"""Of adapter IR, and of ONNX."""
+"""A device for adapter IR, and one for ONNX."""
 
 
 @EVERY
@@ -108,7 +108,7 @@ def test_another_precision_is_a_miss(tmp_path, device):
 
 @MODELS
 def test_other_initial_states_are_a_miss(tmp_path, device):
-    def recurrent(seed):  # of one sequence: openvino keeps no program of more
+    def recurrent(seed):  # one sequence: openvino serializes no program for more
         arrays = {
             "w": numbers(1, 16, 3, seed=1), "r": numbers(1, 16, 4, seed=2), "h": numbers(1, 1, 4, seed=seed),
             "c": numbers(1, 1, 4, seed=4),
@@ -226,7 +226,7 @@ class AddingDriver(Driver):
     def devices(self):
         return [DeviceInfo(name="adding", version="{version}", sub_type="{hardware}")]
 """
-"""A driver that computes another result in each of its versions, whatever the model."""
+"""Driver whose result differs in each of its versions, whatever the model."""
 START = """
 import sys, numpy, nnadapter
 options = nnadapter.Options(cache_dir=sys.argv[2])
@@ -236,7 +236,7 @@ with nnadapter.InferenceSession(sys.argv[1], devices="adding", options=options) 
 
 
 def started(folder, *, package="1.0", version="1", hardware="chip", added=1):
-    """What a process of its own computes and says, with that driver installed."""
+    """Return the output of a child process with that driver installed."""
     site = folder / "site"
     info = site / "adding-1.0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
@@ -269,14 +269,14 @@ def test_another_driver_or_hardware_is_a_miss_that_names_it(tmp_path):
 
 
 def test_a_file_that_is_replaced_under_a_running_session(tmp_path):
-    """The session goes on with what it loaded; the next one has what is there then."""
+    """The session continues with the loaded model; the next one loads the new file."""
     path, folder = tmp_path / "model.onnx", tmp_path / "kept"
     options = nna.Options(cache_dir=folder)
 
     def write(seed):
         beside = tmp_path / "beside.onnx"
         onnx.save_model(network(seed=seed), beside)
-        os.utime(beside, (1, 1))  # of the same path, size and time
+        os.utime(beside, (1, 1))  # same path, size and time
         beside.replace(path)
 
     write(0)

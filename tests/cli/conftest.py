@@ -27,7 +27,7 @@ MODELS = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current folder, with models in it."""
+    """Change to a temporary folder with models in it."""
     monkeypatch.chdir(tmp_path)
     for name, text in MODELS.items():
         onnx.save(parse(text), name)
@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def call(folder):
-    """Calls `nnadapter` with words; gives click's result. Errors that are not told are raised."""
+    """Return a function that calls `nnadapter` and returns click's result; unexpected exceptions propagate."""
 
     def invoke(words, exit_code=0, **settings):
         result = CliRunner(**settings).invoke(main, words.split(), catch_exceptions=False)

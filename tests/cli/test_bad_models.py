@@ -1,4 +1,4 @@
-"""Models that cannot be used: exit code 2, one sentence, nothing on stdout and nothing written."""
+"""Unusable models: exit code 2, one sentence, and no output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAULTY = {
 
 @pytest.fixture
 def faulty(folder):
-    """Files that are no good models."""
+    """Create unusable model files."""
     contents = (folder / "chain.onnx").read_bytes()
     for name, bad in {
         "noise.onnx": b"\x00\xff" * 40, "text.onnx": b"hello", "empty.onnx": b"", "cut.onnx": contents[:-9],

@@ -1,4 +1,4 @@
-"""`nnadapter cache`: what is kept, whether it is sound, what of a model it has."""
+"""`nnadapter cache`: contents, soundness, and the entries of a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.models import CHAIN, SANDWICH, parse
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """A folder with one program and the plan that has it, and their model."""
+    """Return a cache folder with one program and its plan; their model is next to it."""
     monkeypatch.chdir(tmp_path)
     onnx.save_model(parse(CHAIN), "chain.onnx")
     with nna.InferenceSession("chain.onnx", devices="fake_npu", options=nna.Options(cache_dir="kept")):
@@ -82,7 +82,7 @@ def test_explain_says_which_shapes_a_plan_is_for(call, kept):
     )
     with nna.InferenceSession("sandwich.onnx", devices="fake_npu", options=options) as session:
         session.prepare({"x": (9, 4)})
-        session.prepare({"x": (8, 4)})  # for all sizes
+        session.prepare({"x": (8, 4)})  # for dynamic shapes
     shown = call(f"{explain} --shape x=7,4").stdout
     assert shown.startswith("plan: hit, for input shapes x=[")
     own = "for these shapes separately; a session uses the plan, which has its own programs"

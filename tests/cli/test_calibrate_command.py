@@ -11,7 +11,8 @@ import pytest
 
 from nnadapter.costs import keep_calibration, read_calibration
 
-calibrate_module = importlib.import_module("nnadapter.cli.devices")  # its command has the same name
+# `nnadapter.cli.calibrate` is a command, not this module
+calibrate_module = importlib.import_module("nnadapter.cli.devices")
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def cache(folder, monkeypatch):
 
 @pytest.fixture
 def with_the_cpu(cache, of_the_cpu):
-    """A folder that has a calibration of the CPU."""
+    """Store a calibration of the CPU; return its path."""
     return keep_calibration(of_the_cpu)
 
 
@@ -56,7 +57,7 @@ def test_it_says_that_other_programs_were_in_the_way(call, cache, monkeypatch, c
 
 @pytest.fixture(params=["before", pytest.param("anew", marks=pytest.mark.sweep)])
 def measured_before(request, monkeypatch, of_the_cpu):
-    """What measures the CPU gives what it gave before, which takes seconds; in the long form it measures."""
+    """Replace the measurement of the CPU, which takes seconds, by the stored one; measure in the long form."""
     if request.param == "anew":
         return
     measure = calibrate_module.measure
@@ -70,7 +71,7 @@ def measured_before(request, monkeypatch, of_the_cpu):
 @pytest.mark.slow
 @pytest.mark.usefixtures("measured_before")
 def test_the_cpu_is_measured_too_where_it_was_not_yet(call, cache):
-    """What is weighed against a device is the CPU: one that was measured against a guess promises nothing."""
+    """A device is compared with the CPU, so a guessed CPU would make its calibration useless."""
     result = call("calibrate null")
     (file,) = files(cache, "cpu")
     assert read_calibration(file).device == "cpu"

@@ -1,4 +1,4 @@
-"""`nnadapter compare`: the answer is the exit code."""
+"""`nnadapter compare`, which answers by exit code."""
 
 from __future__ import annotations
 

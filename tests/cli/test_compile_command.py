@@ -1,4 +1,4 @@
-"""`nnadapter compile`, and what takes its file."""
+"""`nnadapter compile`, and uses of its output file."""
 
 import json
 import os
@@ -82,7 +82,7 @@ OPTIONAL = """
   y = Relu (a)
 }
 """
-"""Relu goes by the sizes of what no device makes."""
+"""A Relu whose sizes depend on values that no device computes."""
 
 
 def test_why_sizes_are_fixed_is_said(tmp_path):

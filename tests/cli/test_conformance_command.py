@@ -1,4 +1,4 @@
-"""`nnadapter conformance`: exit codes, forms, and failures as folders that can be repeated."""
+"""`nnadapter conformance`: exit codes, formats, and failures saved as reproducible folders."""
 
 from __future__ import annotations
 

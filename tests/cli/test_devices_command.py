@@ -11,7 +11,7 @@ import nnadapter as nna
 
 
 def test_devices_lists_good_and_broken_drivers(call):
-    out = re.sub(" +", " ", call("devices").stdout)  # the first column is as wide as the longest name
+    out = re.sub(" +", " ", call("devices").stdout)  # the longest name sets the width of the first column
     assert "fake_npu accelerator nnadapter numpy 1.0, available" in out
     assert "missing not available: driver 'missing' of trial 1.0 did not load: ModuleNotFoundError" in out
     assert "precision:" not in out
@@ -35,7 +35,7 @@ def test_devices_as_json(call):
     options = {option["name"]: option for option in rows["fake_npu"]["options"]}
     assert options["switched_off"]["type"] == "list" and options["switched_off"]["default"] == []
     assert options["memory_bytes"]["minimum"] == 0
-    assert rows["cpu"].keys() == rows["old"].keys()  # a program that reads rows need not ask which are available
+    assert rows["cpu"].keys() == rows["old"].keys()  # scripts need not check availability to read rows
     assert (rows["cpu"]["role"], rows["fake_npu"]["role"]) == ("host", "accelerator")
     assert rows["fake_npu"]["health"]["state"] == "works" and rows["fake_npu"]["memory"]["total_bytes"] == 4 << 30
     assert rows["null"]["memory"] is None
@@ -62,7 +62,7 @@ def test_ops_has_the_limits_of_every_operation(call):
 def test_ops_as_text(call):
     lines = call("ops fake_npu").stdout.splitlines()
     words = "CONV_2D 4 float16, float32; also quantized int8, uint8"
-    assert words in " ".join(" ".join(lines).split())  # long rows go on in the next line
+    assert words in " ".join(" ".join(lines).split())  # long rows wrap
     assert max(map(len, lines)) <= 100
     assert "any; computes zeros" in call("ops null").stdout
 

@@ -15,7 +15,7 @@ from tests.optional import needs
 
 
 def lines(done):
-    return re.sub(" +", " ", done.stdout)  # the second column is as wide as the longest name
+    return re.sub(" +", " ", done.stdout)  # the longest name sets the width of the second column
 
 
 def test_every_device_with_what_to_do(call):

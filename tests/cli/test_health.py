@@ -1,4 +1,4 @@
-"""What `nnadapter doctor` and `nnadapter devices --json` say of devices that work, lie, fail, or are not there."""
+"""Health in `nnadapter doctor` and `nnadapter devices --json`: working, wrong, failing and missing devices."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ import pytest
 import nnadapter as nna
 
 
-class Opened(Exception):  # noqa: N818  no error
-    """A session is to be opened."""
+class Opened(Exception):  # noqa: N818  not an error
+    """Raised when a session would be opened."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A picture as an array, in every layout and type."""
+"""Conversion of a picture to an array, in every layout and type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def picture_array(call, monkeypatch):
-    """What the command line feeds a model that is given a picture."""
+    """Return a function that returns the array that the command line feeds for a picture."""
     fed = []
     run = nna.InferenceSession.run
 
@@ -65,7 +65,7 @@ def test_transparency_goes(picture_array, tmp_path):
 
 def test_pictures_are_turned_upright(picture_array, tmp_path):
     exif = Image.Exif()
-    exif[0x0112] = 6  # turn clockwise by 90 degrees to see it upright
+    exif[0x0112] = 6  # upright after rotating clockwise by 90 degrees
     Image.fromarray(PIXELS).save(tmp_path / "p.png", exif=exif)
     found = picture_array(tmp_path / "p.png", "uint8", (1, 5, 4, 3))
     np.testing.assert_array_equal(found[0], np.rot90(PIXELS, -1))

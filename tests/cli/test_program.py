@@ -1,4 +1,4 @@
-"""The program as a whole: as a process, its help, its signals, its progress."""
+"""The program as a process: help, signals and progress."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_signal_stops_a_command(folder, number, code, said):
     os.mkfifo("x.npy")
     command = [sys.executable, "-m", "nnadapter", "run", "chain.onnx", "--input", "x=x.npy", "--save", "outputs"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    writer = os.open("x.npy", os.O_WRONLY)  # waits until the child reads it
+    writer = os.open("x.npy", os.O_WRONLY)  # blocks until the child reads it
     child.send_signal(number)
     out, err = child.communicate(timeout=60)
     os.close(writer)
@@ -100,7 +100,7 @@ __main__.main()
 IN_CLEANUP = "\n    try: time.sleep(60)\n    finally: time.sleep(60)"
 SWALLOWED = "\n    while True:\n        try: time.sleep(60)\n        except BaseException: pass"
 IN_FINALIZER = (
-    "\n    class Slow:\n        def __del__(self): time.sleep(0.5)\n    Slow()\n    time.sleep(60)"  # raises nothing
+    "\n    class Slow:\n        def __del__(self): time.sleep(0.5)\n    Slow()\n    time.sleep(60)"  # stays silent
 )
 
 
@@ -150,7 +150,7 @@ __main__.main()
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_signal_waits_until_an_extension_is_imported():
-    """Modules of C++ that are interrupted as they begin abort, jaxlib among them."""
+    """C++ modules abort if interrupted during import, jaxlib among them."""
     command = [sys.executable, "-c", SIGNAL_IN_EXTENSION]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (143, "imported\n", "terminated\n")
@@ -326,12 +326,12 @@ def test_progress_goes_to_a_terminal_only(monkeypatch, capsys, terminal):
 
 
 def everything(descriptor):
-    """What is written to a terminal until its other side is closed."""
+    """Read from a terminal until its other side is closed."""
     read = b""
     while True:
         try:
             more = os.read(descriptor, 1 << 16)
-        except OSError:  # what Linux says of a terminal whose other side is closed; others give nothing
+        except OSError:  # Linux raises when the other side is closed; other systems return nothing
             return read
         if not more:
             return read
@@ -341,7 +341,7 @@ def everything(descriptor):
 @pytest.mark.sweep
 @pytest.mark.parametrize("command", few_of(("report", "run", "compare"), "run"))
 def test_results_go_where_they_shall_while_progress_is_shown(folder, command):
-    """A bar on the terminal takes hold of the standard streams for a while, and of the right ones."""
+    """The progress bar temporarily replaces the standard streams."""
     pty = pytest.importorskip("pty", reason="terminals are simulated with pseudo-terminals, which Windows has not")
     code = (
         "import nnadapter.cli.parameters as progress; progress.PATIENCE_S = 0.0; from nnadapter.cli import main; "
@@ -349,7 +349,7 @@ def test_results_go_where_they_shall_while_progress_is_shown(folder, command):
     )
     ours, theirs = pty.openpty()
     with ThreadPoolExecutor(1) as reader:
-        terminal = reader.submit(everything, ours)  # while it is written: a terminal that nobody reads is full soon
+        terminal = reader.submit(everything, ours)  # read concurrently: an unread terminal fills up
         try:
             done = subprocess.run(
                 [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs, text=True, env=ENVIRONMENT

@@ -1,4 +1,4 @@
-"""`nnadapter run`: inputs from files, statistics, times, files of outputs."""
+"""`nnadapter run`: input files, statistics, times, output files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_costs(call, policy, tmp_path, monkeypatch):
     cost = json.loads(call(f"{arguments} --format json").stdout)["cost"]
     text = call(arguments).stdout
     said, *_ = (line.removeprefix("cost      ") for line in text.splitlines() if line.startswith("cost      "))
-    if policy == "measured":  # a choice that a run contradicts is measured again, and takes another time then
+    if policy == "measured":  # a run may trigger a new measurement, with other times
         said, cost["sentences"][0] = (re.sub(r"^[\d.]+ \S+", "", words) for words in (said, cost["sentences"][0]))
     assert cost["sentences"][0].endswith(")") and cost["seconds"] > 0 and said == cost["sentences"][0]
     assert "the CPU alone is better" in text
@@ -185,7 +185,7 @@ def test_a_file_that_is_no_picture(call, folder):
 
 
 def test_pictures_without_pillow(call, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)  # as if it were not there
+    monkeypatch.setitem(sys.modules, "PIL", None)  # as if it were not installed
     assert "pip install 'nnadapter[demo]'" in call("run picture.onnx --input x=bad.png", 2).stderr
 
 

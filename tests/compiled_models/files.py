@@ -1,4 +1,4 @@
-"""Small compiled files of every kind, and what becomes of one whose message says something else."""
+"""Small compiled files of every kind, and edits of their messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def choosing():
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file: what is compiled, and how."""
+    """Kind of file: the model and how it is compiled."""
 
     device: str
     model: object
@@ -62,7 +62,7 @@ class Kind:
     arguments: dict = field(default_factory=dict)
 
     def written(self, folder):
-        """Its bytes, and what a run of it gives."""
+        """Compile it; return the file's bytes and the expected results."""
         nna.compile(self.model(), folder / "f", devices=[self.device], **self.arguments)
         return (folder / "f").read_bytes(), run_whole(self.model(), self.feed)
 
@@ -91,11 +91,10 @@ KINDS = {
         {"input_shapes": [{"x": (2, 4)}, {"x": (5, 4)}], "keep_model": True},
     ),
 }
-"""By name."""
 
 
 def kind_of(name, request):
-    """A kind, if its device is here."""
+    """Return the kind; skip if its device is unavailable."""
     kind = KINDS[name]
     if kind.device == "openvino":
         pytest.importorskip("openvino")
@@ -105,7 +104,7 @@ def kind_of(name, request):
 
 
 def same(results, expected):
-    """Whether results are right."""
+    """Return whether results are equal up to rounding."""
     return len(results) == len(expected) and all(
         left.shape == right.shape and left.dtype == right.dtype and np.allclose(left, right, rtol=1e-5, atol=1e-5)
         for left, right in zip(results, expected, strict=True)
@@ -113,14 +112,14 @@ def same(results, expected):
 
 
 def parts_of(contents):
-    """The parts of a file, as kind and bytes, and the position of its message."""
+    """Return the parts of a file, as kind and bytes, and the index of its message."""
     container = Container.of(contents)
     parts = [(part.kind, bytes(container.contents(number))) for number, part in enumerate(container.parts)]
     return parts, next(number for number, (kind, _) in enumerate(parts) if kind == MODEL)
 
 
 def joined(parts):
-    """A file of these parts, every checksum of it right."""
+    """Return a file of these parts, with right checksums."""
     file = BytesIO()
     writer = ContainerWriter(file)
     for kind, contents in parts:
@@ -130,7 +129,7 @@ def joined(parts):
 
 
 def forged(contents, change):
-    """A file with another message in it, every checksum right."""
+    """Return the file with an edited message and right checksums."""
     parts, at = parts_of(contents)
     message = MESSAGES.parse("CompiledModel", parts[at][1])
     change(message)
@@ -139,5 +138,5 @@ def forged(contents, change):
 
 
 def changed(path, change):
-    """Put another message into the file at a path."""
+    """Edit the message of the file at `path`."""
     path.write_bytes(forged(path.read_bytes(), change))

@@ -1,4 +1,4 @@
-"""Changes of a message that somebody may make who can make every checksum right again."""
+"""Random message edits, as an attacker makes who can recompute checksums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS = (
 
 
 def _fields(message):
-    """Every message inside of one, and each of its fields."""
+    """Yield every nested message with each of its fields."""
     for field in message.DESCRIPTOR.fields:
         yield message, field
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:
@@ -49,7 +49,7 @@ def _is_many(message, field):
 
 
 def forge(random, message):
-    """Change one thing in a message, and return what."""
+    """Change one thing in a message; return a description."""
     where, field = random.choice(list(_fields(message)))
     name = f"{where.DESCRIPTOR.name}.{field.name}"
     inner = field.message_type

@@ -1,4 +1,4 @@
-"""What sessions can do beside `run`, sessions of files that leave sizes open can do, with the same results."""
+"""Session features besides `run`: dynamic-shape files give the same results as sessions of the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEEDS = [{"x": numbers(rows, columns)} for rows, columns in ((3, 4), (2, 2), (3,
 
 @pytest.fixture(params=DEVICES)
 def both(request, tmp_path):
-    """A session of the model, and one of its file, with a step on the CPU between two of the device."""
+    """Yield a session of the model and one of its file, with a CPU step between two device steps."""
     if request.param == "openvino":
         pytest.importorskip("openvino")
     rules = None if request.param == "cpu" else BAN.format(request.param)

@@ -1,4 +1,4 @@
-"""Compiled files of models whose branches inputs choose: each choice has its plans, and forged ones are found out."""
+"""Compiled files of models with branch decisions: plans for each decision; forged files are refused."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_what_a_file_is_for_is_told_by_choice(tmp_path):
 
 
 def test_more_choices_than_may_be_are_one_plan_of_the_model_that_was_given(tmp_path):
-    count = 3  # of twice as many choices as are planned ahead
+    count = 3  # twice as many decisions as are planned ahead
     nodes = " ".join(
         f"x{at + 1} = If(c{at}) <then_branch = t{at} () => (float[2] p{at}) {{ p{at} = Exp(x{at}) }}, "
         f"else_branch = e{at} () => (float[2] q{at}) {{ q{at} = Neg(x{at}) }}>"

@@ -1,4 +1,4 @@
-"""A compiled model does what the model that it was made of does, without it."""
+"""Compiled models, which give the results of the original model without it."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_weights_stand_there_once(tmp_path):
     alone = path.stat().st_size
     assert alone < 1.2 * weight.nbytes
     nna.compile(model, path, devices=["null"], options={"rules": BAN.format("null")}, keep_model=True)
-    assert path.stat().st_size < 2.3 * weight.nbytes  # a transposed copy at most
+    assert path.stat().st_size < 2.3 * weight.nbytes  # at most one transposed copy
 
 
 def _two_products(weight):
@@ -289,7 +289,7 @@ def test_session_options_reach_cpu_segments(tmp_path):
     nna.compile(network(), tmp_path / "f", devices=["cpu"])
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    for _ in range(2):  # which do not keep the weights of one for the next
+    for _ in range(2):  # weights are not reused between sessions
         with nna.InferenceSession(tmp_path / "f", options) as session:
             np.testing.assert_allclose(session.run(None, X)[0], run_whole(network(), X)[0], rtol=1e-5, atol=1e-6)
 

@@ -1,6 +1,6 @@
-"""A file in which any byte is another, or which ends anywhere, is an error that is ours, or gives the right results.
+"""Files with a changed byte or cut short: an nnadapter error, or right results.
 
-Every byte of some kinds is tried at what reads files, some bytes of all kinds in sessions; all in the long form.
+The reader tries every byte of some kinds, and sessions some bytes of all kinds; the long form tries all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.compiled_models.files import KINDS, kind_of, parts_of, same
 
 FLIPS = (0xFF, 0x01)
 OF_EACH_LAYOUT = ("a program of fake_npu", "open sizes")
-"""Kinds with one plan, and with several."""
+"""One kind with a single plan, one with several."""
 every_kind = pytest.mark.parametrize("name", KINDS)
 
 
@@ -23,7 +23,7 @@ def flipped(contents, at, bits):
 
 
 def read(contents):
-    """All parts of a file, or None where it is an error."""
+    """Return all parts of a file; None if reading fails."""
     try:
         container = Container.of(contents)
         return [bytes(container.contents(number)) for number in range(len(container.parts))]
@@ -32,7 +32,7 @@ def read(contents):
 
 
 def runs(contents, feed):
-    """What a session gives, or None where it is an error."""
+    """Return the results of a session; None if it fails."""
     try:
         with nna.InferenceSession(contents) as session:
             results = session.run(None, feed)
@@ -52,7 +52,7 @@ def runs(contents, feed):
     ],
 )
 def test_every_flipped_byte_is_found_or_changes_nothing(tmp_path, name, bits, request):
-    """All bits of a byte, and one: files are laid out alike, so two kinds are enough. Sessions read all of them."""
+    """Flip all bits of a byte, or one; two kinds cover the layout, because sessions read the others too."""
     whole, _ = kind_of(name, request).written(tmp_path)
     right = [contents for _, contents in parts_of(whole)[0]]
     held = sum(map(len, right)) + PREFIX.size

@@ -1,4 +1,4 @@
-"""Whatever a driver does with its programs as bytes, a compiled model is written, loaded and right."""
+"""Compiled models with drivers that fail at serialization: written, loaded and right nevertheless."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Files whose checksums are right and which say anything: an error that is ours, or a model that runs; nothing else.
+"""Forged files with right checksums: an nnadapter error or a running model, never a crash.
 
-The changes are random, the same ones for the same seed; more of them in the long form.
+Changes are random but reproducible; the long form makes more.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tests.models import parse as parsed
 
 every_kind = pytest.mark.parametrize("name", KINDS)
 _MOST_KILOBYTES = 200 << 10
-"""More memory than before that files may take together; ru_maxrss counts in KiB on Linux."""
+"""Limit of additional memory for all files together; ru_maxrss counts KiB on Linux."""
 
 
 def forged_once(random, parts, at):
-    """A file with one or two things changed in its message."""
+    """Return a file with one or two changes in its message."""
     message = MESSAGES.parse("CompiledModel", parts[at][1])
     what = [forge(random, message) for _ in range(random.choice((1, 1, 1, 2)))]
     return what, joined([*parts[:at], (MODEL, message.SerializeToString()), *parts[at + 1 :]])
 
 
 def signed(model):
-    """A file of adapter IR around a message of a model, its digest right."""
+    """Return an adapter IR file of a model message, with the right digest."""
     whole = new("File")
     whole.format, whole.version = "nnadapter model", 1
     whole.model = model.SerializeToString(deterministic=True)
@@ -43,7 +43,7 @@ def signed(model):
 
 
 def forged_segment(random, parts, at):
-    """A file with something changed in a kept segment, which is compiled again."""
+    """Return a file with a changed segment of adapter IR, which must be compiled again."""
     chosen = random.choice([number for number, (kind, _) in enumerate(parts) if kind == IR])
     model = parse("Model", parse("File", parts[chosen][1]).model)
     what = [forge(random, model) for _ in range(random.choice((1, 1, 2)))]
@@ -56,7 +56,7 @@ def forged_segment(random, parts, at):
 
 
 def use(contents, feed, session_options=None):
-    """Load, run, and ask everything; errors of ours are as good as results."""
+    """Load, run and query the file; accept nnadapter errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -113,7 +113,7 @@ def test_many_kept_segments(tmp_path, name, request):
 
 
 def smaller(message):
-    """Everything that the file says of its input and output is of another size than its program is compiled for."""
+    """Make every declared size smaller than the program was compiled for."""
     plans = message.plans
     for value in (*message.inputs, *message.outputs, *(value for plan in plans for value in plan.values)):
         value.shape.dimensions[0].size = 1
@@ -122,7 +122,7 @@ def smaller(message):
 
 
 def test_a_driver_in_c_reads_no_more_than_it_is_given(tmp_path, acme):
-    """Neither from arrays nor from the device's memory."""
+    """Check reads of arrays and of device memory."""
     x, model = {"x": numbers(1, 3)}, parsed(f"{HEAD} g (float[2, 3] x) => (float[2, 3] y) {{ y = Relu(x) }}")
     nna.compile(model, tmp_path / "f", devices=["acme_c"])
     contents = forged((tmp_path / "f").read_bytes(), smaller)

@@ -1,4 +1,4 @@
-"""`nnadapter compile`, killed at any moment: no file, the old file, or a whole one that runs right; nothing half."""
+"""`nnadapter compile`, killed at any moment: no file, the old file, or a complete new one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.models import HEAD, numbers
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs signals")
 X = numbers(1, 1024)
 WEIGHTS = numbers(1024, 4096, seed=1)
-"""16 MB, so that writing them takes a while."""
+"""16 MB, so that writing takes a while."""
 MEANT = {"Relu": lambda product: np.maximum(product, 0), "Neg": lambda product: -product}
 
 
@@ -38,7 +38,7 @@ def compiling(folder, op_type):
 
 
 def meant_by(path):
-    """Whose results a file gives."""
+    """Return the op type whose results the file gives."""
     with nna.InferenceSession(path) as session:
         (found,) = session.run(None, {"x": X})
     (op_type,) = (each for each, of in MEANT.items() if np.allclose(found, of(X @ WEIGHTS), rtol=1e-3, atol=1e-3))
@@ -46,7 +46,7 @@ def meant_by(path):
 
 
 def check_kills(folder, kills, seed):
-    """What stood there after each kill."""
+    """Kill compilations; count the states of the file afterwards."""
     save_models(folder)
     out, random, stood, found = folder / "out", Random(seed), None, []
     out.mkdir()
@@ -57,7 +57,7 @@ def check_kills(folder, kills, seed):
     for number in range(kills):
         op_type = list(MEANT)[number % 2]
         process = compiling(folder, op_type)
-        # by half in the last part of the time, where the file is written
+        # aim half of the kills at the end, when the file is written
         time.sleep(seconds * random.uniform(*random.choice(((0, 1.1), (0.8, 1.1)))))
         process.send_signal(signal.SIGKILL)
         done = process.wait() == 0
@@ -73,7 +73,7 @@ def check_kills(folder, kills, seed):
 
 
 def check_left(out):
-    """What stands beside the file is whole, where files have no name until they are."""
+    """Check that leftovers next to the file are complete, if the system has unnamed files."""
     for each in out.iterdir():
         if each.name != "f":
             if hasattr(os, "O_TMPFILE"):

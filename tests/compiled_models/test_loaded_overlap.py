@@ -1,4 +1,4 @@
-"""Plans of compiled files are bound as others are: enqueued steps, waits, steps beside others, what fails."""
+"""Overlap in plans of compiled files: enqueued steps, waits, parallel steps and failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRODUCTS = f"""{HEAD} g (float[2, 64] x) => (float[2, 64] y) {{
     a = MatMul(x, u) b = MatMul(a, v) y = MatMul(b, w)
 }}"""
 TIGHT = ("fake_npu", {"memory_bytes": 40_000})
-"""Room for two of the weights."""
+"""Memory for two of the weights."""
 CHAIN = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{
     a = Relu(x) b = Neg(a) c = Abs(b) y = Add(c, a)
 }}"""
@@ -40,7 +40,7 @@ def products():
 
 @pytest.fixture
 def single():
-    """Segments of one operation each; what breaks is put back."""
+    """Limit segments to one operation; undo changed faults afterwards."""
     MOST["operations"] = 1
     yield
     MOST["operations"] = 1000
@@ -53,7 +53,7 @@ def counted():
 
 
 def rewritten(path, version, **fields):
-    """The file with another version, and other fields of its first step."""
+    """Return the file with another version and changed fields of its first step."""
     container = Container.open(path)
     parts = [(part.kind, bytes(container.contents(number))) for number, part in enumerate(container.parts)]
     message = MESSAGES.new("CompiledModel")

@@ -1,4 +1,4 @@
-"""Files whose plans leave sizes open: what sessions of the model do, at any shapes, without the model."""
+"""Files with dynamic shapes: they give the results of the model at any shapes, without it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ READS_ENCODED = f"""{HEAD} decoder (float[b, n, 8] new, float[b, 2, past, 4] pas
         real = Cast<to = 1>(encoder_mask)  wide = Unsqueeze(real, axes)  left = Sub(one, wide)  mask = Mul(left, least)
         masked = Add(scores, mask)  y = Softmax<axis = -1>(masked)
     }}"""
-"""A decoder that reads what an encoder made of another sentence, of a length of its own."""
+"""A decoder that reads an encoder's output for a sentence of another length."""
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu"])
@@ -153,7 +153,7 @@ def test_a_language_model_decodes_as_in_onnxruntime(device, tmp_path):
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 @pytest.mark.parametrize(("rows", "cached", "new"), [(1, 0, 250), (1, 550, 1), (6, 300, 1), (1, 590, 9)])
 def test_a_language_model_takes_long_texts_of_few_rows(device, files, rows, cached, new):
-    """The largest shapes that are tried have many rows: what was seen there holds for few as well."""
+    """The largest shapes that compilation tries have many rows; few rows must work too."""
     needs(device)
     model, path = language_model(LONG), files(LONG, device)
     feed = {
@@ -254,7 +254,7 @@ POSITIONS = """
 
 
 def test_what_is_folded_at_other_sizes_is_run_there(files):
-    """Made at a usual length, which has more positions than the table: they are not folded there."""
+    """The usual length exceeds the table, so nothing is folded at that length."""
     needs("openvino")
     with nna.InferenceSession(files(POSITIONS, "openvino")) as loaded:
         for rows, length in ((1, 1), (3, 2), (2, 3)):
@@ -456,14 +456,14 @@ def test_of_inputs_that_are_alike_one_is_told(tmp_path):
 
 
 def compiled_in_words(folder, text):
-    """What the command line says of a file that it compiles."""
+    """Return the command line's output of a compilation."""
     onnx.save(parse(text), folder / "m.onnx")
     words = ["compile", f"{folder}/m.onnx", "-d", "fake_npu", "-o", f"{folder}/f"]
     return CliRunner().invoke(main, words, catch_exceptions=False).stdout
 
 
 def test_rows_and_lengths_of_a_model_whose_usual_size_is_that_of_its_table(tmp_path):
-    """At 128 the table of positions is taken whole, which no other length does."""
+    """At 128 the table of positions is used entirely, at no other length."""
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17]>
     g (float[n, t, 4] x) => (float[n, t, 4] y) {
         zero = Constant <value = int64[1] {0}> ()  one = Constant <value = int64[1] {1}> ()

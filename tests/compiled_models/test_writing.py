@@ -1,4 +1,4 @@
-"""`compile` over a file that is there: a session that has it open goes on, and what fails leaves the old one."""
+"""`compile` over an existing file: open sessions continue, and a failure keeps the old file."""
 
 from __future__ import annotations
 

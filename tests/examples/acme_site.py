@@ -1,4 +1,4 @@
-"""The package examples/drivers/acme_python as pip leaves it, without pip."""
+"""The package examples/drivers/acme_python as pip installs it, without pip."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DRIVER = Path(__file__).parents[2] / "examples" / "drivers" / "acme_python"
 
 
 def acme_python_site(folder, patch):
-    """Put the package and its entry point on the path, for processes that are started as well."""
+    """Put the package and its entry point on the path, for child processes too."""
     info = folder / "acme_python-1.0.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-python\nVersion: 1.0.0\n")

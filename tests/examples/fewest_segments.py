@@ -2,7 +2,7 @@
 
 
 def fewest_segments(graph, device_of):
-    """The minimum for two devices: run all that is ready on one, then on the other, and so on, from both starts."""
+    """Return the minimum: alternate the devices, each running all ready nodes, from both starting devices."""
     producers = [{graph.producer[name] for name in node.reads if name in graph.producer} for node in graph.nodes]
     devices = sorted(set(device_of))
     return min(_drain(producers, device_of, devices[start:] + devices[:start]) for start in range(len(devices)))

@@ -1,4 +1,4 @@
-"""RapidOCR on whichever onnxruntime is in place, and the sessions that it opened."""
+"""RapidOCR on nnadapter or onnxruntime, and the sessions that it opened."""
 
 import sys
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ PICTURES = sorted((Path(__file__).parents[2] / "examples" / "pictures").glob("*.
 
 
 def texts_of(pictures):
-    """Texts by picture; RapidOCR is imported anew, so that it finds the onnxruntime that is in place."""
+    """Return texts by picture; reimport RapidOCR, so that it uses the current onnxruntime module."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "rapidocr"]:
         del sys.modules[name]
     from rapidocr import RapidOCR
@@ -21,7 +21,7 @@ def texts_of(pictures):
 
 @contextmanager
 def in_place_of_onnxruntime(devices):
-    """`nnadapter.ort` in the place of onnxruntime; gives the list of sessions that are opened."""
+    """Replace onnxruntime by `nnadapter.ort`; yield the list of opened sessions."""
     opened = []
 
     class Session(ort.InferenceSession):

@@ -1,4 +1,4 @@
-"""The example driver in Python: small, and right."""
+"""The Python example driver: size and results."""
 
 from __future__ import annotations
 

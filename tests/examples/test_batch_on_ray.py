@@ -1,4 +1,4 @@
-"""The job of examples/batch_on_ray.py, in parts; tests/ray has whole jobs."""
+"""Parts of examples/batch_on_ray.py; tests/ray runs entire jobs."""
 
 import runpy
 import sys
@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).parents[2] / "examples" / "batch_on_ray.py"
 
 
 class SlowReader:
-    """RapidOCR as its newer versions are: a model is there when it was loaded."""
+    """RapidOCR as in its newer versions, where models are loaded lazily."""
 
     def __init__(self, params):
         self.text_rec = None

@@ -1,4 +1,4 @@
-"""Both example drivers keep what they promise; so do fake_npu and openvino. The long form: `nnadapter conformance`."""
+"""Conformance of both example drivers, fake_npu and openvino. The long form is `nnadapter conformance`."""
 
 from __future__ import annotations
 

@@ -23,5 +23,5 @@ def test_the_page_on_tensors_says_what_happens():
     try:
         found = doctest.testfile(str(ROOT / "docs" / "extending.md"), module_relative=False, globs={"nna": nna})
     finally:
-        set_default_devices([])  # as before: nothing was set
+        set_default_devices([])  # the initial state
     assert found.attempted == 5 and not found.failed

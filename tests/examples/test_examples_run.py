@@ -1,4 +1,4 @@
-"""The example programs, as a person starts them; every way to the network leads nowhere."""
+"""The example programs as users start them, without network access."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def start(program, *arguments):
 
 @pytest.fixture
 def acme_c(tmp_path, monkeypatch):
-    """The example driver in C, compiled, where programs find it."""
+    """Compile the C example driver, and put it on the driver path."""
     if COMPILER is None:
         pytest.skip("there is no C compiler: none of cc, gcc and clang")
     monkeypatch.setenv("NNADAPTER_DRIVER_PATH", str(compile_acme(tmp_path, "-O3").parent))
@@ -132,7 +132,7 @@ def test_what_cannot_be_asked_for_is_said(program, arguments, said):
 
 @pytest.fixture
 def trained(monkeypatch, capsys):
-    """Train on the digits and return what is printed; PyTorch, whose import takes as long, is that of this process."""
+    """Train on the digits and return the output, in this process: PyTorch's import is slow."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     torch._dynamo.reset()
@@ -150,7 +150,7 @@ def trained(monkeypatch, capsys):
 
 
 @pytest.mark.sweep
-@pytest.mark.filterwarnings("default")  # as for a person
+@pytest.mark.filterwarnings("default")  # as for users
 @pytest.mark.parametrize(("epochs", "read"), [(2, 0.85), pytest.param(6, 0.97, marks=pytest.mark.sweep)])
 def test_digits_are_trained_and_read_on_a_device(trained, tmp_path, epochs, read):
     picture, saved = tmp_path / "training.png", tmp_path / "digits.onnx"

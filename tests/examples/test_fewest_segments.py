@@ -1,4 +1,4 @@
-"""The oracle that the reading tests use, against every schedule there is."""
+"""The oracle of the reading tests, compared with every possible schedule."""
 
 from itertools import product
 
@@ -26,7 +26,7 @@ def random_graph(random):
 
 
 def runs(graph, device_of, turn_of):
-    """Whether every node is on its device in its turn, and its producers not after it."""
+    """Return whether every node runs in a turn of its device, and after its producers."""
     producers = (
         (turn_of[graph.producer[name]], turn)
         for node, turn in zip(graph.nodes, turn_of, strict=True)

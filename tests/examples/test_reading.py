@@ -1,6 +1,6 @@
-"""RapidOCR, unchanged, on our sessions: the text is that of ONNX Runtime, whatever the device refuses.
+"""Unmodified RapidOCR on nnadapter sessions: texts equal ONNX Runtime's, whatever the device refuses.
 
-Two pictures are read always, one with operations switched off; all of them with `-m sweep`.
+Two pictures always run, one with operations switched off; all of them with `-m sweep`.
 """
 
 import onnx
@@ -13,7 +13,7 @@ from tests.examples.reading import PICTURES, in_place_of_onnxruntime, texts_of
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of packages that RapidOCR imports
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of RapidOCR's dependencies
 ]
 SAID = {
     "lines_turned.png": "Turned: the second kernel",

@@ -1,4 +1,4 @@
-"""Where others compute something else than the definition: which forms, why, and how far off where that is bounded."""
+"""Known deviations of other engines from the definition: the forms, the reason, and a bound if there is one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from nnadapter.testing.random_models import RandomCase, evaluate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One row: of the forms of an operation, those of which `where` is true, and no others."""
+    """Deviation for exactly the cases that satisfy `where`."""
 
     where: Callable[[RandomCase], bool]
     why: str
     within: Callable[[RandomCase], Array] | None = None
-    """How far each element may be off; None where results mean something else."""
+    """Largest error of each element; None if results are incomparable."""
 
     def explains(self, case: RandomCase, got: list[Array]) -> bool:
-        """Whether the results differ for this reason."""
+        """Return whether this reason covers the results."""
         if not self.where(case) or self.within is None:
             return self.where(case)
         wanted = evaluate(case.model, case.feeds)[case.model.outputs[0]]
@@ -29,7 +29,7 @@ class Difference:
 
 
 def _input(case: RandomCase, role: int) -> Array:
-    """What the operation is given there, in float64 unless it is of integers; nothing where it is left out."""
+    """Return an input of the operation, in float64 unless it is an integer; empty if absent."""
     [operation] = case.model.operations
     operand = operation.inputs[role] if role < len(operation.inputs) else -1
     if operand < 0:
@@ -54,7 +54,7 @@ def _beyond_float64(case: RandomCase) -> bool:
 
 
 def _without_spread(case: RandomCase) -> bool:
-    """Whether epsilon moves a result by more than eight units in the last place of float32."""
+    """Return whether epsilon changes a result by more than eight units in the last place of float32."""
     variance = _input(case, 0).var(_attribute(case, "axes"))
     return bool((variance < _attribute(case, "epsilon") * 2.0**19).any())
 
@@ -64,7 +64,7 @@ def _one_position(case: RandomCase) -> bool:
 
 
 def _of_a_difference(case: RandomCase) -> Array:
-    """Eight units in the last place of `input * scale / sqrt(epsilon)`, of which as much is taken away again."""
+    """Return eight units in the last place of `input * scale / sqrt(epsilon)`, the terms that are subtracted."""
     x, scale = _input(case, 0), _input(case, 1)
     factor = scale.reshape(1, -1, *[1] * (x.ndim - 2)) / np.sqrt(_attribute(case, "epsilon"))
     return np.asarray(2.0**-20 * (np.abs(x * factor) + np.abs(_input(case, 2)).max()))
@@ -106,11 +106,11 @@ OTHERWISE: Mapping[str, Difference] = {
     ),
     "RNN": Difference(where=_sequences_without_steps, why="sequences without steps lose their state in ONNX Runtime"),
 }
-"""By operation; each has forms that come out right, too."""
+"""Deviations by operation; each operation also has forms without deviation."""
 LOST: Mapping[str, Difference] = {
     "GATHER_ND": Difference(
         where=lambda case: any(case.model.operands[output].type.dimensions == () for output in case.model.outputs),
         why="onnx infers no rank where the result has no axes, so the node is refused on its way back",
     ),
 }
-"""Forms that go out and do not come back."""
+"""Forms that export but cannot be imported again."""

@@ -1,4 +1,4 @@
-"""One model of the adapter IR, out to ONNX and back: both sides are held to the definition of its operations."""
+"""One adapter IR model, exported to ONNX and imported again; both sides must match the definition."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from nnadapter.onnx.preparation import specialize
 from nnadapter.testing.random_models import FROM_SCHEMA, RECIPES, Maker, RandomCase, check
 
 MOVES = {"RESIZE_NEAREST"}
-"""What moves values and computes none, in fewer data types by ONNX Runtime than it is in ONNX. Where positions come out
-between two, onnx's reference (in float64) takes another one than ONNX Runtime and the definition (in float32)."""
+"""Data movement for which ONNX Runtime lacks data types that ONNX has.
+
+For positions halfway between two, onnx's reference (float64) rounds differently from ONNX Runtime and the definition
+(float32).
+"""
 _ATTEMPTS = 40
 
 
 def case_of(type_: str, seed: int) -> RandomCase | None:
-    """A model of one operation, mostly of float32; None where no attempt came out well."""
+    """Return a model of one operation, mostly float32; None if no attempt succeeded."""
     random = Random(f"{type_} {seed}")
     for _ in range(_ATTEMPTS):
         maker = Maker(random, [DataType.FLOAT32] * 3 + [DataType.INT64])
@@ -34,7 +37,7 @@ def case_of(type_: str, seed: int) -> RandomCase | None:
 
 
 def written(case: RandomCase) -> onnx.ModelProto | str:
-    """The model as ONNX, which onnx's checker takes; or why ONNX cannot say it."""
+    """Return the model as ONNX, checked by onnx; or the refusal."""
     exported = export_model(case.model)
     for refusal in exported.refusals.values():
         return refusal.detail
@@ -44,7 +47,7 @@ def written(case: RandomCase) -> onnx.ModelProto | str:
 
 
 def computed(model: onnx.ModelProto, case: RandomCase) -> list[Array] | None:
-    """What ONNX Runtime computes, else onnx's reference; None where neither has the op."""
+    """Return the results of ONNX Runtime, or of onnx's reference; None if neither has the op."""
     feeds = {value.name: feed for value, feed in zip(model.graph.input, case.feeds, strict=True)}
     got = _by_onnxruntime(model, feeds)
     if got is None and {operation.type for operation in case.model.operations} <= MOVES:
@@ -53,7 +56,7 @@ def computed(model: onnx.ModelProto, case: RandomCase) -> list[Array] | None:
         return got
     try:
         return list(ReferenceEvaluator(model).run(None, feeds))
-    except Exception:  # noqa: BLE001  it has not every op, nor every form
+    except Exception:  # noqa: BLE001  it lacks some ops and forms
         return None
 
 
@@ -63,12 +66,12 @@ def _by_onnxruntime(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Arr
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
         return [_typed(each, value) for each, value in zip(session.run(None, feeds), model.graph.output, strict=True)]
-    except Exception:  # noqa: BLE001  whatever it says: somebody else is asked next
+    except Exception:  # noqa: BLE001  the next engine is tried
         return None
 
 
 def _moved(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array] | None:
-    """What ONNX Runtime makes of the same numbers in float32, which holds them: they are moved, nothing is computed."""
+    """Return ONNX Runtime's results for the same numbers in float32, which represents them: they are only moved."""
     floating = onnx.ModelProto.FromString(model.SerializeToString())
     for value in (*floating.graph.input, *floating.graph.output):
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
@@ -80,13 +83,13 @@ def _moved(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array] | Non
 
 
 def _typed(array: Array, value: onnx.ValueInfoProto) -> Array:
-    """ONNX Runtime gives numbers of 8 bits as their bytes."""
+    """Reinterpret 8-bit types, which ONNX Runtime returns as bytes."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     return array if array.dtype == dtype else array.view(dtype)
 
 
 def back(model: onnx.ModelProto, case: RandomCase) -> list[Array] | None:
-    """What the definition makes of the model that comes back from ONNX; None where others folded all of it."""
+    """Return the results of the imported model by the definition; None if all of it was folded."""
     prepared = prepare(model)
     shapes = {name: prepared.graph.values[name].shape for name in prepared.graph.inputs}
     specialized = specialize(prepared, shapes)

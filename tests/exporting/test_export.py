@@ -1,4 +1,4 @@
-"""What a whole model becomes in ONNX: names, layouts, fused activations, quantized operands, outputs, refusals."""
+"""Export of entire models: names, layouts, fused activations, quantized operands, outputs, refusals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_quantized_operations_compute_with_reals_between_quantize_and_dequantize
     result = QuantizedType(DataType.INT8, Quantization(scale=(0.2,), zero_point=(-3,)))
     made = builder.add_operation("FULLY_CONNECTED", (x, weight), quantized=[result])
     feed = np.array([[0, 100, 255], [7, 8, 200]], np.uint8)
-    written = agree(builder.finish(made), feed, tolerance=1)  # rounded once more: one step
+    written = agree(builder.finish(made), feed, tolerance=1)  # an additional rounding: one step
     assert op_types(written) == ["DequantizeLinear", "DequantizeLinear", "Gemm", "QuantizeLinear"]
     sums = agree(builder.finish(builder.add_operation("FULLY_CONNECTED", (x, weight))), feed, tolerance=0)
     assert "MatMulInteger" in op_types(sums)
@@ -152,7 +152,7 @@ def test_open_sizes_are_named_dimensions_and_no_attributes():
 
 @pytest.mark.parametrize("mask", [None, DataType.BOOL, DataType.FLOAT32])
 def test_a_wide_band_is_held_by_the_model_alone(mask):
-    size = OperandType(DataType.FLOAT32, (1, 1, 300, 2))  # 300 x 300 truths are more than a reference's smallest
+    size = OperandType(DataType.FLOAT32, (1, 1, 300, 2))  # 300 x 300 booleans exceed the smallest reference
     builder = nna.ModelBuilder()
     inputs = [builder.add_input(name, size) for name in "qkv"]
     if mask is not None:
@@ -196,7 +196,7 @@ def test_long_constants_of_an_exporter_are_held_by_the_model():
 
 
 def one(type_, *types, **attributes):
-    """A model of one operation on inputs of these types."""
+    """Return a model of one operation on inputs of these types."""
     builder = nna.ModelBuilder()
     inputs = [builder.add_input(f"x{position}", each) for position, each in enumerate(types)]
     return builder.finish(builder.add_operation(type_, inputs, attributes))

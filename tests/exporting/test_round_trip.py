@@ -1,4 +1,4 @@
-"""Every operation of the schema table goes out to ONNX and comes back, and ONNX Runtime computes the same."""
+"""Every operation in the schema table: export, import, and ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.exporting.otherwise import LOST, OTHERWISE
 from tests.exporting.round_trip import back, case_of, computed, hold, written
 
 UNCOMPUTED = {"MAX_ROI_POOL": "neither ONNX Runtime 1.32 nor onnx's reference has version 22, which differs in types"}
-"""Operations that nobody else computes in ONNX: they are held to the definition when they come back."""
+"""Operations that no other engine computes in ONNX; only their import is checked."""
 
 
 def trip(type_, seeds):
-    """How many forms were held to the definition when they came back, and by what others compute."""
+    """Return how many cases matched the definition after the import, and how many in other engines."""
     came_back = held = 0
     for seed in seeds:
         case = case_of(type_, seed)
@@ -45,7 +45,7 @@ def trip(type_, seeds):
 def test_an_operation_goes_out_and_comes_back(type_):
     seeds = range(6)
     came_back, held = trip(type_, seeds)
-    if not came_back or not (held or type_ in UNCOMPUTED):  # the rare form: draw more
+    if not came_back or not (held or type_ in UNCOMPUTED):  # a rare form: draw more
         came_back, held = trip(type_, range(6, 40))
     assert came_back
     assert held or type_ in UNCOMPUTED

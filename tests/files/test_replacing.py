@@ -1,4 +1,4 @@
-"""Files that take the place of others."""
+"""Atomic replacement of files."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""What a model is given as."""
+"""Kinds of model sources."""
 
 from __future__ import annotations
 

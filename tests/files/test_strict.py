@@ -1,4 +1,4 @@
-"""Every file that is read strictly: whatever is wrong is one short sentence of the kind's own error, with its place."""
+"""Strict reading of files: each defect gives one short error of the file's kind, with its position."""
 
 from __future__ import annotations
 
@@ -22,15 +22,11 @@ class Color(StrEnum):
 
 
 class Item(Struct, frozen=True, forbid_unknown_fields=True):
-    """An item."""
-
     name: str
     sizes: tuple[int, ...] = ()
 
 
 class Document(Struct, frozen=True, forbid_unknown_fields=True):
-    """A document."""
-
     items: tuple[Item, ...] = ()
     by_color: Mapping[Color, Mapping[str, Item]] = {}
     numbers: Mapping[str, Mapping[str, float | None]] = {}
@@ -121,6 +117,6 @@ def test_toml_is_read_alike():
 
 
 def test_many_keys_cost_little():
-    """The key of a mapping is found by halving, not one by one."""
+    """The key of a mapping is found by bisection."""
     numbers = {"a": {str(number): 1.0 for number in range(20_000)} | {"last": "x"}}
     assert refused({"numbers": numbers})[:2] == ("numbers.a", "last")

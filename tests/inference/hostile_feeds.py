@@ -31,7 +31,7 @@ _MODEL = '<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1, "ai.o
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A model, feeds that are right, and the input that is made bad."""
+    """Model, valid feeds, and the input that is made invalid."""
 
     inputs: str
     nodes: str
@@ -41,12 +41,12 @@ class Case:
     constants: str = ""
     opset: int = 17
     values: Sequence[Any] = ()
-    """The bad values; those for the data type of the input if empty."""
+    """Invalid values; defaults for the input's data type if empty."""
     places: Sequence[int] = field(default_factory=lambda: [0])
-    """Flat positions at which a bad value is put, in turn."""
+    """Flat positions for the invalid value, in turn."""
 
     def model(self) -> onnx.ModelProto:
-        """Return the model, the shapes of its outputs unknown."""
+        """Return the model with unknown output shapes."""
         constants = f"<{self.constants}>" if self.constants else ""
         head = _MODEL.format(opset=self.opset)
         model = onnx.parser.parse_model(f"{head} g ({self.inputs}) => ({self.outputs}) {constants} {{ {self.nodes} }}")
@@ -55,7 +55,7 @@ class Case:
         return model
 
     def bad_feeds(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Return the bad values, each with feeds that hold it."""
+        """Yield each invalid value with feeds that contain it."""
         right = np.asarray(self.feeds[self.bad])
         for number, value in enumerate(self.values or (_WHOLE if right.dtype.kind == "i" else _REAL)):
             wrong = right.copy()
@@ -77,7 +77,7 @@ def _whole(*numbers: Any) -> Any:
 
 
 def _after(case: Case, first: str, name: str = "j") -> Case:
-    """Return a case whose bad input is computed with before it is read."""
+    """Return the case with a computation applied to its invalid input."""
     nodes = case.nodes.replace(f", {case.bad})", f", {name})").replace(f", {case.bad},", f", {name},")
     assert nodes != case.nodes
     return Case(**{**case.__dict__, "nodes": f"{name} = {first} {nodes}"})
@@ -409,7 +409,7 @@ CASES = {name: _completed(case) for name, case in (_indices() | _counts()).items
 
 @cache
 def oracles(name: str) -> list[Any]:
-    """Return what computes a case right: ONNX Runtime without optimizations and onnx's evaluator."""
+    """Return the reference engines: ONNX Runtime without optimizations and onnx's evaluator."""
     import onnxruntime
     from onnx.reference import ReferenceEvaluator
 
@@ -422,13 +422,13 @@ def oracles(name: str) -> list[Any]:
     ):
         try:
             found.append(make().run)
-        except Exception:  # noqa: BLE001  an oracle that lacks the operator
+        except Exception:  # noqa: BLE001  this oracle lacks the operator
             continue
     return found
 
 
 def check(name: str, device: str) -> Iterator[str]:
-    """Return what is wrong about a case on a device, a line for each bad value."""
+    """Yield what is wrong about a case on a device, a line for each invalid value."""
     import nnadapter as nna
 
     case = CASES[name]
@@ -442,10 +442,10 @@ def check(name: str, device: str) -> Iterator[str]:
                 result = session.run(None, feeds)[0]
             except nna.errors.InvalidInputError:
                 result = None
-            except Exception as error:  # noqa: BLE001  of another kind
+            except Exception as error:  # noqa: BLE001  not a typed error
                 yield f"{value}: {type(error).__name__}: {error}"
                 continue
-            # On a machine with other work, the wall clock alone says little.
+            # Other load on the machine distorts the wall clock.
             seconds = min(time.perf_counter() - started, time.process_time() - computing)
             if seconds > _SECONDS:
                 yield f"{value}: took {seconds:.1f} s"
@@ -460,7 +460,7 @@ def _is_right(name: str, feeds: dict[str, Any], result: Any) -> bool:
     for run in oracles(name):
         try:
             expected = run(None, feeds)[0]
-        except Exception:  # noqa: BLE001  it refuses the value, as a typed error would
+        except Exception:  # noqa: BLE001  refused, as a typed error would
             continue
         if np.shape(expected) == np.shape(result) and np.allclose(expected, result, 1e-3, 1e-3, equal_nan=True):
             return True
@@ -468,7 +468,7 @@ def _is_right(name: str, feeds: dict[str, Any], result: Any) -> bool:
 
 
 def run_in_child(device: str, names: Sequence[str] = ()) -> list[str]:
-    """Return what is wrong on a device, found in a process whose memory is checked; one that ends is a fault."""
+    """Return all faults on a device, found in a child process with memory checks; a crash is a fault."""
     names, checker = list(names or CASES), find_library("c_malloc_debug")
     environment = {
         **os.environ,
@@ -500,7 +500,7 @@ def main(device: str, *names: str) -> None:
         try:
             for wrong in check(name, device):
                 print(f"wrong {device}: {name}: {wrong}", flush=True)
-        except Exception as error:  # noqa: BLE001  the case itself is wrong, or the session does not open
+        except Exception as error:  # noqa: BLE001  an invalid case, or a session that does not open
             print(f"wrong {device}: {name}: {type(error).__name__}: {str(error)[:300]!r}", flush=True)
         print(f"done {name}", flush=True)
 

@@ -1,4 +1,4 @@
-"""A session beside engines by themselves: who takes turns, what is said of times, and who is right."""
+"""Benchmarks of a session against baselines: turns, reported times, and correctness."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.optional import needs
 
 
 def steady():
-    """A stopwatch whose clock goes a second each time that it is read, on a machine that rests."""
+    """Return a stopwatch whose clock advances by a second per reading, on an idle machine."""
     ticks = count()
     return Stopwatch(clock=lambda: float(next(ticks)), busy=lambda: 0.0, sleep=lambda seconds: None)
 
@@ -114,7 +114,7 @@ SECONDS = st.lists(st.floats(1e-6, 10), min_size=1, max_size=30)
 
 @given(SECONDS, st.floats(0.1, 10))
 def test_a_ratio_is_that_of_the_rounds(seconds, factor):
-    """What is `factor` times another in each round is said to be so, however much rounds differ."""
+    """The reported ratio is exact however much rounds differ."""
     report = _report(tuple(factor * each for each in seconds), tuple(seconds))
     over = report.ratio_to(report.baselines[0])
     assert over is not None

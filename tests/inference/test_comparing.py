@@ -1,4 +1,4 @@
-"""`nna.compare`: outputs of every type."""
+"""`nna.compare` with outputs of every type."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_types_that_onnx_runtime_does_not_give(name, dtype):
     assert report.agrees and report.differences[0].dtype == np.dtype(dtype).name
     (own,) = nna.InferenceSession(parse(text), devices="cpu").run(None, FEED)
     expected = FEED["x"].astype(dtype)
-    assert own.dtype == (np.uint8 if name == "float8e4m3fn" else dtype)  # uint8 is what onnxruntime gives
+    assert own.dtype == (np.uint8 if name == "float8e4m3fn" else dtype)  # onnxruntime returns uint8
     assert own.tobytes() == expected.tobytes()
 
 

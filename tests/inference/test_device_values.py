@@ -1,4 +1,4 @@
-"""Values that stay on their devices: bindings, caches that grow, DLPack."""
+"""Device-resident values: bindings, growing caches, DLPack."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def token():
 
 
 def decoded(session, device, tokens):
-    """The outputs at every step, the cache being kept on the device, where it begins empty."""
+    """Return the outputs of every step; the cache starts empty and stays on the device."""
     binding, found = session.io_binding(), []
     past = nna.DeviceValue.from_numpy(np.empty((1, 0, 8), np.float32), device)
     for x in tokens:
@@ -98,7 +98,7 @@ def test_a_cache_is_copied_zero_times():
 
 
 def test_what_begins_on_the_host_and_stays_is_copied_once():
-    """As a prompt is: its outputs do not come to the host and go back."""
+    """As with a prompt: outputs do not return to the host."""
     with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
         binding = session.io_binding()
         binding.bind_cpu_input("past", np.ones((1, 4, 8), np.float32))
@@ -200,7 +200,7 @@ def test_the_callers_values_are_never_overwritten():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_outputs_are_bound_once_and_belong_to_the_caller(device):
-    """A later run, of other sizes too, writes to none that the caller got."""
+    """A later run, even at other sizes, writes to no output that the caller has."""
     with nna.InferenceSession(parse_model(CACHE), devices=available(device)) as session:
         binding = session.io_binding()
         binding.bind_output("present", device)
@@ -232,7 +232,7 @@ def test_a_bound_value_is_read_when_the_session_runs(device):
         value.close()
         with pytest.raises(ClosedError, match="is closed"):
             session.run_with_iobinding(binding)
-        binding.bind_cpu_input("x", np.full(2, 3, np.float32))  # in the place of the value
+        binding.bind_cpu_input("x", np.full(2, 3, np.float32))  # replaces the value
         session.run_with_iobinding(binding)
         assert binding.copy_outputs_to_cpu()[0].tolist() == [-3, -3]
 
@@ -318,7 +318,7 @@ def test_wrong_values_and_wrong_devices():
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
 @pytest.mark.parametrize("result", [(1, 2, 8), (1, 1, 8)], ids=["whole", "one to repeat"])
 def test_memory_for_something_else_is_refused(device, result):
-    """It would be converted or repeated, and an OrtValue be filled beyond its end."""
+    """It would be converted or broadcast, and an OrtValue overrun."""
     rows = result[1] - 1
     feed = {"past": np.ones((1, rows, 8), np.float32), "x": token()}
     wrong = [np.zeros(result, np.float64), np.zeros(result, np.int8), np.zeros((1, 5, 8), np.float32)]
@@ -339,7 +339,7 @@ def test_memory_for_something_else_is_refused(device, result):
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 def test_arrays_of_other_kinds_are_read_as_numbers(device):
-    """In the other order of bytes, or of a class that computes otherwise."""
+    """Big-endian arrays and subclasses that compute differently."""
     past, x = np.full((1, 2, 8), 2, np.float32), token()
     with nna.InferenceSession(parse_model(CACHE), devices=available(device)) as session:
         expected = session.run(None, {"past": past, "x": x})
@@ -380,7 +380,7 @@ def test_an_output_of_a_type_and_a_shape_without_an_address_lies_in_memory_of_it
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])
 def test_code_that_is_written_for_onnx_runtime(device):
-    """Nothing in it names nnadapter, but the session."""
+    """Only the session names nnadapter."""
     past, x = token(), token()
     expected = np.concatenate([past, x], 1)
     target = np.empty((1, 2, 8), np.float32)
@@ -415,7 +415,8 @@ def test_code_that_is_written_for_onnx_runtime(device):
             [1, 2, 8],
             True,
         )
-        other = onnxruntime.InferenceSession(parse_model(CACHE).SerializeToString())  # 1.27's bindings do not hold it
+        # onnxruntime 1.27's bindings do not keep the session alive
+        other = onnxruntime.InferenceSession(parse_model(CACHE).SerializeToString())
         other.io_binding().bind_ortvalue_input("past", value)
 
 
@@ -469,7 +470,7 @@ def test_dlpack_to_and_from_torch():
     given += 1
     found = torch.from_dlpack(value)
     assert found.tolist() == [[0, 1, 2], [3, 4, 5]]
-    found += 1  # torch writes to what it is told not to
+    found += 1  # torch writes to read-only memory
     assert value.numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
     with pytest.raises(InvalidInputError, match="DLPack"):
         nna.DeviceValue.from_dlpack("text")

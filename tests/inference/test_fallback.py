@@ -1,4 +1,4 @@
-"""Failure is a result: whatever a driver does, the model's result is right, and the report says what happened."""
+"""Faulty drivers: results are right nevertheless, and the report describes the failure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_failing_run_costs_a_warning_and_never_the_result(fault):
             result = session.run(None, {"x": X})[0]
         np.testing.assert_allclose(result, expected(), rtol=1e-6)
         assert session.provenance.fell_back and session.provenance.steps[0].device == "cpu"
-        again = session.run(None, {"x": X})[0]  # warned of once
+        again = session.run(None, {"x": X})[0]  # warned about once
         np.testing.assert_allclose(again, expected(), rtol=1e-6)
         report = session.report()
         assert report.segments[0].failures and report.notes
@@ -51,7 +51,7 @@ def test_a_failing_run_is_a_typed_error_where_fallback_is_forbidden(fault):
 
 
 def test_a_run_that_fails_leaves_no_provenance_of_the_run_before():
-    """What a service would log beside the error is of another run."""
+    """Otherwise a service would log another run's provenance with the error."""
     failing = {"script": '[[fault]]\nkind = "fail"\nphase = "run"\nfrom = 2'}
     options = nna.Options(fallback="forbid")
     with nna.InferenceSession(parse(CHAIN), devices=("faulty:fake_npu", failing), options=options) as session:

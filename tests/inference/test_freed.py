@@ -1,4 +1,4 @@
-"""What a session held is gone with it: no cycle keeps its weights until Python looks for cycles."""
+"""Memory of closed sessions: freed at once, without reference cycles that wait for the collector."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ DEVICES = ["null", "fake_npu", "openvino"]
 
 
 def check_freed(use, device, folder):
-    use(device, folder)  # what is made once in a process is made
+    use(device, folder)  # process-wide objects exist after the first use
     gc.collect()
     gc.disable()
     try:
@@ -100,5 +100,5 @@ KINDS = (Prepared, Compiled, SpecializableModel, Program, Execution)
 
 
 def held() -> list[str]:
-    """What models, plans and programs are in the process, by their kinds."""
+    """Return the type names of all models, plans and programs in the process."""
     return sorted(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), KINDS))

@@ -1,4 +1,4 @@
-"""Bad indices, lengths and counts in feeds are typed errors, or what ONNX says, within a second and without a crash."""
+"""Bad indices, lengths and counts in feeds: typed errors or ONNX's results, within a second and without a crash."""
 
 import pytest
 

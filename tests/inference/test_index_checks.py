@@ -1,4 +1,4 @@
-"""Indices, lengths and counts from the caller are checked before a device reads memory by them."""
+"""Checks of the caller's indices, lengths and counts before a device accesses memory with them."""
 
 import time
 
@@ -13,7 +13,7 @@ from tests.optional import needs
 
 X, X3 = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(6, dtype=np.float32).reshape(3, 2)
 BAD = [-(2**63), -(2**63) + 1, -(2**32), -(2**32) + 1, -(2**31) - 1, -100, -7, 7, 100, 2**31, 2**32, 2**63 - 1]
-"""Values beyond every range here; some are in it when they are cut to 32 bits."""
+"""Values out of range in every case; some are in range when truncated to 32 bits."""
 CASES = {
     "Gather": ("float[2,3] x, int64[2] i", "y = Gather(x, i)", {"x": X}, [0, -1]),
     "Gather of any size": ("float[N,3] x, int64[M] i", "t = Relu(x) y = Gather(t, i)", {"x": X}, [0, 1]),
@@ -45,7 +45,7 @@ CASES = {
     ),
     "ReverseSequence": ("float[3,2] x, int64[2] i", "y = ReverseSequence(x, i)", {"x": X3}, [1, 3]),
 }
-"""Inputs, nodes, feeds, and an index in its range."""
+"""Inputs, nodes, feeds, and a valid index."""
 
 
 def model(case):

@@ -1,4 +1,4 @@
-"""Profiling as users of ONNX Runtime do it: options of theirs, unchanged code, and a file at the end."""
+"""Profiling through ONNX Runtime's options, with unchanged code and one file at the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_plan_over_devices_writes_a_trace(options, tmp_path):
     assert file.startswith(str(tmp_path / "mine_")) and file.endswith(".json")
     lanes = lanes_of(file)
     assert list(lanes) == ["session", "fake_npu", "cpu"] and named(lanes["cpu"], "model_run")
-    assert [str(path) for path in tmp_path.iterdir()] == [file]  # and none of each segment's
+    assert [str(path) for path in tmp_path.iterdir()] == [file]  # and no file per segment
     assert options.enable_profiling and options.profile_file_prefix == str(tmp_path / "mine")
 
 
@@ -50,7 +50,7 @@ def test_a_place_that_cannot_be_written_is_refused_where_it_is_ours(options, tmp
     options.profile_file_prefix = str(tmp_path / "gone" / "mine")
     with pytest.raises(InvalidOptionError, match="cannot be written"):
         nna.InferenceSession(parse(SANDWICH), options, devices=OFF)
-    with nna.InferenceSession(parse(SANDWICH), options, devices="cpu") as session:  # as ONNX Runtime has it
+    with nna.InferenceSession(parse(SANDWICH), options, devices="cpu") as session:  # as in ONNX Runtime
         assert len(session.run(None, {"x": X})) == 1
 
 

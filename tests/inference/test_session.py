@@ -276,7 +276,7 @@ def test_an_input_that_is_not_bound_is_named(device):
         binding.clear_binding_inputs()
         for name, size in (("a", 2), ("b", 3)):
             binding.bind_cpu_input(name, np.ones(size, np.float32))
-        if device == "cpu":  # it is not asked for what nobody reads
+        if device == "cpu":  # values without a reader are not required
             with pytest.raises(InvalidInputError, match="'?b'?.*3") as caught:
                 session.run_with_iobinding(binding)
             assert type(caught.value) is InvalidInputError
@@ -434,14 +434,14 @@ def test_shapes_that_cannot_be_prepared(shapes, words):
 
 
 def free_pools():
-    """How many sessions could have threads of their own now; others that live in this process have some."""
+    """Return how many sessions could have thread pools now; other live sessions use some."""
     gc.collect()
     return len(list(iter(pool_permit, None)))
 
 
 def test_thread_pools_come_back_from_sessions_that_were_dropped():
     before = free_pools()
-    wide = parse(SANDWICH.replace("N, 4", "N, 100000"))  # so that the CPU gains from threads
+    wide = parse(SANDWICH.replace("N, 4", "N, 100000"))  # wide enough for threads on the CPU
     for _ in range(12):
         session = nna.InferenceSession(wide, devices=TURNS)
         session.run(None, {"x": numbers(2, 100000)})
@@ -470,7 +470,7 @@ def test_bad_values_on_the_cpu_are_the_caller_s_fault():
 
 
 class PickledByItsPath(nna.InferenceSession):
-    """As clients of ONNX Runtime make sessions that are pickled."""
+    """Session that is pickled by its path, as clients of ONNX Runtime do it."""
 
     def __init__(self, path):
         super().__init__(path)

@@ -1,4 +1,4 @@
-"""Streams: pipelined over devices, in order, bounded, and gone without a trace."""
+"""Streams: pipelined over devices, ordered, bounded, and cleaned up."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def all_stream_threads():
 
 @pytest.fixture
 def stream_threads():
-    """What lists the threads of streams that this test made; others may have left theirs to the collector."""
+    """Return a function that lists the stream threads of this test, without leftovers of others."""
     before = all_stream_threads()
     return lambda: all_stream_threads() - before
 
 
 def until(done):
-    """Wait until something that other threads do has happened."""
+    """Wait until other threads make `done()` true."""
     while not done():
         time.sleep(0.001)
 
@@ -129,7 +129,7 @@ def test_no_more_is_taken_than_has_room(session):
 
 
 def test_a_slow_source_holds_nothing_back(session):
-    """A result that is there is not kept until the next inputs have come."""
+    """A finished result is returned before the next inputs arrive."""
     given_back = []
 
     def given():

@@ -1,4 +1,4 @@
-"""What tests of kept plans share with those of the cache."""
+"""Fixtures shared with the cache tests."""
 
 from tests.caching.conftest import device
 

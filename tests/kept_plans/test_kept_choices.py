@@ -1,4 +1,4 @@
-"""Plans of models whose branches inputs choose, kept in a cache: each is found by the choice that it was made for."""
+"""Cached plans of models with branch decisions: each decision has its own plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_VAIN = f"""{HEAD} g (float[N, 3] x, bool c, int64 times) => (float[N, 3] y) {
         else_branch = e () => (float[N, 3] q) {{ q = Neg(x) }}
     >
 }}"""
-"""No device gains anything where c is true."""
+"""No device gains anything if c is true."""
 
 
 @pytest.mark.parametrize("text", [FLAG, RATE, SHARED, BEHIND], ids=["flag", "rate", "shared", "behind"])
@@ -34,7 +34,8 @@ def test_each_choice_is_kept(tmp_path, text):
             for feed in feeds:
                 assert check(session, model, feed) == {"fake_npu"}
             if turn > 1:
-                assert isinstance(session._engine.source, CachedPlanSource)  # all that the two before made is there
+                # it has all plans of the two previous sessions
+                assert isinstance(session._engine.source, CachedPlanSource)
 
 
 def test_what_is_carried_on_is_bounded(tmp_path, monkeypatch):
@@ -64,7 +65,7 @@ def test_a_choice_that_gained_nothing_says_nothing_of_others(tmp_path):
     model, options = parse(IN_VAIN), nna.Options(cache_dir=tmp_path / "kept", fallback="allow")
     in_turn = [
         ((True, 2), "ModelPlanSource", "cpu"),
-        ((True, 2), "CachedPlanSource", "cpu"),  # which was found to gain nothing, and is not tried again
+        ((True, 2), "CachedPlanSource", "cpu"),  # no gain was found, so it is not tried again
         ((False, 2), "goes on", "fake_npu"),
         ((False, 2), "CachedPlanSource", "fake_npu"),
         ((True, 2), "CachedPlanSource", "cpu"),

@@ -1,4 +1,4 @@
-"""The second session of a model runs the plan that the first one kept, and no other session does."""
+"""Cached plans: the second session of a model runs the first one's plan, and no other session does."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check(opened, model, feed, tolerance=1e-4):
 
 
 def found(model, device, folder, feed=None, **options):
-    """Whether a session found its plan; its results are those of ONNX Runtime."""
+    """Return whether a session found its plan; check its results against ONNX Runtime."""
     read = onnx.load(model) if isinstance(model, os.PathLike) else onnx.load_from_string(model)
     with session(model, device, folder, **options) as opened:
         check(opened, read, {"x": X} if feed is None else feed, 5e-2 if device == "qnn" else 1e-4)
@@ -140,7 +140,7 @@ def test_external_data_decides_by_what_it_holds(tmp_path, folder, place):
 
 
 def test_external_data_that_is_named_in_another_order_of_fields(tmp_path, folder):
-    """Protobuf writes the key of an entry first; a file that has it behind the value is planned anew each time."""
+    """Protobuf writes an entry's key first; a file with the value first is never cached."""
     path = tmp_path / "model.onnx"
     model = onnx.parser.parse_model(f"{HEAD} g (float[2, 200] x) => (float[2, 200] y) {{ y = MatMul(x, w) }}")
     model.graph.initializer.append(numpy_helper.from_array(numbers(200, 200), "w"))
@@ -187,7 +187,7 @@ def test_further_shapes_go_on_with_the_model_and_are_kept_too(folder, device):
 def test_a_run_by_a_cached_plan_that_ends_after_its_source_was_replaced(folder, monkeypatch):
     model, together = parse(OPEN).SerializeToString(), Barrier(2)
     with session(model, "fake_npu", folder) as opened:
-        for rows in (2, 3, 5):  # the plan for the second serves others as well
+        for rows in (2, 3, 5):  # the second plan also serves other sizes
             check(opened, parse(OPEN), {"x": numbers(rows, 4)})
     take = CachedPlanSource.take
 
@@ -315,7 +315,7 @@ def test_a_damaged_entry_is_never_run(path, folder, step):
         with session(path, "fake_npu", folder) as opened:
             check(opened, network(), {"x": X})
             if is_kept(opened):
-                with pytest.raises(UnusableError):  # padding between parts, which nobody reads
+                with pytest.raises(UnusableError):  # padding between parts is not read
                     read_entry(plan).verify()
     plan.write_bytes(whole)
     assert found(path, "fake_npu", folder)
@@ -336,7 +336,7 @@ def test_an_entry_of_another_key_under_its_name_is_not_used(path, folder, tmp_pa
 
 
 def test_a_model_that_is_replaced_under_a_session(folder, tmp_path):
-    """The session has its plans still; where it would have to plan, it says what happened."""
+    """Existing plans still run; new planning fails with a message about the replaced file."""
     path = tmp_path / "model.onnx"
 
     def write(text):

@@ -1,4 +1,4 @@
-"""What decides a plan is in its key: nothing that differs in it runs what was kept for another."""
+"""Keys of cached plans: any difference that affects a plan is in its key."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ DECIDES = {
     "verify": ("once", True),
     "shadow": (None, False),
 }
-"""Option -> another value, and whether it decides a plan; with a trace or shadow checks nothing is kept; a plan file is
-below."""
+"""Option -> another value, and whether it affects a plan. With a trace or shadow checks nothing is cached. Plan files
+are
+tested below.
+"""
 
 
 def name_of(model, requests="fake_npu", **options):
@@ -64,7 +66,7 @@ def session(model, device, folder, **options):
 
 
 def hit(model, feed, device, folder, **options):
-    """Whether a session found its plan; its results are those of ONNX Runtime."""
+    """Return whether a session found its plan; check its results against ONNX Runtime."""
     read = onnx.load(model) if isinstance(model, os.PathLike) else onnx.load_from_string(model)
     with session(model, device, folder, **options) as opened:
         for one, other in zip(opened.run(None, feed), run_whole(read, feed), strict=True):
@@ -153,7 +155,7 @@ def test_weights_beside_the_model_that_look_like_names(tmp_path, folder, marker)
 
 @pytest.mark.parametrize("begins", [b"\x8a\x00\x08", b"\x0a\x88\x00", b"\x8a\x80\x00\x88\x80\x00"])
 def test_a_name_of_external_data_behind_padded_numbers_is_not_passed_over(begins):
-    """Protobuf reads numbers with zeros behind them, which nobody writes: such a file is planned anew each time."""
+    """Protobuf accepts zero-padded numbers, which nobody writes; such a file is never cached."""
     entry = begins + b"location\x12\x07weights"
     read = onnx.StringStringEntryProto.FromString(entry)
     assert (read.key, read.value) == ("location", "weights")
@@ -171,7 +173,7 @@ def test_a_name_of_external_data_behind_padded_numbers_is_not_passed_over(begins
     ],
 )
 def test_an_entry_that_holds_more_than_a_name_has_none(entry):
-    """Readers take what stands last."""
+    """Readers use the last field."""
     contents = b"\x6a" + bytes([len(entry)]) + entry
     assert onnx.TensorProto.FromString(contents).external_data[0].key == "location"
     with pytest.raises(UnkeyedError, match="in an unusual way"):
@@ -205,7 +207,7 @@ def test_a_file_has_one_key_on_every_system(tmp_path, monkeypatch):
     (tmp_path / "weights").write_bytes(pieces)
     source = source_of(tmp_path / "model.onnx")
     assert source.beside.words["files"] == "2"
-    monkeypatch.delattr(os, "pread")  # Windows has none
+    monkeypatch.delattr(os, "pread")  # Windows lacks it
     assert source_of(tmp_path / "model.onnx") == source
 
 
@@ -257,7 +259,7 @@ def test_devices_may_be_edited_while_the_session_lives(folder):
 
 
 def test_rules_that_are_edited_under_a_session(folder, tmp_path):
-    """What was planned by other rules is neither run nor kept under the key of the first ones."""
+    """A plan by other rules is neither run nor cached under the key of the first ones."""
     model, rules = parse(NO_TWO_SHAPES).SerializeToString(), tmp_path / "rules.toml"
     rules.write_text(BAN.format("Exp"))
     hit(model, {"x": numbers(2, 4)}, "fake_npu", folder, rules=rules)

@@ -1,4 +1,4 @@
-"""Sessions of PyTorch modules, and compiled functions, find in a process what another one kept."""
+"""Cached plans of PyTorch modules and compiled functions, found by another process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_next_process_finds_what_was_kept(tmp_path):
     pytest.importorskip("torch")
 
     def here(seed):
-        """What this process kept."""
+        """Return the cache entries written by this process."""
         told = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), contextlib.redirect_stdout(told):
             warnings.simplefilter("ignore")
@@ -55,7 +55,7 @@ def test_the_next_process_finds_what_was_kept(tmp_path):
         return entries(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     def entries(told):
-        """After each seed: what sessions kept, and what compiled functions kept."""
+        """Return after each seed the entries of sessions, and those of compiled functions."""
         return list(zip(*[iter(line.split() for line in told.splitlines())] * 2, strict=True))
 
     (first,) = here("0")

@@ -1,4 +1,4 @@
-"""Laws of memory planning, with the best placement of all found by trying every order."""
+"""Properties of memory planning, compared with the optimum over all orders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.models import ocr_paths
 from tests.work import growth
 
 LIKE_OTHERS = {"light_vgg19", "light_zfnet512"}
-"""As another, light_bvlc_alexnet, but for their sizes."""
+"""Larger variants of light_bvlc_alexnet."""
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 OCR = ocr_paths()
 OCR_SHAPES = {
@@ -55,7 +55,7 @@ def check(buffers, offsets):
 
 
 def smallest_arena(buffers):
-    """The best of all: some order reaches it with every buffer at the lowest free place."""
+    """Return the optimum, which some order reaches with every buffer at its lowest free offset."""
     sizes = padded_sizes(buffers)
     return min(map(arena_of, permutations(list(zip(buffers, sizes, strict=True)))))
 
@@ -100,7 +100,7 @@ def test_placing_by_time_is_right_too(buffers):
     ids=["turns", "grown", "split and joined", "joined with the next", "tightest"],
 )
 def test_placing_by_time_uses_again_what_is_free(rows):
-    """In each of these an allocator that does so needs no more than what is alive at once."""
+    """For these rows, an allocator that reuses free memory reaches the lower bound."""
     buffers = [Buffer(64 * size, first, last) for size, first, last in rows]
     offsets = place_by_time(buffers, padded_sizes(buffers))
     check(buffers, offsets)
@@ -147,7 +147,7 @@ def test_more_buffers_alive_at_once_than_orders_are_tried_for_all_lie_in_the_are
 
 
 def test_an_order_is_repaired_from_its_top():
-    rows = [(2, 5, 5), (4, 2, 3), (3, 4, 7), (3, 3, 5)]  # the three orders that are tried first all leave a gap
+    rows = [(2, 5, 5), (4, 2, 3), (3, 4, 7), (3, 3, 5)]  # the first three heuristic orders all leave a gap
     buffers = [Buffer(64 * size, first, last) for size, first, last in rows]
     sizes = padded_sizes(buffers)
     tries = [arena for _, arena in arenas._tries(buffers, sizes, arenas.alive(buffers, sizes), 16)]

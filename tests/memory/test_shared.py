@@ -1,4 +1,4 @@
-"""Memory that another process can map: where arrays lie in it, and who sees what is written."""
+"""Memory shared between processes: array offsets, and visibility of writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nnadapter.drivers.shared_memory import mapped, place_of, shared_bytes
 
 
 def beyond_the_end(array: np.ndarray, nbytes: int) -> np.ndarray:
-    """So many of its last bytes, and as many behind them; nobody reads them."""
+    """Return the last `nbytes` bytes and as many after them, without reading."""
     address = array.ctypes.data + -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE - nbytes
     return np.frombuffer((ctypes.c_byte * (2 * nbytes)).from_address(address), np.uint8)
 
@@ -67,7 +67,7 @@ def test_what_has_fewer_bytes_than_it_says_is_not_mapped() -> None:
     descriptor = os.dup(place.block.descriptor)
     with pytest.raises(ValueError, match=rf"expected {mmap.PAGESIZE + 1} bytes of shared memory, got {mmap.PAGESIZE}"):
         mapped(descriptor, mmap.PAGESIZE + 1, writable=False)
-    with pytest.raises(OSError):  # it is closed all the same
+    with pytest.raises(OSError):  # closed nevertheless
         os.fstat(descriptor)
 
 
@@ -76,7 +76,7 @@ def test_a_process_that_is_forked_has_none_of_it() -> None:
     whole = shared_bytes(1000)
     whole[:] = 5
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks while threads run
         child = os.fork()
     if not child:
         try:

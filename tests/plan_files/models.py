@@ -1,4 +1,4 @@
-"""Small models that are edited, and the plan of one."""
+"""Small models with edits, and their plans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNARY = ("Relu", "Neg", "Exp", "Sin")
 
 
 class Known:
-    """A model as plans see it."""
+    """Model as plan files see it."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         prepared = prepare(model)
@@ -43,7 +43,7 @@ class Known:
 
 
 def model_of(nodes):
-    """A model that gives out everything that nobody reads, so that every node runs."""
+    """Return a model whose unread values are outputs, so that every node runs."""
     read = {name for node in nodes for name in node.input}
     ends = [node.output[0] for node in nodes if node.output[0] not in read]
     graph = helper.make_graph(
@@ -57,7 +57,7 @@ def model_of(nodes):
 
 @st.composite
 def models(draw, most=10):
-    """Nodes with and without names, each making the value `v` and its number."""
+    """Draw nodes, some named, each producing the value `v` and its index."""
     nodes = []
     for index in range(draw(st.integers(1, most))):
         values = st.sampled_from(["x", *(f"v{before}" for before in range(index))])
@@ -70,7 +70,7 @@ def models(draw, most=10):
 
 @st.composite
 def edited(draw, nodes):
-    """The nodes after nodes were deleted, inserted and renamed; other nodes keep what they make and are called."""
+    """Draw an edit: nodes deleted, inserted and renamed; other nodes keep their names and outputs."""
     kept, instead = [], {}
     for index, node in enumerate(nodes):
         copy = helper.make_node(node.op_type, [instead.get(name, name) for name in node.input], node.output, node.name)

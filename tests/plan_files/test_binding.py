@@ -57,7 +57,7 @@ def test_renamed_nodes_and_values_bind_in_their_order(nodes, random):
 
 
 def numbered(layers, before=()):
-    """Nodes without names, their outputs numbered, as exporters write them: layers that are alike."""
+    """Return unnamed nodes with numbered outputs in identical layers, as exporters write them."""
     ops = [*before, *(op for _ in range(layers) for op in ("Relu", "Exp", "Neg", "Exp"))]
     return [helper.make_node(op, [str(at) if at else "x"], [str(at + 1)], "") for at, op in enumerate(ops)]
 

@@ -1,4 +1,4 @@
-"""Plan files: written and read again, and what is said of those that are wrong."""
+"""Plan files: round trips, and errors for wrong ones."""
 
 from __future__ import annotations
 

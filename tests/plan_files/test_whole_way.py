@@ -1,4 +1,4 @@
-"""Rules and plans on what devices really say, from verdicts to segments."""
+"""Rules and plan files with verdicts of real devices, up to segments."""
 
 from __future__ import annotations
 

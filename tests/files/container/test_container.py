@@ -1,4 +1,4 @@
-"""Files of parts: what is written is read; what was changed is refused, whatever it is."""
+"""Container files: written parts are read back, and any change is refused."""
 
 import os
 import subprocess
@@ -62,7 +62,7 @@ def test_what_a_thread_checked_is_checked_and_what_it_found_damaged_is_refused(t
 
 
 def test_a_check_ahead_that_cannot_be_is_done_by_who_asks_for_the_part(tmp_path, monkeypatch):
-    """Of parts that a forged plan names, and where a process may have no more threads."""
+    """A forged plan may name missing parts, and a process may have reached its thread limit."""
     written(tmp_path / "f", [("l", bytes(1 << 20))])
     container = Container.open(tmp_path / "f")
     container.check_ahead([7, 1])
@@ -125,7 +125,7 @@ def test_other_bytes_are_an_error(contents):
 
 
 def with_table(rows, data=bytes(4096), **prefix):
-    """A file with any table."""
+    """Return a file with any table."""
     table = MESSAGES.new("Table")
     for row in rows:
         table.parts.add(**row)
@@ -167,7 +167,7 @@ def test_the_prefix_is_not_believed(prefix):
 
 
 def test_tables_are_bounded_before_memory_is_taken_for_them():
-    harmful = b"\x0a\x00" * (CONTAINER_BYTES // 2 + 1)  # rows that hold nothing: a hundred times as much in memory
+    harmful = b"\x0a\x00" * (CONTAINER_BYTES // 2 + 1)  # empty rows need a hundred times their size in memory
     whole = PREFIX.pack(MAGIC, 1, 0, PREFIX.size, len(harmful), sha256(harmful).digest()) + harmful
     with pytest.raises(CompiledModelError, match=f"its table has {len(harmful)} bytes"):
         Container.of(whole)
@@ -250,7 +250,7 @@ def test_what_fails_leaves_what_was_there_and_nothing_beside(tmp_path):
 def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "sys.dont_write_bytecode = True\n"  # it would be cut off as well
+        "sys.dont_write_bytecode = True\n"  # the file limit would truncate bytecode too
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
         "from nnadapter.errors import CompiledModelError\n"
         "from nnadapter.store.container import write_container\n"
@@ -268,7 +268,7 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path):
 
 
 def test_more_than_two_gigabytes(tmp_path):
-    """A sparse file: what is not written takes no room."""
+    """A sparse file needs no disk space for its gap."""
     path, gap = tmp_path / "f", (1 << 31) + (1 << 20)
     written(path, [("x", b"begin"), ("y", b"end")])
     small = path.read_bytes()

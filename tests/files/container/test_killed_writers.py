@@ -1,4 +1,4 @@
-"""Files whose writers are killed at any moment are what they were, or what they were to be."""
+"""Files whose writers are killed at any moment: old or new contents, nothing between."""
 
 from __future__ import annotations
 

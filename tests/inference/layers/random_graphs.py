@@ -14,7 +14,7 @@ _BINARY = ("Add", "Sub", "Mul", "Max", "Min")
 
 
 class GraphMaker:
-    """A model in the making; every value is float32[4, 8], but for those that a recipe uses up itself."""
+    """Model under construction; every value is float32[4, 8], except internal ones of a recipe."""
 
     def __init__(self, seed):
         self.random = Random(seed)
@@ -37,7 +37,7 @@ class GraphMaker:
         return self.constant(self.values.standard_normal(shape).astype(np.float32))
 
     def one(self):
-        """A value that was made, the latest more often."""
+        """Return a random existing value, preferably a recent one."""
         return self.random.choice(self.made[-4:] if self.random.random() < 0.7 else self.made)
 
     def unary(self):
@@ -55,7 +55,7 @@ class GraphMaker:
 
     def binary(self):
         made = self.node(self.random.choice(_BINARY), [self.one(), self.one()])
-        self.made.append(self.node("Tanh", [made]))  # products of products grow beyond all bounds
+        self.made.append(self.node("Tanh", [made]))  # keeps products of products bounded
 
     def product(self):
         self.made.append(self.node("MatMul", [self.one(), self.numbers(COLUMNS, COLUMNS)]))
@@ -91,7 +91,7 @@ class GraphMaker:
         self.made.append(self.node("Sub", [self.one(), mean]))
 
     def model(self):
-        """The model so far: what nobody reads is its outputs."""
+        """Return the model; its outputs are the values without consumers."""
         read = {name for node in self.nodes for name in node.input}
         made = [name for node in self.nodes for name in node.output if name not in read]
         outputs = [helper.make_empty_tensor_value_info(name) for name in made]

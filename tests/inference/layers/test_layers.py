@@ -1,4 +1,4 @@
-"""`compare` with layers: what is named, saved and ruled out."""
+"""`compare` with layers: named, saved and excluded nodes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_first_of_several():
 
 
 def test_an_error_that_vanishes():
-    """Neg made wrong is negative all the same, so Relu and the outputs know nothing of it."""
+    """A wrong Neg is still negative, so Relu and the outputs hide the error."""
     text = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{
         [first] a = Abs(x)
         [second] b = Add(a, a)
@@ -145,7 +145,7 @@ def test_nothing_is_off():
 
 
 def test_what_could_not_be_checked_is_not_counted_as_right():
-    """Names begin with a slash, as PyTorch writes them; another device runs a node, and so is not what fell back."""
+    """Names start with a slash, as in PyTorch's exports; one node runs on another device by choice, not by fallback."""
     text = f"""{HEAD} g (float[4, 8] x) => (float[4, 4] y) {{
         [split] a, b = Split<axis = 1>(x)
         [sum] c = Add(a, b)

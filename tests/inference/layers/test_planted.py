@@ -1,4 +1,4 @@
-"""A wrong op planted in random graphs and in real networks is named, with few compilations."""
+"""Wrong ops planted in random graphs and in real networks: found with few compilations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.models import OCR_SHAPES, numbers, ocr_model
 
 LONG = [pytest.param(seed, marks=pytest.mark.fuzz) for seed in range(10, 100)]
 BESIDE = 4
-"""Compilations beside those of two searches: all atoms side by side, what is named once more, both ends."""
+"""Compilations in addition to two searches: all atoms at once, the found nodes again, and both ends."""
 
 
 def assert_named(model, name, feed, options=None):
