@@ -147,7 +147,6 @@ class Choices:
 
     @property
     def original_model_shapes(self) -> OriginalModelShapes:
-        """Selections that the original model serves."""
         shapes_by_truths: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
         for choice, chosen in list(self._made.items()):
             if chosen.is_abandoned or len(chosen.original_model_shapes):

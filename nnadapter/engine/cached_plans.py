@@ -138,7 +138,7 @@ class UpperLayers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedSession:
-    """Model, devices and options of a session, with the place of its plans in the cache."""
+    """Inputs of a session, with the place of its plans in the cache."""
 
     source: Source
     devices: tuple[Selected, ...]

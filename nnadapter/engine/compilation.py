@@ -231,7 +231,7 @@ class _SpentError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Budget:
-    """Tries and seconds that a session may still spend on searching atoms that fail to compile."""
+    """Tries and seconds that a session may still spend on such searches."""
 
     tries: int = _MOST_TRIES
     seconds: float = _MOST_SECONDS
@@ -684,7 +684,6 @@ class Compiler:
         return replace(cpu_fallback, say=partial(self._cpu_fallback_incident, partitioning))
 
     def on_host(self, part: Part, outputs: tuple[str, ...]) -> CpuFallback:
-        """Compile an entire model on the host."""
         calls = NamedCalls(self.setting.host.name)
         built = self._builder.built(part, calls)
         return CpuFallback(calls.device, self._site.pools(calls)(built.program), built.inputs, outputs)

@@ -197,7 +197,6 @@ def _places(check: OutputCheck) -> list[Place]:
 
 
 def _copied_if_shared(result: Any, block: Array) -> Any:
-    """Copy a result if it lies in the block."""
     if isinstance(result, (list, tuple)):
         return type(result)(_copied_if_shared(element, block) for element in result)
     shared = isinstance(result, np.ndarray) and result.base is not None and np.may_share_memory(result, block)
@@ -437,7 +436,7 @@ class StepRunner(Protocol):
 
 
 class CompiledPlan:
-    """Bound steps of a plan, each with its compiled program, run in order on shared value slots."""
+    """Bound steps of a plan with their compiled programs, run in order."""
 
     def __init__(
         self,

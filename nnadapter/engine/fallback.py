@@ -70,7 +70,6 @@ class Incidents:
 
     @property
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """Numbers of all incidents by device and kind."""
         with self._lock:
             return dict(self._counts)
 

@@ -247,7 +247,6 @@ class Programs:
     def compiled(
         self, device: FileDevice, model: Any, twin: Program | None, is_sole: bool, about: tuple[int, Sequence[str]]
     ) -> Program:
-        """Clone the program of `twin` if possible, otherwise compile."""
         if twin is not None:
             with making(self.trace, device.name, "clone_with_constants", *about):
                 bound = named_call(device.name, "clone_with_constants", *about)(

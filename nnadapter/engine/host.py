@@ -338,8 +338,6 @@ def _closed(*_: Any) -> Any:
 
 
 class _Loader:
-    """Loader of a model, with all optimizations that compute it correctly."""
-
     def __init__(
         self,
         source: str | os.PathLike[str] | bytes | onnx.ModelProto,

@@ -1,7 +1,7 @@
 """Policy `measured`: candidates are compiled and timed in turns with real input; choices are stored for later sessions.
 
-Noise on a shared machine only adds time. So a low quantile of a candidate's turns counts, but not the minimum, and two
-candidates are compared turn by turn. The simplest candidate wins unless another is faster by more than noise.
+Noise on a shared machine only adds time, so a low quantile of a candidate's turns counts. Candidates are compared turn
+by turn. The simplest wins unless another is faster beyond noise.
 
 1. All candidates take turns until the winner is clear (`costs/calibrator.py`).
 2. The winner and the fastest other one repeat this. If both contests agree and the machine was otherwise idle, the
@@ -153,8 +153,8 @@ class Outcome:
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
     """Return True if one candidate is slower than another by more than a share `by`, beyond noise.
 
-    It must be slower in all of 5 turns, all but one of 7, all but two of 11: by chance this has a probability of 2 to 6
-    %. With fewer than 5 turns, it must be slower in all by a wide margin.
+    It must be slower in all of 5 turns, all but one of 7, all but two of 11: 2 to 6 % by chance. In fewer than 5 turns,
+    it must be slower in all by a wide margin.
     """
     pairs = list(zip(turns, other_turns, strict=False))
     if len(pairs) < _FEWEST:

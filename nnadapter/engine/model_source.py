@@ -267,7 +267,6 @@ class ModelPlanSource(PlanSource[Compiled]):
         )
 
     def _usual(self) -> Compiled:
-        """Return the plan at default shapes, with every condition true."""
         chosen = None if self._choices is None else self._choices.chosen(None)
         if chosen is not None:
             with suppress(InvalidInputError):

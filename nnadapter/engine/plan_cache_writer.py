@@ -112,7 +112,6 @@ def _is_led_to(plan: Message, conditions: Mapping[Truths, int]) -> bool:
 
 
 def _carried(message: Message, container: Container, writer: LinkingWriter) -> Message:
-    """Copy a message with its parts, and renumber them."""
     assert isinstance(container, LinkedContainer), "entries of plans are read so"
     carried = MESSAGES.new(message.DESCRIPTOR.name)
     carried.CopyFrom(message)

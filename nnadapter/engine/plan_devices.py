@@ -69,8 +69,6 @@ StepKey = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Trouble:
-    """Failures of a step or a device."""
-
     failures: int = 0
     pause: float = 0.0
     until: float = 0.0

@@ -138,7 +138,7 @@ def facts(devices: Sequence[str], by_truths: OriginalModelShapes) -> bytes:
 
 
 def facts_of(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes]:
-    """Return device names and the selections that the original model serves, from the part `FACTS`."""
+    """Read the part `FACTS`: device names, and selections that the original model serves."""
     try:
         number = next(number for number, part in enumerate(container.parts) if part.kind == FACTS)
         data = json.loads(bytes(container.contents(number)))

@@ -202,7 +202,6 @@ class PlanCache(Generic[PlanT]):
 
     @property
     def cached(self) -> tuple[PlanT, ...]:
-        """Cached plans, least recently used first."""
         with self._lock:
             return tuple(lease.plan for lease in self._leases.values() if lease.plan is not None)
 

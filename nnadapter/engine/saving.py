@@ -302,7 +302,6 @@ def _are_there(partitioning: Partitioning, names: Iterable[str]) -> bool:
 
 
 def _blob(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
-    """Serialize a program; None if the driver cannot, with a warning if it fails."""
     device, segment = bound.step.device, bound.step.segment
     try:
         return checked_bytes(named_call(device, "serialize", segment, nodes)(bound.pool.program.serialize))

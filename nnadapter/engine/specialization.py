@@ -223,7 +223,6 @@ class SpecializedPrograms(Generic[FilledPlan]):
         self._close_leaving()
 
     def _close_left(self) -> None:
-        """Complete releases that interrupts broke off."""
         self._close_leaving()
         while self._gone:
             self._let_go(self._gone[0])
@@ -267,7 +266,6 @@ class SpecializedPrograms(Generic[FilledPlan]):
             raise kind(f"a segment failed to compile: {describe(error)}") from error
 
     def _steps_with(self, program: Program, first: int, part: Part) -> Iterator[BoundStep]:
-        """Yield the bound steps of a segment and of equal segments."""
         expected = _expected(part.model)
         yield self._binder.step(first, program, part.inputs, expected=expected)
         for position in self._same[first]:

@@ -304,7 +304,6 @@ class _TracedExecution(Execution):
         return self._execution if self._sizes is None else self._execution.specialize(self._sizes)
 
     def close(self) -> None:
-        """Close the execution after all its events are noted."""
         self._steps.watchers.finish()
         self._execution.close()
 

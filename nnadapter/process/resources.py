@@ -299,7 +299,6 @@ class ObjectPool(Generic[Item]):
         self.users: dict[object, Item] = {}
 
     def acquire(self, user: object) -> Item:
-        """Return a free object, or make one."""
         with self._lock:
             if not self.users and self.all:
                 self.users[user] = self.all[0]
@@ -317,7 +316,6 @@ class ObjectPool(Generic[Item]):
         return next((thing for thing in self.all if id(thing) not in borrowed_ids), None)
 
     def clear(self) -> list[Item]:
-        """Remove and return all objects."""
         with self._lock:
             objects = list(self.all)
             self.all.clear()

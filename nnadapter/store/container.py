@@ -229,7 +229,6 @@ class ContainerWriter:
         return self._known[digest]
 
     def finish(self) -> None:
-        """Write the table and the prefix."""
         table = MESSAGES.new("Table")
         for part in self._parts:
             table.parts.add(**part._asdict())
@@ -250,7 +249,6 @@ class ContainerWriter:
         return Part(kind, offset, length, crc32, digest)
 
     def _pad(self, length: int) -> int:
-        """Write zeros up to the aligned offset of the next part."""
         offset = aligned(self._end, length)
         self._file.write(bytes(offset - self._end))
         self._end = offset

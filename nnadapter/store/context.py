@@ -164,7 +164,6 @@ class DeviceBans:
 
     @property
     def all(self) -> tuple[Ban, ...]:
-        """Bans in force now."""
         timestamp = self._clock()
         return tuple(ban for ban in list(self._by_form.values()) if ban.until > timestamp)
 
@@ -482,7 +481,6 @@ class CachedContext(Context):
         self._outcomes[program] = Outcome(False, f"{reason}; not cached: {not_kept}" if not_kept else reason)
 
     def _written(self, keyed: _Keyed, program: Program, seconds: float) -> str:
-        """Store a program; return the reason if that fails."""
         try:
             blob = named_call(self._device, "serialize")(program.serialize)
         except FAILURES as error:

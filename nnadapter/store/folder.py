@@ -411,7 +411,6 @@ class Folder(NamedTuple):
                 _removed(Path(entry.path))
 
     def _files(self, is_wanted: Callable[[str], bool]) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-        """Yield files by name, skipping those that disappear meanwhile."""
         try:
             listed = list(os.scandir(self.path))
         except OSError:

@@ -227,7 +227,6 @@ def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
 
 
 def _scanned(contents: int | bytes, size: int, named: Named) -> tuple[frozenset[str], str]:
-    """Return the external data names in a file or contents, and a digest."""
     starts = range(0, size, _PIECE_BYTES)
     hasher, names = sha256(str(size).encode()), set[str]()
     for piece_names, digest in _scanned_pieces(lambda start: _piece(contents, start, named), starts):
