@@ -296,7 +296,7 @@ class Asker:
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
         """Check whether the engine accepts all cases together.
 
-        All are read. Of roughly equal cases only one is queried, because queries are slow.
+        Of roughly equal cases only one is queried, because queries are slow.
         """
         if self._device not in _BY_RANKS or not cases:
             return not cases

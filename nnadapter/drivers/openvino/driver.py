@@ -125,7 +125,7 @@ class OpenvinoContext(Context):
         return compatibility(blob, self._seal())
 
     def _seal(self) -> dict[str, Any]:
-        """Return what a program must be compiled with to run here."""
+        """Return the settings that a compiled program requires."""
         return {"device": self._device, "engine": version(), "properties": dict(self._properties)}
 
     @cached_property

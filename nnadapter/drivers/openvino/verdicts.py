@@ -414,7 +414,6 @@ _SIZING = frozenset((
 _LEAST = {"Max": 0, "Min": 1, "Clip": 0}
 _BOUNDS = {"Max": slice(None), "Min": slice(None), "Clip": slice(1, 2)}
 _CAP = 2
-"""Upper bound of Clip; alone it makes a Min."""
 _REALS = frozenset(("float16", "float32"))
 
 

@@ -1,7 +1,6 @@
 """Compilation of a segment to one XLA function: packed constants, 4-bit tensors and donated inputs.
 
-JAX 0.10 refuses 4-bit arguments, so they use bytes. A segment is compiled per set of donated inputs, up to a limit.
-Source: `donate_argnums` of `jax.jit`.
+JAX 0.10 refuses 4-bit arguments, so they use bytes. Source: `donate_argnums` of `jax.jit`.
 """
 
 from __future__ import annotations
