@@ -1,4 +1,4 @@
-"""What holds for every model: each law is a function that takes a random case and raises AssertionError."""
+"""Properties of every model: each law takes a random case and raises AssertionError."""
 
 from __future__ import annotations
 
@@ -19,36 +19,35 @@ from tests.random_models.models import anything, taken
 from tests.random_models.running import in_parts, reordered, run
 
 Law = Callable[[RandomCase, Random], None]
-"""Gets a case, and chance for what it does with it."""
+"""Arguments: a case, and a source of random choices."""
 
 
 @cache
 def context(precision: str = "float32") -> Context:
-    """A context that many cases share, so that what it remembers of one must not harm another."""
+    """Return a context shared by many cases, whose caches must not harm other cases."""
     return new_context(precision)
 
 
 def new_context(precision: str = "float32") -> Context:
-    """A context of its own."""
     device = FakeNpuDriver().open("")
     defaults = {option.name: option.default for option in device.capability.options}
     return device.create_context({**defaults, "precision": precision})
 
 
 def every_result(model: Model) -> Model:
-    """The model with everything that is made among its outputs, so that nothing can be fused."""
+    """Return the model with every intermediate value as an output, so that nothing can be fused."""
     made = [operand for operation in model.operations for operand in operation.outputs]
     return submodel(model, range(len(model.operations)), model.inputs, made)
 
 
 def device_equals_oracle(case: RandomCase, random: Random) -> None:
-    """fake_npu takes the model and computes what the oracle does."""
+    """Check that fake_npu takes the model and computes the oracle's results."""
     assert all(isinstance(verdict, Supported) for verdict in context().supported(case.model))
     check(case.model, case.feeds, run(context(), case.model, case.feeds))
 
 
 def every_operation_equals_oracle(case: RandomCase, random: Random) -> None:
-    """Each operation, given what the device itself made, computes what the oracle does: no error hides another."""
+    """Check each operation on the device's own inputs, so that no error hides another."""
     model = every_result(case.model)
     results = run(context(), model, case.feeds)
     values = {index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None}
@@ -62,13 +61,13 @@ def every_operation_equals_oracle(case: RandomCase, random: Random) -> None:
 
 
 def half_precision_equals_oracle(case: RandomCase, random: Random) -> None:
-    """With the option precision=float16 results are as far off as float16 is."""
+    """Check that the option precision=float16 has errors no larger than float16's."""
     results = run(context("float16"), case.model, case.feeds)
     check(case.model, case.feeds, results, precision=DataType.FLOAT16)
 
 
 def verified_and_told(case: RandomCase, random: Random) -> None:
-    """What the builder makes is valid, and built again from what it says is the same model."""
+    """Check that the model is valid, and that its rebuilt copy is identical."""
     verify(case.model)
     again = rebuilt(case.model)
     verify(again)
@@ -77,7 +76,7 @@ def verified_and_told(case: RandomCase, random: Random) -> None:
 
 
 def rebuilt(model: Model) -> Model:
-    """The model built anew, operand by operand."""
+    """Return the model rebuilt operand by operand."""
     builder = ModelBuilder()
     makers = {operation.outputs[0]: operation for operation in model.operations if operation.outputs}
     index = 0
@@ -100,7 +99,7 @@ def rebuilt(model: Model) -> Model:
 
 
 def programs_are_stable(case: RandomCase, random: Random) -> None:
-    """Compiled twice, in one context and in two, a model gives the same bytes; deserialized or run twice, the same."""
+    """Check that serialized programs are deterministic, across contexts too, and that results do not change."""
     shared, own = context(), new_context()
     program = shared.compile(case.model)
     blob = program.serialize()
@@ -120,7 +119,7 @@ def _run(program: Program, case: RandomCase) -> list[Array]:
 
 
 def inputs_stay(case: RandomCase, random: Random) -> None:
-    """What is fed is only read: the arrays are read-only, and hold the same afterwards."""
+    """Check that runs accept read-only inputs and leave them unchanged."""
     feeds = [feed.copy() for feed in case.feeds]
     for feed in feeds:
         feed.flags.writeable = False
@@ -130,7 +129,7 @@ def inputs_stay(case: RandomCase, random: Random) -> None:
 
 
 def passes_keep_results(case: RandomCase, random: Random) -> None:
-    """Any combination of passes gives a valid model with the same border that computes the same."""
+    """Check that any combination of passes keeps the model valid, its signature and its results."""
     names = list(PASSES)
     order = random.choice([names, list(DEVICE_PASSES), random.sample(names, len(names)), random.choices(names, k=4)])
     after = run_passes(case.model, order, lambda name, before, model: verify(model))
@@ -144,14 +143,14 @@ def _border(model: Model) -> list[tuple[str, str]]:
 
 
 def parts_equal_the_whole(case: RandomCase, random: Random) -> None:
-    """Operations in another order, cut into segments, compute what the model does."""
+    """Check that reordered operations, cut into segments, keep the results."""
     model = reordered(random, case.model)
     verify(model)
     check(case.model, case.feeds, in_parts(random, context(), model, case.feeds))
 
 
 def verdicts_are_reasons(case: RandomCase, random: Random) -> None:
-    """There is one verdict per operation; a refusal says which operation, and the rest runs."""
+    """Check for one verdict per operation; refusals name the operation, and the remaining model runs."""
     verdicts = context().supported(case.model)
     assert len(verdicts) == len(case.model.operations)
     for operation, verdict in zip(case.model.operations, verdicts, strict=True):
@@ -172,4 +171,4 @@ LAWS: Mapping[Law, Accept] = MappingProxyType(
         verdicts_are_reasons: anything,
     }
 )
-"""Every law, and which models it is for."""
+"""Law -> filter of its models."""

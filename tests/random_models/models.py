@@ -14,25 +14,24 @@ LARGEST_MODEL = 12
 _ATTEMPTS = 4
 _HELD = sorted(HELD)
 _WEIGHTED = [DataType.FLOAT32, DataType.FLOAT32, DataType.FLOAT16, *_HELD]
-"""What models of the device's data types are made of, floating-point types more often."""
+"""Data types of the device, floating-point ones more often."""
 _WIDER = [*_WEIGHTED, DataType.INT16, DataType.UINT32]
 
 
 def anything(model: Model) -> bool:
-    """Every operation is wanted."""
+    """Accept every operation."""
     return True
 
 
 def taken(model: Model) -> bool:
-    """Only what fake_npu takes is wanted."""
+    """Accept only operations that fake_npu supports."""
     return bool(judge(model, model.operations[-1], ()))
 
 
 def make_case(random: Random, operations: int, accept: Accept = taken) -> RandomCase:
-    """A model of at most so many operations.
+    """Return a model of at most `operations` operations.
 
-    They are of a few types only in most models, so that these meet each other often. Source: A. Groce and others, Swarm
-    testing, 2012.
+    Most models use few operation types, so that these meet often. Source: A. Groce and others, Swarm testing, 2012.
     """
     maker = maker_of(random, accept)
     types = [type_ for type_ in SCHEMAS if type_ not in UNREACHED]
@@ -45,7 +44,7 @@ def make_case(random: Random, operations: int, accept: Accept = taken) -> Random
 
 
 def varied(random: Random) -> Model:
-    """A model that has something of everything that `mutations` spoil."""
+    """Return a model with everything that `mutations` can change."""
     maker = maker_of(random, anything)
     for constant in (0, 1):
         maker.fresh_of(DataType.FLOAT32, (3,), constant)
@@ -58,7 +57,7 @@ def varied(random: Random) -> Model:
 
 
 def maker_of(random: Random, accept: Accept = taken) -> Maker:
-    """A model without operations, with an operand or a few."""
+    """Return a maker whose model has one to three operands and no operations."""
     wide = accept is anything
     maker = Maker(random, random.sample(_WIDER if wide else _WEIGHTED, 3), (0, 1, 2, 3) if wide else (1, 2, 3, 4, 6))
     for _ in range(random.choice((1, 1, 2, 3))):
@@ -67,12 +66,12 @@ def maker_of(random: Random, accept: Accept = taken) -> Maker:
 
 
 def attempt(maker: Maker, type_: str, accept: Accept = taken) -> bool:
-    """Try to add one operation of that type."""
+    """Try to add one operation of that type; return whether it succeeded."""
     return maker.attempt(type_, RECIPES.get(type_, FROM_SCHEMA), accept)
 
 
 @st.composite
 def cases(draw: st.DrawFn, accept: Accept = taken, most: int = LARGEST_MODEL) -> RandomCase:
-    """Models of up to `most` operations that `accept` wants."""
+    """Draw cases of up to `most` operations that `accept` allows."""
     operations = draw(st.integers(1, most))
     return make_case(draw(st.randoms(use_true_random=False)), operations, accept)

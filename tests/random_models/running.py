@@ -12,13 +12,13 @@ from nnadapter.testing.random_models import outputs_of
 
 
 def run(context: Context, model: Model, feeds: Sequence[Array]) -> Sequence[Array]:
-    """Admit, compile and compute a model whose operations were all taken."""
+    """Admit, compile and compute a fully supported model."""
     assert context.admit(model).verdict
     return context.compile(model).create_execution().compute(feeds)
 
 
 def reordered(random: Random, model: Model) -> Model:
-    """The model with its operations in another order in which they can run."""
+    """Return the model with its operations in another valid order."""
     waiting = {
         position: {model.producer[operand] for operand in operation.inputs if operand in model.producer}
         for position, operation in enumerate(model.operations)
@@ -32,7 +32,7 @@ def reordered(random: Random, model: Model) -> Model:
 
 
 def in_parts(random: Random, context: Context, model: Model, feeds: Sequence[Array]) -> list[Array]:
-    """Cut the model at random, run each part on the device, or by the oracle where the device refuses one operation."""
+    """Cut the model at random and run each part on the device, or by the oracle if the device refuses an operation."""
     values = {index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None}
     values.update(zip(model.inputs, feeds, strict=True))
     count = len(model.operations)
@@ -48,7 +48,7 @@ def in_parts(random: Random, context: Context, model: Model, feeds: Sequence[Arr
 
 
 def _border(model: Model, operations: range) -> tuple[list[int], list[int]]:
-    """What a part is given, and what others need of it."""
+    """Return the inputs of a part, and the outputs that other parts need."""
     inside = [model.operations[position] for position in operations]
     made = {operand for operation in inside for operand in operation.outputs}
     read = {operand for operation in inside for operand in operation.inputs if operand != ABSENT}

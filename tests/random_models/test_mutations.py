@@ -1,4 +1,4 @@
-"""Every family of invalid models is refused: by `verify` for what is wrong with it, by drivers with typed errors."""
+"""Invalid models of every family: `verify` finds the defect, and drivers raise typed errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAYS = r"expected|did you mean|known: | is listed as "
 
 
 def refused(family: str, model: Model, random: Random) -> None:
-    """The model is valid, and what the family makes of it is refused everywhere."""
+    """Check that the model is valid, and that its mutation is refused everywhere."""
     verify(model)
     mutated = MUTATIONS[family](random, model)
     assume(mutated is not None)
@@ -38,7 +38,7 @@ def refused(family: str, model: Model, random: Random) -> None:
 
 
 def drivers_refuse(context: Context, model: Model) -> None:
-    """Whoever has a driver compile the model is told that it is invalid; whoever asks for verdicts mostly is."""
+    """Check that compiling an invalid model always raises; asking for verdicts may raise."""
     with suppress(NNAdapterError):
         context.supported(model)
     with pytest.raises(InvalidModelError):

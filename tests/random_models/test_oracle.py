@@ -1,4 +1,4 @@
-"""How far results may be off: what computes exactly as it should in float32 is let through, what does not is caught."""
+"""Tolerances of the oracle: correct float32 results pass, wrong ones do not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ATTRIBUTES = {
 
 @pytest.mark.parametrize("type_", ATTRIBUTES)
 def test_a_transform_is_off_by_a_share_of_all_that_it_adds(type_):
-    # Three numbers are transformed by ONNX Runtime as part of eight, there and back: what is 0 comes out as 0.1.
+    # ONNX Runtime transforms three numbers as part of eight and back, which turns 0 into 0.1.
     builder = ModelBuilder()
     signal = builder.add_input("signal", OperandType(DataType.FLOAT32, (2, 5 if type_ == "STFT" else 3, 1)))
     model = builder.finish(builder.add_operation(type_, [signal], ATTRIBUTES[type_]))

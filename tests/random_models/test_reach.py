@@ -1,4 +1,4 @@
-"""Every operation of the schema table is made at random, or stands in a table with a reason."""
+"""Coverage of random models: every operation in the schema table, except those listed with a reason."""
 
 from __future__ import annotations
 

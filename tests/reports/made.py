@@ -1,4 +1,4 @@
-"""Reports made by hand, of any size and with any names."""
+"""Synthetic reports of any size and with any names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = (
 
 
 def made_report(nodes=12, names=None, every=3):
-    """A chain of `nodes` nodes of which every third runs on the CPU, each run of one device a segment."""
+    """Return the report of a chain in which every third node runs on the CPU; a segment is a run of one device."""
     names = list(names or (f"node/{index}" for index in range(nodes)))
     devices = ["cpu" if index % every == every - 1 else "npu" for index in range(len(names))]
     segments = [0]
@@ -60,7 +60,7 @@ def made_report(nodes=12, names=None, every=3):
 
 
 def measured(report):
-    """The priced report with a plan that was chosen by timing, everything being on the CPU."""
+    """Return the priced report with a measured plan, everything on the CPU."""
     found = priced(report)
     cost = dataclasses.replace(
         found.cost, seconds=0.0021, predicted_seconds=0.003, all_cpu_seconds=0.0021, all_cpu_predicted_seconds=0.003,
@@ -90,7 +90,7 @@ def _segments(nodes):
 
 
 def priced(report, seconds=0.004, all_cpu=0.003):
-    """The same with costs, rules and a plan file."""
+    """Return the report with costs, rules and a plan file."""
     cost = CostFacts(
         seconds=seconds, bound_seconds=seconds / 1.25, bound_kind="the value of the plain cut", gap=0.25,
         sources={"npu": "simulated", "cpu": "modeled"},

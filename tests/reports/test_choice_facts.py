@@ -1,4 +1,4 @@
-"""What inputs choose, as reports tell it: of sessions, of models that nobody runs, and of compiled files."""
+"""Branch decisions in reports of sessions, of models without a run, and of compiled files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two reports, against a count by hand; and reports read back strictly."""
+"""Differences between two reports, counted by hand; and strict reading of reports."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_report_of_version_1_is_read():
 
 @pytest.fixture
 def broken_gates(monkeypatch):
-    """What the command line says of limits that a report does not keep."""
+    """Return a function that returns the command line's messages about broken limits."""
 
     def broken(report, limits=""):
         monkeypatch.setattr(nna, "partition_report", lambda *_, **__: report)

@@ -1,4 +1,4 @@
-"""Formats and the names of their files."""
+"""Formats and their file names."""
 
 from __future__ import annotations
 

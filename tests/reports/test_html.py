@@ -1,4 +1,4 @@
-"""The HTML page without a browser: its policy, its data, and that nothing breaks out of them."""
+"""The HTML page without a browser: its content security policy and embedded data, and no injection from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.reports.made import HOSTILE, made_report, priced
 
 
 class Elements(HTMLParser):
-    """Tags with attributes, and the contents of scripts and styles."""
+    """Parser that collects tags with attributes, and the contents of scripts and styles."""
 
     def __init__(self, text):
         super().__init__()

@@ -61,7 +61,7 @@ def test_model_explorer_has_a_device_per_node():
 
 
 def rendered_cells(row):
-    """Cells of a table's row as GitHub reads them: bars split first, then code spans are looked for."""
+    """Return a table row's cells as GitHub parses them: split at bars before code spans."""
     return [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
 
 
@@ -132,7 +132,7 @@ def test_predicted_time_stands_beside_measured():
 
 
 def calibrated(report):
-    """The same with costs that somebody measured."""
+    """Return the report with calibrated costs."""
     cost = dataclasses.replace(report.cost, sources=dict.fromkeys(report.cost.sources, "calibrated"))
     return dataclasses.replace(report, cost=cost)
 

@@ -1,4 +1,4 @@
-"""The JSON form: its keys, that it comes back whole, and that it says what the model says."""
+"""The JSON form: its keys, round trip, and agreement with the model."""
 
 from __future__ import annotations
 

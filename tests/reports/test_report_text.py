@@ -1,4 +1,4 @@
-"""The text form: what it says, in which order, and how wide it is."""
+"""The text form: contents, order and width."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DECIDED = """ g (float[2, 3] x, float[3, 3] w) => (float y) {
 
 
 def test_flops_that_are_not_known_are_said_to_be_left_out():
-    """Relu has a formula; how much it computes, the run tells."""
+    """Relu has a formula, but its input size is known only at run time."""
     made = nna.partition_report(parse(HEAD + DECIDED), devices="fake_npu")
     text = str(made)
     assert made.unknown_flops_nodes == 4 and [each.unknown_flops_nodes for each in made.segments] == [0, 4]
@@ -74,7 +74,7 @@ def test_refusals_are_grouped_with_an_example():
 
 
 def found(devices, exact):
-    """The report of a plan with segments on these devices."""
+    """Return a plan with segments on these devices."""
     steps = tuple(
         Step(segment=at, device=device, nodes=(at,), inputs=(), constants=(), outputs=(), released=())
         for at, device in enumerate(devices)

@@ -1,4 +1,4 @@
-"""What refusals cause between devices, against reports of the same model on a device that takes the nodes."""
+"""Device switches that refusals cause, compared with reports of a device that takes the nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_it_is_what_a_device_that_takes_them_would_save(kinds):
 
 @pytest.mark.parametrize("kinds", CHAINS)
 def test_what_if_knows_as_much(kinds):
-    """Where nodes take as long on both devices, what is saved is what lies between them; segments go with switches."""
+    """If nodes take equally long on both devices, the saving is the transfers; segments decrease with switches."""
     off = sorted(set(kinds))
     report = real(chain(kinds), *off)
     features = {each.op_type: each for each in nna.what_if(chain(kinds), ("fake_npu", {

@@ -1,4 +1,4 @@
-"""The verdict on a plan: against the CPU alone where that is known, and why not where it is not."""
+"""The verdict on a plan: a comparison with the CPU alone, or the reason why there is none."""
 
 from __future__ import annotations
 

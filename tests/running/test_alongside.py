@@ -1,4 +1,4 @@
-"""Independent steps of two devices run at the same time where that pays, with the results of one after the other."""
+"""Parallel steps of two devices: only if it pays, with the results of a sequential run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_two_devices_of_the_hosts_processors_take_turns():
 
 
 def test_a_step_that_fails_beside_another_falls_back():
-    latency_driver.BUSY["2"].acquire()  # the device says that it computes something else, and fails
+    latency_driver.BUSY["2"].acquire()  # makes the device report that it is busy, and fail
     try:
         with session_of() as session:
             with pytest.warns(FallbackWarning, match="latency:2"):

@@ -1,4 +1,4 @@
-"""Which atoms a device fails to compile, against devices whose faults are known."""
+"""Search for the atoms that a device fails to compile, with known faults."""
 
 from __future__ import annotations
 

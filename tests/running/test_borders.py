@@ -1,4 +1,4 @@
-"""Memory for values between steps: who may share it, that nothing is copied, and that callers keep what they got."""
+"""Memory for values between steps: sharing, no copies, and outputs that belong to the caller."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check(text, results, x):
 
 @st.composite
 def graphs(draw):
-    """Steps with the values that they read and make, and sizes of some values."""
+    """Draw steps with the values that they read and make, and sizes of some values."""
     steps, made = [], []
     for position in range(draw(st.integers(1, 9))):
         inputs = draw(st.lists(st.sampled_from(made), max_size=3, unique=True)) if made else []
@@ -59,7 +59,7 @@ def graphs(draw):
 
 
 def orders(steps):
-    """Every order in which steps can run, as sets of those that are done, step by step."""
+    """Return every execution order, as the sets of finished steps after each step."""
     made_by = {name: at for at, (_, outputs) in enumerate(steps) for name in outputs}
     needs = [{made_by[name] for name in inputs} for inputs, _ in steps]
     reached, waiting = set(), [frozenset()]
@@ -152,7 +152,7 @@ def test_memory_between_steps_counts_once_with_the_plans_and_against_no_limit():
     def noted(frame, results):
         return [(each.__array_interface__["data"][0], each.nbytes) for each in results]
 
-    of_one_size = "[limits]\nmax_segments = 1000"  # keeps sizes from being left open
+    of_one_size = "[limits]\nmax_segments = 1000"  # forces static shapes
     with on(CHAIN.replace(SIZES, "[N, 1024]"), "null", of_one_size, max_plan_bytes=1 << 20) as session:
         with watched(ExecutionPool.compute_into, noted) as calls:
             results = [session.run(None, {"x": np.zeros((rows, 1024), np.float32)}) for rows in (1024, 1000)]

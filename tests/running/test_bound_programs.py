@@ -1,4 +1,4 @@
-"""Layers that differ in weights alone run one program, each with its own."""
+"""Layers that differ only in weights: one compiled program, cloned with each layer's constants."""
 
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ LAYERS = 4
 
 
 def layers(*, widths: tuple[int, ...] = (3,) * (LAYERS + 1), scale: float = 0.5):
-    """Layers on the device with Sinh between them, which it shall not have."""
+    """Return a model of device layers separated by Sinh, which rules keep from the device."""
     generator = np.random.default_rng(0)
     lines, weights = [], []
     for number, (before, after) in enumerate(pairwise(widths)):
@@ -33,14 +33,14 @@ def layers(*, widths: tuple[int, ...] = (3,) * (LAYERS + 1), scale: float = 0.5)
 
 @pytest.fixture
 def compiled():
-    """How often something is compiled, and not bound."""
+    """Return a function that counts compilations since now, without clones."""
     before = COUNTS["compile"]
     return lambda: COUNTS["compile"] - before
 
 
 @pytest.fixture
 def templates():
-    """What is lowered."""
+    """Record lowering templates."""
     with watched(LoweringTemplate.__init__, lambda given, _: given["self"]) as found:
         yield found
 
@@ -82,7 +82,7 @@ def test_contents_that_decide_something_are_compiled(compiled):
         initializer.CopyFrom(nna_tensor(initializer.name, np.full((3, 3), value, np.float32)))
     for node in model.graph.node:
         if node.op_type == "MatMul":
-            node.op_type = "Mul"  # by one everywhere, it is bypassed
+            node.op_type = "Mul"  # multiplication by ones is bypassed
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 3
     feed = {"x0": np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)}

@@ -1,4 +1,4 @@
-"""At new sizes: segments that are the same but for names have one program; of those that are alike, each is judged."""
+"""Plans at new sizes: segments that differ only in names share a program; similar ones are judged separately."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LAYERS = f"""{HEAD} layers (float[n, 3] x) => (float[n, 3] y)
     <float[3] p = {{1, 2, 3}}, float[3] q = {{4, 5, 6}}, float[3] r = {{7, 8, 9}}, float[3] s = {{1, 3, 5}}> {{
     a = Add (x, p) b = Sin (a) c = Mul (b, q) d = Sin (c) e = Add (d, r) f = Sin (e) g = Add (f, s) y = Sin (g)
 }}"""
-"""Three additions on the device, which are alike, and a product."""
+"""Three similar additions on the device, and a product."""
 SAME = f"""{HEAD} g (float[n, 3] x) => (float[n, 3] y) <float[3] p = {{1, 2, 3}}> {{
     a = Add (x, p) b = Sin (a) e = Add (b, b) f = Sin (e) h = Add (f, f) k = Sin (h) l = Add (k, x) y = Sin (l)
 }}"""
-"""An addition of a constant, two of what is read to itself, and one of two values."""
+"""An addition of a constant, two of a value to itself, and one of two values."""
 
 
 @pytest.fixture(autouse=True)

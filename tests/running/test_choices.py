@@ -1,4 +1,4 @@
-"""Models whose branches inputs choose: each choice is planned by itself, and every result is ONNX Runtime's."""
+"""Models with branch decisions: each decision is planned separately, and results equal ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_plans_are_made_for_branches_and_not_for_values():
 
 
 MOST_CHOICES = 8
-"""Forms of a model that a session plans."""
+"""Limit of model variants that a session plans."""
 
 
 def test_what_is_beyond_the_bound_runs_as_the_model_that_was_given():
@@ -224,7 +224,7 @@ TABLES = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) <int64 z
     y = Mul(x, table)
     z = Add(y, other)
 }}"""
-"""Tables by how much there is, as those of rotary embeddings for short and for long texts."""
+"""Tables chosen by input length, as in rotary embeddings for short and long texts."""
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
@@ -346,7 +346,7 @@ def test_branches_hold_weights_once():
 
 
 def _drawn(random, depth, names):
-    """Nodes that make one value of `names` and others, by branches that flags choose."""
+    """Return nodes that compute a value from `names`, through branches that flags decide."""
     lines = []
     for _ in range(random.randrange(1, 3)):
         made = f"v{random.getrandbits(40)}"
@@ -403,7 +403,7 @@ EXPANDED = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y) <int64 zero = {{0}}, 
     a = Mul(x, table)
     y = com.microsoft.QuickGelu<alpha = 1.0>(a)
 }}""".replace('["" : 17]', '["" : 17, "com.microsoft" : 1]')
-"""Behind what is chosen, an op that a device takes by its body."""
+"""An op after the branch that a device takes by its function body."""
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])

@@ -1,4 +1,4 @@
-"""A segment that fails to compile: the nodes at fault go elsewhere, are banned, and the rest stays where it was."""
+"""Repair of a segment that fails to compile: faulty nodes move and are banned, the others stay."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ X = {"x": numbers(2, 3)}
 
 @pytest.fixture(autouse=True)
 def _the_driver_stays_as_it_is(monkeypatch):
-    """Its files are all of Python's beside it, and somebody may work on those."""
+    """Replace the driver's digest, which covers all Python files in its folder and changes with edits."""
     monkeypatch.setattr("nnadapter.store.keys._digest_of_driver", lambda device: "the same")
 
 
@@ -192,7 +192,7 @@ def test_the_next_session_does_not_try_what_is_banned(tmp_path):
     assert ("banned", "Exp") in reasons(report) and "banned since 20" in str(report) and not report.incidents
     with pytest.raises(NotDelegatedError, match="banned since"):
         made({"fails_on": "EXP"}, tmp_path, "forbid")
-    assert elsewhere(made({"fails_on": "SIGMOID"}, tmp_path)) == ["Sigmoid"]  # other options: not that ban's
+    assert elsewhere(made({"fails_on": "SIGMOID"}, tmp_path)) == ["Sigmoid"]  # the ban is for other options
     assert [ban.device for ban in context.stored_bans(tmp_path)] == ["trial"] * 2
 
 

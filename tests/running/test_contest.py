@@ -1,4 +1,4 @@
-"""Who is taken, by samples: nothing here is timed."""
+"""Selection of candidates by sampled times, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = st.integers(2, 4).flatmap(
 
 
 class Machine:
-    """Candidates whose turns take what `seconds(candidate, turn)` says, by a clock that nothing else moves."""
+    """Candidates whose turns take `seconds(candidate, turn)` on a simulated clock."""
 
     def __init__(self, count, seconds):
         self.now, self.taken, self._seconds = 0.0, [0] * count, seconds
@@ -129,7 +129,7 @@ def test_what_cannot_be_told_apart_ends_and_is_in_doubt():
 
 
 def test_two_measurements_that_disagree_are_in_doubt():
-    # the second one is slow at first, for longer than a contest takes
+    # the second is slow at first, for longer than a contest
     machine = Machine(2, lambda number, turn: 1.0 if number == 0 or turn > 4 else 1.5)
     first, _ = Machine(2, lambda number, _: (1.0, 1.5)[number]).contest()
     assert first.winner == 0

@@ -1,4 +1,4 @@
-"""Runs that are stopped: by their caller, or because their time is over."""
+"""Runs stopped by their caller or by a deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, HEAD, numbers, parse
 
 LONG = 30_000.0
-"""Milliseconds that no test waits for."""
+"""Milliseconds that no test waits out."""
 X = {"x": numbers(2, 3)}
 
 
@@ -96,7 +96,7 @@ def run_values(session, feed):
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [lambda session, feed: session.run(None, feed), run_bound, run_values])
 def test_the_deadline_reaches_onnxruntime(run):
-    """Many products, each short: ONNX Runtime looks between nodes."""
+    """Many short products: ONNX Runtime checks between nodes."""
     lines = "\n".join(f"t{index + 1} = MatMul(t{index}, t{index})" for index in range(2000))
     model = parse(f"{HEAD} g (float[300, 300] t0) => (float[300, 300] t2000) {{ {lines} }}")
     feed = {"t0": np.zeros((300, 300), np.float32)}
@@ -153,7 +153,7 @@ def test_a_run_that_is_stopped_in_a_substitute_says_so(deadline_s, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize(("deadline_s", "kind"), [(0.15, DeadlineExceededError), (None, CancelledError)])
 def test_a_run_that_is_stopped_in_the_whole_model_says_so(deadline_s, kind):
-    """The planned shape of `p` is wrong, so the model runs as it was."""
+    """The planned shape of `p` is wrong, so the run falls back to the CPU for the entire model."""
     model = parse(f"""<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
         g (float[N, 600] x, float[600, 600] t) => (float[600, 600] t400) {{
             p = com.microsoft.Trilu(x)
@@ -182,7 +182,7 @@ def test_a_run_that_is_stopped_in_the_whole_model_says_so(deadline_s, kind):
 
 
 def stop_soon(options, deadline_s):
-    """Have run options say that a run is to stop, where no deadline does."""
+    """Set `terminate` on the run options soon, unless there is a deadline."""
     if deadline_s is None:
         threading.Timer(0.15, setattr, (options, "terminate", True)).start()
 

@@ -1,4 +1,4 @@
-"""The thread that watches over the runs of a session."""
+"""The thread that watches the deadlines of a session's runs."""
 
 from __future__ import annotations
 

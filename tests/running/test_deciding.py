@@ -1,4 +1,4 @@
-"""By what inputs choose: which conditions they decide, whatever they are given as."""
+"""Conditions that inputs decide, whatever the inputs' types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far values are apart: every type, sequences, and what is no number."""
+"""Deviation between values: every type, sequences, and NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor keeps to what a device says of its threading."""
+"""The executor and the threading that a device declares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nnadapter.engine import ExecutionPool
 
 
 class Watched(Program, Execution):
-    """Counts how many computations are under way at once, of which it waits for some, and on how many executions."""
+    """Program that records concurrent computations and the number of executions."""
 
     def __init__(self, together):
         self.together = threading.Barrier(together)
@@ -30,7 +30,7 @@ class Watched(Program, Execution):
             self.at_once += 1
             self.most = max(self.most, self.at_once)
         self.together.wait(60)
-        time.sleep(0.02)  # long enough to be seen beside one that may not be there
+        time.sleep(0.02)  # long enough for a forbidden second computation to show
         with self.lock:
             self.at_once -= 1
         return inputs
@@ -39,7 +39,7 @@ class Watched(Program, Execution):
 @pytest.mark.parametrize(("kind", "most"), [(Threading.SERIAL, 1), (Threading.EXCLUSIVE, 4), (Threading.REENTRANT, 4)])
 def test_computations_at_once(kind, most):
     program = Watched(most)
-    pools = [ExecutionPool(program, kind, NamedCalls("watched")) for _ in range(2)]  # as two sessions have them
+    pools = [ExecutionPool(program, kind, NamedCalls("watched")) for _ in range(2)]  # as in two sessions
     with ThreadPoolExecutor(4) as workers:
         list(workers.map(lambda index: pools[index % 2].compute([index]), range(8)))
     assert program.most == most

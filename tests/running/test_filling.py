@@ -1,4 +1,4 @@
-"""Devices that compile for fixed sizes: plans of a class of shapes, filled at each; what they share, who says no."""
+"""Specialization for devices without dynamic shapes: sharing between shapes, and refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_language_model_compiles_again_what_reads_the_cache(counts):
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
             assert not opened.provenance.fell_back
         segments = len([segment for segment in opened.report().segments if segment.device == "trial"])
-        of_cache = 2 * SMALL.layers  # its products with queries and with scores
+        of_cache = 2 * SMALL.layers  # products with queries and with scores
         assert counts["compile"] <= 3 * segments + 2 * 12 * of_cache
 
 
@@ -148,7 +148,7 @@ def test_programs_are_closed_when_no_plan_has_them(counts, limit):
             assert plans.in_cache <= limit
             assert counts["compile"] - counts.get("closed", 0) <= 4 * limit
         held = 1000 * (counts["compile"] - counts.get("closed", 0))
-        assert plans.memory_bytes >= held  # and what the CPU has
+        assert plans.memory_bytes >= held  # and the CPU's share
     assert counts["compile"] == counts["closed"]
 
 
@@ -163,7 +163,7 @@ def test_programs_are_closed_whatever_was_interrupted(counts):
             feed = {"x": numbers(rows := next(sizes), 4), "w": numbers(rows, 4)}
             if interrupt(lambda feed=feed: opened.run(None, feed), step, ("nnadapter.engine.specialization",)) is None:
                 break
-            if not step % 8:  # other plans are made after interrupts, and close what these left
+            if not step % 8:  # after interrupts, new plans close the leftovers
                 for rows in (next(sizes), next(sizes)):
                     agree(opened, model, {"x": numbers(rows, 4), "w": numbers(rows, 4)})
                 assert counts["compile"] - counts["closed"] <= at_most, step

@@ -1,4 +1,4 @@
-"""Steps in a row on a device with streams: enqueued, waited for once; failures, deadlines, interrupts, memory."""
+"""Consecutive steps on a device with streams: enqueued, one wait; failures, deadlines, interrupts, memory."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ CHAIN = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{
 FORKED = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y, float[4, 8] z) {{
     a = Relu(x) b = Neg(a) z = Sin(a) y = Abs(b)
 }}"""
-"""The sine, which the device refuses, reads what the first of its segments makes."""
+"""A fork: the device refuses Sin, which reads the result of its first segment."""
 X = np.random.default_rng(3).standard_normal((4, 8)).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)
 def single():
-    """Segments of one operation each; what tests change is put back, and what others enqueued does not count."""
+    """Limit segments to one operation; reset the driver before and after."""
     ENQUEUED.clear()
     MOST["operations"] = 1
     yield
@@ -75,7 +75,7 @@ def test_a_run_waits_once_for_steps_in_a_row():
 
 
 def test_steps_are_enqueued_before_the_first_is_done():
-    """The device begins when the last step is enqueued; were one waited for before, that would never come."""
+    """The device starts only after the last step is enqueued, so an earlier wait would deadlock."""
     GATE.append(gate := threading.Event())
     with session_of() as session:
         runner = threading.Thread(target=session.run, args=(None, {"x": X}))
@@ -120,7 +120,7 @@ def test_a_step_that_fails_runs_on_the_cpu_and_those_behind_it_again(operation, 
 
 
 def test_where_another_run_failed_meanwhile_a_step_waits_for_what_it_reads():
-    """The device is troubled then, and no step is enqueued, though the first one is under way."""
+    """The device is marked as failing then, so nothing is enqueued although the first step is in flight."""
     with session_of(fallback="allow") as session:
 
         def fail():
@@ -178,7 +178,7 @@ def test_a_run_that_is_stopped_names_the_step_and_leaves_nothing_behind():
 
 
 def test_what_an_interrupt_leaves_under_way_is_done_before_it_is_used_again(interruptible):
-    """The interrupt comes while the host waits."""
+    """The interrupt arrives while the host waits."""
     GATE.append(gate := threading.Event())
     with session_of() as session:
         main = threading.main_thread().ident

@@ -1,4 +1,4 @@
-"""What went wrong in a session: a bounded list, counts, and one word for each cause."""
+"""Incidents of a session: a bounded list, counts, and one word for each cause."""
 
 from __future__ import annotations
 

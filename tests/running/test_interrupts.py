@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of making, compiling and running leaves everything as it was; so does one in the first use."""
+"""Ctrl-C at any moment of planning, compiling and running, the first use included: state stays consistent."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def run(code, *arguments):
 
 @pytest.mark.slow
 def test_what_is_dropped_is_collected_while_every_lock_is_held():
-    """The collector runs at any time, in a thread that holds any lock; a finalizer that takes one waits for itself."""
+    """The collector may run in a thread that holds any lock, so a finalizer that acquires one would deadlock."""
     assert run(_COLLECTED) == "done"
 
 

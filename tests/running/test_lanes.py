@@ -1,4 +1,4 @@
-"""Steps that run beside others: none goes on, or begins, when its run has ended."""
+"""Lanes for parallel steps: no step continues or starts after its run has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def step(done, go=None):
 
 
 def test_a_step_that_was_noted_and_not_handed_over_is_not_waited_for():
-    """As after an interrupt between the two."""
+    """An interrupt between the two causes this."""
     lane, done = Lane("null"), []
     job = lane.job(step(done))
     waiting = threading.Thread(target=job.wait_out, daemon=True)

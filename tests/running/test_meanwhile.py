@@ -28,7 +28,7 @@ BACKGROUND = nna.Options(background=True)
 
 
 class Gate:
-    """Has fake_npu compile when it is open, and counts."""
+    """Gate that blocks fake_npu's compilations until it is open, and counts them."""
 
     def __init__(self):
         self.open, self.entered, self.compiled = threading.Event(), threading.Event(), 0
@@ -138,7 +138,7 @@ def test_a_session_of_fixed_shapes_is_there_before_its_plan(gate):
 
 
 def test_sizes_that_a_plan_serves_wait_for_nothing(gate):
-    """A language model has a plan for all lengths: the CPU has the first tokens, and never one again."""
+    """A language model has one plan for all lengths, so only its first tokens run on the CPU."""
     sizes = Sizes(layers=1, width=16, heads=2, words=20)
     model = language_model(sizes)
     with background(model) as session:
@@ -266,7 +266,7 @@ def test_a_session_that_nobody_has_is_gone_with_the_plan_that_it_makes(gate):
 
 
 def test_a_process_that_was_forked_asks_again(gate):
-    """Its thread is not there."""
+    """The forked process lacks the planning thread."""
     model = parse(OPEN)
     with background(model) as session:
         run_right(session, model, {"x": numbers(2, 4)})

@@ -1,4 +1,4 @@
-"""What policy `measured` times, and under which conditions."""
+"""Policy `measured`: the timed candidates and the conditions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stack():
 
 @pytest.fixture
 def one_pool():
-    """One thread pool beside those of others; which sessions got one, those of whole models (they spin) and others."""
+    """Leave one thread pool free; record which sessions got one: those of entire models (they spin) and others."""
     gc.collect()
     permits = list(iter(pool_permit, None))
     permits.pop()
@@ -65,11 +65,12 @@ def test_candidates_are_timed_with_their_threads(one_pool):
         session.run(None, {"x": numbers(1, 64, 64, 64)})
         names = {each.name for each in session.report().cost.candidates}
     assert names >= {"all on cpu", "everything supported"}
-    assert set(one_pool) == {(True, True), (False, True)}  # each candidate has what it would have without the others
+    # each candidate has the threads that it would have without the others
+    assert set(one_pool) == {(True, True), (False, True)}
 
 
 def test_a_choice_without_threads_is_not_kept(stack):
-    """Other sessions of the process have all thread pools: later ones may have some."""
+    """All thread pools are in use; later sessions may get some."""
     gc.collect()
     permits = list(iter(pool_permit, None))
     measured = Measured(stack)
@@ -104,7 +105,7 @@ MEASURED = nna.Options(policy="measured", fallback="allow")
 
 
 class Measured:
-    """Devices and a model, as a session has them; the clock moves only while the metered device computes."""
+    """Devices and a model as in a session; only the metered device's computations advance the clock."""
 
     def __init__(self, stack, devices="metered", session_options=None, text=None):
         setting = open_setting(devices, MEASURED)
@@ -117,13 +118,13 @@ class Measured:
         self.measurer = Measurer(Compiler(setting), session_options, watch)
 
     def choose(self):
-        """What is chosen now; it is closed at once."""
+        """Return the choice, closed."""
         compiled = self.measurer.choose(self.planner, self.judgment, FEED, made_up=False)
         compiled.close()
         return compiled
 
     def keep(self, seconds, rival_seconds):
-        """Everything supported, kept as if it had been measured so, and faster than the CPU."""
+        """Store a measurement in which everything supported is on the device and beats the CPU."""
         origins = (Origin(OriginKind.EVERYTHING_SUPPORTED), all_on("cpu"))
         timed = [
             TimedPlacement(origin=origin, predicted=None, measured=each)
@@ -158,7 +159,7 @@ def test_threads_are_part_of_what_a_choice_is_kept_by(stack):
 
 
 def test_a_process_of_its_own_is_part_of_what_a_choice_is_kept_by(stack):
-    """A segment takes longer there: its run is a message, and back."""
+    """Isolated segments take longer: a run is a message and its reply."""
     here, apart = (Measured(stack, ("null", {"isolate": isolated})) for isolated in (False, True))
     assert here.past.key(here.judgment) != apart.past.key(apart.judgment)
 
@@ -193,7 +194,7 @@ def test_a_wrong_choice_on_disk_is_corrected_by_the_runs_after_it(stack, seconds
 
 
 def test_runs_that_are_as_they_were_measured_leave_it_as_it_is(stack):
-    Measured(stack, "fake_npu").keep(1e-9, 1e3)  # nothing is slower than that
+    Measured(stack, "fake_npu").keep(1e-9, 1e3)  # an unbeatable measurement
     with nna.InferenceSession(onnx.parser.parse_model(SMALL), devices="fake_npu", options=MEASURED) as session:
         for _ in range(BLOCK * (BLOCKS + 1)):
             session.run(None, FEED)
@@ -227,7 +228,7 @@ def test_sizes_are_left_open_where_that_keeps_what_was_gained(stack, rival_secon
 
 
 def test_what_was_measured_first_serves_shapes_like_those():
-    """The second one leaves its sizes open, and nothing is measured again."""
+    """The second plan has dynamic shapes, and nothing is measured again."""
     model = onnx.parser.parse_model(SMALL.replace("[512, 512]", "[n, 512]"))
     with nna.InferenceSession(model, devices="fake_npu", options=MEASURED) as session:
         for rows in (512, 400, 300, 512, 200):

@@ -1,4 +1,4 @@
-"""Who is told what, where a value that a step reads was given up to another run."""
+"""Errors of a step whose input was donated to another run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nnadapter.errors import DonatedValueError, ExecutionError
 
 
 class Gone(Memory):
-    """Memory in which something else lies by now."""
+    """Memory with other contents by now."""
 
     nbytes = 4
 

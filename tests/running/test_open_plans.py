@@ -1,4 +1,4 @@
-"""Plans for many shapes that were dropped and are made again."""
+"""Evicted dynamic-shape plans that are made again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.open_ir_driver import DOINGS, Doings, Gate
 
 RELU = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ y = Relu (x) }}"
 SMALL, LARGE = 3, 20
-"""Rows of two classes of shapes."""
+"""Row counts on both sides of the guard."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def doings():
 
 @pytest.fixture
 def session(doings):
-    """One with room for one plan, which was made for large sizes after one for small sizes was dropped."""
+    """Yield a session with room for one plan: the plan for large sizes, which replaced that for small ones."""
     options = nna.Options(max_plan_bytes=1, fallback="allow")
     with nna.InferenceSession(parse(RELU), devices="openir", options=options) as session:
         for rows in (1, SMALL, SMALL + 1, LARGE):
@@ -54,7 +54,7 @@ def test_a_thread_that_chose_a_plan_is_told_the_sizes_of_the_one_that_is_made_ag
     doings.closing = gate
     agrees(session, LARGE)
     with ThreadPoolExecutor(1) as pool:
-        again = pool.submit(agrees, session, SMALL)  # drops the plan for large sizes, which waits to be closed
+        again = pool.submit(agrees, session, SMALL)  # evicts the plan for large sizes, whose closing blocks
         assert gate.reached.wait(10)
         agrees(session, SMALL + 1)
         gate.opened.set()
@@ -72,7 +72,7 @@ def test_shapes_get_a_plan_of_their_own_where_the_one_for_many_cannot_be_made_ag
 
 @pytest.mark.parametrize(("rows", "judged"), [((3, 5, 7), 1), ((1, 5, 7), 2)])
 def test_the_first_plan_for_many_shapes_is_made_of_the_one_that_there_is(tmp_path, rows, judged):
-    """But not where one has a size of 1, which decides more than others do."""
+    """The first plan is generalized, unless it has a size of 1, which decides more than other sizes."""
     trace = tmp_path / "trace.json"
     with nna.InferenceSession(parse(RELU), devices="openir", options=nna.Options(trace=trace)) as session:
         for count in rows:
@@ -89,7 +89,7 @@ CACHE = f"""{HEAD} g (float[n, 4] x, float[p, 4] past) => (float[q, 4] present, 
 
 
 def test_prompts_share_a_plan_where_one_device_takes_onnx_and_another_ir():
-    """A plan made as if the cache had grown does not hold for an empty one there, and was made for each prompt anew."""
+    """A plan for a grown cache excludes an empty one; each prompt would then be planned separately."""
     pytest.importorskip("openvino")
     model = parse(CACHE)
     options = nna.Options(fallback="allow")
@@ -106,7 +106,7 @@ def test_prompts_share_a_plan_where_one_device_takes_onnx_and_another_ir():
 
 
 def test_what_a_device_refuses_of_open_sizes_as_of_known_ones_stays_elsewhere(doings):
-    """Below eight rows; what it decides on tells classes of shapes apart."""
+    """The refusal holds below eight rows; a guard on the rows separates the shapes."""
     text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Relu (x)  b = Softmax (a)  y = Relu (b) }}"
     doings.refuses = lambda operation, model: (
         operation.type == "SOFTMAX" and bool(model.operands[operation.inputs[0]].type.dimensions[0] < 8)

@@ -1,4 +1,4 @@
-"""Values that come in another shape than was planned: the run is never lost."""
+"""Values whose actual shape differs from the planned one: the run still succeeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RULES = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Trilu"),))
 
 @pytest.fixture(autouse=True)
 def two_rows():
-    """A kernel whose rule says that p has two rows, whatever x has, and which rules keep from running."""
+    """Register a kernel with a wrong shape rule (always two rows), which rules keep from running."""
     infer = lambda types, attributes: OperandType(DataType.FLOAT32, (2, 4))  # noqa: E731
     kernel = nna.register_kernel("fake_npu", "Trilu", np.negative, domain="com.microsoft", infer=infer)
     yield

@@ -1,4 +1,4 @@
-"""What plans hold together."""
+"""Total memory of several plans."""
 
 from __future__ import annotations
 
@@ -40,10 +40,7 @@ def test_what_is_shared_is_counted_once_as_it_was_told_last():
 
 @pytest.mark.parametrize("is_asked", [True, False])
 def test_an_interrupt_between_any_two_steps_leaves_what_was_counted_before_or_after(is_asked):
-    """Told and forgotten with an interrupt at step after step, until none comes: always one of the two states.
-
-    It is so too where nobody asks before plans are told or forgotten again.
-    """
+    """An interrupt at any step leaves the old count or the new one, whether or not it is read in between."""
     for event, before, after in (
         (lambda memory: memory.tell("one", Holding(5, {"a": 10, "c": 7})), (33, 10), (44, 17)),
         (lambda memory: memory.forget("two"), (33, 10), (11, 10)),
@@ -63,7 +60,7 @@ def test_an_interrupt_between_any_two_steps_leaves_what_was_counted_before_or_af
 
             tracing = sys.gettrace()
             try:
-                sys._getframe().f_trace_opcodes = True  # before settrace, for Python 3.12
+                sys._getframe().f_trace_opcodes = True  # Python 3.12 needs this before settrace
                 sys.settrace(trace)
                 event(memory)
             except KeyboardInterrupt:

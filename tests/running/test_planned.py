@@ -1,4 +1,4 @@
-"""One engine in many threads, where the first plan of each does not come about."""
+"""One engine in many threads whose first plans all fail."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def eager_switches():
 @pytest.mark.usefixtures("eager_switches")
 @pytest.mark.parametrize("_", range(5))
 def test_every_thread_is_given_the_branches_back(_):
-    """The device fails on what is in the branch, which is forbidden; as long as it stays there, the CPU takes it."""
+    """The device fails on the node in the branch, which is an error; the unexpanded branch runs on the CPU."""
     devices, forbid = [("trial", {"fails_on": "NEG"}), "cpu"], nna.Options(fallback="forbid")
     barrier = Barrier(THREADS)
     with nna.InferenceSession(parse(KNOWN_CONDITION), devices=devices, options=forbid) as session:

@@ -198,7 +198,7 @@ def test_a_plan_is_made_once_however_many_ask():
 
 
 def made_by_lru(trace, limit):
-    """How many plans a cache makes that drops the one used longest ago."""
+    """Return how many plans an LRU cache makes."""
     kept, made = [], 0
     for key in trace:
         if key in kept:
@@ -227,7 +227,7 @@ def test_shapes_that_grow_do_not_drive_out_those_that_come_back(limit, seed):
     came = sum(isinstance(key, str) for key in trace)
     assert made_of(trace, limit) <= made_by_lru(trace, limit)
     settled = made_of(trace, limit) - (len(trace) - came)
-    assert settled <= 8 * limit  # of those that come back; LRU makes them again and again
+    assert settled <= 8 * limit  # recompilations of recurring plans; LRU would thrash
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_a_new_plan_asks_only_plans_that_were_used_what_they_hold():
     first = use_plan(cache, 0, AskedPlan(asked))
     for key in range(1, 20):
         before = use_plan(cache, key, AskedPlan(asked))
-    assert len(asked) == 19 + 19  # each as it was made, where there was another one, and after its first use
+    assert len(asked) == 19 + 19  # once when made, if another plan existed, and once after the first use
     use_plan(cache, 0, None)
     asked.clear()
     newest = use_plan(cache, 21, AskedPlan(asked))

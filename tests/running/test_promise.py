@@ -1,4 +1,4 @@
-"""When runs contradict what was measured, by seconds that a test gives."""
+"""Runs that contradict a measurement, with simulated times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nnadapter.engine import BLOCK, BLOCKS, Promise, Watch
 
 
 def broken_after(seconds, promise, most=10 * BLOCK * BLOCKS):
-    """How many runs break it that take `seconds(run)`, one behind the other; None if they do not."""
+    """Return after how many sequential runs of `seconds(run)` the promise is broken; None if never."""
     watch, now = Watch(promise), 0.0
     for run in range(most):
         now += seconds(run)
@@ -50,5 +50,5 @@ def test_what_lies_between_a_device_and_who_measures_is_no_contradiction():
 
 def test_runs_that_overlap_tell_nothing():
     watch = Watch(MEASURED)
-    # each of two threads ends every 9 ms, half a run after the other
+    # two threads, each with a run every 9 ms, offset by half a run
     assert not any(watch.is_broken_by(9e-3, 4.5e-3 * run) for run in range(1000))

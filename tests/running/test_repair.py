@@ -1,4 +1,4 @@
-"""A run whose device fails: repeated, done by the CPU with the same inputs, or without trying."""
+"""A run on a failing device: repeated, run on the CPU with the same inputs, or on the CPU immediately."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _nothing_is_left():
 
 @pytest.fixture(params=["model", "compiled file"])
 def session(request, tmp_path):
-    """Makes sessions on a device that does as it is told."""
+    """Return a function that opens sessions on a device with programmed failures."""
     made = []
 
     def make(fallback="warn", **options):
@@ -161,7 +161,7 @@ def test_a_device_that_keeps_failing_rests_and_comes_back(session, monkeypatch):
         assert provenance.steps[0].device == "cpu" and "is paused after 3 failures" in provenance.steps[0].failure
     assert COUNTS["compute"] == before and "is paused after 3 failures" in str(running.report())
     now[0] += 1.0
-    assert right(running).incidents and COUNTS["compute"] == before + 1  # the fourth failure: twice the pause
+    assert right(running).incidents and COUNTS["compute"] == before + 1  # the fourth failure doubles the pause
     now[0] += 1.5
     assert not right(running).incidents and COUNTS["compute"] == before + 1
     now[0] += 0.5

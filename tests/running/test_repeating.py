@@ -1,4 +1,4 @@
-"""A run like the one before it leaves out what was checked and decided for that, and nothing else changes."""
+"""Repeated runs: they skip finished checks and decisions, with the same results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ W = numbers(3, seed=3)
 
 @pytest.fixture
 def direct():
-    """Whether each run was direct."""
+    """Record whether each run was direct."""
     with watched(Repeat.run, lambda _, result: result is not None) as done:
         yield done
 
@@ -50,7 +50,7 @@ def test_runs_are_direct_and_equal(session, direct):
                 np.testing.assert_array_equal(array, expected(x)[index])
                 assert array.flags.writeable
         assert [step.device for step in session.provenance.steps] == ["cpu"]
-    assert sum(direct) == 6 * 2 - 3  # the first of each shape, and what names other outputs, goes the long way
+    assert sum(direct) == 6 * 2 - 3  # first runs of a shape, or with other outputs, are not direct
     assert session.report().nodes[0].device == "cpu"
     counts = session._engine.source.counts
     assert counts.reused + counts.compiled == 24
@@ -178,7 +178,7 @@ def test_a_repeated_run_that_fails_on_the_cpu_is_told_in_our_words(direct):
             with pytest.raises(InvalidInputError, match="ONNX Runtime failed on the CPU"):
                 session.run(None, {"x": numbers(3), "i": np.array([7])})
         np.testing.assert_array_equal(session.run(None, {"x": numbers(3), "i": np.array([1])})[0], numbers(3)[1:2])
-    assert direct == [True, False, False, True]  # what fails does not come back
+    assert direct == [True, False, False, True]  # a failed one is not used again
 
 
 def test_many_threads_and_shapes(session):
@@ -216,8 +216,7 @@ def test_other_sizes_of_a_plan_need_no_other_plan_and_no_looking_for_one(device,
                 (y,) = session.run(None, feed)
                 np.testing.assert_allclose(y, alone.run(None, feed)[0], rtol=1e-6, atol=1e-6)
                 results.append((feed, y))
-        # A plan for the first shapes, and one for all; where an engine takes ONNX, a size that is smaller than any
-        # before has to be looked at.
+        # One plan for the first shapes, and one for all. With an ONNX engine, a new smallest size must be checked.
         assert (len(taken), len(direct)) == (takes, repeats)
         assert session.report().plans.compiled == 2
         for wrong, error in (
@@ -247,7 +246,7 @@ def test_other_sizes_of_a_files_plan_need_no_looking_for_one(tmp_path, device, o
                 feed = {"x": numbers(2, 3, seed=rows), "past": numbers(rows, 3, seed=1)}
                 (got,), (expected,) = opened.run(None, feed), alone.run(None, feed)
                 assert got.shape == expected.shape
-                if device != "null":  # which computes nothing
+                if device != "null":  # it computes nothing
                     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
         assert len(direct) == (3 if not own else 1)
         for wrong in ({"x": numbers(2, 4), "past": numbers(5, 3)}, {"x": numbers(2, 3)[0], "past": numbers(5, 3)}):

@@ -1,4 +1,4 @@
-"""What a device with memory of its own makes and reads again stays there."""
+"""Device-resident values: a device's outputs stay in its memory for its later segments."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_plan_in_which_nothing_stays_goes_by_arrays():
 
 
 def test_what_the_caller_got_is_its_own():
-    """No later run writes to it, and nobody else has it."""
+    """No later run writes to an output of the caller."""
     with nna.InferenceSession(parse_model(RETURNS), devices=DEVICE) as session:
         first = session.run(None, {"x": X})[0]
         kept = first.copy()

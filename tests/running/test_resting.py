@@ -1,4 +1,4 @@
-"""Devices that keep failing rest and are tried again, by a clock of the test's."""
+"""Pauses of devices that keep failing, and retries, on a simulated clock."""
 
 from __future__ import annotations
 

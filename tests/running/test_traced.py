@@ -1,4 +1,4 @@
-"""What a session's trace says: who did what, and that a session without one is bound to nothing of it."""
+"""Contents of a session's trace; sessions without a trace skip its code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def path(tmp_path):
 
 
 def traced(path, runs=2, devices=OFF, model=SANDWICH, feed=None, **options):
-    """The lanes of a session that ran."""
+    """Run a session; return the lanes of its trace."""
     with nna.InferenceSession(parse(model), devices=devices, options=nna.Options(trace=path, **options)) as session:
         for _ in range(runs):
             session.run(None, feed or {"x": X})
@@ -198,7 +198,7 @@ def test_waits_for_a_plan_are_told(path):
 
 
 def test_waits_of_a_stream_for_its_turn_are_told(path):
-    slow = ("latency:0", {"only": ["RELU"], "operation_ms": 5.0})  # so that the next ones come while it computes
+    slow = ("latency:0", {"only": ["RELU"], "operation_ms": 5.0})  # so that later runs arrive while it computes
     with nna.InferenceSession(parse(SANDWICH), devices=slow, options=nna.Options(trace=path)) as session:
         assert len(list(session.stream(({"x": numbers(256, 4)} for _ in range(10)), depth=3))) == 10
     events = [event for lane in lanes_of(path).values() for event in lane]
@@ -219,8 +219,8 @@ def in_step(monkeypatch):
         counts[execution.device] += 1  # a device computes one thing at a time
         began[execution.device][at].set()
         if execution.device == "0":
-            assert asked.wait(60)  # the second run has asked for this device
-            assert at == 0 or began["1"][at - 1].wait(60)  # else this run could overtake the run before it
+            assert asked.wait(60)  # the second run waits for this device
+            assert at == 0 or began["1"][at - 1].wait(60)  # otherwise this run could overtake the previous one
         return compute(execution, inputs)
 
     def take_and_tell(*arguments):
@@ -249,7 +249,7 @@ def test_a_stream_over_two_devices_shows_every_item_on_each_one_after_the_other(
     for of_device in steps.values():
         of_device.sort(key=lambda step: step["ts"])
         assert all(before["ts"] + before["dur"] <= after["ts"] for before, after in pairwise(of_device))
-    for run, *pair in zip(runs, *steps.values(), strict=True):  # each is of the run whose turn it was
+    for run, *pair in zip(runs, *steps.values(), strict=True):  # each belongs to the run whose turn it was
         assert all(within(step, run) for step in pair) and pair[0]["ts"] + pair[0]["dur"] <= pair[1]["ts"]
     waits = [each for name in steps for each in named(lanes[name], "wait for its turn")]
     assert waits and all(any(within(wait, run) for run in runs) for wait in waits)
@@ -276,7 +276,7 @@ def test_a_run_that_was_too_long_is_cancelled(path):
 
 
 class Slow(Program, Execution):
-    """Computes when it is let."""
+    """Program that blocks until released."""
 
     def __init__(self):
         self.computing, self.let = threading.Event(), threading.Event()
@@ -299,7 +299,7 @@ def test_waits_for_a_device_are_told(path):
         second = threads.submit(pool.compute, [X])
         while len(pool._executions.users) < 2:
             time.sleep(0.01)
-        time.sleep(0.05)  # it has an execution, and asks for the device
+        time.sleep(0.05)  # it has an execution, and waits for the device
         program.let.set()
         assert first.result() is not None and second.result() is not None
     recorder.finish()
@@ -311,7 +311,7 @@ def test_waits_for_a_device_are_told(path):
 
 
 def test_sizes_are_told_while_nobody_else_has_the_device(path):
-    """As without a trace."""
+    """Sizes are set at the same moment as without a trace."""
     lock, held = device_lock("sized device"), []
 
     class Sized(Slow):
@@ -349,7 +349,7 @@ def test_without_a_trace_nothing_stands_around_programs():
 def test_many_shapes_and_runs_stay_bounded(path):
     with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path, max_plans=2)) as session:
         recorder = session._engine._recorder
-        recorder._foreign = 49_950  # nearly as many events of ONNX Runtime as there may be
+        recorder._foreign = 49_950  # close to the limit of ONNX Runtime's events
         for size in range(1, 40):
             session.run(None, {"x": numbers(size, 4)})
     lanes = lanes_of(path)
@@ -369,7 +369,7 @@ def test_what_is_beyond_the_bounds_of_a_trace_is_counted_in_devices_too(path, de
     monkeypatch.setattr("nnadapter.traces.recorder._MOST_FOREIGN", 40)
     kept, dropped = engine_events()
     assert none == 0 and kept < every / 2
-    # ONNX Runtime notes what happened as well that is no node, where a session is made and around each run.
+    # ONNX Runtime also records events that are no nodes, at session creation and around each run.
     assert 0.8 * (every - kept) <= dropped <= 1.2 * (every - kept)
 
 
@@ -414,7 +414,7 @@ def test_the_policy_that_times_candidates_is_traced(path, tmp_path, monkeypatch)
 
 
 def test_steps_that_are_enqueued_stand_where_the_device_did_them(path):
-    """One behind the other, whatever the host did meanwhile, which waited once."""
+    """Sequential device times are shown, although the host enqueued all and waited once."""
     head = '<ir_version: 10, opset_import: ["" : 21]>'
     model = f"{head} g (float[3, 4] x) => (float[3, 4] c) {{ a = Relu(x) b = Neg(a) c = Abs(b) }}"
     MOST["operations"] = 1

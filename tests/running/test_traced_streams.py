@@ -1,4 +1,4 @@
-"""Watchers of streams: what is noted, and that nobody waits for one that is gone."""
+"""Watchers of streams: recorded events, and no wait for a stream that is gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnadapter.engine import Watchers
 
 
 def enqueued(watchers, device, noted):
-    """Enqueue work in a stream that nobody else keeps."""
+    """Enqueue work on a stream without other references."""
     stream = device.create_stream()
 
     def enqueue():

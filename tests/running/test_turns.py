@@ -1,4 +1,4 @@
-"""Turns on devices: one at a time, the earliest first."""
+"""Turns on devices: one run at a time, the earliest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small model, what goes in, and contexts of a driver with faults."""
+"""A small model, its feed, and contexts of a faulty driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Y = np.random.default_rng(6).standard_normal((2, 3)).astype(np.float32)
 
 
 def small():
-    """total = x + y, result = exp(relu(total))."""
+    """Return the model total = x + y, result = exp(relu(total))."""
     builder = nna.ModelBuilder()
     x, y = (builder.add_input(name, OperandType(DataType.FLOAT32, (2, 3))) for name in "xy")
     (total,) = builder.add_operation("ADD", (x, y), outputs=["total"])

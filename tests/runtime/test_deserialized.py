@@ -1,4 +1,4 @@
-"""Programs that were serialized and deserialized."""
+"""Programs after serialization and deserialization."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def test_closing_waits_for_a_run(execution):
                 started.set()
         except ClosedError:
             pass
-        except Exception as error:  # noqa: BLE001  whatever else it is fails the test
+        except Exception as error:  # noqa: BLE001  any other exception fails the test
             errors.append(error)
 
     thread = threading.Thread(target=run)

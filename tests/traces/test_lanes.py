@@ -1,4 +1,4 @@
-"""Rows: events of one lie within each other or behind each other, whatever threads did."""
+"""Rows of a trace: events nest or follow each other, even across threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session tells a log, and that it tells nothing where nobody reads one."""
+"""Log messages of a session, and no work if nothing listens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.models import CHAIN, numbers, parse
 
 @pytest.fixture
 def program(monkeypatch, capsys):
-    """Loggers as a program finds them, and what was written to standard error since it was looked at."""
+    """Reset loggers to the state of a fresh program; return a function that reads standard error."""
     for name in ("nnadapter", None):
         logger = logging.getLogger(name)
         monkeypatch.setattr(logger, "handlers", [])
@@ -35,7 +35,7 @@ def tell(level, monkeypatch, text="fall back"):
 
 
 class Kept(logging.Handler):
-    """Keeps what nnadapter tells a log from a level on."""
+    """Handler that collects nnadapter's log records from a level on."""
 
     def __init__(self, level):
         super().__init__()
@@ -76,7 +76,7 @@ def test_what_is_done_before():
 
 
 def test_every_fallback():
-    """A warning comes once; a log has each of them."""
+    """Warnings appear once, log records each time."""
     lines = [line for line in told(("trial", {"fault": "compute"}), logging.INFO) if line[0] == "WARNING"]
     assert [logger for _, logger, _ in lines] == ["nnadapter.fallback"] * 2
     assert "the device hung up" in lines[0][2] and "it runs on the CPU instead" in lines[0][2]

@@ -1,4 +1,4 @@
-"""What a recorder keeps, and how it is written."""
+"""Events that a recorder keeps, and their file format."""
 
 from __future__ import annotations
 

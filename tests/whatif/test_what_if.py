@@ -1,4 +1,4 @@
-"""What-if, against reports of the real pipeline and against brute force."""
+"""What-if predictions, compared with reports of the real pipeline and with brute force."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAIR = f"""{HEAD} pair (float[64, 64] x) => (float[64, 64] y) {{
     c = Cos(b)
     y = Neg(c)
 }}"""
-"""Sin and Cos lie side by side: one alone saves no segment."""
+"""Sin and Cos are adjacent, so moving only one saves no segment."""
 KINDS = ("Erf", "Sigmoid", "Softmax", "Sin", "Neg")
 DET_OFF, REC_OFF = ("Erf", "Resize", "HardSigmoid"), ("Erf", "Softmax", "HardSigmoid")
 
@@ -111,7 +111,7 @@ def test_the_ranking_predicts_the_order_that_switching_on_gives(policy, kind, of
 
 
 def test_shares_of_flops_are_of_those_that_are_known():
-    """What Relu computes, the contents of a tensor decide."""
+    """Data-dependent shapes make the FLOPs of Relu unknown."""
     decided = f"""{HEAD} g (float[4] x, bool[4] c) => (float[N] y) {{
         a = Sin(x)  b = Compress(a, c)  s = Relu(b)  y = Exp(s)
     }}"""
@@ -146,7 +146,7 @@ def test_the_road_map_ends_where_no_set_it_tried_is_better(kinds):
 
 
 def situation(model, *off):
-    """What ranking gets, seen on its way."""
+    """Return the input of the ranking."""
     setting = open_setting(without(*off), nna.Options())
     prepared = prepare(parse(model))
     planner = Planner(prepared, setting)
@@ -154,7 +154,7 @@ def situation(model, *off):
 
 
 def test_the_road_map_takes_two_where_one_alone_is_worth_nothing():
-    """By segments alone: Sin, or Cos, moves one node and no border."""
+    """Judged by segments only, moving Sin or Cos alone moves a node but no boundary."""
     found = what_if.rank([situation(PAIR, "Sin", "Cos")], lambda gain: (gain.segments, 0, 0))
     assert [worth.gain.segments for worth in found.features] == [0, 0]
     (step,) = found.road_map
@@ -219,7 +219,7 @@ RESIDUAL = parse(f"""{HEAD} residual (float[1, 16, 16, 16] x) => (float[1, 16, 1
     n = Sum(t2, s)
     y = Identity(n)
 }}""")
-"""Nearly all FLOPs are those of Conv; what lies between needs two ops together."""
+"""Conv has nearly all FLOPs; the nodes between need two ops together."""
 
 
 def test_a_driver_that_begins_is_told_of_flops_and_not_of_times_that_nobody_knows():
@@ -301,7 +301,7 @@ def test_one_device_of_several_may_be_asked_about():
 
 
 def test_what_is_fused_is_priced_as_one():
-    """A convolution and its activation run as one; the prediction of now is the report's."""
+    """A convolution and its activation run as one; the current prediction equals the report's."""
     weights = onnx.numpy_helper.from_array(np.ones((8, 8, 3, 3), np.float32), "w")
     model = parse(f"""{HEAD} conv (float[1, 8, 16, 16] x, float[8, 8, 3, 3] w) => (float[1, 8, 16, 16] y) {{
         a = Conv<pads = [1, 1, 1, 1]>(x, w)

@@ -1,4 +1,4 @@
-"""docs/reports.md says what the code does."""
+"""Agreement of docs/reports.md with what-if."""
 
 from __future__ import annotations
 
