@@ -10,11 +10,11 @@ from nnadapter.accuracy import BETWEEN_FALSE_ALARMS, RIGHT, WRONG, Drift
 
 def alarms(share, checks, seed):
     """Return the number of alarms; an alarm resets the test."""
-    drift, found = Drift(), 0
+    drift, count = Drift(), 0
     for is_beyond in np.random.default_rng(seed).random(checks) < share:
         if drift.add(is_beyond=bool(is_beyond)):
-            drift, found = Drift(), found + 1
-    return found
+            drift, count = Drift(), count + 1
+    return count
 
 
 def test_three_deviations_in_a_row_raise_an_alarm():
@@ -30,9 +30,9 @@ def test_right_steps_raise_no_alarm():
 @pytest.mark.sweep
 def test_false_alarm_rate():
     """20 million simulated checks that exceed the tolerance as often as a correct step may."""
-    found = sum(alarms(RIGHT, 1_000_000, seed) for seed in range(20))
-    print(f"{found} false alarms in 20,000,000 checks; at most {20e6 / BETWEEN_FALSE_ALARMS:g} are expected")
-    assert found <= 20e6 / BETWEEN_FALSE_ALARMS
+    count = sum(alarms(RIGHT, 1_000_000, seed) for seed in range(20))
+    print(f"{count} false alarms in 20,000,000 checks; at most {20e6 / BETWEEN_FALSE_ALARMS:g} are expected")
+    assert count <= 20e6 / BETWEEN_FALSE_ALARMS
 
 
 @pytest.mark.parametrize(("share", "most"), [(1.0, 3), (0.5, 40), (WRONG, 400)])

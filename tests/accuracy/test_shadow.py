@@ -26,14 +26,14 @@ def drifts():
 
 
 def session(device="drifting", shadow=4, **options):
-    given = (device, {"node": "second"}) if device == "drifting" else device
+    devices = (device, {"node": "second"}) if device == "drifting" else device
     return nna.InferenceSession(
-        parse(TEXT), devices=given, options=nna.Options(shadow=shadow, cache_dir=False, **options)
+        parse(TEXT), devices=devices, options=nna.Options(shadow=shadow, cache_dir=False, **options)
     )
 
 
 def test_drifting_device_is_banned(drifts):
-    wanted = run_whole(parse(TEXT), FEED)[0]
+    expected = run_whole(parse(TEXT), FEED)[0]
     with session() as tested:
         for _ in range(8):
             tested.run(None, FEED)
@@ -41,7 +41,7 @@ def test_drifting_device_is_banned(drifts):
         with pytest.warns(FallbackWarning, match="'drifting' drifts.*off by.*compare MODEL -d drifting --layers"):
             runs = next(run for run in range(100) if tested.run(None, FEED) and _is_aside(tested))
         assert runs < 3 * 4
-        assert np.allclose(tested.run(None, FEED)[0], wanted, rtol=1e-5, atol=1e-6)
+        assert np.allclose(tested.run(None, FEED)[0], expected, rtol=1e-5, atol=1e-6)
         assert {node.device for node in tested.report().nodes} == {"cpu"}
 
 
@@ -53,12 +53,12 @@ def _is_aside(tested):
 def test_program_that_becomes_wrong_is_banned(kind):
     """The fallback is correct, but NaN is reason enough to ban the device."""
     script = f'[[fault]]\nkind = "{kind}"\nphase = "run"\nfrom = 3\n'
-    wanted = run_whole(parse(TEXT), FEED)[0]
+    expected = run_whole(parse(TEXT), FEED)[0]
     with session(("faulty:fake_npu", {"script": script}), shadow=1) as tested:
         with pytest.warns(FallbackWarning, match="drifts"):
             for _ in range(8):
                 tested.run(None, FEED)
-        assert _is_aside(tested) and np.allclose(tested.run(None, FEED)[0], wanted, rtol=1e-5, atol=1e-6)
+        assert _is_aside(tested) and np.allclose(tested.run(None, FEED)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_drift_raises_if_fallback_is_forbidden(drifts):
@@ -84,13 +84,13 @@ def test_correct_runs_raise_no_alarm(runs):
 def test_streams_futures_and_deadlines(drifts):
     """Shadow runs keep the order of results, and do not count toward the deadline."""
     feeds = [{"x": numbers(4, 8, seed=seed)} for seed in range(9)]
-    wanted = [run_whole(parse(TEXT), feed)[0] for feed in feeds]
+    expected = [run_whole(parse(TEXT), feed)[0] for feed in feeds]
     with session("fake_npu", 2, deadline_s=60) as tested:
         got = [results[0] for results in tested.stream(feeds)]
         later = [tested.submit(None, feed) for feed in feeds]
         got += [future.result()[0] for future in later]
-    for one, other in zip(got, [*wanted, *wanted], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    for result, other in zip(got, [*expected, *expected], strict=True):
+        np.testing.assert_allclose(result, other, rtol=1e-4, atol=1e-5)
 
 
 def test_every_nth_run_is_repeated():

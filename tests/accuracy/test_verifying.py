@@ -33,16 +33,16 @@ LONG = [pytest.param(seed, marks=pytest.mark.sweep) for seed in range(6, 100)]
 
 
 def session(model=None, device="planted", options=None, **planted):
-    given = (device, planted) if planted else device
-    return nna.InferenceSession(parse(TEXT) if model is None else model, devices=given, options=options)
+    devices = (device, planted) if planted else device
+    return nna.InferenceSession(parse(TEXT) if model is None else model, devices=devices, options=options)
 
 
-def verifying(**others):
-    return nna.Options(verify="once", **{"cache_dir": False, **others})
+def verifying(**options):
+    return nna.Options(verify="once", **{"cache_dir": False, **options})
 
 
-def close(got, wanted):
-    return all(np.allclose(one, other, rtol=5e-3, atol=1e-4) for one, other in zip(got, wanted, strict=True))
+def close(got, expected):
+    return all(np.allclose(result, other, rtol=5e-3, atol=1e-4) for result, other in zip(got, expected, strict=True))
 
 
 def device_of(tested, name):
@@ -51,18 +51,18 @@ def device_of(tested, name):
 
 def test_wrong_node_moves_and_the_run_is_right():
     with session(options=verifying(), wrong=["fourth"]) as tested:
-        with pytest.warns(FallbackWarning, match="device 'planted' computes 'fourth' wrongly: 'd' is off") as said:
+        with pytest.warns(FallbackWarning, match="device 'planted' computes 'fourth' wrongly: 'd' is off") as caught:
             got = tested.run(None, FEED)
-        assert len(said) == 1
+        assert len(caught) == 1
         (incident,) = tested.provenance.incidents
         assert (incident.stage, incident.nodes, incident.kind) == ("accuracy", ("fourth",), "AccuracyError")
-        assert [each.stage for each in tested.report().incidents] == ["accuracy"]
+        assert [incident.stage for incident in tested.report().incidents] == ["accuracy"]
         assert close(got, run_whole(parse(TEXT), FEED))
         assert device_of(tested, "fourth") == "cpu" and device_of(tested, "fifth") == "planted"
         for rows in (4, 6, 9):
             feed = {"x": numbers(rows, 8)}
             assert close(tested.run(None, feed), run_whole(parse(TEXT), feed))
-        (refusal,) = (each for each in tested.report().nodes if each.name == "fourth")
+        (refusal,) = (node for node in tested.report().nodes if node.name == "fourth")
         assert "wrong_result" in str(refusal)
 
 
@@ -116,17 +116,17 @@ def test_random_graphs(seed):
     nodes = nna.partition_report(model, "planted").nodes
     names = [node.name for node in nodes if node.device == "planted" and node.op_type != "ArgMax"]
     name, feed = random.choice(names), {"x": numbers(ROWS, COLUMNS, seed=seed)}
-    wanted = run_whole(model, feed)
+    expected = run_whole(model, feed)
     with session(model) as plain, session(model, wrong=[name]) as wrong:
         right = plain.run(None, feed)
         differs = not close(wrong.run(None, feed), right)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with session(model, options=verifying(), wrong=[name]) as tested:
             got = tested.run(None, feed)
-            assert close(got, wanted) or not close(right, wanted), "but where rounding decides between two values"
+            assert close(got, expected) or not close(right, expected), "but where rounding decides between two values"
             assert (device_of(tested, name) == "cpu") == differs
-    assert len([each for each in said if f"'{name}'" in str(each.message)]) == differs
+    assert len([warning for warning in caught if f"'{name}'" in str(warning.message)]) == differs
 
 
 NAN = np.array([[np.nan, np.inf, -np.inf, 0, 1, 2, 2, -1]], np.float32)
@@ -182,10 +182,10 @@ def test_incomparable_branch_does_not_exempt_the_other(monkeypatch):
     }}"""
     x, able = numbers(2, 8), []
 
-    def check(*given):
+    def check(*arguments):
         if not able:
             raise ExecutionError("it has no kernel")
-        return check_step(*given)
+        return check_step(*arguments)
 
     monkeypatch.setattr(checks, "check_step", check)
     with session(parse(text), options=verifying(fallback="allow"), wrong=["last"]) as tested:
@@ -227,6 +227,6 @@ def test_two_threads_get_right_results():
     from concurrent.futures import ThreadPoolExecutor
 
     with session(options=verifying(fallback="allow"), wrong=["fourth"]) as tested, ThreadPoolExecutor(4) as pool:
-        wanted = run_whole(parse(TEXT), FEED)
+        expected = run_whole(parse(TEXT), FEED)
         for got in pool.map(lambda _: tested.run(None, FEED), range(8)):
-            assert close(got, wanted)
+            assert close(got, expected)

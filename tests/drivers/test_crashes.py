@@ -121,16 +121,16 @@ _CALLS = {
     ],
 )
 def test_trace_has_device_call_and_segment(tmp_path, call, segment, how):
-    done = crashed(tmp_path, call, how)
-    assert done.returncode == _CODES[how]
-    found = [line for line in done.stderr.splitlines() if "device " in line]
-    assert len(found) == 1 and found[0].endswith(f" in device 'crashing', call '{call.split()[0]}'{segment}"), (
-        done.stderr
+    completed = crashed(tmp_path, call, how)
+    assert completed.returncode == _CODES[how]
+    lines = [line for line in completed.stderr.splitlines() if "device " in line]
+    assert len(lines) == 1 and lines[0].endswith(f" in device 'crashing', call '{call.split()[0]}'{segment}"), (
+        completed.stderr
     )
 
 
 @pytest.mark.slow
 def test_trace_goes_to_the_file_of_faulthandler(tmp_path):
-    done = crashed(tmp_path, "compute", "abort", str(tmp_path / "trace"))
-    assert done.returncode == -signal.SIGABRT and "device" not in done.stderr
+    completed = crashed(tmp_path, "compute", "abort", str(tmp_path / "trace"))
+    assert completed.returncode == -signal.SIGABRT and "device" not in completed.stderr
     assert f"device 'crashing', call 'compute'{_SEGMENT}" in (tmp_path / "trace").read_text()

@@ -12,7 +12,7 @@ from nnadapter.drivers.onnxruntime import refused_nodes
 from nnadapter.drivers.refused_nodes import find_culprits
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
-WHY = Unsupported(Reason.DEVICE_REFUSED, "it does not like it")
+REFUSAL = Unsupported(Reason.DEVICE_REFUSED, "it does not like it")
 OPS = ["Relu", "Neg", "Exp", "Sin", "Cos", "Tanh", "Abs", "Sqrt"]
 
 
@@ -24,9 +24,9 @@ def chain(op_types):
 @given(op_types=st.lists(st.sampled_from(OPS), min_size=1, max_size=30), disliked=st.sets(st.sampled_from(OPS)))
 def test_exactly_the_culprits_are_found(op_types, disliked):
     def attempt(part):
-        return WHY if any(node.op_type in disliked for node in part.graph.node) else None
+        return REFUSAL if any(node.op_type in disliked for node in part.graph.node) else None
 
-    expected = {index: WHY for index, op_type in enumerate(op_types) if op_type in disliked}
+    expected = {index: REFUSAL for index, op_type in enumerate(op_types) if op_type in disliked}
     assert find_culprits(chain(op_types), attempt) == expected
 
 
@@ -35,7 +35,7 @@ def test_one_culprit_among_many_takes_few_tries():
 
     def attempt(part):
         tries.append(len(part.graph.node))
-        return WHY if any(node.attribute and node.attribute[0].f == 7 for node in part.graph.node) else None
+        return REFUSAL if any(node.attribute and node.attribute[0].f == 7 for node in part.graph.node) else None
 
     nodes = "".join(f"v{index + 1} = Elu<alpha = {float(index)}>(v{index})\n" for index in range(64))
     model = onnx.parser.parse_model(f"{HEAD} g (float[2] v0) => (float[2] v64) {{ {nodes} }}")
@@ -62,4 +62,6 @@ def test_one_culprit_among_many_takes_few_tries():
 def test_nodes_that_onnxruntime_refuses(text, positions):
     refused = refused_nodes(onnx.parser.parse_model(f"{HEAD} g {text}"))
     assert list(refused) == positions
-    assert all(why.reason is Reason.UNSUPPORTED_OPERATION and "Max" in why.detail for why in refused.values())
+    assert all(
+        refusal.reason is Reason.UNSUPPORTED_OPERATION and "Max" in refusal.detail for refusal in refused.values()
+    )

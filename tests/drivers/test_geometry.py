@@ -12,12 +12,12 @@ from nnadapter.ir.definition import by_definition
 from tests.models import numbers
 
 
-def made(type_, attributes, x, *constants):
+def operation_and_result(type_, attributes, x, *constants):
     """Return a named operation, and its results by the definition."""
     builder = ModelBuilder()
-    given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
-    more = [builder.add_constant(f"c{number}", each) for number, each in enumerate(constants)]
-    model = builder.finish(builder.add_operation(type_, (given, *more), attributes))
+    operand = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
+    more = [builder.add_constant(f"c{number}", constant) for number, constant in enumerate(constants)]
+    model = builder.finish(builder.add_operation(type_, (operand, *more), attributes))
     return NamedOperation(model, model.operations[0]), by_definition(model, [x])[0]
 
 
@@ -26,8 +26,8 @@ def windows(operation, x, fill):
     padded = np.pad(x, ((0, 0), (0, 0), *geometry.window_padding(operation)), constant_values=fill)
     (down, across), (apart_down, apart_across) = operation.strides, operation.dilations
     extent = [(k - 1) * d + 1 for k, d in zip(operation.kernel_shape, operation.dilations, strict=True)]
-    found = sliding_window_view(padded, extent, axis=(2, 3))[:, :, ::down, ::across, ::apart_down, ::apart_across]
-    return found.reshape(*operation.output.type.dimensions, -1)
+    result = sliding_window_view(padded, extent, axis=(2, 3))[:, :, ::down, ::across, ::apart_down, ::apart_across]
+    return result.reshape(*operation.output.type.dimensions, -1)
 
 
 POOLS = [
@@ -42,9 +42,9 @@ POOLS = [
 def test_pools(included):
     x = numbers(1, 2, 7, 6)
     for attributes in POOLS:
-        operation, expected = made("MAX_POOL_2D", attributes, x)
+        operation, expected = operation_and_result("MAX_POOL_2D", attributes, x)
         np.testing.assert_array_equal(windows(operation, x, -np.inf).max(-1), expected, str(attributes))
-        operation, expected = made("AVERAGE_POOL_2D", {**attributes, "count_include_pad": included}, x)
+        operation, expected = operation_and_result("AVERAGE_POOL_2D", {**attributes, "count_include_pad": included}, x)
         divisors = geometry.window_divisors(operation)
         assert divisors.dtype == np.float32
         computed = windows(operation, x, 0).sum(-1) / divisors
@@ -54,10 +54,10 @@ def test_pools(included):
 def test_volumes_and_convolutions():
     x = numbers(1, 2, 5, 4, 6)
     pool = {"kernel_shape": (2, 2, 3), "strides": (2, 3, 2), "pads": (0, 1, 0, 1, 0, 1), "ceil_mode": True}
-    operation, expected = made("AVERAGE_POOL_3D", pool, x)
+    operation, expected = operation_and_result("AVERAGE_POOL_3D", pool, x)
     assert geometry.window_divisors(operation).shape == expected.shape[2:]
     assert geometry.window_padding(operation) == ((0, 1), (1, 0), (0, 1))
-    operation, _ = made("CONV_2D", {"pads": (1, 2, 0, 1)}, numbers(1, 2, 5, 4), numbers(3, 2, 2, 2))
+    operation, _ = operation_and_result("CONV_2D", {"pads": (1, 2, 0, 1)}, numbers(1, 2, 5, 4), numbers(3, 2, 2, 2))
     assert geometry.window_padding(operation) == ((1, 0), (2, 1))
 
 
@@ -66,9 +66,9 @@ def test_volumes_and_convolutions():
 def test_transposed_convolutions(pads, output_padding):
     x, filters = numbers(1, 2, 4, 3), numbers(2, 3, 3, 4, seed=1)
     attributes = {"strides": (2, 2), "output_padding": output_padding}
-    _, whole = made("CONV_2D_TRANSPOSE", attributes, x, filters)
-    operation, expected = made("CONV_2D_TRANSPOSE", {**attributes, "pads": pads}, x, filters)
-    np.testing.assert_allclose(whole[(..., *geometry.transposed_crop(operation))], expected, rtol=1e-5)
+    _, complete = operation_and_result("CONV_2D_TRANSPOSE", attributes, x, filters)
+    operation, expected = operation_and_result("CONV_2D_TRANSPOSE", {**attributes, "pads": pads}, x, filters)
+    np.testing.assert_allclose(complete[(..., *geometry.transposed_crop(operation))], expected, rtol=1e-5)
 
 
 MODES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "half_pixel_symmetric")
@@ -78,11 +78,11 @@ SIZES = [((5, 4), (8, 9)), ((7, 6), (3, 1)), ((3, 1), (3, 4)), ((5, 5), (5, 5))]
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 def test_nearest(mode, nearest):
-    for before, after in SIZES:
-        x = numbers(1, 2, *before)
-        scales = (1.0, 1.0, *(made / size for size, made in zip(before, after, strict=True)))
-        attributes = {"shape": (1, 2, *after), "scales": scales, "coordinate_transformation_mode": mode}
-        operation, expected = made("RESIZE_NEAREST", {**attributes, "nearest_mode": nearest}, x)
+    for source_shape, target_shape in SIZES:
+        x = numbers(1, 2, *source_shape)
+        scales = (1.0, 1.0, *(target / size for size, target in zip(source_shape, target_shape, strict=True)))
+        attributes = {"shape": (1, 2, *target_shape), "scales": scales, "coordinate_transformation_mode": mode}
+        operation, expected = operation_and_result("RESIZE_NEAREST", {**attributes, "nearest_mode": nearest}, x)
         for axis in geometry.resized_axes(operation):
             x = np.take(x, geometry.nearest_indices(operation, axis), axis)
         np.testing.assert_array_equal(x, expected)
@@ -90,11 +90,11 @@ def test_nearest(mode, nearest):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_linear(mode):
-    for before, after in SIZES:
-        x = numbers(1, 2, *before)
-        scales = (1.0, 1.0, *(made / size for size, made in zip(before, after, strict=True)))
-        attributes = {"shape": (1, 2, *after), "scales": scales, "coordinate_transformation_mode": mode}
-        operation, expected = made("RESIZE_LINEAR", attributes, x)
+    for source_shape, target_shape in SIZES:
+        x = numbers(1, 2, *source_shape)
+        scales = (1.0, 1.0, *(target / size for size, target in zip(source_shape, target_shape, strict=True)))
+        attributes = {"shape": (1, 2, *target_shape), "scales": scales, "coordinate_transformation_mode": mode}
+        operation, expected = operation_and_result("RESIZE_LINEAR", attributes, x)
         for axis in geometry.resized_axes(operation):
             first, second, share = geometry.linear_indices(operation, axis)
             assert share.dtype == np.float32
@@ -109,10 +109,10 @@ def test_slices():
     falling = [(start, end, step) for start in (0, 4, 6, 7) for end in (-8, 0, 3, 6) for step in (-1, -2, -4)]
     for start, end, step in rising + falling:
         attributes = {"starts": (start, 1), "ends": (end, 4), "axes": (0, 1), "steps": (step, 2)}
-        operation, expected = made("SLICE", attributes, x)
+        operation, expected = operation_and_result("SLICE", attributes, x)
         np.testing.assert_array_equal(x[geometry.slices(operation)], expected)
         where, turned = geometry.positive_slices(operation)
-        assert all(each.step is None or each.step > 0 for each in where)
+        assert all(part.step is None or part.step > 0 for part in where)
         np.testing.assert_array_equal(np.flip(x[where], turned), expected)
 
 
@@ -120,6 +120,6 @@ def test_slices():
 @pytest.mark.parametrize("pads", [(0, 0, 0, 0), (2, -1, 1, 2), (-1, 2, -2, -1)])
 def test_pads(mode, pads):
     x = numbers(5, 4)
-    operation, expected = made("PAD", {"pads": pads, "mode": mode, "value": 0.0}, x)
-    kept, widths = geometry.crop_and_padding(operation)
-    np.testing.assert_array_equal(np.pad(x[kept], widths, mode=mode), expected)
+    operation, expected = operation_and_result("PAD", {"pads": pads, "mode": mode, "value": 0.0}, x)
+    crop, widths = geometry.crop_and_padding(operation)
+    np.testing.assert_array_equal(np.pad(x[crop], widths, mode=mode), expected)

@@ -57,12 +57,12 @@ def put(folder, code, name="hostile"):
     (info / "entry_points.txt").write_text(f"[nnadapter.drivers]\n{name} = {name}:Hostile\n")
 
 
-def said(folder, *words, codes=(0, 1)):
+def run_cli(folder, *words, codes=(0, 1)):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     command = [sys.executable, "-m", "nnadapter", *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode in codes and "Traceback" not in done.stderr, done.stderr
-    return done
+    completed = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert completed.returncode in codes and "Traceback" not in completed.stderr, completed.stderr
+    return completed
 
 
 CHATTY = """
@@ -88,7 +88,7 @@ class Hostile(Driver, Device, Context, Program, Execution):
     def compute(self, inputs): say(); return [abs(inputs[0])]
     def close(self): say()
 """
-OTHERS = {
+OTHER_PLUG_INS = {
     "exits when it is used": HEAD,
     "prints when it is imported": f"print('hello'); import os; os.write(1, b'native')\n{HEAD}",
     "prints whatever it is asked": CHATTY,
@@ -99,9 +99,9 @@ OTHERS = {
 def listing(tmp_path_factory):
     """Return the output of `devices` with all plug-ins installed at once."""
     folder = tmp_path_factory.mktemp("plug_ins")
-    for name, code in {**{what: code for what, (code, _) in PLUG_INS.items()}, **OTHERS}.items():
+    for name, code in {**{kind: code for kind, (code, _) in PLUG_INS.items()}, **OTHER_PLUG_INS}.items():
         put(folder, code.replace("'hostile'", f"'{named(name)}'"), named(name))
-    return said(folder, "devices", "--json")
+    return run_cli(folder, "devices", "--json")
 
 
 @pytest.fixture(scope="module")
@@ -109,16 +109,16 @@ def rows(listing):
     return {row["name"]: row for row in json.loads(listing.stdout)}
 
 
-def named(what):
+def named(kind):
     """Return the name of a plug-in among the others."""
-    return f"hostile{[*PLUG_INS, *OTHERS].index(what)}"
+    return f"hostile{[*PLUG_INS, *OTHER_PLUG_INS].index(kind)}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", PLUG_INS)
-def test_hostile_plug_in_is_listed(rows, what):
-    name = named(what)
-    words = PLUG_INS[what][1].replace("'hostile'", f"'{name}'").replace("hostile:ID", f"{name}:ID")
+@pytest.mark.parametrize("kind", PLUG_INS)
+def test_hostile_plug_in_is_listed(rows, kind):
+    name = named(kind)
+    words = PLUG_INS[kind][1].replace("'hostile'", f"'{name}'").replace("hostile:ID", f"{name}:ID")
     assert not rows[name]["available"] and words in rows[name]["reason"]
     assert rows["fake_npu"]["available"] and rows["fake_npu"]["health"]["state"] == "works"
 
@@ -157,18 +157,18 @@ def test_output_of_devices_is_not_on_stdout_of_any_command(tmp_path, monkeypatch
     keep_calibration(of_the_cpu)  # so that `calibrate` measures only the plug-in
     onnx.save(parse(f"{MODEL_HEAD} g (float[3] x) => (float[3] y) {{ y = Abs(x) }}"), "m.onnx")
     put(tmp_path, CHATTY)
-    done = said(tmp_path, *words.split())
-    assert json.loads(done.stdout) and "python says" in done.stderr and "native says" in done.stderr
+    completed = run_cli(tmp_path, *words.split())
+    assert json.loads(completed.stdout) and "python says" in completed.stderr and "native says" in completed.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["has_memory", "has_streams"])
-def test_error_blames_a_plug_in_with_invalid_answers(tmp_path, what):
+@pytest.mark.parametrize("kind", ["has_memory", "has_streams"])
+def test_error_blames_a_plug_in_with_invalid_answers(tmp_path, kind):
     code = HEAD.replace(
         "def create_context(self, options): sys.exit(7)",
         f"""def create_context(self, options): return C()
     @property
-    def {what}(self): raise OSError("the bus is gone")
+    def {kind}(self): raise OSError("the bus is gone")
 
 class C(Context):
     def supported(self, model): return []
@@ -178,7 +178,7 @@ class C(Context):
     )
     onnx.save(parse(f"{MODEL_HEAD} g (float[2] x) => (float[2] y) {{ y = Relu(x) }}"), tmp_path / "model.onnx")
     put(tmp_path, code)
-    done = said(tmp_path, "report", str(tmp_path / "model.onnx"), "-d", "hostile", codes=(2,))
-    has = what.replace("_", " ")
-    told = f"device 'hostile' failed to report whether it {has}: OSError: the bus is gone; ask its vendor"
-    assert told in " ".join(done.stderr.split()) and "closed" in done.stderr
+    completed = run_cli(tmp_path, "report", str(tmp_path / "model.onnx"), "-d", "hostile", codes=(2,))
+    has = kind.replace("_", " ")
+    message = f"device 'hostile' failed to report whether it {has}: OSError: the bus is gone; ask its vendor"
+    assert message in " ".join(completed.stderr.split()) and "closed" in completed.stderr

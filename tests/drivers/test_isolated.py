@@ -60,8 +60,8 @@ def compute(device, options, type_="RELU"):
 def test_close_during_start_ends_the_process(monkeypatch):
     is_there, started = Event(), []
 
-    def closed_meanwhile(said):
-        started.append(start(said))
+    def closed_meanwhile(message):
+        started.append(start(message))
         assert is_there.wait(10)
         living.end("somebody closed it", on_purpose=True)
         return started[0]
@@ -80,8 +80,8 @@ def test_verdicts_programs_and_serialization_work(opened):
     program = context.compile(model())
     (result,) = program.create_execution().compute([X])
     np.testing.assert_array_equal(result, [[0.5, 1.5]])
-    (again,) = context.deserialize(program.serialize()).create_execution().compute([X])
-    np.testing.assert_array_equal(again, result)
+    (deserialized,) = context.deserialize(program.serialize()).create_execution().compute([X])
+    np.testing.assert_array_equal(deserialized, result)
 
 
 def test_errors_keep_their_type(opened):
@@ -104,7 +104,7 @@ def test_results_are_kept_and_inputs_are_checked(opened):
 def test_current_folder_is_not_imported(tmp_path, monkeypatch):
     (tmp_path / "pickle.py").write_text("raise ImportError")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
     with closing(IsolatedDevice("null")) as device:
         assert device.capability
 

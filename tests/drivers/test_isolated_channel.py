@@ -12,31 +12,31 @@ from nnadapter.drivers.isolation import Channel, from_descriptor, pair
 
 @pytest.fixture
 def sides() -> tuple[Channel, Channel]:
-    own, other = pair()
-    return own, from_descriptor(other.detach())
+    near, other = pair()
+    return near, from_descriptor(other.detach())
 
 
 @pytest.mark.parametrize("size", [0, 10, 1 << 20])
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_message_arrives_with_every_way_to_wait(sides, size, is_alone):
-    own, other = sides
+    near, other = sides
     for late in (0.0, 0.01, 0.0):  # already there; after the receiver slept; after a late message
         sender = Timer(late, other.send, [b"x" * size])
         sender.start()
-        assert own.receive(time.monotonic() + 10, is_alone=is_alone) == b"x" * size
+        assert near.receive(time.monotonic() + 10, is_alone=is_alone) == b"x" * size
         sender.join()
 
 
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_waiting_ends_if_the_other_side_closes(sides, is_alone):
-    own, other = sides
+    near, other = sides
     other.close()
     with pytest.raises((EOFError, OSError)):
-        own.receive(time.monotonic() + 10, is_alone=is_alone)
+        near.receive(time.monotonic() + 10, is_alone=is_alone)
 
 
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_receive_times_out(sides, is_alone):
-    own, _ = sides
+    near, _ = sides
     with pytest.raises(TimeoutError):
-        own.receive(time.monotonic() + 0.01, is_alone=is_alone)
+        near.receive(time.monotonic() + 0.01, is_alone=is_alone)

@@ -27,17 +27,17 @@ class Sly:
         return Block, (1 << 40,)
 
 
-@pytest.mark.parametrize("said", [pickle.dumps(Evil()), pickle.dumps(Sly()), b"", b"\x80\x05garbage"])
-def test_unpickling_calls_nothing(said):
+@pytest.mark.parametrize("message", [pickle.dumps(Evil()), pickle.dumps(Sly()), b"", b"\x80\x05garbage"])
+def test_unpickling_calls_nothing(message):
     with pytest.raises(DriverError, match="an unreadable answer"):
-        read_answer(said, "npu")
+        read_answer(message, "npu")
 
 
 def test_plain_values_and_our_types_arrive():
     verdict = Unsupported(Reason.UNSUPPORTED_OPERATION, "why")
-    said = (True, [verdict, np.arange(3), {"a": (1, b"x")}, np.asarray(["x"], object)])
-    good, (heard, array, rest, texts) = read_answer(written(said), "npu")
-    assert good is True and heard == verdict and rest == {"a": (1, b"x")} and texts[0] == "x"
+    message = (True, [verdict, np.arange(3), {"a": (1, b"x")}, np.asarray(["x"], object)])
+    good, (heard, array, mapping, texts) = read_answer(written(message), "npu")
+    assert good is True and heard == verdict and mapping == {"a": (1, b"x")} and texts[0] == "x"
     np.testing.assert_array_equal(array, np.arange(3))
 
 

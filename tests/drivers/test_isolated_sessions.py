@@ -98,8 +98,8 @@ def test_lack_of_descriptors_is_no_device_loss(session, device, monkeypatch, whe
     def none_left():
         raise OSError(errno.EMFILE, "Too many open files")
 
-    process, known = device.process_id, device.child()
-    known._idle.clear()
+    process, child = device.process_id, device.child()
+    child._idle.clear()
     with monkeypatch.context() as patch:
         patch.setattr(where, "pair", none_left)
         if where is child_process:
@@ -146,21 +146,21 @@ def test_isolated_and_local_sessions_coexist(session):
         assert other.report().isolated == ()
 
 
-@pytest.mark.parametrize("asked", ["pair", "name", "limits", "environment"])
-def test_isolation_by_option_or_environment(session, monkeypatch, asked):
+@pytest.mark.parametrize("way", ["pair", "name", "limits", "environment"])
+def test_isolation_by_option_or_environment(session, monkeypatch, way):
     options = {
         "name": nna.Options(isolate=["fake_npu"]),
         "limits": nna.Options(isolate={"fake_npu": {"run": 60}}),
-    }.get(asked, nna.Options())
-    if asked == "environment":
+    }.get(way, nna.Options())
+    if way == "environment":
         monkeypatch.setenv("NNADAPTER_ISOLATE", "openvino, fake_npu")
-    with opened(options=options, **({"isolate": True} if asked == "pair" else {})) as other:
+    with opened(options=options, **({"isolate": True} if way == "pair" else {})) as other:
         assert other.report().isolated == ("fake_npu",)
 
 
-@pytest.mark.parametrize("said", ["fake_npi", "yes", "openvino, on"])
-def test_unknown_driver_name_is_an_error(monkeypatch, said):
-    monkeypatch.setenv("NNADAPTER_ISOLATE", said)
+@pytest.mark.parametrize("text", ["fake_npi", "yes", "openvino, on"])
+def test_unknown_driver_name_is_an_error(monkeypatch, text):
+    monkeypatch.setenv("NNADAPTER_ISOLATE", text)
     with pytest.raises(DeviceNotFoundError, match="no driver offers"):
         opened("null", nna.Options())
 
@@ -249,18 +249,18 @@ def _is_usable(context):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_process_has_its_own_device(session, device):
     assert run(session) == "fake_npu"
-    before = device.process_id
+    parent_process_id = device.process_id
     process = os.fork()
     if process == 0:
         code = 1
         try:
             signal.alarm(60)
-            if run(session) == "fake_npu" and device.process_id != before:
+            if run(session) == "fake_npu" and device.process_id != parent_process_id:
                 code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
-    assert device.process_id == before
+    assert device.process_id == parent_process_id
     assert run(session) == "fake_npu"
 
 
@@ -311,10 +311,10 @@ def test_dropped_sessions_close_their_descriptors(session):
     for _ in range(2):
         run(opened())
     wait_for(lambda: handles() > 0)
-    before = handles()
+    initial = handles()
     for _ in range(8):
         run(opened())
-    wait_for(lambda: handles() <= before + 2)
+    wait_for(lambda: handles() <= initial + 2)
 
 
 @pytest.mark.slow

@@ -36,33 +36,33 @@ class Bytes(Memory):
 
 
 def test_memory_is_freed_when_its_owner_is_gone():
-    kept, owner, memory = OwnerBoundMemory(), Owner(), Bytes()
-    kept.add("a", owner, memory)
-    kept.free_orphans()
+    bound_memory, owner, memory = OwnerBoundMemory(), Owner(), Bytes()
+    bound_memory.add("a", owner, memory)
+    bound_memory.free_orphans()
     assert not memory.freed
     del owner
-    kept.free_orphans()
-    assert memory.freed == 1 and kept.find("a", None) is None
+    bound_memory.free_orphans()
+    assert memory.freed == 1 and bound_memory.find("a", None) is None
 
 
 def test_failing_free_is_reported_once():
-    kept, owners, memories = OwnerBoundMemory(), [Owner(), Owner()], [Bytes(RuntimeError("lost")), Bytes()]
+    bound_memory, owners, memories = OwnerBoundMemory(), [Owner(), Owner()], [Bytes(RuntimeError("lost")), Bytes()]
     for number, (owner, memory) in enumerate(zip(owners, memories, strict=True)):
-        kept.add(number, owner, memory)
+        bound_memory.add(number, owner, memory)
     owners.clear()
     del owner
     with pytest.warns(DriverWarning, match=r"Bytes\.free raised RuntimeError: lost; report it to the vendor"):
-        kept.free_orphans()
-    kept.free_orphans()
+        bound_memory.free_orphans()
+    bound_memory.free_orphans()
     assert [memory.freed for memory in memories] == [1, 1]
-    assert len(kept) == 0
+    assert len(bound_memory) == 0
 
 
 def test_memory_cached_first_by_another_thread_is_freed():
-    kept, owner, first = OwnerBoundMemory(), Owner(), Bytes()
-    assert kept.add("a", owner, first) is first
+    bound_memory, owner, first = OwnerBoundMemory(), Owner(), Bytes()
+    assert bound_memory.add("a", owner, first) is first
     with pytest.warns(DriverWarning, match="lost"):
-        assert kept.add("a", owner, Bytes(RuntimeError("lost"))) is first
+        assert bound_memory.add("a", owner, Bytes(RuntimeError("lost"))) is first
 
 
 @pytest.mark.slow

@@ -142,7 +142,10 @@ BREAKS = {
       p = Pow(x, two)  v = ReduceMean <axes=[-1], keepdims=1> (p)  a = Add(v, eps)  s = Sqrt(a)  q = Div(x, s)
       y = Mul(q, g0) }""",
 }
-BESIDE = [("fake_npu", {"switched_off": "Abs,Add,Cast,Div,Expand,Identity,Mul,Pow,ReduceMean,Sqrt,Sub"}), "cpu"]
+CPU_NEXT_TO_FAKE_NPU = [
+    ("fake_npu", {"switched_off": "Abs,Add,Cast,Div,Expand,Identity,Mul,Pow,ReduceMean,Sqrt,Sub"}),
+    "cpu",
+]
 
 
 def parsed(text: str) -> onnx.ModelProto:
@@ -154,7 +157,7 @@ def feed_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     feed, random = {}, np.random.default_rng(2)
     for value in model.graph.input:
         kind = value.type.tensor_type
-        shape = [each.dim_value for each in kind.shape.dim]
+        shape = [dimension.dim_value for dimension in kind.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
         numbers = random.integers(2, 9, shape) if dtype.kind == "i" else random.standard_normal(shape) + 2
         feed[value.name] = numbers.astype(dtype)
@@ -175,7 +178,7 @@ def run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", ["cpu", BESIDE], ids=["cpu", "beside fake_npu"])
+@pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "beside fake_npu"])
 @pytest.mark.parametrize("name", WRONG | INLINED)
 def test_a_wrong_optimizer_is_disabled(name: str, devices: object) -> None:
     model = parsed((WRONG | INLINED)[name])
@@ -185,7 +188,7 @@ def test_a_wrong_optimizer_is_disabled(name: str, devices: object) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("devices", ["cpu", BESIDE], ids=["cpu", "beside fake_npu"])
+@pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "beside fake_npu"])
 @pytest.mark.parametrize("name", CRASHES)
 def test_crashing_optimizer_is_disabled(name: str, devices: object) -> None:
     model = parsed(CRASHES[name])
@@ -205,14 +208,14 @@ def test_each_listed_crash_happens_in_onnxruntime() -> None:
 
 
 def test_each_listed_flaw_happens_in_onnxruntime() -> None:
-    found = set(failures.FLAWS["float16 batch"].optimizers)  # it crashes the process
+    optimizers = set(failures.FLAWS["float16 batch"].optimizers)  # it crashes the process
     for text in (*WRONG.values(), *INLINED.values()):
         model = parsed(text)
         feed = feed_for(model)
         (wrong,), (right,) = (by_onnxruntime(model, feed, level) for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL"))
         assert wrong.shape != right.shape or not np.allclose(wrong, right, 1e-4, 1e-5)
-        found.update(failures.wrong_fusions(model.SerializeToString()))
-    assert found == {name for flaw in failures.FLAWS.values() for name in flaw.optimizers}
+        optimizers.update(failures.wrong_fusions(model.SerializeToString()))
+    assert optimizers == {name for flaw in failures.FLAWS.values() for name in flaw.optimizers}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -232,7 +235,10 @@ def test_wrong_forms_are_found_in_files_branches_and_functions(tmp_path) -> None
     body = onnx.helper.make_graph(inner.node, "b", [], inner.output, inner.initializer)
     branch.graph.node.append(onnx.helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body))
     function = parsed("g (float[4,4] x) => (float[4,4] y) { y = Identity(x) }")
-    constants = [onnx.helper.make_node("Constant", [], [each.name], value=each) for each in inner.initializer]
+    constants = [
+        onnx.helper.make_node("Constant", [], [initializer.name], value=initializer)
+        for initializer in inner.initializer
+    ]
     imports = [onnx.helper.make_opsetid("", 17)]
     function.functions.append(onnx.helper.make_function("own", "f", ["x"], ["y"], [*constants, *inner.node], imports))
     function.opset_import.append(onnx.helper.make_opsetid("own", 1))
@@ -255,7 +261,7 @@ def test_the_optimizers_that_a_caller_disables_stay_disabled() -> None:
     ]
 
 
-@pytest.mark.parametrize("devices", ["cpu", BESIDE], ids=["cpu", "beside fake_npu"])
+@pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "beside fake_npu"])
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_model_that_optimizers_break_runs_at_a_lower_level(name: str, devices: object) -> None:
     model = parsed(BREAKS[name])
@@ -268,7 +274,7 @@ def test_a_model_that_optimizers_break_runs_at_a_lower_level(name: str, devices:
             report = str(session.report())
     (expected,) = by_onnxruntime(model, feed, "ORT_DISABLE_ALL")
     np.testing.assert_allclose(got, expected, rtol=1e-5)
-    texts = [str(each.message) for each in caught if each.category is DriverWarning]
+    texts = [str(warning.message) for warning in caught if warning.category is DriverWarning]
     assert len(texts) == 1
     assert "ORT_ENABLE_" in texts[0]
     assert "fewer optimizations" in report

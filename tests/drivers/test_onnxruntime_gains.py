@@ -56,9 +56,9 @@ def test_threads_gain(text, weights, gain):
 
 @pytest.mark.parametrize("nodes", [1, 4, 12, 100])
 def test_many_small_nodes_gain_from_threads(nodes):
-    made = [helper.make_node("Sin", [f"v{at}"], [f"v{at + 1}"]) for at in range(nodes)]
+    graph_nodes = [helper.make_node("Sin", [f"v{at}"], [f"v{at + 1}"]) for at in range(nodes)]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16384]) for name in ("v0", f"v{nodes}")]
-    assert threads_gain(helper.make_model(helper.make_graph(made, "g", ends[:1], ends[1:]))) is (nodes > 9)
+    assert threads_gain(helper.make_model(helper.make_graph(graph_nodes, "g", ends[:1], ends[1:]))) is (nodes > 9)
 
 
 def chain(channels, length):
@@ -70,7 +70,7 @@ def chain(channels, length):
             helper.make_node("Conv", [f"v{2 * at}", "w"], [f"v{2 * at + 1}"], pads=[1] * 4),
             helper.make_node("Neg", [f"v{2 * at + 1}"], [f"v{2 * at + 2}"]),
         ]
-    ends = [helper.make_tensor_value_info(each, 1, [1, channels, 28, 28]) for each in ("v0", f"v{2 * length}")]
+    ends = [helper.make_tensor_value_info(name, 1, [1, channels, 28, 28]) for name in ("v0", f"v{2 * length}")]
     graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], [numpy_helper.from_array(weight, "w")])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
@@ -82,16 +82,16 @@ def test_every_segment_that_gains_has_threads(channels, gain, is_file, monkeypat
     """The permits do not go to the first eight segments; a compiled file stores the decisions."""
     monkeypatch.setattr(program, "usable", lambda: 2)
     model, x = chain(channels, 12), numbers(1, channels, 28, 28)
-    source, given = model, {"devices": ["fake_npu"], "options": nna.Options(rules=RULES)}
+    source, arguments = model, {"devices": ["fake_npu"], "options": nna.Options(rules=RULES)}
     if is_file:
         source = tmp_path / "compiled.nna"
-        nna.compile(model, source, **given)
+        nna.compile(model, source, **arguments)
     with (
-        watched(open_session, lambda given, _: given["has_pool"]) as has_pool,
-        nna.InferenceSession(source, **({} if is_file else given)) as session,
+        watched(open_session, lambda arguments, _: arguments["has_pool"]) as has_pool,
+        nna.InferenceSession(source, **({} if is_file else arguments)) as session,
     ):
-        found = session.run(None, {"v0": x})
+        result = session.run(None, {"v0": x})
         assert [step.device for step in session.provenance.steps] == ["cpu", "fake_npu"] * 12
     assert has_pool == [gain] * 12
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"v0": x})
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result[0], expected[0], rtol=1e-4, atol=1e-5)

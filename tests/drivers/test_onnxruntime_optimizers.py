@@ -75,5 +75,5 @@ def test_nested_constant_branch_does_not_crash():
     """With all optimizers, ONNX Runtime 1.32 crashes the process."""
     model = parse(NESTED)
     assert wrong_optimizers(model) == ("ConstantFolding",)
-    (made,) = CpuContext().compile(model).create_execution().compute([np.zeros((0, 3), np.float32), np.array(True)])
-    assert made.shape == (0, 3)
+    (result,) = CpuContext().compile(model).create_execution().compute([np.zeros((0, 3), np.float32), np.array(True)])
+    assert result.shape == (0, 3)

@@ -23,10 +23,10 @@ def test_measured_session_ignores_permits_of_rivals():
     gc.collect()
     rivals = list(iter(pool_permit, None))
     with not_counting(len(rivals)):
-        own = list(iter(pool_permit, None))
+        permits = list(iter(pool_permit, None))
         with not_counting(-1):  # some counted sessions have closed
             assert pool_permit() is None
-    assert len(own) == len(rivals)
+    assert len(permits) == len(rivals)
     assert pool_permit() is None
     rivals.clear()
     assert (pool_permit() is None) == (pools_held() == most_pools())
@@ -36,6 +36,6 @@ def test_measured_session_ignores_permits_of_rivals():
 def test_threads_of_a_process_are_bounded(processors, most, monkeypatch):
     monkeypatch.setattr(program, "usable", lambda: processors)
     gc.collect()
-    taken = pools_held()  # by other sessions of this process
+    initial = pools_held()  # by other sessions of this process
     permits = list(iter(pool_permit, None))
-    assert len(permits) == most - taken
+    assert len(permits) == most - initial

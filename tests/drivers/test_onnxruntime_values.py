@@ -25,9 +25,9 @@ def test_bytes_equal_onnx(name, shape):
     array = np.random.default_rng(0).integers(-2, 2, shape).astype(np.float32).astype(np.dtype(name))
     packed = _packed(array)
     assert packed.tobytes() == onnx.numpy_helper.from_array(array).raw_data
-    again = _unpacked(packed, name, shape)
-    assert again.dtype == array.dtype and again.shape == shape
-    np.testing.assert_array_equal(again.astype(np.float32), array.astype(np.float32))
+    unpacked = _unpacked(packed, name, shape)
+    assert unpacked.dtype == array.dtype and unpacked.shape == shape
+    np.testing.assert_array_equal(unpacked.astype(np.float32), array.astype(np.float32))
 
 
 @pytest.mark.slow
@@ -42,11 +42,11 @@ def test_round_trip_through_a_session(name, devices):
     values = [onnx.helper.make_tensor_value_info(n, ELEMENT_TYPE_OF_DTYPE[name], ["N"]) for n in ("x", "y")]
     graph = onnx.helper.make_graph(nodes, element, values[:1], values[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)], ir_version=11)
-    given = np.array([1, 0, 1, -1 if name[0] != "u" else 1, 0], np.float32).astype(getattr(ml_dtypes, name))
+    array = np.array([1, 0, 1, -1 if name[0] != "u" else 1, 0], np.float32).astype(getattr(ml_dtypes, name))
     with nna.InferenceSession(model, devices=devices, options=nna.Options(fallback="allow")) as session:
-        (result,) = session.run(None, {"x": given})
-    assert result.dtype == given.dtype
-    np.testing.assert_array_equal(result.astype(np.float32), given.astype(np.float32))
+        (result,) = session.run(None, {"x": array})
+    assert result.dtype == array.dtype
+    np.testing.assert_array_equal(result.astype(np.float32), array.astype(np.float32))
 
 
 ELEMENTS = {
@@ -87,17 +87,17 @@ def forms_of(name):
     ends = [("x", 1, [5])], [("y", 1, [5])]
     added = [constant, node("Cast", ["c"], ["d"], to=1), node("Add", ["d", "x"], ["y"])]
     yield model_of(added, *ends), {"x": numbers}, numbers * 2
-    made = [("y", element, [5])]
+    outputs = [("y", element, [5])]
     initializer = [onnx.numpy_helper.from_array(numbers, "w")]
-    yield model_of([node("Cast", ["w"], ["y"], to=element)], [], made, initializer), {}, values
-    yield model_of([constant, node("CastLike", ["x", "c"], ["y"])], ends[0], made), {"x": numbers}, values
+    yield model_of([node("Cast", ["w"], ["y"], to=element)], [], outputs, initializer), {}, values
+    yield model_of([constant, node("CastLike", ["x", "c"], ["y"])], ends[0], outputs), {"x": numbers}, values
     if name in QUANTIZED:
         two = [onnx.helper.make_tensor("two", 1, [], [2.0])]
         zero = node("Constant", [], ["z"], value=onnx.numpy_helper.from_array(values[2], "z"))
         read = [constant, node("DequantizeLinear", ["c", "two"], ["d"]), node("Add", ["d", "x"], ["y"])]
         yield model_of(read, *ends, two), {"x": numbers}, numbers * 3
         written = [zero, node("QuantizeLinear", ["x", "two", "z"], ["y"])]
-        yield model_of(written, ends[0], made, two), {"x": numbers * 2}, values
+        yield model_of(written, ends[0], outputs, two), {"x": numbers * 2}, values
 
 
 @pytest.mark.slow
@@ -105,21 +105,21 @@ def forms_of(name):
 def test_every_data_type_is_folded_fed_and_returned(name, devices):
     if name == "float8_e4m3fn" and devices == "cpu":
         pytest.skip("cpu alone returns what ONNX Runtime's Python interface does: uint8")
-    for model, feed, wanted in forms_of(name):
+    for model, feed, expected in forms_of(name):
         with nna.InferenceSession(model, devices=devices, options=nna.Options(fallback="allow")) as session:
             (result,) = session.run(None, feed)
-        assert result.dtype == wanted.dtype
-        assert result.tolist() == wanted.tolist()
+        assert result.dtype == expected.dtype
+        assert result.tolist() == expected.tolist()
 
 
 @for_every(name=["uint4", "int4", "uint2", "int2", "float4_e2m1fn", "float8_e4m3fn", "bfloat16"])
 def test_constant_outputs_of_narrow_types_are_compiled(name):
-    model, feed, wanted = next(forms_of(name))
+    model, feed, expected = next(forms_of(name))
     with TemporaryDirectory() as folder:
         nna.compile(model, Path(folder, "model.nna"), devices="fake_npu")
         with nna.InferenceSession(Path(folder, "model.nna")) as session:
             (result,) = session.run(None, feed)
-    assert result.dtype == wanted.dtype and result.tolist() == wanted.tolist()
+    assert result.dtype == expected.dtype and result.tolist() == expected.tolist()
 
 
 def test_a_float8_output_is_right_next_to_a_sequence():

@@ -45,8 +45,8 @@ def conditional(*inner):
     ],
 )
 def test_first_refusal_is_reported(op_types, reason):
-    found = verdict_of(op_types)
-    assert found == SUPPORTED if reason is None else not isinstance(found, Supported) and found.reason is reason
+    verdict = verdict_of(op_types)
+    assert verdict == SUPPORTED if reason is None else not isinstance(verdict, Supported) and verdict.reason is reason
 
 
 OWN_OPERATORS = [
@@ -88,11 +88,11 @@ def test_kernels_of_builds_with_provider_libraries_are_not_listed(monkeypatch):
     """onnxruntime-gpu 1.31 would crash the process."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(builtin_operators.native, "get_all_opkernel_def", lambda: pytest.fail("it was asked"))
-    said = [
-        builtin_operators.has_operator(*each)
-        for each in (("Nothing", 17), ("LayerNormalization", 14), ("Upsample", 17))
+    answers = [
+        builtin_operators.has_operator(*operator)
+        for operator in (("Nothing", 17), ("LayerNormalization", 14), ("Upsample", 17))
     ]
-    assert said == [False, True, False]
+    assert answers == [False, True, False]
 
 
 PACKED = {
@@ -101,8 +101,8 @@ PACKED = {
 }
 
 
-def packed_attention(what):
-    inputs, read = PACKED[what]
+def packed_attention(kind):
+    inputs, read = PACKED[kind]
     head = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>'
     return onnx.parser.parse_model(
         f"""{head} g ({inputs}) => (float[b, l, 8] y) {{
@@ -120,11 +120,11 @@ def attended(queries, keys, values):
     return np.tanh(mixed.reshape(*mixed.shape[:2], -1))
 
 
-@pytest.mark.parametrize("what", PACKED)
-def test_ops_that_onnxruntime_loads_but_cannot_run_are_refused(what):
-    said = CpuContext().supported(packed_attention(what))
-    assert said[0].reason is Reason.UNSUPPORTED_OPERATION and what in said[0].detail
-    assert said[1] == SUPPORTED
+@pytest.mark.parametrize("kind", PACKED)
+def test_ops_that_onnxruntime_loads_but_cannot_run_are_refused(kind):
+    answers = CpuContext().supported(packed_attention(kind))
+    assert answers[0].reason is Reason.UNSUPPORTED_OPERATION and kind in answers[0].detail
+    assert answers[1] == SUPPORTED
     plain = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
         g (float[b, l, 8] q) => (float[b, l, 8] y) { y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, q, q) }"""
@@ -134,16 +134,16 @@ def test_ops_that_onnxruntime_loads_but_cannot_run_are_refused(what):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("device", [("trial", {"only": ["TANH"]}), "openvino", "fake_npu"], ids=str)
-@pytest.mark.parametrize("what", PACKED)
-def test_function_body_runs_if_no_device_supports_the_op(what, device):
+@pytest.mark.parametrize("kind", PACKED)
+def test_function_body_runs_if_no_device_supports_the_op(kind, device):
     """The device may also support the entire body; some lengths equal the number of heads."""
     generator = np.random.default_rng(0)
     for order in ([(1, 2), (1, 1), (2, 2), (1, 3)], [(1, 1), (1, 2), (2, 3), (1, 7), (3, 5), (2, 2), (1, 2)]):
-        with nna.InferenceSession(packed_attention(what), devices=device, options=QUIET) as session:
+        with nna.InferenceSession(packed_attention(kind), devices=device, options=QUIET) as session:
             for batch, length in order:
                 parts = generator.standard_normal((batch, length, 2, 3, 4), np.float32)
                 packed, queries = generator.standard_normal((batch, length, 2, 2, 4), np.float32), parts[:, :, :, 0]
-                if what == "keys and values":
+                if kind == "keys and values":
                     feed = {"q": queries.reshape(batch, length, 8), "k": packed}
                     keys, values = packed[:, :, :, 0], packed[:, :, :, 1]
                 else:

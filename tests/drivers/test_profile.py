@@ -14,16 +14,16 @@ from nnadapter.drivers.registry import devices, open_device
 GOOD = Profile(peak_flops=1e9, bandwidth=1e9, launch_seconds=0, transfer_seconds=0.0, transfer_bandwidth=1)
 
 
-class Asked:
-    def __init__(self, said):
-        self.said = said
+class ProfileContext:
+    def __init__(self, profile):
+        self.declared = profile
 
     def profile(self):
-        return self.said
+        return self.declared
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({"peak_flops": 0}, "peak_flops is 0, expected a finite number above 0"),
         ({"bandwidth": float("inf")}, "bandwidth is inf, expected"),
@@ -39,11 +39,11 @@ class Asked:
         ({"channels_last": 1}, "channels_last is 1, expected True or False"),
     ],
 )
-def test_invalid_profiles_are_refused(changes, why):
+def test_invalid_profiles_are_refused(changes, reason):
     wrong = replace(GOOD, **changes)
-    assert why in flaw(wrong)
-    refused = ask_profile(Asked(wrong), Capability(form=ModelForm.IR))
-    assert not refused and why in refused.detail and refused.detail.endswith("ask its vendor")
+    assert reason in flaw(wrong)
+    refused = ask_profile(ProfileContext(wrong), Capability(form=ModelForm.IR))
+    assert not refused and reason in refused.detail and refused.detail.endswith("ask its vendor")
 
 
 def test_valid_profile_passes():
@@ -55,13 +55,13 @@ def test_valid_profile_passes():
 def test_context_overrides_the_capability():
     declared, under_options = replace(GOOD, peak_flops=1.0), replace(GOOD, peak_flops=2.0)
     capability = Capability(form=ModelForm.IR, profile=declared)
-    assert ask_profile(Asked(None), capability) is declared
-    assert ask_profile(Asked(under_options), capability) is under_options
-    assert ask_profile(Asked(None), Capability(form=ModelForm.IR)) is None
+    assert ask_profile(ProfileContext(None), capability) is declared
+    assert ask_profile(ProfileContext(under_options), capability) is under_options
+    assert ask_profile(ProfileContext(None), Capability(form=ModelForm.IR)) is None
 
 
 def test_profiles_of_built_in_devices_are_valid():
-    found = {row.name: row.capability.profile for row in devices() if row.available and row.capability is not None}
-    assert all(profile is None or not flaw(profile) for profile in found.values())
-    assert found["cpu"].host_memory and found["reference"].peak_flops < found["cpu"].peak_flops
+    profiles = {row.name: row.capability.profile for row in devices() if row.available and row.capability is not None}
+    assert all(profile is None or not flaw(profile) for profile in profiles.values())
+    assert profiles["cpu"].host_memory and profiles["reference"].peak_flops < profiles["cpu"].peak_flops
     assert open_device("fake_npu").capability.profile is None

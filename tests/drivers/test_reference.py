@@ -39,10 +39,10 @@ def test_it_computes_what_onnx_runtime_computes():
 
 @pytest.mark.parametrize("spelling", ["Relu", "ai.onnx.Relu"])
 def test_both_domain_spellings_are_accepted(spelling):
-    made = model("(float[2] x) => (float[2] y) { y = Relu(x) }")
-    made.graph.node[0].domain = spelling.rpartition(".")[0]
-    assert all(ReferenceContext().supported(made))
-    (result,) = ReferenceContext().compile(made).create_execution().compute([np.array([-1, 1], np.float32)])
+    reference_model = model("(float[2] x) => (float[2] y) { y = Relu(x) }")
+    reference_model.graph.node[0].domain = spelling.rpartition(".")[0]
+    assert all(ReferenceContext().supported(reference_model))
+    (result,) = ReferenceContext().compile(reference_model).create_execution().compute([np.array([-1, 1], np.float32)])
     np.testing.assert_array_equal(result, [0, 1])
 
 
@@ -68,10 +68,10 @@ def test_scalars_strings_and_empty_optionals_equal_onnxruntime():
 
 
 def test_inputs_are_unchanged_and_outputs_belong_to_the_caller():
-    given = np.array([1, 2], np.float32)
-    (result,) = compute("(float[2] x) => (float[2] y) { y = Identity(x) }", given)
+    array = np.array([1, 2], np.float32)
+    (result,) = compute("(float[2] x) => (float[2] y) { y = Identity(x) }", array)
     result[0] = 9
-    np.testing.assert_array_equal(given, [1, 2])
+    np.testing.assert_array_equal(array, [1, 2])
 
 
 def test_errors_are_translated():

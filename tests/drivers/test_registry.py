@@ -71,8 +71,8 @@ def test_unknown_devices_get_close_names():
 def test_common_names_suggest_the_device_and_package(name, meant):
     with pytest.raises(DeviceNotFoundError, match=f"named '{name.partition(':')[0]}'; it may be.*{meant}") as caught:
         registry.open_device(name)
-    here = {row.name for row in registry.devices() if row.available}
-    assert "ort:CUDA" in here or "ort:CUDA" not in meant or "pip install 'onnxruntime-gpu[" in str(caught.value)
+    available = {row.name for row in registry.devices() if row.available}
+    assert "ort:CUDA" in available or "ort:CUDA" not in meant or "pip install 'onnxruntime-gpu[" in str(caught.value)
 
 
 def test_suggestion_states_availability(monkeypatch):
@@ -85,9 +85,9 @@ def test_suggestion_states_availability(monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(set(chain.from_iterable(COMMON_NAMES.values()))))
 def test_suggested_devices_exist(name):
-    driver, _, rest = name.partition(":")
+    driver, _, suffix = name.partition(":")
     assert driver in registry.sources()
-    assert driver != "ort" or f"{rest}ExecutionProvider" in {*SUPPLIERS, *onnxruntime.get_all_providers()}
+    assert driver != "ort" or f"{suffix}ExecutionProvider" in {*SUPPLIERS, *onnxruntime.get_all_providers()}
 
 
 def test_a_device_that_does_not_open_blames_its_driver():

@@ -27,20 +27,20 @@ def test_implicit_cpu_is_distinguished():
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("requested", "expected"),
     [
         ({"only": "RELU, ADD"}, ("RELU", "ADD")),
         ({"only": ["RELU"]}, ("RELU",)),
         ({}, ()),
     ],
 )
-def test_options_are_converted_and_completed(given, expected):
-    options = check_options("trial", given)
+def test_options_are_converted_and_completed(requested, expected):
+    options = check_options("trial", requested)
     assert options["only"] == expected and options["fault"] == "none" and options["max_operations"] == 0
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "words"),
     [
         ({"falt": "none"}, "no option 'falt'; did you mean 'fault'"),
         ({"fault": "maybe"}, "one of none"),
@@ -50,9 +50,9 @@ def test_options_are_converted_and_completed(given, expected):
         ({"only": 3}, "a list of names"),
     ],
 )
-def test_invalid_options(given, words):
+def test_invalid_options(options, words):
     with pytest.raises(InvalidOptionError, match=words):
-        check_options("trial", given)
+        check_options("trial", options)
 
 
 @pytest.mark.parametrize("requests", [["trial", "trial"], [3], [("trial", 3)], [("trial", {}, 1)]])

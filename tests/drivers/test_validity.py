@@ -19,7 +19,7 @@ def refusals_in(text):
         report = nna.partition_report(model, "fake_npu", options=nna.Options(fallback="allow"))
     except InvalidModelError as error:
         return [str(error)]
-    return [f"{each.reason}: {each.detail}" for each in report.nodes[0].refusals]
+    return [f"{refusal.reason}: {refusal.detail}" for refusal in report.nodes[0].refusals]
 
 
 @pytest.mark.parametrize(

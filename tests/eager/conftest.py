@@ -16,6 +16,6 @@ def no_kernels_left():
 
 @pytest.fixture(autouse=True)
 def fallback_is_forbidden():
-    before = nna.set_eager_fallback("forbid")
+    previous = nna.set_eager_fallback("forbid")
     yield
-    nna.set_eager_fallback(before)
+    nna.set_eager_fallback(previous)

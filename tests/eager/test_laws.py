@@ -20,15 +20,15 @@ PAIRS = hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, min_side=1, 
 
 def arrays(dtype, shape):
     low = 0 if dtype in ("bool", "uint8") else -6
-    whole = st.integers(low, 1 if dtype == "bool" else 6)
-    return hnp.arrays("int64", shape, elements=whole).map(lambda array: array.astype(dtype))
+    integers = st.integers(low, 1 if dtype == "bool" else 6)
+    return hnp.arrays("int64", shape, elements=integers).map(lambda array: array.astype(dtype))
 
 
-def same(got, wanted, dtype=None):
+def same(got, expected, dtype=None):
     assert isinstance(got, nna.Tensor) and got.place.device == "fake_npu"
-    wanted = np.asarray(wanted) if dtype is None else np.asarray(wanted).astype(dtype)
-    assert got.dtype == wanted.dtype and got.shape == wanted.shape
-    np.testing.assert_allclose(got.numpy(), wanted, rtol=2e-3 if wanted.dtype == np.float16 else 2e-6)
+    expected = np.asarray(expected) if dtype is None else np.asarray(expected).astype(dtype)
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    np.testing.assert_allclose(got.numpy(), expected, rtol=2e-3 if expected.dtype == np.float16 else 2e-6)
 
 
 def placed(array):
@@ -51,9 +51,9 @@ def test_two_tensors(name, data):
 
 @given(st.data())
 def test_promotion_keeps_floating_types(data):
-    one, other = data.draw(st.sampled_from(NUMBERS)), data.draw(st.sampled_from(["float32", "float16"]))
-    x, y = data.draw(arrays(one, (3,))), data.draw(arrays(other, (2, 1)))
-    floats = [dtype for dtype in (one, other) if dtype.startswith("float")]
+    number, other = data.draw(st.sampled_from(NUMBERS)), data.draw(st.sampled_from(["float32", "float16"]))
+    x, y = data.draw(arrays(number, (3,))), data.draw(arrays(other, (2, 1)))
+    floats = [dtype for dtype in (number, other) if dtype.startswith("float")]
     same(placed(x) + placed(y), x.astype(np.float32) + y, max(floats))
 
 
@@ -61,7 +61,7 @@ def test_promotion_keeps_floating_types(data):
 def test_pythons_numbers_are_weak(data, function, reflected):
     dtype = data.draw(st.sampled_from(["float32", "float16", "int32", "int8"]))
     x = data.draw(arrays(dtype, (2, 3)))
-    pair = (lambda each: (3, each)) if reflected else (lambda each: (each, 3))
+    pair = (lambda tensor: (3, tensor)) if reflected else (lambda tensor: (tensor, 3))
     same(function(*pair(placed(x))), function(*pair(x)))
 
 
@@ -77,8 +77,8 @@ def test_one_tensor(name, data):
     dtype = {"boolean": "bool", "floating": "float32"}.get(row.rule, "int32")
     x = data.draw(arrays(dtype, data.draw(SHAPES)))
     with np.errstate(all="ignore"):
-        wanted = function(x)
-    same(function(placed(x)), wanted)
+        expected = function(x)
+    same(function(placed(x)), expected)
 
 
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "mean"])
@@ -89,11 +89,11 @@ def test_reductions(name, data):
     axis = data.draw(st.none() | hnp.valid_tuple_axes(x.ndim, min_size=1) | st.integers(-x.ndim, x.ndim - 1))
     keepdims = data.draw(st.booleans())
     with np.errstate(over="ignore"):  # a long product overflows to inf on both sides
-        wanted = getattr(np, name)(x.astype(np.float64) if name == "mean" else x, axis=axis, keepdims=keepdims)
+        expected = getattr(np, name)(x.astype(np.float64) if name == "mean" else x, axis=axis, keepdims=keepdims)
     kind = np.float32 if name == "mean" else x.dtype
     got = getattr(np, name)(placed(x), axis=axis, keepdims=keepdims)
-    np.testing.assert_allclose(got.numpy(), np.asarray(wanted).astype(kind), rtol=1e-5, atol=1e-6)
-    assert got.dtype == kind and got.shape == np.asarray(wanted).shape
+    np.testing.assert_allclose(got.numpy(), np.asarray(expected).astype(kind), rtol=1e-5, atol=1e-6)
+    assert got.dtype == kind and got.shape == np.asarray(expected).shape
     same(getattr(placed(x), name)(axis, keepdims), got.numpy())
 
 

@@ -35,11 +35,11 @@ IN_PLACE = [
 def test_in_place_operators_make_a_new_tensor(name):
     nna.set_eager_fallback("allow")
     array = np.array([3, 5], np.int32)
-    x = before = placed(array)
+    x = original = placed(array)
     x = getattr(operator, name)(x, 2)
     plain = getattr(operator, name[1:] if name not in ("iand", "ior") else f"{name[1:]}_")
     np.testing.assert_array_equal(x.numpy(), plain(array, 2))
-    assert isinstance(x, nna.Tensor) and before.tolist() == [3, 5]
+    assert isinstance(x, nna.Tensor) and original.tolist() == [3, 5]
 
 
 def test_in_place_matrix_products():
@@ -49,9 +49,9 @@ def test_in_place_matrix_products():
 
 
 def test_an_array_takes_a_tensor_in_place():
-    array = kept = np.ones(2, np.float32)
+    array = original = np.ones(2, np.float32)
     array += placed(np.float32([1, 2]))
-    assert array is kept and type(array) is np.ndarray and array.tolist() == [2, 3]
+    assert array is original and type(array) is np.ndarray and array.tolist() == [2, 3]
     with pytest.raises(TypeError, match="same_kind"):
         np.add(array, placed(array), out=np.zeros(2, np.int32))
 
@@ -68,9 +68,9 @@ def test_results_are_written_into_arrays(name):
     nna.set_eager_fallback("allow")
     function, details = OUTS[name]
     array = np.float32([1, 2])
-    out, wanted = np.zeros(2, np.float32), np.zeros(2, np.float32)
+    out, expected = np.zeros(2, np.float32), np.zeros(2, np.float32)
     assert function(array, placed(array), out=out, **details) is out
-    np.testing.assert_array_equal(out, function(array, array, out=wanted, **details))
+    np.testing.assert_array_equal(out, function(array, array, out=expected, **details))
 
 
 def test_functions_write_into_arrays():
@@ -122,7 +122,7 @@ def test_clip_has_the_type_of_its_bounds(dtype, bounds):
     array = np.array([0, 1, 2, 3], dtype)
     got = np.clip(placed(array), *bounds)
     np.testing.assert_array_equal(got.numpy(), np.clip(array, *bounds))
-    assert got.dtype == (placed(array) * 0 + sum(each for each in bounds if each is not None)).dtype
+    assert got.dtype == (placed(array) * 0 + sum(bound for bound in bounds if bound is not None)).dtype
 
 
 @pytest.mark.parametrize(

@@ -17,23 +17,23 @@ from tests.c_compiler import needs_compiler
 pytestmark = [needs_compiler, pytest.mark.usefixtures("acme")]
 
 
-def used():
+def used_bytes():
     gc.collect()
     RESIDENTS.free_orphans()  # as the next operation does
     return nna.Device.acquire("acme_c").memory_statistics().used_bytes
 
 
 def test_contents_live_as_long_as_the_tensor():
-    before, kept = used(), len(RESIDENTS)
+    initial_bytes, initial_count = used_bytes(), len(RESIDENTS)
     x = nna.tensor(np.arange(256, dtype=np.float32), device="acme_c")
     y = x + x
     z = y + x
     np.testing.assert_array_equal(z.numpy(), 3 * np.arange(256, dtype=np.float32))
-    assert used() - before == 3 * 1024 and len(RESIDENTS) == kept + 3
+    assert used_bytes() - initial_bytes == 3 * 1024 and len(RESIDENTS) == initial_count + 3
     del y
-    assert used() - before == 2 * 1024
+    assert used_bytes() - initial_bytes == 2 * 1024
     del x, z
-    assert used() == before and len(RESIDENTS) == kept
+    assert used_bytes() == initial_bytes and len(RESIDENTS) == initial_count
 
 
 def test_resident_operands_are_used_in_place(monkeypatch):
@@ -50,13 +50,13 @@ def test_resident_operands_are_used_in_place(monkeypatch):
 
 def test_lack_of_memory_is_reported():
     x = nna.tensor(np.zeros(256, np.float32), device="acme_c")
-    before = used()
+    initial_bytes = used_bytes()
     # enough for the operand, too little for the sum
-    with registry.open_device("acme_c").allocate((1 << 30) - before - 1024):
+    with registry.open_device("acme_c").allocate((1 << 30) - initial_bytes - 1024):
         with pytest.raises(NNAdapterError, match=r"1024 bytes"):
             x + x
-        assert used() == 1 << 30
-    assert used() == before + 1024
+        assert used_bytes() == 1 << 30
+    assert used_bytes() == initial_bytes + 1024
     np.testing.assert_array_equal((x + x).numpy(), np.zeros(256, np.float32))
 
 

@@ -28,7 +28,7 @@ def test_representation_has_the_place(on_npu):
 
 
 @pytest.mark.parametrize(
-    ("data", "dtype", "found"),
+    ("data", "dtype", "expected"),
     [
         ([1, 2], None, "int64"),
         ([1.5], None, "float32"),
@@ -39,8 +39,8 @@ def test_representation_has_the_place(on_npu):
         ([1], "bfloat16", "bfloat16"),
     ],
 )
-def test_data_types_of_new_tensors(data, dtype, found):
-    assert nna.tensor(data, dtype, "fake_npu").dtype.name == found
+def test_data_types_of_new_tensors(data, dtype, expected):
+    assert nna.tensor(data, dtype, "fake_npu").dtype.name == expected
 
 
 @pytest.mark.parametrize("data", ["text", [1j], object(), [[1], [2, 3]]])
@@ -100,9 +100,9 @@ def test_a_kernel_that_fails_falls_back():
 def test_a_device_that_takes_onnx_computes_single_operations(device):
     rows = np.array([[-1, 2, 3], [4, -5, 6]], np.float32)
     x = nna.tensor(rows, device=device)
-    for got, wanted in ((x + x, 2 * rows), (x @ x.T, rows @ rows.T), (np.maximum(x, 0), np.maximum(rows, 0))):
+    for got, expected in ((x + x, 2 * rows), (x @ x.T, rows @ rows.T), (np.maximum(x, 0), np.maximum(rows, 0))):
         assert got.place == nna.Place(device)
-        np.testing.assert_allclose(np.asarray(got), wanted, rtol=1e-5)
+        np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-5)
 
 
 def test_a_tensor_never_changes():
@@ -130,39 +130,39 @@ def call(width):
 
 
 def test_program_cache_is_bounded(monkeypatch):
-    made = []
+    compilations = []
     real = execution._compile_operation
-    monkeypatch.setattr(execution, "_compile_operation", lambda *given: made.append(1) or real(*given))
-    kept = ProgramCache(most=2)
+    monkeypatch.setattr(execution, "_compile_operation", lambda *arguments: compilations.append(1) or real(*arguments))
+    cache = ProgramCache(most=2)
     for width in (1, 2, 1, 3, 1, 2):
-        assert kept.compute("fake_npu", call(width))[0].tolist() == [2] * width
-        assert len(kept) <= 2
-    assert len(made) == 4
-    kept.clear()
-    assert len(kept) == 0
+        assert cache.compute("fake_npu", call(width))[0].tolist() == [2] * width
+        assert len(cache) <= 2
+    assert len(compilations) == 4
+    cache.clear()
+    assert len(cache) == 0
 
 
 def test_many_threads_and_few_programs():
-    kept, wrong = ProgramCache(most=2), []
+    cache, wrong = ProgramCache(most=2), []
 
     def work(width):
         for _ in range(20):
-            (found,) = kept.compute("fake_npu", call(width))
-            wrong.extend([width] * (found.shape != (width,)))
+            (result,) = cache.compute("fake_npu", call(width))
+            wrong.extend([width] * (result.shape != (width,)))
 
     threads = [threading.Thread(target=work, args=(width,)) for width in (1, 2, 3, 4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    kept.clear()
+    cache.clear()
     assert not wrong
 
 
 def test_typical_first_lines_run_on_the_device():
     x = nna.tensor([1, 2, 3], device="fake_npu")
     y = nna.tensor(np.array([[0.1, 0.2, 0.3], [1.5, -2.5, 0.0]]), device="fake_npu")
-    for got, wanted in [
+    for got, expected in [
         (x + x, [2, 4, 6]),
         (x * 2**40 - 1, [2**40 - 1, 2**41 - 1, 3 * 2**40 - 1]),
         (x.sum(), 6),
@@ -180,6 +180,6 @@ def test_typical_first_lines_run_on_the_device():
         (y > 0.2, y.numpy() > 0.2),
         (y.sum(1), y.numpy().sum(1)),
     ]:
-        np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-15)
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-15)
         assert got.place.device == "fake_npu"
-        assert got.dtype == np.asarray(wanted).dtype
+        assert got.dtype == np.asarray(expected).dtype

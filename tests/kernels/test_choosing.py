@@ -48,10 +48,10 @@ requests = st.builds(
 )
 
 
-def numbered(found):
+def numbered(drawn):
     return [
         Kernel(**{name: getattr(kernel, name) for name in Kernel.__slots__ if name != "number"}, number=at)
-        for at, kernel in enumerate(found)
+        for at, kernel in enumerate(drawn)
     ]
 
 
@@ -64,63 +64,67 @@ def fits(kernel, request):
         return False
     pairs = [*zip(kernel.inputs, request.inputs), *zip(kernel.outputs, request.outputs)]  # noqa: B905
     return all(
-        wanted.target != "device" and type_.dtype in wanted.precision and (wanted.layout != "NHWC" or type_.rank == 4)
-        for wanted, type_ in pairs
+        kernel_type.target != "device"
+        and type_.dtype in kernel_type.precision
+        and (kernel_type.layout != "NHWC" or type_.rank == 4)
+        for kernel_type, type_ in pairs
         if type_ is not None
     )
 
 
-def beats(one, other, request):
+def beats(challenger, other, request):
     """Return whether a kernel wins the eight comparisons of the documentation, in order."""
 
     def stated(kernel):
         wide = KernelType()
         rows = []
-        for own, given_ in ((kernel.inputs, request.inputs), (kernel.outputs, request.outputs)):
-            for at, type_ in enumerate(given_):
-                rows.append((own[at] if at < len(own) else wide, type_))
+        for kernel_types, request_types in ((kernel.inputs, request.inputs), (kernel.outputs, request.outputs)):
+            for at, type_ in enumerate(request_types):
+                rows.append((kernel_types[at] if at < len(kernel_types) else wide, type_))
         return rows
 
     def turned(kernel):
-        return [1 for wanted, type_ in stated(kernel) if wanted.layout == "NHWC" and type_ and type_.rank == 4]
+        return [
+            1 for kernel_type, type_ in stated(kernel) if kernel_type.layout == "NHWC" and type_ and type_.rank == 4
+        ]
 
     def admitted(kernel):
-        return sum(len(wanted.precision) for wanted, _ in stated(kernel))
+        return sum(len(kernel_type.precision) for kernel_type, _ in stated(kernel))
 
     comparisons = [
-        (other.priority, one.priority),
-        (len(turned(one)), len(turned(other))),
-        (admitted(one), admitted(other)),
-        (len(other.inputs + other.outputs), len(one.inputs + one.outputs)),
-        (":" not in one.device, ":" not in other.device),
-        (other.since_version, one.since_version),
-        (one.origin == "driver", other.origin == "driver"),
-        (other.number, one.number),
+        (other.priority, challenger.priority),
+        (len(turned(challenger)), len(turned(other))),
+        (admitted(challenger), admitted(other)),
+        (len(other.inputs + other.outputs), len(challenger.inputs + challenger.outputs)),
+        (":" not in challenger.device, ":" not in other.device),
+        (other.since_version, challenger.since_version),
+        (challenger.origin == "driver", other.origin == "driver"),
+        (other.number, challenger.number),
     ]
     decided = next(pair for pair in comparisons if pair[0] != pair[1])
     return decided[0] < decided[1]
 
 
 @given(st.lists(kernels, max_size=5), requests)
-def test_chosen_kernel_beats_every_other_match(found, request):
-    found = numbered(found)
-    choice = KernelTable("npu", tuple(found)).choose(request)
-    fitting = [kernel for kernel in found if fits(kernel, request)]
+def test_chosen_kernel_beats_every_other_match(candidates, request):
+    candidates = numbered(candidates)
+    choice = KernelTable("npu", tuple(candidates)).choose(request)
+    fitting = [kernel for kernel in candidates if fits(kernel, request)]
     best = [k for k in fitting if all(beats(k, other, request) for other in fitting if other is not k)]
     assert len(best) == bool(fitting)
     assert isinstance(choice, Unsupported) if not best else choice.kernel is best[0]
 
 
 @given(st.lists(kernels, max_size=4), requests)
-def test_the_order_of_the_table_does_not_matter(found, request):
-    found = numbered(found)
-    choices = [KernelTable("npu", each).choose(request) for each in itertools.permutations(found)]
+def test_the_order_of_the_table_does_not_matter(candidates, request):
+    candidates = numbered(candidates)
+    choices = [KernelTable("npu", permutation).choose(request) for permutation in itertools.permutations(candidates)]
     chosen = {getattr(getattr(choice, "kernel", None), "number", None) for choice in choices}
     assert len(chosen) == 1
 
 
 @pytest.mark.parametrize(
-    ("details", "why"),
+    ("details", "reason"),
     [
         ({"inputs": (KernelType(precision="float16"),)}, "input 0 is float32, expected float16"),
         ({"inputs": (KernelType(target="device"),)}, "drivers pass host memory"),
@@ -132,11 +136,11 @@ def test_the_order_of_the_table_does_not_matter(found, request):
         ({"infer": lambda types, attributes: types[9]}, "its infer failed: IndexError"),
     ],
 )
-def test_refusal_has_the_reason(details, why):
+def test_refusal_has_the_reason(details, reason):
     request = Request(domain="", op_type="Op", version=1, attributes={"alpha": 1}, inputs=(IMAGE,), outputs=(IMAGE,))
     choice = KernelTable("npu", (Kernel(op_type="Op", function=max, name="mine", **details),)).choose(request)
     assert isinstance(choice, Unsupported)
-    assert why in choice.detail and "kernel 'mine'" in choice.detail
+    assert reason in choice.detail and "kernel 'mine'" in choice.detail
 
 
 @pytest.mark.parametrize(

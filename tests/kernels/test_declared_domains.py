@@ -72,7 +72,7 @@ def test_one_session_runs_at_several_shapes():
 
 
 @pytest.mark.parametrize(
-    ("made", "devices", "why"),
+    ("parsed", "devices", "reason"),
     [
         (model(stated=""), ["declaring", "cpu"], "does not state types and shapes of the outputs of com.acme::Scale"),
         (model("Other"), ["declaring", "cpu"], "no Other here"),
@@ -80,9 +80,9 @@ def test_one_session_runs_at_several_shapes():
         (model(), ["null", "cpu"], "taken by no device"),
     ],
 )
-def test_undelegated_nodes_are_an_error(made, devices, why):
-    with pytest.raises(InvalidModelError, match=why):
-        nna.InferenceSession(made, devices=devices).run(None, {"x": X})
+def test_undelegated_nodes_are_an_error(parsed, devices, reason):
+    with pytest.raises(InvalidModelError, match=reason):
+        nna.InferenceSession(parsed, devices=devices).run(None, {"x": X})
 
 
 def test_device_with_kernels_still_gets_unchanged_nodes():
@@ -94,8 +94,8 @@ def test_device_with_kernels_still_gets_unchanged_nodes():
             b = com.acme.Other<factor = 1.0>(a)
             y = com.acme.Scale<factor = 2.0>(b)
         }"""
-    made = parser.parse_model(text)
-    with nna.InferenceSession(made, devices=["declaring", "cpu"], options={"fallback": "forbid"}) as session:
+    parsed = parser.parse_model(text)
+    with nna.InferenceSession(parsed, devices=["declaring", "cpu"], options={"fallback": "forbid"}) as session:
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], (X * 3 - 1) * 2)
         assert [node.runs_as for node in session.report().nodes] == [
             "CUSTOM 0",
@@ -114,11 +114,11 @@ def test_device_without_the_domain_gets_no_nodes():
 
 def test_node_with_a_converter_is_converted(monkeypatch):
     monkeypatch.setattr(DomainDriver, "domains", ("com.microsoft",))
-    made = parser.parse_model(
+    parsed = parser.parse_model(
         """<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
         g (float[2, 3] x) => (float[2, 3] y) { a = Relu(x)  y = com.microsoft.Gelu(a) }"""
     )
-    with nna.InferenceSession(made, devices=["declaring", "cpu"]) as session:
+    with nna.InferenceSession(parsed, devices=["declaring", "cpu"]) as session:
         session.run(None, {"x": X})
         on = {node.op_type: node.device for node in session.report().nodes}
     assert on["Gelu"] == "cpu"

@@ -22,12 +22,12 @@ def model(op_type="Twice"):
     builder = nna.ModelBuilder()
     x = builder.add_input("x", TYPE)
     weight = builder.add_constant("w", np.array([5, 6], np.float32))
-    (before,) = builder.add_operation("ADD", [x, weight])
+    (total,) = builder.add_operation("ADD", [x, weight])
     call = CustomCall(
         domain="d", op_type=op_type, since_version=1, attributes={"t": TENSOR}, present=(0, 2), outputs=(TYPE,)
     )
-    (made,) = builder.add_operation(CUSTOM, [before, weight], call.to_attributes())
-    return builder.finish([*builder.add_operation("MUL", [made, before]), made, x, weight])
+    (result,) = builder.add_operation(CUSTOM, [total, weight], call.to_attributes())
+    return builder.finish([*builder.add_operation("MUL", [result, total]), result, x, weight])
 
 
 def twice(x, middle, w, *, t):
@@ -47,9 +47,9 @@ def check(compilation):
     with nna.Execution(compilation) as execution:
         execution.set_inputs([x])
         got = execution.compute()
-    made = 2 * (x + w) + w
-    for one, other in zip(got, (made * (x + w), made, x, w), strict=True):
-        np.testing.assert_array_equal(one, other)
+    product = 2 * (x + w) + w
+    for result, other in zip(got, (product * (x + w), product, x, w), strict=True):
+        np.testing.assert_array_equal(result, other)
 
 
 def test_built_model(context):
@@ -125,8 +125,8 @@ def test_a_driver_offers_kernels():
         with pytest.warns(DriverWarning, match=f"'{device}', which no driver offers now; known: "):
             nna.register_kernel(device, "Erf", abs, name=name)
     offered = [Kernel(op_type="Erf", function=abs, name="theirs"), Kernel(op_type="Erf", function=abs, device="npu:2")]
-    found = kernel_table("npu", Offering(offered)).kernels
-    assert [(each.name, each.origin) for each in found] == [
+    kernels = kernel_table("npu", Offering(offered)).kernels
+    assert [(kernel.name, kernel.origin) for kernel in kernels] == [
         ("theirs", KernelOrigin.DRIVER),
         ("mine", KernelOrigin.USER),
     ]

@@ -123,8 +123,8 @@ def test_built_model_and_its_serialized_program(scaling):
     call = CustomCall(domain="acme.ops", op_type="Scale", since_version=1, present=(0,), outputs=(type_,))
     builder = nna.ModelBuilder()
     (relu,) = builder.add_operation("RELU", [builder.add_input("x", type_)])
-    (made,) = builder.add_operation(CUSTOM, [relu], call.to_attributes())
-    model = builder.finish([*builder.add_operation("ADD", [made, relu])])
+    (result,) = builder.add_operation(CUSTOM, [relu], call.to_attributes())
+    model = builder.finish([*builder.add_operation("ADD", [result, relu])])
     with nna.Device.acquire("openvino") as device, nna.Context(device) as context:
         blob = nna.Compilation(context, model).serialize()
         for compilation in (nna.Compilation(context, model), nna.Compilation.deserialize(context, blob)):

@@ -68,16 +68,16 @@ def test_error_without_a_kernel():
 
 
 @pytest.mark.parametrize(
-    ("details", "why"),
+    ("details", "reason"),
     [
         ({"infer": None}, "no infer"),
         ({"infer": lambda types, attributes: 1 / 0}, "ZeroDivisionError"),
         ({"until_version": 1}, "versions 1 to 1, the op has 2"),
     ],
 )
-def test_a_kernel_that_does_not_fit_is_in_the_error(details, why):
+def test_a_kernel_that_does_not_fit_is_in_the_error(details, reason):
     register_scale(**details)
-    with pytest.raises(InvalidModelError, match=why):
+    with pytest.raises(InvalidModelError, match=reason):
         nna.InferenceSession(PRIVATE, devices=["fake_npu", "cpu"]).run(None, {"x": X})
 
 
@@ -156,11 +156,11 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_failing_kernel_is_named_and_falls_back_to_the_cpu(name):
-    function, why = BAD[name]
+    function, reason = BAD[name]
     nna.register_kernel("fake_npu", "Erf", function, name="faulty")
     with (
         nna.InferenceSession(ERF, devices=[NO_ERF, "cpu"]) as session,
-        pytest.warns(FallbackWarning, match=rf"kernel 'faulty' of Erf {why}|kernel 'faulty' of Erf .*{why}"),
+        pytest.warns(FallbackWarning, match=rf"kernel 'faulty' of Erf {reason}|kernel 'faulty' of Erf .*{reason}"),
     ):
         (got,) = session.run(None, {"x": X})
     assert session.provenance.fell_back
@@ -171,19 +171,19 @@ def test_failing_kernel_is_named_and_falls_back_to_the_cpu(name):
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("fallback", ["allow", "forbid"])
 def test_error_without_fallback_names_the_kernel(name, fallback):
-    function, why = BAD[name]
+    function, reason = BAD[name]
     infer = {"infer": lambda types, attributes: types[0]}
     nna.register_kernel("fake_npu", "Scale", function, domain="acme.ops", name="faulty", **infer)
     session = nna.InferenceSession(PRIVATE, devices=["fake_npu", "cpu"], options={"fallback": fallback})
-    with pytest.raises(ExecutionError, match=rf"kernel 'faulty' of acme.ops::Scale .*{why}"):
+    with pytest.raises(ExecutionError, match=rf"kernel 'faulty' of acme.ops::Scale .*{reason}"):
         session.run(None, {"x": X[:2]})
 
 
 def test_kernel_results_share_no_memory():
-    kept = []
+    results = []
 
     def function(x, **_):
-        kept.append(x)
+        results.append(x)
         return x
 
     infer = {"infer": lambda types, attributes: types[0]}
@@ -195,7 +195,7 @@ def test_kernel_results_share_no_memory():
         x = np.ones(3, np.float32)
         (got,) = session.run(None, {"x": x})
         got[:] = 7
-    assert (x == 1).all() and (kept[0] == 1).all()
+    assert (x == 1).all() and (results[0] == 1).all()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0", "reference"])

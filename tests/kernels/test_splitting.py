@@ -38,20 +38,22 @@ def models(draw):
 @settings(deadline=None)
 @given(models())
 def test_pieces_in_order_equal_the_segment(model):
-    names = [each.name for each in model.operands]
-    values = {each.name: each.value for each in model.operands if each.value is not None}
+    names = [named_operand.name for named_operand in model.operands]
+    values = {
+        named_operand.name: named_operand.value for named_operand in model.operands if named_operand.value is not None
+    }
     values[names[model.inputs[0]]] = np.array([3, 4], np.float32)
     expected = dict(values)
     for operation in model.operations:
-        one, other = (expected[names[operand]] for operand in operation.inputs)
-        expected[names[operation.outputs[0]]] = one + other
+        first, other = (expected[names[operand]] for operand in operation.inputs)
+        expected[names[operation.outputs[0]]] = first + other
     for piece in split(segment_of(model)):
-        given_ = [values[operand] for operand in piece.inputs]
+        piece_inputs = [values[operand] for operand in piece.inputs]
         if piece.model is None:
-            results = [given_[0] + given_[1]]
+            results = [piece_inputs[0] + piece_inputs[1]]
         else:
             verify(piece.model)
-            results = by_definition(piece.model, given_)
+            results = by_definition(piece.model, piece_inputs)
         values.update(zip(piece.outputs, results, strict=True))
     assert all(np.array_equal(values[names[operand]], expected[names[operand]]) for operand in model.outputs)
 
@@ -68,10 +70,10 @@ def test_each_operation_is_in_one_piece_and_pieces_are_few(model):
         if at is None:
             return 0, False
         custom = model.operations[at].type == CUSTOM
-        before = [turns(each) for each in model.operations[at].inputs]
+        producers = [turns(source) for source in model.operations[at].inputs]
         if custom:
-            return max(count for count, _ in before), True
-        return max(count + (after_call or count == 0) for count, after_call in before), False
+            return max(count for count, _ in producers), True
+        return max(count + (after_call or count == 0) for count, after_call in producers), False
 
     # Lower bound only: a path may end in a call that waits for programs of another path.
     programs = sum(piece.model is not None for piece in pieces)
@@ -83,7 +85,7 @@ def test_each_operation_is_in_one_piece_and_pieces_are_few(model):
 
 @given(models())
 def test_driver_sees_only_its_own_operations(model):
-    rest, positions = without_calls(segment_of(model))
-    assert [each.type for each in rest.operations] == ["ADD"] * len(positions)
+    remaining, positions = without_calls(segment_of(model))
+    assert [operation.type for operation in remaining.operations] == ["ADD"] * len(positions)
     if positions:
-        verify(rest)
+        verify(remaining)

@@ -18,7 +18,7 @@ from nnadapter.ir.definition import by_definition
 _TYPES = {code: type_ for type_, code in DATA_TYPES.items()}
 _NUMBERS = {AttributeCode.KIND_INTS: ctypes.c_int64, AttributeCode.KIND_FLOATS: ctypes.c_double}
 _programs: dict[int, Model] = {}
-_kept: list[object] = []
+_references: list[object] = []
 
 
 def install() -> None:
@@ -26,7 +26,7 @@ def install() -> None:
     functions = {name: SIGNATURES[name](function) for name, function in _FUNCTIONS.items()}
     addresses = {name: ctypes.cast(function, ctypes.c_void_p).value for name, function in functions.items()}
     table = make("Driver", **addresses)
-    _kept.extend((functions, table))
+    _references.extend((functions, table))
     os.environ["DRIVER_TABLE"] = hex(ctypes.addressof(table))
 
 
@@ -45,14 +45,14 @@ def _attribute(address: int) -> tuple[str, object]:
     kind, value = AttributeCode(attribute.kind), attribute.value
     if kind in _NUMBERS:
         where = value.integers if kind is AttributeCode.KIND_INTS else value.reals
-        found: object = tuple((_NUMBERS[kind] * attribute.count).from_address(where)) if attribute.count else ()
+        contents: object = tuple((_NUMBERS[kind] * attribute.count).from_address(where)) if attribute.count else ()
     elif kind is AttributeCode.KIND_BOOL:
-        found = bool(value.boolean)
+        contents = bool(value.boolean)
     elif kind is AttributeCode.KIND_STRING:
-        found = value.string.decode()
+        contents = value.string.decode()
     else:
-        found = value.integer if kind is AttributeCode.KIND_INT else value.real
-    return attribute.name.decode(), found
+        contents = value.integer if kind is AttributeCode.KIND_INT else value.real
+    return attribute.name.decode(), contents
 
 
 def _type_of(operand: object) -> OperandType:
@@ -63,15 +63,17 @@ def _type_of(operand: object) -> OperandType:
 def _model_of(address: int) -> Model:
     """Rebuild the model with `ModelBuilder`, which checks it; all attributes must be present."""
     model = read("Model", address)
-    operands = [read("Operand", each) for each in read_pointers(model.operands, model.operand_count)]
-    (only,) = (read("Operation", each) for each in read_pointers(model.operations, model.operation_count))
+    operands = [read("Operand", pointer) for pointer in read_pointers(model.operands, model.operand_count)]
+    (only,) = (read("Operation", pointer) for pointer in read_pointers(model.operations, model.operation_count))
     attributes = dict(map(_attribute, read_pointers(only.attributes, only.attribute_count)))
     schema = schema_of(only.type.decode())
-    assert set(attributes) == {each.name for each in schema.attributes}, (schema.type, attributes)
+    assert set(attributes) == {attribute.name for attribute in schema.attributes}, (schema.type, attributes)
     assert schema.inputs[-1].variadic or only.input_count == len(schema.inputs), schema.type
     builder = ModelBuilder()
     inputs = (ctypes.c_int32 * only.input_count).from_address(only.inputs)
-    added = [builder.add_input(operands[each].name.decode(), _type_of(operands[each])) for each in inputs if each >= 0]
+    added = [
+        builder.add_input(operands[index].name.decode(), _type_of(operands[index])) for index in inputs if index >= 0
+    ]
     results = builder.add_operation(schema.type, added, attributes)
     (result,) = (ctypes.c_int32 * only.output_count).from_address(only.outputs)
     assert _type_of(operands[result]) == builder.type_of(results[0]), schema.type
@@ -81,11 +83,11 @@ def _model_of(address: int) -> Model:
 def _supported(context: int, model: int, verdicts: int, error: int) -> int:
     (verdict,) = read_pointers(verdicts, 1)
     try:
-        found = _model_of(model)
+        rebuilt = _model_of(model)
     except Exception as wrong:  # noqa: BLE001  an invalid model is a bug of the plug-in
         print(f"wrong model: {wrong!r}", file=sys.stderr)
         return _fail(error, repr(wrong)[:900])
-    print("asked", found.operations[0].type, file=sys.stderr)
+    print("asked", rebuilt.operations[0].type, file=sys.stderr)
     ctypes.c_int32.from_address(verdict + 8).value = 1
     return Status.OK
 
@@ -106,9 +108,9 @@ def _array(tensor: object) -> np.ndarray:
 def _compute(execution: int, request: int, error: int) -> int:
     if os.environ.get("FAILS") == "compute":
         return _fail(error, "the chip is too hot")
-    asked = read("ComputeRequest", request)
-    inputs = [_array(read("Tensor", each)) for each in read_pointers(asked.inputs, asked.input_count)]
-    outputs = [_array(read("Tensor", each)) for each in read_pointers(asked.outputs, asked.output_count)]
+    call = read("ComputeRequest", request)
+    inputs = [_array(read("Tensor", pointer)) for pointer in read_pointers(call.inputs, call.input_count)]
+    outputs = [_array(read("Tensor", pointer)) for pointer in read_pointers(call.outputs, call.output_count)]
     for output, result in zip(outputs, by_definition(_programs[execution], inputs), strict=True):
         output[...] = result
     return Status.OK

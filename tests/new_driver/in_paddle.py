@@ -159,7 +159,7 @@ CASES = {
 
 def cases() -> dict[str, object]:
     """Return per case whether the device's result is close to the CPU's, and its place."""
-    found = {}
+    outcomes = {}
     for name, (function, *arrays) in CASES.items():
         results = {}
         for device in ("cpu", DEVICE):
@@ -169,8 +169,8 @@ def cases() -> dict[str, object]:
         on_cpu, on_device = results["cpu"], results[DEVICE]
         alike = on_cpu.shape == on_device.shape and on_cpu.dtype == on_device.dtype
         close = alike and np.allclose(on_device, on_cpu, atol=1e-5)
-        found[name] = [bool(close), str(result.place)]
-    return found
+        outcomes[name] = [bool(close), str(result.place)]
+    return outcomes
 
 
 def tutorial() -> dict[str, object]:
@@ -238,11 +238,11 @@ def threads() -> dict[str, object]:
     paddle.set_device(DEVICE)
     event = paddle.device.Stream(f"{DEVICE}:0").record_event()
     event.synchronize()
-    there = paddle.ones([2])._copy_to(paddle.CustomPlace(DEVICE, 1), True)
+    copied = paddle.ones([2])._copy_to(paddle.CustomPlace(DEVICE, 1), True)
     return {
         "wrong": wrong,
         "event": bool(event.query()),
-        "second": [str(there.place), there.numpy().tolist()],
+        "second": [str(copied.place), copied.numpy().tolist()],
         "allocated": paddle.device.memory_allocated(f"{DEVICE}:0"),
         "bfloat16": paddle.amp.is_bfloat16_supported(),
     }
@@ -252,7 +252,7 @@ def failures() -> dict[str, object]:
     """Return the exceptions of a failing driver and of a missing device index."""
     raised = {}
 
-    def told(name: str, function: object) -> None:
+    def record(name: str, function: object) -> None:
         try:
             function()
         except Exception as error:  # noqa: BLE001  the test checks the exception's type
@@ -262,8 +262,8 @@ def failures() -> dict[str, object]:
         x = paddle.to_tensor([1.0], place=paddle.CustomPlace(DEVICE, 0))
         (x + x).numpy()
 
-    told("sum", add)
-    told("device", lambda: paddle.set_device(f"{DEVICE}:7"))
+    record("sum", add)
+    record("device", lambda: paddle.set_device(f"{DEVICE}:7"))
     return raised
 
 
@@ -280,8 +280,8 @@ def no_room() -> dict[str, object]:
 def room_again() -> dict[str, object]:
     """Allocate a tensor that fits only if Paddle releases its cached memory."""
     paddle.set_device(DEVICE)
-    kept = paddle.empty([1200, 1 << 17], dtype="float32")  # half a MiB per row; the device has one GiB
-    del kept
+    cached = paddle.empty([1200, 1 << 17], dtype="float32")  # half a MiB per row; the device has one GiB
+    del cached
     return {"shape": list(paddle.empty([1800, 1 << 17], dtype="float32").shape)}
 
 
@@ -298,36 +298,36 @@ def fork() -> dict[str, object]:
             os.write(writing, str(error).encode())
         sys.exit()
     os.close(writing)
-    with os.fdopen(reading) as told:
-        said = told.read()
-    return {"said": said, "status": os.waitpid(child, 0)[1], "parent": (x + x).numpy().tolist()}
+    with os.fdopen(reading) as pipe:
+        message = pipe.read()
+    return {"said": message, "status": os.waitpid(child, 0)[1], "parent": (x + x).numpy().tolist()}
 
 
-def called(asked: list[str]) -> dict[str, object]:
+def called(names: list[str]) -> dict[str, object]:
     """Call functions and return their results by name."""
-    if asked[0] == "by_definition":
+    if names[0] == "by_definition":
         from by_definition import install  # in this file's folder
 
         install()
-        asked = asked[1:]
-    return {name: globals()[name]() for name in asked}
+        names = names[1:]
+    return {name: globals()[name]() for name in names}
 
 
-def apart(variables: dict[str, str], asked: list[str]) -> tuple[dict[str, object] | None, str]:
+def in_child(variables: dict[str, str], names: list[str]) -> tuple[dict[str, object] | None, str]:
     """Call functions in a forked process; return their results (None on failure) and standard error."""
-    with tempfile.TemporaryFile("w+") as results, tempfile.TemporaryFile("w+") as told:
+    with tempfile.TemporaryFile("w+") as results, tempfile.TemporaryFile("w+") as errors:
         child = os.fork()
         if not child:
-            os.dup2(told.fileno(), 2)
+            os.dup2(errors.fileno(), 2)
             os.environ.update(variables)
-            json.dump(called(asked), results)
+            json.dump(called(names), results)
             results.flush()
             sys.exit()
         failed = os.waitpid(child, 0)[1]
         results.seek(0)
-        told.seek(0)
-        return None if failed else json.load(results), told.read()
+        errors.seek(0)
+        return None if failed else json.load(results), errors.read()
 
 
 if __name__ == "__main__":
-    print(json.dumps([apart(variables, asked) for variables, asked in json.loads(sys.argv[1])]))
+    print(json.dumps([in_child(variables, functions) for variables, functions in json.loads(sys.argv[1])]))

@@ -36,9 +36,11 @@ def environment(tmp_path_factory):
 
 
 def run(command, environment, folder):
-    done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout
+    completed = subprocess.run(
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert completed.returncode == 0, f"{command}: {completed.stdout}{completed.stderr}"
+    return completed.stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the scripts of the environment are for a POSIX shell")
@@ -46,6 +48,6 @@ def run(command, environment, folder):
 def test_the_five_commands(environment, tmp_path, language):
     assert len(COMMANDS) == 5
     name, first = f"my_{language}_npu", COMMANDS[0] if language == "python" else f"{COMMANDS[0]} --lang {language}"
-    said = [run(command.replace("my_npu", name), environment, tmp_path) for command in (first, *COMMANDS[1:])]
-    assert re.search(r"\d+ passed", said[2])
-    assert name in said[3] and f"ran on    {name}: 2 segments" in said[4]
+    outputs = [run(command.replace("my_npu", name), environment, tmp_path) for command in (first, *COMMANDS[1:])]
+    assert re.search(r"\d+ passed", outputs[2])
+    assert name in outputs[3] and f"ran on    {name}: 2 segments" in outputs[4]

@@ -39,8 +39,8 @@ def plug_in(tmp_path_factory, request):
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "-b", str(installed)]
     flags = {name: f"{os.environ.get(name, '')} {request.param}" for name in ("CFLAGS", "CXXFLAGS")}
     environment = {**os.environ, **flags}
-    done = subprocess.run(command, cwd=folder / "package", env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(command, cwd=folder / "package", env=environment, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
     return installed
 
 
@@ -64,32 +64,32 @@ def in_paddle(plug_in, drivers):
     Paddle counts devices at import, with the driver it finds then: acme_c has two.
     """
     environment = {"CUSTOM_DEVICE_ROOT": str(plug_in / "paddle_custom_device"), "GLOG_v": "1"}
-    found = {}
+    results = {}
     for at_import in ("acme", "none"):
         runs = {name: run for name, run in RUNS.items() if (run[0] == "acme") is (at_import == "acme")}
-        asked = [
+        entries = [
             [{"NNADAPTER_DRIVER_PATH": str(drivers[driver]), **variables}, functions]
             for driver, functions, variables in runs.values()
         ]
         environment["NNADAPTER_DRIVER_PATH"] = str(drivers[at_import])
-        found |= zip(runs, _in_paddle(environment, asked), strict=True)
-    return found
+        results |= zip(runs, _in_paddle(environment, entries), strict=True)
+    return results
 
 
-def _in_paddle(environment: dict[str, str], asked: list) -> list:
+def _in_paddle(environment: dict[str, str], entries: list) -> list:
     script = Path(__file__).with_name("in_paddle.py")
-    command = [sys.executable, "-W", "ignore", str(script), json.dumps(asked)]
+    command = [sys.executable, "-W", "ignore", str(script), json.dumps(entries)]
     environment = {**os.environ, **environment}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert [told for result, told in found if result is None] == []
-    return found
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert completed.returncode == 0, completed.stderr
+    outcomes = json.loads(completed.stdout.splitlines()[-1])
+    assert [errors for result, errors in outcomes if result is None] == []
+    return outcomes
 
 
 def _not_right(cases: dict[str, list]) -> dict[str, list]:
     """Return cases with results that differ from the CPU's or are not on the device."""
-    return {name: each for name, each in cases.items() if each != [True, "Place(acme_c:0)"]}
+    return {name: outcome for name, outcome in cases.items() if outcome != [True, "Place(acme_c:0)"]}
 
 
 @pytest.mark.sweep
@@ -97,19 +97,19 @@ def _not_right(cases: dict[str, list]) -> dict[str, list]:
 @needs("paddle")
 class TestInPaddle:
     def test_the_tutorial_prints_its_result(self, in_paddle):
-        said, told = in_paddle["acme"]
-        assert said["tutorial"]["devices"] == ["acme_c"]
+        results, errors = in_paddle["acme"]
+        assert results["tutorial"]["devices"] == ["acme_c"]
         head = "Tensor(shape=[1], dtype={}, place=Place(acme_c:0), stop_gradient=True,\n       [{}])"
-        assert said["tutorial"]["x"] == head.format("int64", 1)
-        assert said["tutorial"]["sum"] == head.format("int64", 2)
-        assert said["tutorial"]["real"] == head.format("float32", "2.")
-        assert "acme_c computes ADD of float32[1], float32[1]\n" in told
-        assert "acme_c refuses ADD of int64[1], int64[1], which Paddle's CPU kernel computes: ADD got another" in told
+        assert results["tutorial"]["x"] == head.format("int64", 1)
+        assert results["tutorial"]["sum"] == head.format("int64", 2)
+        assert results["tutorial"]["real"] == head.format("float32", "2.")
+        assert "acme_c computes ADD of float32[1], float32[1]\n" in errors
+        assert "acme_c refuses ADD of int64[1], int64[1], which Paddle's CPU kernel computes: ADD got another" in errors
 
     def test_results_equal_the_cpu_and_are_on_the_device(self, in_paddle):
-        said, told = in_paddle["acme"]
-        assert _not_right(said["cases"]) == {}
-        computed = {line.split()[2] for line in told.splitlines() if line.startswith("acme_c computes")}
+        results, errors = in_paddle["acme"]
+        assert _not_right(results["cases"]) == {}
+        computed = {line.split()[2] for line in errors.splitlines() if line.startswith("acme_c computes")}
         assert computed == {"ADD", "AVERAGE_POOL_2D", "CONV_2D", "MAT_MUL", "MAX_POOL_2D", "RELU"}
 
     def test_network_trains_on_the_device(self, in_paddle):
@@ -118,26 +118,26 @@ class TestInPaddle:
         assert losses["cpu"][2] < losses["cpu"][0]
 
     def test_threads_streams_and_memory(self, in_paddle):
-        found = in_paddle["acme"][0]["threads"]
-        assert found["wrong"] == []
-        assert found["event"] is True
-        assert found["second"] == ["Place(acme_c:1)", [1.0, 1.0]]
-        assert found["allocated"] < 1 << 20
-        assert found["bfloat16"] is False
+        result = in_paddle["acme"][0]["threads"]
+        assert result["wrong"] == []
+        assert result["event"] is True
+        assert result["second"] == ["Place(acme_c:1)", [1.0, 1.0]]
+        assert result["allocated"] < 1 << 20
+        assert result["bfloat16"] is False
 
     def test_device_without_memory(self, in_paddle):
-        found = in_paddle["acme"][0]["no_room"]
-        assert found["raised"] == "MemoryError"
-        assert "device 'acme_c:0', call 'allocate': 2147483648 bytes were asked for" in found["said"]
+        result = in_paddle["acme"][0]["no_room"]
+        assert result["raised"] == "MemoryError"
+        assert "device 'acme_c:0', call 'allocate': 2147483648 bytes were asked for" in result["said"]
 
     def test_cached_memory_of_paddle_is_released(self, in_paddle):
         assert in_paddle["acme"][0]["room_again"]["shape"] == [1800, 1 << 17]
 
     def test_forked_child_gets_an_error(self, in_paddle):
-        found = in_paddle["fork"][0]["fork"]
-        assert "device 'acme_c:0' was opened before this process was forked" in found["said"]
-        assert found["status"] == 0
-        assert found["parent"] == [4.0, 4.0]
+        result = in_paddle["fork"][0]["fork"]
+        assert "device 'acme_c:0' was opened before this process was forked" in result["said"]
+        assert result["status"] == 0
+        assert result["parent"] == [4.0, 4.0]
 
     def test_missing_library(self, in_paddle, drivers):
         raised = in_paddle["none"][0]["failures"]
@@ -150,17 +150,17 @@ class TestInPaddle:
         raised = in_paddle["broken"][0]["failures"]
         assert "the driver of device 'acme_c' cannot be loaded" in raised["sum"][1]
 
-    @pytest.mark.parametrize(("phase", "why"), [("compile", "has no room for it"), ("compute", "is too hot")])
-    def test_failing_driver(self, in_paddle, phase, why):
+    @pytest.mark.parametrize(("phase", "reason"), [("compile", "has no room for it"), ("compute", "is too hot")])
+    def test_failing_driver(self, in_paddle, phase, reason):
         raised = in_paddle[phase][0]["failures"]
         assert raised["sum"][0] == "OSError"
-        assert f"device 'acme_c:0', call '{phase}': the chip {why}" in raised["sum"][1]
+        assert f"device 'acme_c:0', call '{phase}': the chip {reason}" in raised["sum"][1]
 
     def test_operations_equal_the_definition(self, in_paddle):
-        found, told = in_paddle["definition"]
-        assert _not_right(found["cases"]) == {}, told
-        asked = {line.split()[1] for line in told.splitlines() if line.startswith("asked ")}
-        assert asked == {
+        results, errors = in_paddle["definition"]
+        assert _not_right(results["cases"]) == {}, errors
+        queried = {line.split()[1] for line in errors.splitlines() if line.startswith("asked ")}
+        assert queried == {
             *("ABS", "ADD", "AVERAGE_POOL_2D", "CAST", "CEIL", "CLIP", "CONCAT", "CONV_2D", "COS", "DIV", "ELU"),
             *("EQUAL", "ERF", "EXP", "FLOOR", "GELU", "GREATER", "GREATER_EQUAL", "HARD_SWISH", "LEAKY_RELU", "LESS"),
             *("LESS_EQUAL", "LOG", "MAT_MUL", "MAX", "MAX_POOL_2D", "MIN", "MUL", "NOT_EQUAL", "POW", "RECIPROCAL"),
@@ -169,9 +169,9 @@ class TestInPaddle:
         }
 
     def test_a_driver_without_memory_and_streams(self, in_paddle):
-        found, told = in_paddle["template"]
-        assert _not_right(found["cases"]) == {}
-        assert "acme_c computes ADD of float32[6, 4], float32[6, 4]\n" in told
+        results, errors = in_paddle["template"]
+        assert _not_right(results["cases"]) == {}
+        assert "acme_c computes ADD of float32[6, 4], float32[6, 4]\n" in errors
 
 
 def test_plug_in_of_a_new_driver_refers_to_its_library(tmp_path):

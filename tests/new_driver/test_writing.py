@@ -20,7 +20,7 @@ def test_no_placeholders_of_the_template_remain(tmp_path, language):
         if path.suffix == ".py":
             ast.parse(path.read_text())
             assert max(map(len, path.read_text().splitlines())) <= 120
-    assert [each.name for each in tmp_path.iterdir()] == ["big_npu"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["big_npu"]
     assert any("BigNpu" in path.read_text() for path in written if path.suffix == ".py") is (language == "python")
 
 
@@ -30,7 +30,7 @@ def test_the_driver_in_python_is_short(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("name", "reason"),
     [
         ("Npu", "expected lowercase letters"),
         ("my-npu", "expected lowercase letters"),
@@ -44,8 +44,8 @@ def test_the_driver_in_python_is_short(tmp_path):
         ("trial", "exists already, from trial 1.0"),
     ],
 )
-def test_invalid_names(tmp_path, name, why):
-    with pytest.raises(InvalidOptionError, match=why):
+def test_invalid_names(tmp_path, name, reason):
+    with pytest.raises(InvalidOptionError, match=reason):
         write_driver(name, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
@@ -58,7 +58,7 @@ def test_existing_files_are_not_overwritten(tmp_path):
         write_driver("npu", tmp_path / "missing" / "npu")
     with pytest.raises(InvalidOptionError, match="expected one of"):
         write_driver("npu", tmp_path / "other", "cobol")
-    assert [each.name for each in tmp_path.iterdir()] == ["npu"]
+    assert [path.name for path in tmp_path.iterdir()] == ["npu"]
 
 
 @needs_compiler

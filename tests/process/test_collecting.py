@@ -11,10 +11,10 @@ from nnadapter.process import paused_collection
 
 @pytest.fixture(params=[True, False], ids=["enabled", "disabled"])
 def enabled(request):
-    before = gc.isenabled()
+    was_enabled = gc.isenabled()
     (gc.enable if request.param else gc.disable)()
     yield request.param
-    (gc.enable if before else gc.disable)()
+    (gc.enable if was_enabled else gc.disable)()
 
 
 @paused_collection
@@ -67,8 +67,8 @@ print(gc.get_freeze_count() > 1_000, 100_000 <= len(gc.get_objects(2)))
 """
 
 
-@pytest.mark.parametrize("before", ["", "gc.freeze()"], ids=["usual", "somebody froze"])
-def test_objects_of_the_first_call_are_frozen(before):
-    command = [sys.executable, "-c", FIRST.format(before=before)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert told == [str(int(bool(before))), "1", str(bool(before)), str(not before)]
+@pytest.mark.parametrize("preparation", ["", "gc.freeze()"], ids=["usual", "somebody froze"])
+def test_objects_of_the_first_call_are_frozen(preparation):
+    command = [sys.executable, "-c", FIRST.format(before=preparation)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert printed == [str(int(bool(preparation))), "1", str(bool(preparation)), str(not preparation)]

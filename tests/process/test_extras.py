@@ -68,5 +68,7 @@ def test_device_with_a_missing_package_is_unavailable(monkeypatch):
 def test_command_line_exits_with_2_and_the_pip_command(use, tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(parse(CHAIN), path)
-    done = subprocess.run([sys.executable, "-c", _WITHOUT, *use.format(path).split()], capture_output=True, text=True)
-    assert done.returncode == 2 and "run: pip install 'nnadapter[" in done.stderr, done.stderr
+    completed = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, *use.format(path).split()], capture_output=True, text=True
+    )
+    assert completed.returncode == 2 and "run: pip install 'nnadapter[" in completed.stderr, completed.stderr

@@ -29,7 +29,7 @@ SIGNALS = {
     "engine/tracing.py": "all is noted",
 }
 """Locks that only signal events; no other thread holds them."""
-OTHERS = {
+OTHER_LOCKS = {
     "drivers/isolation/child_process.py": "parts by itself",
     "drivers/isolation/isolated_device.py": "parts by itself",
     "drivers/isolation/worker.py": "in the process of a device, which forks nobody",
@@ -60,16 +60,16 @@ def held_elsewhere():
     over, threads = threading.Event(), []
 
     def hold(lock):
-        held = threading.Event()
+        locked = threading.Event()
 
         def work():
             with lock:
-                held.set()
+                locked.set()
                 over.wait()
 
         threads.append(threading.Thread(target=work))
         threads[-1].start()
-        held.wait()
+        locked.wait()
 
     yield hold
     over.set()
@@ -88,10 +88,10 @@ def test_locks_of_other_threads_are_free_in_a_forked_process(make, held_elsewher
 
 @pytest.mark.skipif(not hasattr(cached_property(str), "lock"), reason="properties have locks before Python 3.12 only")
 def test_locks_of_properties_are_free_too(held_elsewhere):
-    properties = [each for each in vars(Setting).values() if isinstance(each, cached_property)]
+    properties = [member for member in vars(Setting).values() if isinstance(member, cached_property)]
     resources._find_locks_of_properties()
     locks = resources._of_properties
-    assert properties and all(each.lock in locks for each in properties)
+    assert properties and all(member.lock in locks for member in properties)
     held_elsewhere(locks[0])
     assert status_of(locks[0].acquire) == 0
 
@@ -138,14 +138,16 @@ def test_locks_are_created_by_new_lock():
         if "Lock" not in source:
             continue
         calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-        made = [
+        lines = [
             node.lineno
             for node in calls
             # including default_factory
             for maker in (node.func, *node.args, *(keyword.value for keyword in node.keywords))
             if ast.unparse(maker).split(".")[-1] in ("Lock", "RLock")
         ]
-        assert not made or name in SIGNALS or name in OTHERS, f"{name}, lines {made}: use process.forking.new_lock"
+        assert not lines or name in SIGNALS or name in OTHER_LOCKS, (
+            f"{name}, lines {lines}: use process.forking.new_lock"
+        )
 
 
 def test_a_session_with_steps_of_the_cpu_can_be_closed_in_a_forked_process():

@@ -23,23 +23,23 @@ from nnadapter.process import (
 
 
 @pytest.mark.parametrize(
-    ("others", "processors", "may_use", "crowded"),
+    ("others_use", "processors", "may_use", "crowded"),
     [(0.0, 2, 2, False), (0.2, 2, 2, False), (1.0, 2, 2, True), (30.0, 64, 2, False), (63.0, 64, 2, True)],
 )
-def test_crowded_if_other_processes_leave_less_than_allowed(others, processors, may_use, crowded):
-    before, after = (
+def test_crowded_if_other_processes_leave_less_than_allowed(others_use, processors, may_use, crowded):
+    start, end = (
         Load(wall_seconds=1.0, own_seconds=5.0, total_seconds=100.0),
-        Load(wall_seconds=3.0, own_seconds=7.5, total_seconds=102.5 + 2 * others),
+        Load(wall_seconds=3.0, own_seconds=7.5, total_seconds=102.5 + 2 * others_use),
     )
-    assert is_crowded(before, after, processors, may_use) == crowded
-    assert processors_unused_by_others(before, after, processors, may_use) == pytest.approx(
-        min(processors - others, may_use)
+    assert is_crowded(start, end, processors, may_use) == crowded
+    assert processors_unused_by_others(start, end, processors, may_use) == pytest.approx(
+        min(processors - others_use, may_use)
     )
 
 
 def test_not_crowded_without_system_figures():
-    for before, after in ((None, None), (None, 9.0), (9.0, None)):
-        assert not is_crowded(Load(0.0, 0.0, before), Load(1.0, 0.0, after), 2, 2)
+    for start, end in ((None, None), (None, 9.0), (9.0, None)):
+        assert not is_crowded(Load(0.0, 0.0, start), Load(1.0, 0.0, end), 2, 2)
     assert not is_crowded(Load(1.0, 0.0, 0.0), Load(1.0, 0.0, 9.0), 2, 2)
 
 
@@ -70,23 +70,24 @@ _WORKS = "import time\nwhile time.process_time() < 0.2: pass\nprint(time.process
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say it")
 def test_the_processor_time_of_another_process():
     with subprocess.Popen([sys.executable, "-c", _WORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        before = own_seconds()
+        initial = own_seconds()
         computes_for_this(process.pid)
-        used = float(process.stdout.readline())
-        assert used == pytest.approx(seconds_of_process(process.pid), abs=0.05)
-        assert own_seconds() - before >= used
+        used_seconds = float(process.stdout.readline())
+        assert used_seconds == pytest.approx(seconds_of_process(process.pid), abs=0.05)
+        assert own_seconds() - initial >= used_seconds
         computes_no_more(process.pid)
         process.communicate(b"\n")
-    assert seconds_of_process(process.pid) is None and own_seconds() - before >= used
+    assert seconds_of_process(process.pid) is None and own_seconds() - initial >= used_seconds
 
 
 def test_seconds_of_a_process_that_ends_during_the_read_count_once(monkeypatch):
     first, second = 1 << 30, (1 << 30) + 1
-    told = {first: [2.0, 3.0], second: [5.0, None]}
+    answers = {first: [2.0, 3.0], second: [5.0, None]}
 
     def seconds_of(process_id):
-        seconds = told[process_id].pop(0) if process_id in told else None  # devices of other tests may end meanwhile
-        if told.get(process_id):  # simulates another thread or a finalizer
+        # Devices of other tests may end meanwhile.
+        seconds = answers[process_id].pop(0) if process_id in answers else None
+        if answers.get(process_id):  # simulates another thread or a finalizer
             computes_no_more(process_id)
         return seconds
 
@@ -103,8 +104,8 @@ def test_seconds_of_a_process_that_ends_during_the_read_count_once(monkeypatch):
 def test_seconds_after_a_worker_is_released_do_not_count():
     computes_for_this(os.getpid())
     computes_no_more(os.getpid())
-    others = own_seconds() - time.process_time()
+    seconds_of_others = own_seconds() - time.process_time()
     until = time.process_time() + 0.05
     while time.process_time() < until:
         pass
-    assert own_seconds() - time.process_time() == pytest.approx(others, abs=0.02)
+    assert own_seconds() - time.process_time() == pytest.approx(seconds_of_others, abs=0.02)

@@ -20,8 +20,10 @@ print("after")
 
 
 def test_output_of_c_goes_to_stderr():
-    done = subprocess.run([sys.executable, "-c", PRINTING], capture_output=True, text=True, check=True, timeout=120)
-    assert (done.stdout, done.stderr) == ("before\nafter\n", "native\n")
+    completed = subprocess.run(
+        [sys.executable, "-c", PRINTING], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert (completed.stdout, completed.stderr) == ("before\nafter\n", "native\n")
 
 
 @needs("onnxruntime_qnn")
@@ -29,5 +31,5 @@ def test_json_report_is_only_json(tmp_path):
     path = tmp_path / "chain.onnx"
     onnx.save(parse(CHAIN), path)
     command = [sys.executable, "-m", "nnadapter", "report", path, "-d", "qnn", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert json.loads(done.stdout)["coverage"]["nodes"] > 0
+    completed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(completed.stdout)["coverage"]["nodes"] > 0

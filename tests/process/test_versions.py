@@ -11,7 +11,7 @@ from nnadapter.process import packages
 
 
 def test_versions_of_all_installed_packages():
-    for name in {each.name for each in metadata.distributions()}:
+    for name in {distribution.name for distribution in metadata.distributions()}:
         assert packages.installed_version(name) == metadata.version(name), name
 
 
@@ -52,6 +52,6 @@ def test_builds_under_other_names_have_versions(tmp_path, monkeypatch):
     (older / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: onnxruntime-old\nVersion: 1.2\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert packages.installed_version("onnxruntime") == ""
-    told = "onnxruntime_gpu 1.31.0, onnxruntime_old 1.2, onnxruntime_qnn 2.3"
-    assert packages.installed_builds("onnxruntime") == told
+    builds = "onnxruntime_gpu 1.31.0, onnxruntime_old 1.2, onnxruntime_qnn 2.3"
+    assert packages.installed_builds("onnxruntime") == builds
     assert packages.installed_builds("torch") == ""

@@ -31,8 +31,8 @@ FOUND_AS = {
 """Where each bug must show, and as which outcome."""
 
 
-def settings(lie: str, **others) -> Settings:
-    return Settings(device="lying", options={"lie": lie}, time_limit_s=1.0 if lie == "hangs" else 30.0, **others)
+def settings(lie: str, **options) -> Settings:
+    return Settings(device="lying", options={"lie": lie}, time_limit_s=1.0 if lie == "hangs" else 30.0, **options)
 
 
 def test_there_are_sixteen():
@@ -64,7 +64,7 @@ def test_other_cases_run_after_a_crash():
     assert card.groups["operations"].passed > 100
 
 
-@pytest.mark.parametrize("what", ["judged", "memory", "streams"])
-def test_programs_are_judged_and_computed_on_the_device(what):
-    card = run_conformance(settings("none"), pattern=f"programs/{what}/*")
+@pytest.mark.parametrize("call", ["judged", "memory", "streams"])
+def test_programs_are_judged_and_computed_on_the_device(call):
+    card = run_conformance(settings("none"), pattern=f"programs/{call}/*")
     assert card.all_passed and card.groups["programs"].passed == 3

@@ -32,7 +32,7 @@ def enlarged(height: int, scale: float) -> RandomCase:
 
 
 def at_size(case: RandomCase, size: int) -> DynamicCase:
-    return next(each for each in opened(Random(0), case) if each.size == size)
+    return next(candidate for candidate in opened(Random(0), case) if candidate.size == size)
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 5, 40])

@@ -16,10 +16,11 @@ ROW = re.compile(r"^\| (b?float\w+) \| 2\^(-\d+) \| (\S+) \| (\S+) \|$", re.MULT
 
 
 def test_documentation_has_the_table():
-    found = {
-        name: (2.0 ** int(power), float(one), float(two)) for name, power, one, two in ROW.findall(PAGE.read_text())
+    table = {
+        name: (2.0 ** int(power), float(relative), float(two))
+        for name, power, relative, two in ROW.findall(PAGE.read_text())
     }
-    assert found == {dtype.value: (band.noise, band.relative, band.absolute) for dtype, band in BANDS.items()}
+    assert table == {dtype.value: (band.noise, band.relative, band.absolute) for dtype, band in BANDS.items()}
 
 
 @pytest.mark.parametrize(

@@ -33,20 +33,20 @@ SAME_NAMES = f"""{HEAD} g (float[2] x, bool c) => (float[2] y) {{
 
 
 def test_nested_nodes_with_the_same_name_are_distinguished():
-    found = assigned(parse(SAME_NAMES))
-    assert found.provider_nodes >= {0, 2} and not found.cpu_nodes and not found.cpu_op_types_in_functions
-    assert [found.verdict(position, CPU) for position in range(4)] == [SUPPORTED] * 4
+    assignment = assigned(parse(SAME_NAMES))
+    assert assignment.provider_nodes >= {0, 2} and not assignment.cpu_nodes and not assignment.cpu_op_types_in_functions
+    assert [assignment.verdict(position, CPU) for position in range(4)] == [SUPPORTED] * 4
 
 
 def test_nodes_of_another_provider_are_refused_with_function_parts():
-    found = assigned(parse(SAME_NAMES), "AcmeExecutionProvider")
+    assignment = assigned(parse(SAME_NAMES), "AcmeExecutionProvider")
     assert (
-        found.cpu_nodes >= {0, 2}
-        and not found.provider_nodes
-        and set(found.cpu_op_types_in_functions) == {"HardSigmoid", "Mul"}
+        assignment.cpu_nodes >= {0, 2}
+        and not assignment.provider_nodes
+        and set(assignment.cpu_op_types_in_functions) == {"HardSigmoid", "Mul"}
     )
-    assert "leaves it to ONNX Runtime's CPU, like the entire graph" in found.verdict(0, "Acme").detail
-    assert "leaves parts of it to ONNX Runtime's CPU: HardSigmoid, Mul" in found.verdict(3, "Acme").detail
+    assert "leaves it to ONNX Runtime's CPU, like the entire graph" in assignment.verdict(0, "Acme").detail
+    assert "leaves parts of it to ONNX Runtime's CPU: HardSigmoid, Mul" in assignment.verdict(3, "Acme").detail
 
 
 @pytest.mark.parametrize("layout", ["nnadapter:0:0", "nnadapter:0:0_token_3", "nnadapter:0:0/MatMulAddFusion"])
@@ -56,16 +56,20 @@ def test_rewritten_nodes_keep_their_mark(layout):
         return SimpleNamespace(ep_name=provider, get_nodes=lambda: [node])
 
     parts = [part("A", layout, "Conv"), part("A", "nnadapter:1:0", "Relu"), part(CPU, "", "Transpose")]
-    found = read_assignment(SimpleNamespace(get_provider_graph_assignment_info=lambda: parts), "A")
-    assert (found.provider_nodes, found.cpu_nodes, found.cpu_op_types_in_functions) == ({0, 1}, frozenset(), ())
+    assignment = read_assignment(SimpleNamespace(get_provider_graph_assignment_info=lambda: parts), "A")
+    assert (assignment.provider_nodes, assignment.cpu_nodes, assignment.cpu_op_types_in_functions) == (
+        {0, 1},
+        frozenset(),
+        (),
+    )
     parts.append(part(CPU, "nnadapter:1:1", "Relu"))
-    found = read_assignment(SimpleNamespace(get_provider_graph_assignment_info=lambda: parts), "A")
-    assert (found.provider_nodes, found.cpu_nodes) == ({0}, {1})
+    assignment = read_assignment(SimpleNamespace(get_provider_graph_assignment_info=lambda: parts), "A")
+    assert (assignment.provider_nodes, assignment.cpu_nodes) == ({0}, {1})
 
 
 def test_boundaries_of_a_model_without_some_nodes():
     text = f"{HEAD} g (float[2] x) => (float[2] y, float[2] b) {{ a = Relu(x) b = Sin(a) c = Cos(b) y = Add(c, a) }}"
-    rest = without(parse(text), {1})
-    assert [value.name for value in rest.graph.input] == ["x", "b"]
-    assert [value.name for value in rest.graph.output] == ["y", "a"]
-    onnx.checker.check_model(rest, full_check=True)
+    remaining = without(parse(text), {1})
+    assert [value.name for value in remaining.graph.input] == ["x", "b"]
+    assert [value.name for value in remaining.graph.output] == ["y", "a"]
+    onnx.checker.check_model(remaining, full_check=True)

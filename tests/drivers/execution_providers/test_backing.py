@@ -43,20 +43,20 @@ def acme(monkeypatch, tmp_path):
     return offer
 
 
-def found(path, **options):
+def backing_of(path, **options):
     return find_backing("AcmeExecutionProvider", {**DEFAULTS, "library": path, **options})
 
 
 @pytest.fixture(autouse=True)
 def forget_libraries():
-    before = dict(backing._registered)
+    registered = dict(backing._registered)
     yield
     backing._registered.clear()
-    backing._registered.update(before)
+    backing._registered.update(registered)
 
 
 @pytest.mark.parametrize(
-    ("offered", "wanted", "taken"),
+    ("offered", "requested", "kinds"),
     [
         (("cpu", "npu", "gpu"), "any", ["npu"]),
         (("cpu", "gpu", "gpu"), "any", ["gpu", "gpu"]),
@@ -64,35 +64,37 @@ def forget_libraries():
         (("cpu", "npu"), "cpu", ["cpu"]),
     ],
 )
-def test_hardware_is_of_one_kind(acme, offered, wanted, taken):
-    assert [device.kind for device in found(acme(*offered), hardware=wanted).devices] == taken
+def test_hardware_is_of_one_kind(acme, offered, requested, kinds):
+    assert [device.kind for device in backing_of(acme(*offered), hardware=requested).devices] == kinds
 
 
 def test_requested_npu_is_never_a_cpu(acme):
     with pytest.raises(DeviceUnavailableError, match="has no npu hardware on this machine, only cpu, gpu"):
-        found(acme("cpu", "gpu"), hardware="npu")
+        backing_of(acme("cpu", "gpu"), hardware="npu")
 
 
 def test_library_without_hardware_is_reported(acme, monkeypatch):
     registered = []
-    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", lambda *given: registered.append(given[0]))
+    monkeypatch.setattr(
+        onnxruntime, "register_execution_provider_library", lambda *arguments: registered.append(arguments[0])
+    )
     monkeypatch.setattr(onnxruntime, "unregister_execution_provider_library", registered.remove)
     with pytest.raises(DeviceUnavailableError, match="supports no hardware of this machine"):
-        found(acme())
+        backing_of(acme())
     assert registered == []
 
 
 def test_unknown_library_options_raise_a_warning(acme):
     path = acme("npu")
-    assert found(path, provider_options=("speed=3",)).options == {"speed": "3"}
+    assert backing_of(path, provider_options=("speed=3",)).options == {"speed": "3"}
     with pytest.warns(DriverWarning, match="has no option 'sped' in its library"):
-        found(path, provider_options=("sped=3", "depth=a=b"))
+        backing_of(path, provider_options=("sped=3", "depth=a=b"))
 
 
-@pytest.mark.parametrize("given", [("speed",), ("=3",), ("a=1", "a=2")])
-def test_provider_options_are_pairs(given):
+@pytest.mark.parametrize("text", [("speed",), ("=3",), ("a=1", "a=2")])
+def test_provider_options_are_pairs(text):
     with pytest.raises(InvalidOptionError, match="NAME=VALUE"):
-        read_provider_options(given)
+        read_provider_options(text)
 
 
 def test_hardware_of_a_built_in_provider_cannot_be_chosen():
@@ -103,9 +105,9 @@ def test_hardware_of_a_built_in_provider_cannot_be_chosen():
 
 
 def test_error_of_a_failing_provider_has_its_options():
-    made = Backing(provider="RknpuExecutionProvider", options={"speed": "3"})
+    provider_backing = Backing(provider="RknpuExecutionProvider", options={"speed": "3"})
     with pytest.raises(InvalidOptionError, match="does not start: .*got speed=3"):
-        takes_addition(made)
+        takes_addition(provider_backing)
 
 
 def test_old_onnxruntime_is_reported(monkeypatch):

@@ -115,8 +115,8 @@ class Partial(Backing):
     def open(self, contents, level=None, profile=None, without=(), weights=None):
         if len(onnx.load_from_string(contents).graph.node) >= self.most:
             raise RuntimeError("it is too much at once")
-        kept = [f"nnadapter:{position}:0" for position in (0, 1, 3, 4)]
-        return Session([Assigned(PROVIDER, *kept), Assigned("Another", "nnadapter:2:0")])
+        assigned = [f"nnadapter:{position}:0" for position in (0, 1, 3, 4)]
+        return Session([Assigned(PROVIDER, *assigned), Assigned("Another", "nnadapter:2:0")])
 
 
 def test_nodes_assigned_to_the_cpu_are_refused():
@@ -144,7 +144,7 @@ def test_only_ops_unknown_to_onnxruntime_are_refused():
     assert all("it depends on a refused Frobnicate" in verdict.detail for verdict in verdicts[3:])
 
 
-OPEN = f"""{HEAD} g (float[n, 2] x) => (float[m] y) <int64[1] all = {{-1}}> {{
+DYNAMIC = f"""{HEAD} g (float[n, 2] x) => (float[m] y) <int64[1] all = {{-1}}> {{
     s = Shape (x) t = Concat <axis = 0> (s, all) a = Reshape (x, all) b = Relu (a) y = Sin (b)
 }}"""
 
@@ -158,17 +158,17 @@ class Leaves(Backing):
 
     def open(self, contents, level=None, profile=None, without=(), weights=None):
         count = len(onnx.load_from_string(contents).graph.node)
-        kept = [f"nnadapter:{position}:0" for position in range(count) if position != self.position]
+        assigned = [f"nnadapter:{position}:0" for position in range(count) if position != self.position]
 
-        return Session([Assigned(PROVIDER, *kept), Assigned("Another", f"nnadapter:{self.position}:0")])
+        return Session([Assigned(PROVIDER, *assigned), Assigned("Another", f"nnadapter:{self.position}:0")])
 
 
-@pytest.mark.parametrize(("position", "taken"), [(0, True), (1, True), (2, False), (4, False)])
-def test_size_computations_with_dynamic_shapes_may_run_on_the_cpu(position, taken):
-    context, model = EpContext(Leaves(position=position)), onnx.parser.parse_model(OPEN)
+@pytest.mark.parametrize(("position", "accepted"), [(0, True), (1, True), (2, False), (4, False)])
+def test_size_computations_with_dynamic_shapes_may_run_on_the_cpu(position, accepted):
+    context, model = EpContext(Leaves(position=position)), onnx.parser.parse_model(DYNAMIC)
     verdict = context.admit(model).verdict
-    assert bool(verdict) == taken and (taken or "leaves 1 nodes to ONNX Runtime's CPU" in verdict.detail)
-    if taken:
+    assert bool(verdict) == accepted and (accepted or "leaves 1 nodes to ONNX Runtime's CPU" in verdict.detail)
+    if accepted:
         context.compile(model)
     else:
         with pytest.raises(CompilationError, match="leaves 1 nodes"):
@@ -181,7 +181,7 @@ def test_static_segment_is_not_queried_again():
 
 
 def test_segment_that_fails_to_compile_with_dynamic_shapes_is_not_admitted():
-    verdict = EpContext(Failing()).admit(onnx.parser.parse_model(OPEN)).verdict
+    verdict = EpContext(Failing()).admit(onnx.parser.parse_model(DYNAMIC)).verdict
     assert not verdict and "no memory for Sin" in verdict.detail
 
 
@@ -195,5 +195,5 @@ def test_large_weights_are_passed_outside_of_the_model():
     assert list(context.supported(model)) == [SUPPORTED] * 2 and context.admit(model).verdict
     program = context.compile(model)
     assert program.memory_bytes >= weight.nbytes
-    (made,) = program.create_execution().compute([x])
-    np.testing.assert_allclose(made, np.maximum(x @ weight, 0), rtol=1e-4, atol=1e-4)
+    (result,) = program.create_execution().compute([x])
+    np.testing.assert_allclose(result, np.maximum(x @ weight, 0), rtol=1e-4, atol=1e-4)

@@ -21,16 +21,16 @@ def rows():
 
 
 def test_every_provider_except_the_cpu_is_listed():
-    known = {f"ort:{name.removesuffix('ExecutionProvider')}" for name in onnxruntime.get_all_providers()}
-    assert known - {"ort:CPU"} <= rows().keys() and "ort:CPU" not in rows()
+    expected = {f"ort:{name.removesuffix('ExecutionProvider')}" for name in onnxruntime.get_all_providers()}
+    assert expected - {"ort:CPU"} <= rows().keys() and "ort:CPU" not in rows()
 
 
 def test_rows_have_availability_and_installation():
-    here = {*onnxruntime.get_available_providers(), *backing.installed()}
+    available = {*onnxruntime.get_available_providers(), *backing.installed()}
     for row in rows().values():
-        assert row.available <= (row.sub_type in here)
+        assert row.available <= (row.sub_type in available)
         assert row.sub_type in backing.installed() or row.available == (
-            row.sub_type in here and has_hardware(row.sub_type)
+            row.sub_type in available and has_hardware(row.sub_type)
         )
         assert row.available or "get it by" in row.reason or "lacks the hardware" in row.reason
 
@@ -81,13 +81,13 @@ def test_provider_name_in_any_form(device):
 def acme(tmp_path, monkeypatch):
     """Yield a function that installs a package with a provider called Acme."""
 
-    def install(says=None):
+    def install(code=None):
         folder = tmp_path / "acme-1.0.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
         (folder / "entry_points.txt").write_text(f"[{backing.GROUP}]\nAcmeExecutionProvider = acme_npu\n")
-        if says:
-            (tmp_path / "acme_npu.py").write_text(f"def get_library_path():\n    {says}\n")
+        if code:
+            (tmp_path / "acme_npu.py").write_text(f"def get_library_path():\n    {code}\n")
         monkeypatch.syspath_prepend(tmp_path)
 
     yield install
@@ -96,22 +96,22 @@ def acme(tmp_path, monkeypatch):
 
 def test_listing_names_registers_no_library(acme):
     acme("return '/there/is/no/such/library.so'")
-    before = dict(backing._registered)
-    with watched(backing.register, lambda given, _: given["provider"]) as registered:
+    previous = dict(backing._registered)
+    with watched(backing.register, lambda arguments, _: arguments["provider"]) as registered:
         assert "ort:Acme" in {row.name for row in nna.devices()}
-    assert not registered and backing._registered == before and "acme_npu" not in sys.modules
+    assert not registered and backing._registered == previous and "acme_npu" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    ("says", "words"),
+    ("code", "words"),
     [
         ("return '/there/is/no/such/library.so'", "no library at '/there/is/no/such/library.so'"),
         ("return __file__", "cannot be registered with ONNX Runtime"),
         ("raise ValueError('none')", "does not report its provider's library"),
     ],
 )
-def test_unusable_package_is_listed_with_its_reason(acme, says, words):
-    acme(says)
+def test_unusable_package_is_listed_with_its_reason(acme, code, words):
+    acme(code)
     row = rows()["ort:Acme"]
     assert not row.available and words in row.reason and row.distribution == "acme 1.0"
     with pytest.raises(DeviceUnavailableError, match=words):

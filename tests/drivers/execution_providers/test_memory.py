@@ -23,9 +23,9 @@ def placed(array):
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "float16", "bfloat16", "int4"])
 def test_copy_is_independent_of_the_array(dtype):
     array = np.array([[0, 1, 1]]).astype(dtype)
-    tensor, given = placed(array), array.copy()
+    tensor, original = placed(array), array.copy()
     array[:] = 0
-    np.testing.assert_array_equal(taken(tensor), given)
+    np.testing.assert_array_equal(taken(tensor), original)
 
 
 def test_scalar_keeps_its_rank_on_every_device(monkeypatch):
@@ -51,9 +51,9 @@ def test_freed_memory_is_not_read():
 def test_program_reads_and_writes_device_memory():
     model, x = parse(TWO), numbers(2, 3)
     execution = EpContext(Backing(provider=PROVIDER)).compile(model).create_execution()
-    made, shape = execution.compute_on_device([placed(x), placed(x)])
-    again, _ = execution.compute_on_device([made, placed(x)])
-    np.testing.assert_array_equal(taken(again), run_whole(model, {"x": x, "z": 2 * x})[0])
+    result, shape = execution.compute_on_device([placed(x), placed(x)])
+    second_result, _ = execution.compute_on_device([result, placed(x)])
+    np.testing.assert_array_equal(taken(second_result), run_whole(model, {"x": x, "z": 2 * x})[0])
     assert taken(shape).tolist() == [2, 3]
 
 
@@ -81,21 +81,21 @@ by_dlpack = pytest.mark.skipif(
 
 @by_dlpack
 def test_dlpack_copies_values_in_and_out():
-    given = numbers(2, 3)
-    tensor = import_dlpack(given, PROVIDER)
-    expected = given.copy()
-    given[:] = 0
+    array = numbers(2, 3)
+    tensor = import_dlpack(array, PROVIDER)
+    expected = array.copy()
+    array[:] = 0
     np.testing.assert_array_equal(taken(tensor), expected)
     assert tensor.memory.dlpack_device() == (1, 0)
 
-    class Given:
-        def __dlpack__(self, **asked):
+    class Exporter:
+        def __dlpack__(self, **options):
             return tensor.memory.dlpack(tensor.dtype, tensor.shape)
 
         def __dlpack_device__(self):
             return tensor.memory.dlpack_device()
 
-    received = np.from_dlpack(Given())
+    received = np.from_dlpack(Exporter())
     np.testing.assert_array_equal(received, expected)
     assert not np.shares_memory(received, np.asarray(tensor.memory.value(tensor.dtype, tensor.shape).numpy()))
 

@@ -25,13 +25,13 @@ OUTSIDE = TensorProto(
 
 
 def node(embed_mode=1, op_type="EPContext", **more):
-    made = onnx.NodeProto(op_type=op_type, domain="com.microsoft", input=["x"], output=["y"], name="n")
+    message = onnx.NodeProto(op_type=op_type, domain="com.microsoft", input=["x"], output=["y"], name="n")
     numbers = {"main_context": 1, **({} if embed_mode is None else {"embed_mode": embed_mode})}
-    made.attribute.extend(AttributeProto(name=name, i=value, type=2) for name, value in numbers.items())
-    made.attribute.extend(
+    message.attribute.extend(AttributeProto(name=name, i=value, type=2) for name, value in numbers.items())
+    message.attribute.extend(
         AttributeProto(name=name, s=s, type=3) for name, s in {"ep_cache_context": b"\1\2", **more}.items()
     )
-    return made
+    return message
 
 
 def model(*nodes, initializers=(), **more):
@@ -44,8 +44,8 @@ def model(*nodes, initializers=(), **more):
     return onnx.ModelProto(ir_version=10, graph=graph, opset_import=imports, **{"metadata_props": properties, **more})
 
 
-def written(made):
-    return made.SerializeToString()
+def written(message):
+    return message.SerializeToString()
 
 
 def within(part, name="value", op_type="Constant"):
@@ -56,12 +56,12 @@ def graph_of(*nodes, **more):
     return onnx.GraphProto(name="inner", node=nodes, **more)
 
 
-def function_of(each):
-    return onnx.FunctionProto(name="F", domain="d", node=[each])
+def function_of(part):
+    return onnx.FunctionProto(name="F", domain="d", node=[part])
 
 
-def training_of(each):
-    return onnx.TrainingInfoProto(algorithm=graph_of(each))
+def training_of(part):
+    return onnx.TrainingInfoProto(algorithm=graph_of(part))
 
 
 def sparse():
@@ -73,7 +73,7 @@ FILE = node(0, ep_cache_context=b"a.bin")
 
 
 @pytest.mark.parametrize(
-    ("made", "kept"),
+    ("contents", "text"),
     [
         (model(), ""),
         (model(node(None)), ""),
@@ -98,8 +98,8 @@ FILE = node(0, ep_cache_context=b"a.bin")
         (model(metadata_props=[onnx.StringStringEntryProto(key="external_dependencies", value="a.bin")]), NEEDED),
     ],
 )
-def test_external_data_is_found(made, kept):
-    assert external_data_text(written(made)) == kept
+def test_external_data_is_found(contents, text):
+    assert external_data_text(written(contents)) == text
 
 
 def test_ort_format_is_no_provider_program():
@@ -180,7 +180,7 @@ def refused_at_first_sight(contents):
     try:
         graph = onnx.load_from_string(contents).graph
         modes = [
-            next((each.i for each in n.attribute if each.name == "embed_mode"), 1)
+            next((node_attribute.i for node_attribute in n.attribute if node_attribute.name == "embed_mode"), 1)
             for n in graph.node
             if n.op_type == "EPContext"
         ]

@@ -47,11 +47,11 @@ CASES = {
 
 @for_every(name=CASES)
 def test_wrong_forms_are_withheld_from_a_provider(name):
-    provider, given, made, node, refused = CASES[name]
+    provider, inputs, outputs, node, refused = CASES[name]
     head = HEAD.replace("17", "23")
-    text = f"{head} g ({given} x) => ({made} y) <float[3] w = {{1, 2, 3}}> {{ y = {node} }}"
-    found = miscomputed_nodes(onnx.parser.parse_model(text), provider)
-    assert bool(found) == refused and all(provider in verdict.detail for verdict in found.values())
+    text = f"{head} g ({inputs} x) => ({outputs} y) <float[3] w = {{1, 2, 3}}> {{ y = {node} }}"
+    flaws = miscomputed_nodes(onnx.parser.parse_model(text), provider)
+    assert bool(flaws) == refused and all(provider in verdict.detail for verdict in flaws.values())
 
 
 def microsoft(op_type, inputs, **attributes):
@@ -94,11 +94,11 @@ REPEATED = {
 
 @for_every(name=REPEATED)
 def test_repeated_matrix_with_other_readers_is_withheld_from_qnn(name):
-    given, other, op_type, behind, refused = REPEATED[name]
+    inputs, other, op_type, reader, refused = REPEATED[name]
     weights = ", ".join(["1"] * 32)
-    text = f"""{HEAD} g ({given} x, {other} p) => (float y) <float[32] w = {{{weights}}}> {{
+    text = f"""{HEAD} g ({inputs} x, {other} p) => (float y) <float[32] w = {{{weights}}}> {{
         a = {op_type} (x, p)
-        y = {behind}
+        y = {reader}
     }}"""
     model = onnx.parser.parse_model(text)
     model.graph.output[0].type.tensor_type.ClearField("shape")

@@ -23,9 +23,9 @@ def agrees(
     opened = context()
     assert all(opened.supported(model)), opened.supported(model)
     deserialized = opened.deserialize(opened.compile(model).serialize())
-    found = list(deserialized.create_execution().compute(feeds))
-    for got, want in zip(found, by_definition(model, feeds), strict=True):
+    results = list(deserialized.create_execution().compute(feeds))
+    for got, want in zip(results, by_definition(model, feeds), strict=True):
         assert got.dtype == want.dtype
         wide = np.float64 if got.dtype.kind == "f" else got.dtype
         np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance)
-    return found
+    return results

@@ -61,7 +61,7 @@ def kernels_of(type_, arrays, attributes=None, constants=()):
 def oracle(op_type, arrays, attributes=None, constants=(), outputs=1, opset=22):
     names = [f"input{position}" if array is not None else "" for position, array in enumerate(arrays)]
     node = helper.make_node(op_type, names, [f"output{index}" for index in range(outputs)], **(attributes or {}))
-    given = {
+    feeds = {
         name: array
         for position, (name, array) in enumerate(zip(names, arrays, strict=True))
         if name and position not in constants
@@ -71,7 +71,7 @@ def oracle(op_type, arrays, attributes=None, constants=(), outputs=1, opset=22):
         "one",
         [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            for name, array in given.items()
+            for name, array in feeds.items()
         ],
         [helper.make_empty_tensor_value_info(f"output{index}") for index in range(outputs)],
         [numpy_helper.from_array(arrays[position], names[position]) for position in constants],
@@ -80,7 +80,7 @@ def oracle(op_type, arrays, attributes=None, constants=(), outputs=1, opset=22):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(onnx.shape_inference.infer_shapes(model).SerializeToString(), options)
-    results = session.run(None, given)
+    results = session.run(None, feeds)
     return results[0] if outputs == 1 else results
 
 
@@ -88,5 +88,5 @@ def floats(*dimensions, seed=0):
     return np.random.default_rng(seed).standard_normal(dimensions, dtype=np.float32)
 
 
-def close(found, expected, tolerance=2e-5):
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+def close(result, expected, tolerance=2e-5):
+    np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)

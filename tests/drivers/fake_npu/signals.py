@@ -29,26 +29,26 @@ def call_with_signals(call, handler) -> int:
             return None
         frame.f_trace_opcodes = True
         if kind == "opcode":
-            before, last[frame] = last.get(frame, ""), _step(frame, names)
-            if before.startswith(_LOOKED_BEHIND):
+            previous, last[frame] = last.get(frame, ""), _step(frame, names)
+            if previous.startswith(_LOOKED_BEHIND):
                 calls += 1
                 sys.settrace(None)
                 handler()
                 sys.settrace(trace)
         return trace
 
-    before = sys.gettrace()
+    previous = sys.gettrace()
     try:
         sys._getframe().f_trace_opcodes = True  # before settrace, or Python 3.12 has no opcode events
         sys.settrace(trace)
         call()
     finally:
-        sys.settrace(before)
+        sys.settrace(previous)
     return calls
 
 
 def _step(frame: FrameType, names: dict[CodeType, list[str]]) -> str:
     code = frame.f_code
     if code not in names:
-        names[code] = [dis.opname[each] for each in code.co_code[::2]]
+        names[code] = [dis.opname[byte] for byte in code.co_code[::2]]
     return names[code][frame.f_lasti // 2]

@@ -86,8 +86,8 @@ def test_expanded_half_precision_does_not_round_its_weights():
     (scores,) = builder.add_operation("MAT_MUL", (query, key))
     (weights,) = builder.add_operation("SOFTMAX", (scores,), {"axis": 3})
     (result,) = run_model(builder.finish(builder.add_operation("MAT_MUL", (weights, value))), arrays)
-    whole = run("ATTENTION", [arrays[0], np.ascontiguousarray(arrays[1].swapaxes(2, 3)), arrays[2]], {"scale": 1.0})
-    np.testing.assert_array_equal(result, whole)
+    complete = run("ATTENTION", [arrays[0], np.ascontiguousarray(arrays[1].swapaxes(2, 3)), arrays[2]], {"scale": 1.0})
+    np.testing.assert_array_equal(result, complete)
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
@@ -126,7 +126,7 @@ def test_causal_convolution(length, bias, past, activation):
 
 def test_causal_convolution_in_parts_equals_one_run():
     x, weight = floats(2, 3, 8), floats(3, 1, 4, seed=1)
-    whole, _ = run("CAUSAL_CONV", [x, weight])
+    complete, _ = run("CAUSAL_CONV", [x, weight])
     first, state = run("CAUSAL_CONV", [x[:, :, :3], weight])
     second, _ = run("CAUSAL_CONV", [x[:, :, 3:], weight, None, state])
-    close(np.concatenate([first, second], 2), whole)
+    close(np.concatenate([first, second], 2), complete)

@@ -6,28 +6,28 @@ from nnadapter.drivers.fake_npu import BoundConstants
 
 
 def test_lookup_compares_array_identity() -> None:
-    bound, (first, second, made) = BoundConstants(), np.ones((3, 2))
-    bound.keep([first, second], [made])
-    found = bound.look_up([first, second])
-    assert found is not None
-    assert found[0] is made
+    bound, (first, second, derived) = BoundConstants(), np.ones((3, 2))
+    bound.keep([first, second], [derived])
+    result = bound.look_up([first, second])
+    assert result is not None
+    assert result[0] is derived
     assert bound.look_up([second, first]) is None
     assert bound.look_up([first, second.copy()]) is None
 
 
 def test_cache_holds_weak_references() -> None:
-    bound, given = BoundConstants(), np.ones(3)
-    bound.keep([given], [np.ones(3)])
-    assert bound.look_up([given]) is None, "what was made has gone"
+    bound, constant = BoundConstants(), np.ones(3)
+    bound.keep([constant], [np.ones(3)])
+    assert bound.look_up([constant]) is None, "what was made has gone"
 
 
 def test_new_array_at_the_same_address_is_not_found() -> None:
-    bound, made = BoundConstants(), np.ones(3)
+    bound, derived = BoundConstants(), np.ones(3)
     for _ in range(200):
-        given = np.empty(3)
-        assert bound.look_up([given]) is None
-        bound.keep([given], [made])
-        del given
+        constant = np.empty(3)
+        assert bound.look_up([constant]) is None
+        bound.keep([constant], [derived])
+        del constant
 
 
 def test_without_constants() -> None:

@@ -13,12 +13,12 @@ from tests.drivers.fake_npu.harness import close, floats, run_model, type_of
 def after_negation(type_: str, arrays: list[np.ndarray], attributes: dict[str, AttributeValue]) -> None:
     """Check an operation on inputs that the device computes itself."""
     builder = ModelBuilder()
-    given = [builder.add_input(f"x{index}", type_of(array)) for index, array in enumerate(arrays)]
-    computed = [builder.add_operation("NEG", [operand])[0] for operand in given]
-    made = builder.add_operation(type_, computed, attributes)
-    model = builder.finish([builder.add_operation("NEG", [operand])[0] for operand in made])
-    for found, expected in zip(run_model(model, arrays), by_definition(model, arrays), strict=True):
-        close(found, expected)
+    inputs = [builder.add_input(f"x{index}", type_of(array)) for index, array in enumerate(arrays)]
+    computed = [builder.add_operation("NEG", [operand])[0] for operand in inputs]
+    outputs = builder.add_operation(type_, computed, attributes)
+    model = builder.finish([builder.add_operation("NEG", [operand])[0] for operand in outputs])
+    for result, expected in zip(run_model(model, arrays), by_definition(model, arrays), strict=True):
+        close(result, expected)
 
 
 @pytest.mark.parametrize(

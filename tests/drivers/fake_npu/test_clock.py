@@ -19,22 +19,22 @@ LIMITS = {"peak_gflops": 1.0, "bandwidth_gbs": 1.0, "launch_us": 100.0, "transfe
 def products(model):
     """Return the FLOPs that the clock counts, without copies and transposes."""
     graph = lower(model).graph
-    found = 0.0
-    for each in graph.instructions:
-        types = [[graph.tensors[index].type for index in group] for group in (each.inputs, each.outputs)]
-        if each.kernel not in ("transpose", "copy"):
-            found += instruction_flops(each, *types)
-    return found
+    flops = 0.0
+    for instruction in graph.instructions:
+        types = [[graph.tensors[index].type for index in group] for group in (instruction.inputs, instruction.outputs)]
+        if instruction.kernel not in ("transpose", "copy"):
+            flops += instruction_flops(instruction, *types)
+    return flops
 
 
 def declared(model):
     return sum(
-        schema_of(each.type).flops(
-            [model.type_of(index) for index in each.inputs],
-            [model.operands[index].type for index in each.outputs],
-            each.attributes,
+        schema_of(operation.type).flops(
+            [model.type_of(index) for index in operation.inputs],
+            [model.operands[index].type for index in operation.outputs],
+            operation.attributes,
         )
-        for each in model.operations
+        for operation in model.operations
     )
 
 

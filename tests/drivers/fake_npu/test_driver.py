@@ -141,10 +141,10 @@ def test_deserialized_programs_compute_the_same():
     program = opened.compile(model)
     blob = program.serialize()
     deserialized = opened.deserialize(blob)
-    for found, expected in zip(
+    for result, expected in zip(
         deserialized.create_execution().compute([x]), program.create_execution().compute([x]), strict=True
     ):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(result, expected)
     assert deserialized.serialize() == blob
     assert 0 < program.memory_bytes < program.memory.arena_bytes, "the arena is the context's"
     assert program.memory_bytes < deserialized.memory_bytes < program.memory_bytes + len(blob)  # owns its weights
@@ -176,9 +176,9 @@ def test_results_belong_to_the_caller():
     opened = context()
     execution = opened.compile(model).create_execution()
     first = execution.compute([x])
-    kept = [result.copy() for result in first]
+    copies = [result.copy() for result in first]
     second = execution.compute([x + 1])
-    for result, copy, other in zip(first, kept, second, strict=True):
+    for result, copy, other in zip(first, copies, second, strict=True):
         np.testing.assert_array_equal(result, copy)
         assert not np.shares_memory(result, other)
         with opened.arenas.acquire(0) as arena:
@@ -190,20 +190,20 @@ def test_executions_run_concurrently():
     program = context().compile(model)
     feeds = [floats(1, 4, 12, 12, seed=seed) for seed in range(4)]
     expected = [program.create_execution().compute([x])[0] for x in feeds]
-    found = [None] * 4
+    results = [None] * 4
 
     def work(index):
         execution = program.create_execution()
         for _ in range(20):
-            found[index] = execution.compute([feeds[index]])[0]
+            results[index] = execution.compute([feeds[index]])[0]
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for result, wanted in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(result, wanted)
+    for result, right in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, right)
 
 
 def test_inputs_and_constants_as_outputs_are_copied():
@@ -212,11 +212,11 @@ def test_inputs_and_constants_as_outputs_are_copied():
     constant = builder.add_constant("c", floats(3))
     (view,) = builder.add_operation("RESHAPE", (x,), {"shape": (6,)})
     model = builder.finish((x, view, constant, view))
-    given = floats(2, 3, seed=1)
-    results = context().compile(model).create_execution().compute([given])
-    for result, wanted in zip(results, (given, given.ravel(), floats(3), given.ravel()), strict=True):
-        np.testing.assert_array_equal(result, wanted)
-        assert not np.shares_memory(result, given)
+    array = floats(2, 3, seed=1)
+    results = context().compile(model).create_execution().compute([array])
+    for result, expected in zip(results, (array, array.ravel(), floats(3), array.ravel()), strict=True):
+        np.testing.assert_array_equal(result, expected)
+        assert not np.shares_memory(result, array)
         assert result.flags.writeable
 
 
@@ -230,10 +230,10 @@ def test_in_place_results_do_not_overwrite_values_read_later():
     (square,) = builder.add_operation("MUL", (c, c))
     (out,) = builder.add_operation("SUB", (square, row))
     model = builder.finish((out,))
-    given = floats(8, 8)
-    c = np.exp(given) * -np.exp(given)
+    array = floats(8, 8)
+    c = np.exp(array) * -np.exp(array)
     opened = context()
-    close(opened.compile(model).create_execution().compute([given])[0], c * c - c.sum(0), 1e-4)
+    close(opened.compile(model).create_execution().compute([array])[0], c * c - c.sum(0), 1e-4)
     assert opened.admit(model).facts["arena_bytes"] <= 2 * 256 + 64
 
 
@@ -241,10 +241,10 @@ def test_half_precision():
     model, x = small_network(), floats(1, 4, 12, 12, seed=3)
     exact = context().compile(model).create_execution().compute([x])
     rounded = context(precision="float16").compile(model).create_execution().compute([x])
-    for result, wanted in zip(rounded, exact, strict=True):
+    for result, right in zip(rounded, exact, strict=True):
         assert result.dtype == np.float32
         np.testing.assert_array_equal(result, result.astype(np.float16))
-        assert 0 < np.abs(result - wanted).max() < 0.05
+        assert 0 < np.abs(result - right).max() < 0.05
 
 
 def test_half_precision_keeps_masks_of_the_lowest_float32_finite():
@@ -272,5 +272,5 @@ def test_float16_models():
 def test_a_network_computes_what_its_operations_mean(batch):
     model, x = small_network(batch), floats(batch, 4, 12, 12, seed=7)
     expected = by_definition(model, [x])
-    for result, wanted in zip(context().compile(model).create_execution().compute([x]), expected, strict=True):
-        close(result, wanted, 1e-4)
+    for result, right in zip(context().compile(model).create_execution().compute([x]), expected, strict=True):
+        close(result, right, 1e-4)

@@ -56,9 +56,9 @@ def test_erf_is_right_to_six_digits():
     ("type_", "low", "high"), [("SIGMOID", 0, 1), ("SWISH", 0, np.inf), ("SOFTPLUS", 0, np.inf), ("GELU", 0, np.inf)]
 )
 def test_limits_without_overflow(type_, low, high):
-    found = run(type_, [np.array([-3e38, -200, 200, 3e38], np.float32)])
-    np.testing.assert_array_equal(found[:2], [low, low])
-    assert found[3] == (1 if high == 1 else np.float32(3e38))
+    result = run(type_, [np.array([-3e38, -200, 200, 3e38], np.float32)])
+    np.testing.assert_array_equal(result[:2], [low, low])
+    assert result[3] == (1 if high == 1 else np.float32(3e38))
 
 
 def test_unary_attributes():
@@ -130,8 +130,8 @@ def test_logic():
 )
 def test_binary_with_activation_in_several_blocks(shapes):
     x, y = floats(*shapes[0]), floats(*shapes[1], seed=1)
-    found = run("SUB", [x, y], {"fuse_code": "relu", "fuse_parameters": ()})
-    np.testing.assert_array_equal(found, np.maximum(x - y, 0))
+    result = run("SUB", [x, y], {"fuse_code": "relu", "fuse_parameters": ()})
+    np.testing.assert_array_equal(result, np.maximum(x - y, 0))
 
 
 def test_where_broadcasts():

@@ -41,14 +41,14 @@ def test_many_weights_are_unpacked_in_strips():
 
 def test_verdict_unpacks_no_weights():
     trace = ArrayTrace([packed(3, 2, 16), reals(3, 2)])
-    made = applied(unpacked_weight, *trace.variables(), None, bits=4, block_size=32, depth=40)
-    assert (made.shape, made.dtype) == ((3, 40), np.float32)
-    assert isinstance(trace.finish()[made.number], DeferredArray)
+    weight = applied(unpacked_weight, *trace.variables(), None, bits=4, block_size=32, depth=40)
+    assert (weight.shape, weight.dtype) == ((3, 40), np.float32)
+    assert isinstance(trace.finish()[weight.number], DeferredArray)
 
 
 def test_symbolic_size_is_guarded_when_weights_are_traced():
     arrays, sizes = ArrayTrace([packed(3, 2, 16), reals(3, 2)]), SymbolicTrace()
     depth = sizes.variable(40)
-    made = derived(unpacked_weight, *arrays.variables(), None, bits=4, block_size=32, depth=depth)
-    assert (made.shape, dict(sizes.answers)) == ((3, 40), {0: 40})
-    assert contents_of(arrays.finish()[made.number]).shape == (3, 40)
+    weight = derived(unpacked_weight, *arrays.variables(), None, bits=4, block_size=32, depth=depth)
+    assert (weight.shape, dict(sizes.answers)) == ((3, 40), {0: 40})
+    assert contents_of(arrays.finish()[weight.number]).shape == (3, 40)

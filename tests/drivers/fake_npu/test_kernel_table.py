@@ -42,5 +42,5 @@ def test_family_is_imported_when_a_kernel_is_requested():
         "KERNELS['softmax']\n"
         "print('numpy.fft' in sys.modules, 'nnadapter.drivers.fake_npu.kernels.normalization' in sys.modules)\n"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["False", "True"]
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["False", "True"]

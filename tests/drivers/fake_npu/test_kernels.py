@@ -123,9 +123,9 @@ def test_running_sum(exclusive, reverse):
 def test_top_k_keeps_the_order_of_equals(largest):
     x = np.random.default_rng(0).integers(0, 5, (3, 20, 2)).astype(np.float32)
     expected = oracle("TopK", [x, np.array([7])], {"axis": 1, "largest": int(largest)}, (1,), outputs=2)
-    found = run("TOP_K", [x], {"k": 7, "axis": 1, "largest": largest})
-    np.testing.assert_array_equal(found[0], expected[0])
-    np.testing.assert_array_equal(found[1], expected[1])
+    result = run("TOP_K", [x], {"k": 7, "axis": 1, "largest": largest})
+    np.testing.assert_array_equal(result[0], expected[0])
+    np.testing.assert_array_equal(result[1], expected[1])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "int64"])
@@ -141,8 +141,8 @@ def test_movements(dtype):
     exact(run("TILE", [x], {"repeats": (2, 1, 3)}), np.tile(x, (2, 1, 3)))
     exact(run("CONCAT", [x, x[:, :1]], {"axis": 1}), np.concatenate([x, x[:, :1]], 1))
     exact(run("CONCAT", [x], {"axis": 1}), x)
-    for found, expected in zip(run("SPLIT", [x], {"axis": 2, "split": (1, 3)}), np.split(x, [1], 2), strict=True):
-        exact(found, expected)
+    for result, expected in zip(run("SPLIT", [x], {"axis": 2, "split": (1, 3)}), np.split(x, [1], 2), strict=True):
+        exact(result, expected)
 
 
 @pytest.mark.parametrize("sizes", [(1, 5), (64, 1), (100, 70), (2, 7, 90)])
@@ -193,15 +193,15 @@ MODES = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "hal
 def test_resize(size, mode, kind):
     x = floats(2, 3, 5, 6)
     shape = (2, 3, *size)
-    scales = tuple(result / given for result, given in zip(shape, x.shape, strict=True))
+    scales = tuple(result / size_before for result, size_before in zip(shape, x.shape, strict=True))
     attributes = {"shape": shape, "scales": scales, "coordinate_transformation_mode": mode}
     onnx_attributes = {"coordinate_transformation_mode": mode, "mode": "linear"}
     if kind != "linear":
         attributes["nearest_mode"] = kind
         onnx_attributes |= {"mode": "nearest", "nearest_mode": kind}
     expected = oracle("Resize", [x, None, None, np.array(shape)], onnx_attributes, (3,))
-    found = run("RESIZE_LINEAR" if kind == "linear" else "RESIZE_NEAREST", [x], attributes)
-    close(found, expected, 1e-5)
+    resized = run("RESIZE_LINEAR" if kind == "linear" else "RESIZE_NEAREST", [x], attributes)
+    close(resized, expected, 1e-5)
 
 
 @pytest.mark.parametrize(("size", "result"), [(3, 5), (3, 10), (6, 10), (9, 15)])
@@ -209,7 +209,7 @@ def test_integral_symmetric_places_are_not_rounded_down(size, result):
     x = np.arange(size, dtype=np.float32).reshape(1, 1, size, 1)
     attributes = {"coordinate_transformation_mode": "half_pixel_symmetric", "nearest_mode": "floor"}
     scales = (1.0, 1.0, float(np.float32(result / size)), 1.0)
-    given = np.array(scales, np.float32)
-    expected = oracle("Resize", [x, None, given], {**attributes, "mode": "nearest"}, (2,))
-    found = run("RESIZE_NEAREST", [x], {**attributes, "shape": expected.shape, "scales": scales})
-    np.testing.assert_array_equal(found, expected)
+    scales_array = np.array(scales, np.float32)
+    expected = oracle("Resize", [x, None, scales_array], {**attributes, "mode": "nearest"}, (2,))
+    resized = run("RESIZE_NEAREST", [x], {**attributes, "shape": expected.shape, "scales": scales})
+    np.testing.assert_array_equal(resized, expected)

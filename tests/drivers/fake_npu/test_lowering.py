@@ -15,7 +15,7 @@ def test_expanded_operations_are_fused_before_constant_folding():
     y = program("CONV_2D", program.x, random(1, 6, 3, 1, 1))
     clipped = program("CLIP", program("ADD", y, 3.0), min=0.0, max=6.0)
     model = program.finish(program("DIV", clipped, 6.0))
-    check(lambda each: passes.run_passes(each, PASSES), model)
+    check(lambda graph: passes.run_passes(graph, PASSES), model)
     assert kernels(model) == ["transpose", "pointwise_convolution", "transpose"]
 
 
@@ -36,14 +36,14 @@ def test_passes_run_in_the_recommended_order():
 @pytest.mark.parametrize("type_", ["CONV_2D", "CONV_2D_TRANSPOSE"])
 def test_constants_do_not_depend_on_the_images(type_, group, kernel):
     weight, bias = random(1, 24, 24 // group, kernel, kernel), random(2, 24)
-    found = []
+    constants = []
     for batch, height, width in ((1, 5, 9), (3, 40, 23)):
         program = Program(x=(batch, 24, height, width))
         model = program.finish(program(type_, program.x, weight, bias, group=group))
         tensors = lower(model).graph.tensors
-        found.append([tensor.value for tensor in tensors if tensor.value is not None])
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)
+        constants.append([tensor.value for tensor in tensors if tensor.value is not None])
+    for first, other in zip(*constants, strict=True):
+        np.testing.assert_array_equal(first, other)
 
 
 def test_equal_weights_of_two_models_are_packed_once():
@@ -55,5 +55,5 @@ def test_equal_weights_of_two_models_are_packed_once():
         tensors = lower(models[-1]).graph.tensors
         packed.append([tensor.value for tensor in tensors if tensor.value is not None])
     assert len(packed[0]) == 1
-    for one, other in zip(*packed, strict=True):
-        assert np.shares_memory(one, other)
+    for first, other in zip(*packed, strict=True):
+        assert np.shares_memory(first, other)

@@ -79,8 +79,8 @@ def test_shrink_of_integers(dtype):
 @pytest.mark.parametrize("positive", [True, False])
 def test_special_values_are_found(dtype, positive, negative):
     x = np.array([np.nan, np.inf, -np.inf, 0, 6e4], dtype)
-    found = run("IS_INF", [x], {"detect_positive": positive, "detect_negative": negative})
-    np.testing.assert_array_equal(found, [False, positive, negative, False, False])
+    result = run("IS_INF", [x], {"detect_positive": positive, "detect_negative": negative})
+    np.testing.assert_array_equal(result, [False, positive, negative, False, False])
     np.testing.assert_array_equal(run("IS_NAN", [x]), np.isnan(x))
 
 
@@ -211,8 +211,8 @@ def test_fill_and_eye(dtype):
     np.testing.assert_array_equal(run("FILL", [value], {"shape": (3, 4)}, constants=(0,)), np.ones((3, 4)))
     np.testing.assert_array_equal(run("FILL", [value], {"shape": ()}), value)
     for rows, columns, k in [(3, 5, 0), (5, 3, 1), (3, 5, -2), (3, 3, 3), (3, 3, -7), (1, 1, 0)]:
-        found = run("EYE_LIKE", [floats(rows, columns)], {"to": dtype, "k": k})
-        np.testing.assert_array_equal(found, np.eye(rows, columns, k))
+        result = run("EYE_LIKE", [floats(rows, columns)], {"to": dtype, "k": k})
+        np.testing.assert_array_equal(result, np.eye(rows, columns, k))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int32", "int64"])
@@ -222,8 +222,8 @@ def test_range(dtype):
 
 
 def test_range_of_narrow_integers_wraps_around():
-    found = run("RANGE", [np.array(100, np.int8), np.array(3, np.int8)], {"count": 300})
-    np.testing.assert_array_equal(found, (100 + 3 * np.arange(300)).astype(np.int8))
+    result = run("RANGE", [np.array(100, np.int8), np.array(3, np.int8)], {"count": 300})
+    np.testing.assert_array_equal(result, (100 + 3 * np.arange(300)).astype(np.int8))
 
 
 def test_half_precision_rounds_inputs_and_results():

@@ -39,35 +39,35 @@ def test_lp_normalization(axis, p):
 @pytest.mark.parametrize("axes", [(0,), (0, 2, 3), (2, 3), (0, 1, 2, 3)])
 def test_mean_variance_normalization(axes):
     x = floats(2, 3, 4, 5)
-    found = run("MEAN_VARIANCE_NORMALIZATION", [x], {"axes": axes})
-    close(found, oracle("MeanVarianceNormalization", [x], {"axes": axes}, opset=13))
+    result = run("MEAN_VARIANCE_NORMALIZATION", [x], {"axes": axes})
+    close(result, oracle("MeanVarianceNormalization", [x], {"axes": axes}, opset=13))
 
 
 @pytest.mark.slow
 @for_every(
     labels=[np.int32, np.int64],
-    rest=[(), (4,), (2, 3)],
+    trailing_shape=[(), (4,), (2, 3)],
     weighted=[False, True],
     ignored=[False, True],
     reduction=["none", "sum", "mean"],
 )
-def test_losses(labels, rest, weighted, ignored, reduction):
-    target = np.random.default_rng(1).integers(0, 5, (3, *rest)).astype(labels)
+def test_losses(labels, trailing_shape, weighted, ignored, reduction):
+    target = np.random.default_rng(1).integers(0, 5, (3, *trailing_shape)).astype(labels)
     attributes = {"reduction": reduction, **({"ignore_index": int(target.flat[0])} if ignored else {})}
-    arrays = [floats(3, 5, *rest), target, *([np.abs(floats(5, seed=2))] if weighted else [])]
-    found = run("NEGATIVE_LOG_LIKELIHOOD_LOSS", arrays, attributes)
-    close(found, oracle("NegativeLogLikelihoodLoss", arrays, attributes))
+    arrays = [floats(3, 5, *trailing_shape), target, *([np.abs(floats(5, seed=2))] if weighted else [])]
+    result = run("NEGATIVE_LOG_LIKELIHOOD_LOSS", arrays, attributes)
+    close(result, oracle("NegativeLogLikelihoodLoss", arrays, attributes))
     loss, logarithms = run("SOFTMAX_CROSS_ENTROPY_LOSS", arrays, attributes)
-    wanted, probabilities = oracle("SoftmaxCrossEntropyLoss", arrays, attributes, outputs=2)
-    close(loss, wanted)
+    expected, probabilities = oracle("SoftmaxCrossEntropyLoss", arrays, attributes, outputs=2)
+    close(loss, expected)
     close(logarithms, probabilities)
 
 
 def test_ignored_label_may_be_out_of_range():
     x, target = floats(3, 4), np.array([1, -100, 3], np.int64)
     x[1] = np.inf
-    found = run("NEGATIVE_LOG_LIKELIHOOD_LOSS", [x, target], {"ignore_index": -100})
-    close(found, -(x[0, 1] + x[2, 3]) / 2)
+    result = run("NEGATIVE_LOG_LIKELIHOOD_LOSS", [x, target], {"ignore_index": -100})
+    close(result, -(x[0, 1] + x[2, 3]) / 2)
 
 
 @pytest.mark.parametrize("length", [5, 6, 7])

@@ -18,13 +18,13 @@ VALUES = np.array([[2, 7, 2, 7, -1], [-np.inf, -np.inf, 3, np.inf, np.inf]], np.
 
 def lines():
     """Return lines with NaN at every combination of places, [count, LENGTH]."""
-    found = []
+    results = []
     for places in PLACES:
         for values in VALUES:
             line = values.copy()
             line[list(places)] = np.nan
-            found.append(line)
-    return np.stack(found)
+            results.append(line)
+    return np.stack(results)
 
 
 def both(op_type, x, attributes=None, outputs=1, opset=13):
@@ -39,23 +39,23 @@ def both(op_type, x, attributes=None, outputs=1, opset=13):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_positions_of_extremes(op_type, last, axis):
     x = lines() if axis else np.ascontiguousarray(lines().T)
-    (wanted,), (found,) = both(op_type, x, {"axis": axis, "select_last_index": last})
-    np.testing.assert_array_equal(found, wanted)
+    (expected,), (result,) = both(op_type, x, {"axis": axis, "select_last_index": last})
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("dilation", [1, 2])
 def test_pooling_with_indices(dilation):
     x = lines()[:, None]
     attributes = {"kernel_shape": [2], "dilations": [dilation]}
-    for wanted, found in zip(*both("MaxPool", x, attributes, outputs=2), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for expected, result in zip(*both("MaxPool", x, attributes, outputs=2), strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("op_type", ["Relu", "LeakyRelu", "HardSigmoid", "Sign", "Softmax", "Neg"])
 def test_element_by_element(op_type):
     x = np.where(np.isinf(lines()), 1, lines()).astype(np.float32)
-    (wanted,), (found,) = both(op_type, x)
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    (expected,), (result,) = both(op_type, x)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -68,15 +68,15 @@ def test_element_by_element(op_type):
     ],
 )
 def test_extremes_without_a_rule_are_nan(op_type, x, attributes):
-    _, (found,) = both(op_type, x, attributes)
-    np.testing.assert_array_equal(np.isnan(found).reshape(-1), np.isnan(lines()).any(axis=1))
+    _, (result,) = both(op_type, x, attributes)
+    np.testing.assert_array_equal(np.isnan(result).reshape(-1), np.isnan(lines()).any(axis=1))
 
 
 def test_hardmax_without_a_rule_selects_the_first():
     x = lines()[np.isnan(lines()).any(axis=1)]
-    _, (found,) = both("Hardmax", x, {"axis": 1})
-    np.testing.assert_array_equal(found.argmax(axis=1), np.isnan(x).argmax(axis=1))
-    np.testing.assert_array_equal(found.sum(axis=1), 1)
+    _, (result,) = both("Hardmax", x, {"axis": 1})
+    np.testing.assert_array_equal(result.argmax(axis=1), np.isnan(x).argmax(axis=1))
+    np.testing.assert_array_equal(result.sum(axis=1), 1)
 
 
 @pytest.mark.parametrize("largest", [0, 1])

@@ -18,21 +18,21 @@ def layers(scales: list[float]) -> tuple[NpuGraph, SymbolicTrace]:
     """Build a graph with a sum and a softmax per scale, over a symbolic number of rows."""
     trace, builder = SymbolicTrace(), ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), COLUMNS)))
-    (made,) = builder.add_operation("TANH", (x,))
+    (value,) = builder.add_operation("TANH", (x,))
     for index, scale in enumerate(scales):
         constant = builder.add_constant(f"scale_{index}", freeze(np.full((1, 1), scale, np.float32)))
-        (moved,) = builder.add_operation("ADD", (made, constant))
-        (made,) = builder.add_operation("SOFTMAX", (moved,), {"axis": 1})
-    (last,) = builder.add_operation("CONCAT", (made, x), {"axis": 1})
+        (moved,) = builder.add_operation("ADD", (value, constant))
+        (value,) = builder.add_operation("SOFTMAX", (moved,), {"axis": 1})
+    (last,) = builder.add_operation("CONCAT", (value, x), {"axis": 1})
     return lower(builder.finish([last])).graph, trace
 
 
 def expected(x: np.ndarray, scales: list[float]) -> np.ndarray:
-    made = np.tanh(x)
+    value = np.tanh(x)
     for scale in scales:
-        powers = np.exp(made + np.float32(scale))
-        made = powers / powers.sum(1, keepdims=True)
-    return np.concatenate([made, x], 1)
+        powers = np.exp(value + np.float32(scale))
+        value = powers / powers.sum(1, keepdims=True)
+    return np.concatenate([value, x], 1)
 
 
 @pytest.mark.parametrize("scales", [[2.0, 2.0, 2.0, 2.0], [2.0, 3.0, 2.0, -1.0]])
@@ -63,8 +63,8 @@ def test_static_instructions_stay_bound() -> None:
     trace, builder = SymbolicTrace(), ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), COLUMNS)))
     y = builder.add_input("y", OperandType(DataType.FLOAT32, (COLUMNS, COLUMNS)))
-    (fixed,) = builder.add_operation("TANH", builder.add_operation("EXP", (y,)))
-    (product,) = builder.add_operation("MAT_MUL", (x, fixed))
+    (static,) = builder.add_operation("TANH", builder.add_operation("EXP", (y,)))
+    (product,) = builder.add_operation("MAT_MUL", (x, static))
     graph = lower(builder.finish([product])).graph
     assert [graph.instructions[position].kernel for position in SymbolicGraph(graph).instructions] == ["matmul"]
 

@@ -22,11 +22,11 @@ def all_values(dtype):
 
 def model_of(type_, arrays, types, attributes=None, constants=(), result=None):
     builder, operands, feeds = ModelBuilder(), [], []
-    for position, (array, given) in enumerate(zip(arrays, types, strict=True)):
+    for position, (array, type_of_input) in enumerate(zip(arrays, types, strict=True)):
         if position in constants:
-            operands.append(builder.add_constant(f"c{position}", array, given.quantization))
+            operands.append(builder.add_constant(f"c{position}", array, type_of_input.quantization))
             continue
-        type_of = OperandType(DataType(array.dtype.name), array.shape, quantization=given.quantization)
+        type_of = OperandType(DataType(array.dtype.name), array.shape, quantization=type_of_input.quantization)
         operands.append(builder.add_input(f"x{position}", type_of))
         feeds.append(array)
     quantized_result = () if result is None else (result,)
@@ -40,10 +40,10 @@ def test_lookup_table_equals_float32(type_, source, target):
     result = quantized(target, 0.05, 10)
     attributes = {"min": -1.0, "max": 2.0} if type_ == "CLIP" else {}
     model, feeds = model_of(type_, [x], [quantized(source, 0.04, 5)], attributes, result=result)
-    (found,), (wanted,) = run_model(model, feeds), by_definition(model, feeds)
+    (looked_up,), (expected,) = run_model(model, feeds), by_definition(model, feeds)
     # Halves may round either way; infinities saturate, NaN becomes the smallest value.
-    assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
-    assert np.count_nonzero(found != wanted) <= 2
+    assert np.abs(looked_up.astype(int) - expected.astype(int)).max() <= 1
+    assert np.count_nonzero(looked_up != expected) <= 2
     kernels = {instruction.kernel for instruction in lower(model).graph.instructions}
     assert kernels == {"look_up"}
 
@@ -53,8 +53,8 @@ def test_binary_operations_equal_the_dequantized_ones(type_):
     x, y = (grid.reshape(256, 256) for grid in np.meshgrid(all_values("int8"), all_values("uint8")))
     types = [quantized("int8", 0.031, -7), quantized("uint8", 0.017, 120)]
     model, feeds = model_of(type_, [x, y], types, result=quantized("int8", 0.043, 3))
-    (found,), (wanted,) = run_model(model, feeds), by_definition(model, feeds)
-    np.testing.assert_array_equal(found, wanted)
+    (result,), (expected,) = run_model(model, feeds), by_definition(model, feeds)
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("depth", [8, 257, 600, 5000])
@@ -64,8 +64,8 @@ def test_sums_are_exact_however_long(depth, constants):
     x[1, ::2] = 254
     types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 127)]
     model, feeds = model_of("MAT_MUL", [x, y], types, constants=constants)
-    (found,) = run_model(model, feeds)
-    np.testing.assert_array_equal(found, x.astype(np.int64) @ (y.astype(np.int64) - 127))
+    (result,) = run_model(model, feeds)
+    np.testing.assert_array_equal(result, x.astype(np.int64) @ (y.astype(np.int64) - 127))
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(1, "float32"), (-128, "float64")])
@@ -73,7 +73,7 @@ def test_small_sums_are_added_up_in_float32_and_large_ones_in_float64(value, dty
     types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 0)]
     arrays = [np.zeros((1, 600, 4, 4), np.uint8), np.full((2, 600, 1, 1), value, np.int8)]
     graph = lower(model_of("CONV_2D", arrays, types, constants=(1,))[0]).graph
-    (product,) = (each for each in graph.instructions if each.kernel == "pointwise_convolution")
+    (product,) = (instruction for instruction in graph.instructions if instruction.kernel == "pointwise_convolution")
     assert graph.tensors[product.outputs[0]].type.dtype == dtype
 
 
@@ -125,11 +125,11 @@ def test_transposed_factors():
 def test_sixteen_bits(dtype):
     x = (np.random.default_rng(0).standard_normal((3, 40)) * 9).astype(np.float32)
     builder = ModelBuilder()
-    given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
-    (integers,) = builder.add_operation("QUANTIZE", (given,), quantized=(quantized(dtype, 1e-3, 12345),))
+    operand = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
+    (integers,) = builder.add_operation("QUANTIZE", (operand,), quantized=(quantized(dtype, 1e-3, 12345),))
     model = builder.finish([integers, *builder.add_operation("DEQUANTIZE", (integers,))])
-    for found, wanted in zip(run_model(model, [x]), by_definition(model, [x]), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for result, expected in zip(run_model(model, [x]), by_definition(model, [x]), strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
@@ -139,10 +139,10 @@ def test_weights_of_four_bits(dtype, constants):
     x = (np.arange(15).reshape(3, 5) - (8 if dtype == "int4" else 0)).astype(np.int8).astype(array_type)
     rows = Quantization(scale=(0.1, 0.2, 0.4), zero_point=(1, 2, 3), axis=0)
     model, feeds = model_of("DEQUANTIZE", [x], [QuantizedType(DataType(dtype), rows)], {}, constants)
-    wanted = by_definition(model, feeds)[0]
-    np.testing.assert_array_equal(run_model(model, feeds)[0], wanted)
+    expected = by_definition(model, feeds)[0]
+    np.testing.assert_array_equal(run_model(model, feeds)[0], expected)
     program = context().deserialize(context().compile(model).serialize())
-    np.testing.assert_array_equal(program.create_execution().compute(feeds)[0], wanted)
+    np.testing.assert_array_equal(program.create_execution().compute(feeds)[0], expected)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -153,25 +153,25 @@ def test_integers_and_reals_along_an_axis(axis):
     scales = tuple(generator.uniform(0.1, 0.5, count).astype(np.float32).tolist())
     along = QuantizedType(DataType.INT8, Quantization(scale=scales, zero_point=tuple(range(count)), axis=axis))
     builder = ModelBuilder()
-    given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
-    (integers,) = builder.add_operation("QUANTIZE", (given,), quantized=(along,))
+    operand = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
+    (integers,) = builder.add_operation("QUANTIZE", (operand,), quantized=(along,))
     model = builder.finish([integers, *builder.add_operation("DEQUANTIZE", (integers,))])
-    for found, wanted in zip(run_model(model, [x]), by_definition(model, [x]), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for result, expected in zip(run_model(model, [x]), by_definition(model, [x]), strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_nan_and_infinities_saturate():
     x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.5, 3.5], np.float32)
     builder = ModelBuilder()
-    given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
-    model = builder.finish(builder.add_operation("QUANTIZE", (given,), quantized=(quantized("int8", 1.0, 5),)))
+    operand = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
+    model = builder.finish(builder.add_operation("QUANTIZE", (operand,), quantized=(quantized("int8", 1.0, 5),)))
     assert run_model(model, [x])[0].tolist() == [-128, 127, -128, 127, -128, 7, 9]
 
 
 def test_results_wider_than_16_bits_are_refused():
     builder = ModelBuilder()
-    given = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
-    model = builder.finish(builder.add_operation("QUANTIZE", (given,), quantized=(quantized("int32", 1.0, 0),)))
+    operand = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
+    model = builder.finish(builder.add_operation("QUANTIZE", (operand,), quantized=(quantized("int32", 1.0, 0),)))
     assert "accepted: int16, int8, uint16, uint8" in context().supported(model)[0].detail
 
 
@@ -182,5 +182,5 @@ def test_programs_on_quantized_operands_are_deserialized():
     opened = context()
     program = opened.compile(model)
     deserialized = opened.deserialize(program.serialize())
-    for each in (program, deserialized):
-        np.testing.assert_array_equal(each.create_execution().compute(feeds)[0], by_definition(model, feeds)[0])
+    for candidate in (program, deserialized):
+        np.testing.assert_array_equal(candidate.create_execution().compute(feeds)[0], by_definition(model, feeds)[0])

@@ -24,29 +24,29 @@ def _inputs(op_type, directions, optional, layout=0, dtype=np.float32):
     }
     if op_type == "LSTM":
         shapes |= {"initial_c": state, "P": (directions, 3 * _UNITS)}
-    found = {
+    feeds = {
         name: (generator.standard_normal(shape) * 0.7).astype(dtype)
         for name, shape in shapes.items()
         if name in ("X", "W", "R") or name in optional
     }
-    if "sequence_lens" in found:
-        found["sequence_lens"] = np.array([5, 2, 4], np.int32)
-    for name in {"X", "initial_h", "initial_c"} & set(found) if layout else ():
-        found[name] = np.ascontiguousarray(found[name].swapaxes(0, 1))
-    names = [name if name in found else "" for name in shapes]
-    return names, found
+    if "sequence_lens" in feeds:
+        feeds["sequence_lens"] = np.array([5, 2, 4], np.int32)
+    for name in {"X", "initial_h", "initial_c"} & set(feeds) if layout else ():
+        feeds[name] = np.ascontiguousarray(feeds[name].swapaxes(0, 1))
+    names = [name if name in feeds else "" for name in shapes]
+    return names, feeds
 
 
 def _model(op_type, names, feeds, attributes, opset=22):
     outputs = ["Y", "Y_h", "Y_c"][: 3 if op_type == "LSTM" else 2]
     node = helper.make_node(op_type, names, outputs, hidden_size=_UNITS, **attributes)
-    given = [
+    inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in feeds.items()
     ]
     kind = TensorProto.FLOAT16 if feeds["X"].dtype == np.float16 else TensorProto.FLOAT
-    made = [helper.make_tensor_value_info(name, kind, None) for name in outputs]
-    graph = helper.make_graph([node], "one", given, made)
+    output_infos = [helper.make_tensor_value_info(name, kind, None) for name in outputs]
+    graph = helper.make_graph([node], "one", inputs, output_infos)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
@@ -55,8 +55,8 @@ def _compare(op_type, optional=(), opset=22, tolerance=2e-5, **attributes):
     names, feeds = _inputs(op_type, directions, optional, attributes.get("layout", 0))
     model = _model(op_type, names, feeds, attributes, opset)
     session = nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="forbid"))
-    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
-    for got, want in zip(session.run(None, feeds), wanted, strict=True):
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    for got, want in zip(session.run(None, feeds), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
@@ -89,8 +89,8 @@ def test_functions_of_gates(op_type, function):
     names = [function, "Tanh", function] if function != "Softplus" else ["Sigmoid", function, "Tanh"]
     names = names[:count] if count > 1 else [function]
     values = [0.3] * sum(name in _HAS_ALPHA for name in names)
-    given = {"activation_alpha": values, "activation_beta": values} if values else {}
-    _compare(op_type, ("B",), activations=names, tolerance=1e-4, **given)
+    parameters = {"activation_alpha": values, "activation_beta": values} if values else {}
+    _compare(op_type, ("B",), activations=names, tolerance=1e-4, **parameters)
 
 
 def test_parameters_go_to_parametric_activations():
@@ -122,8 +122,8 @@ def test_half_precision_rounds_once():
         _model("LSTM", names, feeds, {}), devices="fake_npu", options=nna.Options(fallback="forbid")
     )
     wide = {name: value.astype(np.float32) for name, value in feeds.items()}
-    wanted = onnxruntime.InferenceSession(_model("LSTM", names, wide, {}).SerializeToString()).run(None, wide)
-    for got, want in zip(session.run(None, feeds), wanted, strict=True):
+    expected = onnxruntime.InferenceSession(_model("LSTM", names, wide, {}).SerializeToString()).run(None, wide)
+    for got, want in zip(session.run(None, feeds), expected, strict=True):
         np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float16), rtol=1e-3, atol=1e-6)
 
 

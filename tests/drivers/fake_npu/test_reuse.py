@@ -38,8 +38,8 @@ def convolution(count: int, height: int, width: int) -> Model:
     builder = ModelBuilder()
     image = builder.add_input("x", OperandType(DataType.FLOAT32, (count, 3, height, width)))
     weight = builder.add_constant("w", WEIGHT)
-    (made,) = builder.add_operation("CONV_2D", (image, weight), {"pads": (1, 1, 1, 1)})
-    (relu,) = builder.add_operation("RELU", (made,))
+    (result,) = builder.add_operation("CONV_2D", (image, weight), {"pads": (1, 1, 1, 1)})
+    (relu,) = builder.add_operation("RELU", (result,))
     (rows,) = builder.add_operation("RESHAPE", (relu,), {"shape": (count, 4 * height * width)})
     (total,) = builder.add_operation("SOFTMAX", (rows,), {"axis": 1})
     return builder.finish([total])
@@ -49,14 +49,16 @@ def plainly(model: Model) -> LoweredModel:
     return prepared(lower(model), model)
 
 
-def same(found: NpuGraph, expected: NpuGraph) -> None:
-    assert not any(is_symbolic(tensor.type.dimensions) for tensor in found.tensors)
-    assert not any(is_symbolic(value) for each in found.instructions for value in each.parameters.values())
-    assert [tensor.type for tensor in found.tensors] == [tensor.type for tensor in expected.tensors]
-    assert [tensor.view_of for tensor in found.tensors] == [tensor.view_of for tensor in expected.tensors]
-    assert found.instructions == expected.instructions
-    for one, other in zip(found.with_contents().tensors, expected.tensors, strict=True):
-        assert one.value is other.value or np.array_equal(one.value, other.value)
+def same(graph: NpuGraph, expected: NpuGraph) -> None:
+    assert not any(is_symbolic(tensor.type.dimensions) for tensor in graph.tensors)
+    assert not any(
+        is_symbolic(value) for instruction in graph.instructions for value in instruction.parameters.values()
+    )
+    assert [tensor.type for tensor in graph.tensors] == [tensor.type for tensor in expected.tensors]
+    assert [tensor.view_of for tensor in graph.tensors] == [tensor.view_of for tensor in expected.tensors]
+    assert graph.instructions == expected.instructions
+    for mine, other in zip(graph.with_contents().tensors, expected.tensors, strict=True):
+        assert mine.value is other.value or np.array_equal(mine.value, other.value)
 
 
 @given(st.lists(SIZES, min_size=2, max_size=6))
@@ -115,7 +117,7 @@ def test_constants_of_old_models_are_bounded() -> None:
         lowerings.prepare(builder.finish([added]))
         tables.append(weakref.ref(table))
         del table, builder
-    assert sum(found.nbytes for table in tables[:-1] if (found := table()) is not None) <= 16 << 20
+    assert sum(array.nbytes for table in tables[:-1] if (array := table()) is not None) <= 16 << 20
 
 
 @pytest.mark.parametrize("kind", OCR_SHAPES)
@@ -124,8 +126,8 @@ def test_text_recognition_models(kind: str) -> None:
     conversions, lowerings = Conversions(prepared), Lowerings()
     for shape in OCR_SHAPES[kind]:
         filled = lowerings.prepare(conversions.of({"x": shape})[1].model)
-        alone = specialize(prepared, {"x": shape})
-        plain = plainly(with_atoms(alone, converted(alone))[1].model)
+        specialized = specialize(prepared, {"x": shape})
+        plain = plainly(with_atoms(specialized, converted(specialized))[1].model)
         same(filled.graph, plain.graph)
         assert filled.runs_as == plain.runs_as
 
@@ -154,7 +156,7 @@ def doubled(value: object) -> object:
 @EVERY
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx builds its cases with overflows
 def test_every_lowering_works_with_symbolic_sizes(every: int) -> None:
-    seen = refitted = 0
+    case_count = refitted = 0
     for name, model in cases(every):
         values = numbers(model)
         groups: dict[object, list[int]] = {}
@@ -164,14 +166,14 @@ def test_every_lowering_works_with_symbolic_sizes(every: int) -> None:
         filled = template.filled(model, values)
         assert filled is not None, name
         same(filled.graph, plainly(model).graph)
-        seen += 1
+        case_count += 1
         other = with_numbers(model, list(map(doubled, values)))
         with suppress(IndexError, ValueError):  # a doubled axis may be out of range: no such model exists
             refilled = template.filled(other, numbers(other))
             if refilled is not None:
                 same(refilled.graph, plainly(other).graph)
                 refitted += 1
-    assert seen > 600 / every
+    assert case_count > 600 / every
     assert refitted > 200 / every
 
 
@@ -190,25 +192,25 @@ def with_weights(model: Model, seed: int) -> Model:
 @EVERY
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_lowering_works_with_traced_constants(every: int) -> None:
-    seen = refitted = 0
+    case_count = refitted = 0
     for name, model in cases(every):
         first, second = (with_weights(model, seed) for seed in range(2))
         if len(model.inputs) < 2 or not all(judge(first, operation, ()) for operation in first.operations):
             continue
         try:
-            expected = [plainly(each).graph for each in (first, second)]
+            expected = [plainly(variant).graph for variant in (first, second)]
         except NNAdapterError:
             continue  # the random contents are invalid for this model
         template = LoweringTemplate(first, Groups.of(numbers(first), ()), numbers(first))
         filled = template.filled(first, numbers(first))
         assert filled is not None, name
         same(filled.graph, expected[0])
-        seen += 1
+        case_count += 1
         other = template.filled(second, numbers(second))
         if other is not None:
             same(other.graph, expected[1])
             refitted += 1
-    assert seen > 200 / every
+    assert case_count > 200 / every
     assert refitted > 150 / every
 
 
@@ -243,9 +245,9 @@ def test_layers_are_lowered_once() -> None:
     lowerings = Lowerings()
     for seed in range(6):
         model = layer(seed)
-        found, expected = lowerings.prepare(model), plainly(model)
-        same(found.graph, expected.graph)
-        assert (found.runs_as, found.weight_bytes) == (expected.runs_as, expected.weight_bytes)
+        lowered, expected = lowerings.prepare(model), plainly(model)
+        same(lowered.graph, expected.graph)
+        assert (lowered.runs_as, lowered.weight_bytes) == (expected.runs_as, expected.weight_bytes)
     assert lowerings.templates == 1
 
 
@@ -258,7 +260,7 @@ def test_constants_that_affect_the_lowering_are_distinguished(rows: list[tuple[i
         first = builder.add_constant("factor", np.full((1, 3), factor, np.float32))
         second = builder.add_constant("other", np.full((1, 3), factor if equal else 7, np.float32))
         third = builder.add_constant("offset", np.full(3, offset, np.float32))
-        products = [builder.add_operation("MUL", (x, each))[0] for each in (first, second)]
+        products = [builder.add_operation("MUL", (x, constant))[0] for constant in (first, second)]
         (total,) = builder.add_operation("ADD", (builder.add_operation("SUB", products)[0], third))
         model = builder.finish([total])
         same(lowerings.prepare(model).graph, plainly(model).graph)

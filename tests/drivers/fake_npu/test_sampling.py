@@ -30,8 +30,8 @@ def test_grid_sample(mode, padding_mode, align_corners):
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 def test_nan_places_do_not_crash(mode):
     grid = np.array([[[[np.nan, 0.0], [np.inf, 0.0], [-np.inf, 1e30]]]], np.float32)
-    found = run("GRID_SAMPLE", [floats(1, 2, 4, 4), grid], {"mode": mode})
-    assert found.shape == (1, 2, 1, 3)
+    result = run("GRID_SAMPLE", [floats(1, 2, 4, 4), grid], {"mode": mode})
+    assert result.shape == (1, 2, 1, 3)
 
 
 @given(st.floats(-30, 30, width=32), st.integers(1, 6))
@@ -39,9 +39,9 @@ def test_reflected_places_lie_inside(place, size):
     """Pixel centers map to themselves; positions beyond the outer centers repeat the border pixel."""
     image = np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)
     grid = np.array([[[[(2 * place + 1) / size - 1, 0]]]], np.float32)
-    found = run("GRID_SAMPLE", [image, grid], {"padding_mode": "reflection"})
+    result = run("GRID_SAMPLE", [image, grid], {"padding_mode": "reflection"})
     turned = abs((place + 0.5 + size) % (2 * size) - size) - 0.5
-    np.testing.assert_allclose(found, np.clip(turned, 0, size - 1).reshape(1, 1, 1, 1), atol=1e-4)
+    np.testing.assert_allclose(result, np.clip(turned, 0, size - 1).reshape(1, 1, 1, 1), atol=1e-4)
 
 
 @pytest.mark.parametrize("align_corners", [False, True])
@@ -102,5 +102,5 @@ def test_deformable_convolution(groups, mask, bias):
 
 def test_no_offset_is_a_convolution():
     x, weight = floats(1, 3, 6, 5), floats(4, 3, 3, 3, seed=1)
-    found = run("DEFORMABLE_CONV_2D", [x, weight, np.zeros((1, 18, 4, 3), np.float32)])
-    np.testing.assert_allclose(found, run("CONV_2D", [x, weight], constants=(1,)), atol=1e-4)
+    result = run("DEFORMABLE_CONV_2D", [x, weight, np.zeros((1, 18, 4, 3), np.float32)])
+    np.testing.assert_allclose(result, run("CONV_2D", [x, weight], constants=(1,)), atol=1e-4)

@@ -20,32 +20,32 @@ def failing(error):
 
 
 def test_work_runs_in_order_and_asynchronously(device):
-    stream, event, gate, done = device.create_stream(), device.create_event(), threading.Event(), []
+    stream, event, gate, calls = device.create_stream(), device.create_event(), threading.Event(), []
     assert event.is_done
     stream.submit(gate.wait)
     for number in range(3):
-        stream.submit(partial(done.append, number))
+        stream.submit(partial(calls.append, number))
     stream.record(event)
-    assert not event.is_done and not done
+    assert not event.is_done and not calls
     gate.set()
     event.synchronize()
-    assert event.is_done and done == [0, 1, 2]
+    assert event.is_done and calls == [0, 1, 2]
     stream.close()
 
 
 def test_a_stream_waits_for_the_event_of_another(device):
     first, second, event = device.create_stream(), device.create_stream(), device.create_event()
-    gate, passed, done = threading.Event(), threading.Event(), []
+    gate, passed, calls = threading.Event(), threading.Event(), []
     first.submit(gate.wait)
-    first.submit(partial(done.append, "first"))
+    first.submit(partial(calls.append, "first"))
     first.record(event)
     second.wait(event)
     second.submit(passed.set)
-    second.submit(partial(done.append, "second"))
+    second.submit(partial(calls.append, "second"))
     assert not passed.wait(0.05)  # a stream that ignored the event would pass at once
     gate.set()
     second.synchronize()
-    assert done == ["first", "second"]
+    assert calls == ["first", "second"]
     first.close()
     second.close()
 
@@ -59,49 +59,49 @@ def test_waiting_for_an_unrecorded_event_returns_at_once(device):
 
 
 def test_failure_is_raised_by_every_later_event_and_once_by_the_stream(device):
-    stream, before, behind, done = device.create_stream(), device.create_event(), device.create_event(), []
-    stream.submit(partial(done.append, 1))
-    stream.record(before)
+    stream, first_event, later_event, calls = device.create_stream(), device.create_event(), device.create_event(), []
+    stream.submit(partial(calls.append, 1))
+    stream.record(first_event)
     stream.submit(partial(failing, CancelledError("stopped")))
-    stream.submit(partial(done.append, 2))
-    stream.record(behind)
-    before.synchronize()
-    for wait in (behind.synchronize, behind.synchronize, stream.synchronize, behind.synchronize):
+    stream.submit(partial(calls.append, 2))
+    stream.record(later_event)
+    first_event.synchronize()
+    for wait in (later_event.synchronize, later_event.synchronize, stream.synchronize, later_event.synchronize):
         with pytest.raises(CancelledError, match="stopped"):
             wait()
     stream.synchronize()
-    stream.submit(partial(done.append, 3))
-    stream.record(behind)
-    behind.synchronize()
-    assert done == [1, 3]
+    stream.submit(partial(calls.append, 3))
+    stream.record(later_event)
+    later_event.synchronize()
+    assert calls == [1, 3]
     stream.close()
 
 
 def test_waits_are_counted(device):
-    stream, event, before = device.create_stream(), device.create_event(), device.waits
+    stream, event, initial_waits = device.create_stream(), device.create_event(), device.waits
     stream.record(event)
     stream.wait(event)
-    assert device.waits == before
+    assert device.waits == initial_waits
     event.synchronize()
     stream.synchronize()
-    assert device.waits == before + 2
+    assert device.waits == initial_waits + 2
     stream.close()
 
 
 def test_close_waits_and_is_idempotent(device):
-    stream, done = device.create_stream(), []
-    stream.submit(partial(done.append, 1))
+    stream, calls = device.create_stream(), []
+    stream.submit(partial(calls.append, 1))
     stream.close()
     stream.close()
-    assert done == [1]
+    assert calls == [1]
     with pytest.raises(DriverError, match="is closed"):
         stream.synchronize()
 
 
 def test_unreferenced_stream_ends_its_thread(device):
-    before = set(threading.enumerate())
+    initial_threads = set(threading.enumerate())
     stream = device.create_stream()
-    (thread,) = set(threading.enumerate()) - before
+    (thread,) = set(threading.enumerate()) - initial_threads
     del stream
     gc.collect()
     thread.join(10)

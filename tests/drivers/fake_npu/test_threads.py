@@ -26,9 +26,9 @@ SECONDS = 60
 def blas_threads() -> set[int]:
     """Return the thread counts of numpy's BLAS; other packages may load another at any time."""
     np.ones((2, 2)) @ np.ones((2, 2))
-    libraries = [each for each in threadpool_info() if each["user_api"] == "blas"]
-    own = [each for each in libraries if "numpy" in each["filepath"]]
-    return {each["num_threads"] for each in own or libraries}
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    of_numpy = [library for library in libraries if "numpy" in library["filepath"]]
+    return {library["num_threads"] for library in of_numpy or libraries}
 
 
 def set_number() -> list[int]:
@@ -59,29 +59,29 @@ def begun(limit) -> Worker:
 
 
 def test_single_program_gets_the_requested_threads() -> None:
-    before = blas_threads()
-    for limit, expected in ((1, {1}), (0, before), (1000, before)):
+    initial = blas_threads()
+    for limit, expected in ((1, {1}), (0, initial), (1000, initial)):
         worker = begun(limit)
         assert blas_threads() == expected
         worker.finish()
-        assert blas_threads() == before
+        assert blas_threads() == initial
 
 
 def test_lowest_limit_holds_until_the_last_program_finishes() -> None:
-    before = blas_threads()
+    initial = blas_threads()
     high, low = begun(1000), begun(1)
     assert blas_threads() == {1}
     high.finish()
     assert blas_threads() == {1}
     low.finish()
-    assert blas_threads() == before
+    assert blas_threads() == initial
 
 
 @pytest.mark.parametrize("rows", [8, "N"])
 def test_signal_handler_may_run_a_session_at_any_step(rows) -> None:
     """The handler may interrupt the same session, or one with another number of threads."""
     model = parse(f"{HEAD} g (float[{rows}, 8] x) => (float[{rows}, 8] y) {{ y = MatMul(x, x) }}")
-    feed, before, calls = {"x": floats(8, 8)}, set_number(), []
+    feed, initial, calls = {"x": floats(8, 8)}, set_number(), []
     with (
         nna.InferenceSession(model, devices=[("fake_npu", {"threads": 1})]) as limited,
         nna.InferenceSession(model, devices="fake_npu") as other,
@@ -100,35 +100,35 @@ def test_signal_handler_may_run_a_session_at_any_step(rows) -> None:
         thread.join(SECONDS)
         assert not thread.is_alive(), "a handler waits for what it stands in"
     assert len(calls) == 3 and min(calls) > 50
-    assert set_number() == before and not BLAS_THREADS.limits
+    assert set_number() == initial and not BLAS_THREADS.limits
 
 
 def test_interrupt_at_any_step_restores_the_number() -> None:
-    before, moments = set_number(), 0
+    initial, moments = set_number(), 0
     while True:
-        left, moments = moments, moments + 1
+        remaining, moments = moments, moments + 1
 
         def interrupt():
-            nonlocal left
-            left -= 1
-            if left < 0:
+            nonlocal remaining
+            remaining -= 1
+            if remaining < 0:
                 raise KeyboardInterrupt
 
         try:
             call_with_signals(lambda: run_limited([lambda: None] * 2, 1), interrupt)
         except KeyboardInterrupt:
-            assert set_number() == before and not BLAS_THREADS.limits, moments
+            assert set_number() == initial and not BLAS_THREADS.limits, moments
         else:
             break
     assert moments > 20
     worker = begun(1)
     assert set(set_number()) == {1}
     worker.finish()
-    assert set_number() == before
+    assert set_number() == initial
 
 
 def test_a_forked_process_computes_while_its_parent_does() -> None:
-    before = set_number()
+    initial = set_number()
     program = product(8)
     workers = [begun(1) for _ in range(2)]
     try:
@@ -138,7 +138,7 @@ def test_a_forked_process_computes_while_its_parent_does() -> None:
         if not child:
             try:
                 program.create_execution().compute([floats(8, 8)])
-                os._exit(0 if set_number() == before and not BLAS_THREADS.limits else 2)
+                os._exit(0 if set_number() == initial and not BLAS_THREADS.limits else 2)
             finally:
                 os._exit(1)
         end = threading.Timer(SECONDS, os.kill, (child, signal.SIGKILL))
@@ -148,7 +148,7 @@ def test_a_forked_process_computes_while_its_parent_does() -> None:
     finally:
         for worker in workers:
             worker.finish()
-    assert set_number() == before
+    assert set_number() == initial
 
 
 def product(rows, columns=None):
@@ -161,7 +161,7 @@ def product(rows, columns=None):
 
 
 def test_many_threads_compute_what_one_does() -> None:
-    before = blas_threads()
+    initial = blas_threads()
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (64, 64)))
     value = x
@@ -185,33 +185,33 @@ def test_many_threads_compute_what_one_does() -> None:
     assert len(results) == 60
     for result in results:
         np.testing.assert_allclose(result, expected, rtol=1e-5)
-    assert blas_threads() == before
+    assert blas_threads() == initial
     assert not BLAS_THREADS.limits
 
 
 def test_any_thread_sets_and_restores_the_number() -> None:
     """threadpoolctl lets only the first thread set the number again while it lives."""
-    before = blas_threads()
-    with threadpool_limits(limits=max(before), user_api="blas"):
+    initial = blas_threads()
+    with threadpool_limits(limits=max(initial), user_api="blas"):
         first, second = begun(1), begun(1)
         assert blas_threads() == {1}
         second.finish()
         first.finish()
-        assert blas_threads() == before
+        assert blas_threads() == initial
 
 
 def test_the_option_holds_while_a_program_runs() -> None:
-    seen = []
+    observed = []
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (3, 3)))
     (product,) = builder.add_operation("MAT_MUL", (x, x))
     execution = context(threads=1).compile(builder.finish([product])).create_execution()
 
-    def asked() -> bool:
-        seen.append(blas_threads())
+    def observe() -> bool:
+        observed.append(blas_threads())
         return False
 
     array = floats(3, 3)
-    (result,) = execution.compute_within([array], Control(cancelled=asked))
+    (result,) = execution.compute_within([array], Control(cancelled=observe))
     np.testing.assert_allclose(result, array @ array, rtol=1e-6)
-    assert seen == [{1}]
+    assert observed == [{1}]

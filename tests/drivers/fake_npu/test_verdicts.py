@@ -39,11 +39,11 @@ def test_other_structures_are_judged_separately() -> None:
 
 def test_quantized_mean_is_supported_in_floats_and_refused_in_integers() -> None:
     quantization = Quantization(scale=(0.1,), zero_point=(3,))
-    found = []
+    results = []
     for result in (QuantizedType(DataType.INT8, quantization), None):
         builder = ModelBuilder()
         x = builder.add_input("x", OperandType(DataType.INT8, (2, 3), quantization=quantization))
-        made = builder.add_operation("REDUCE_MEAN", (x,), {"axes": (1,)}, quantized=[result])
-        (verdict,) = context().supported(builder.finish(made))
-        found.append(verdict if verdict else verdict.reason)
-    assert found == [SUPPORTED, Reason.UNSUPPORTED_DTYPE]
+        outputs = builder.add_operation("REDUCE_MEAN", (x,), {"axes": (1,)}, quantized=[result])
+        (verdict,) = context().supported(builder.finish(outputs))
+        results.append(verdict if verdict else verdict.reason)
+    assert results == [SUPPORTED, Reason.UNSUPPORTED_DTYPE]

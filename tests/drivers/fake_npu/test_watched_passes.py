@@ -26,25 +26,25 @@ def model(computed=False):
 def test_models_run_without_passes(dtype):
     program = Program(dtype, x=(2, 3, 4))
     y = program("SOFTMAX", program("MAT_MUL", program.x, np.asarray(random(1, 4, 5), dtype)), axis=2)
-    made = program.finish(y)
-    (got,), (expected,) = evaluate(made, feeds(made)), by_definition(made, feeds(made))
+    built = program.finish(y)
+    (got,), (expected,) = evaluate(built, feeds(built)), by_definition(built, feeds(built))
     np.testing.assert_allclose(got, expected, rtol=5e-3 if dtype == "float16" else 1e-5)
 
 
 def test_unsupported_models_are_not_run():
     program = Program("float64", x=(2,))
-    made = program.finish(program("SOFTMAX", program.x, axis=0))
-    assert evaluate(made, feeds(made)) is None
+    built = program.finish(program("SOFTMAX", program.x, axis=0))
+    assert evaluate(built, feeds(built)) is None
 
 
 @pytest.mark.parametrize("half", [False, True])
 def test_constants_are_folded_with_the_device_s_own_kernels(half):
     program = Program(x=(1, 2, 2, 2))
     weight = program("EXP", random(1, 2, 2, 1, 1))
-    made = program.finish(program("CONV_2D", program.x, weight))
-    lowered = lower(made, Arithmetic(half_precision=half))
+    built = program.finish(program("CONV_2D", program.x, weight))
+    lowered = lower(built, Arithmetic(half_precision=half))
     assert "unary" not in {instruction.kernel for instruction in lowered.graph.instructions}
-    assert len(lowered.runs_as(made)) == 2
+    assert len(lowered.runs_as(built)) == 2
     assert evaluator(Arithmetic(half_precision=half)) is evaluator(Arithmetic(half_precision=half))
 
 
@@ -91,7 +91,7 @@ def test_the_device_s_passes_keep_the_numbers():
 
 
 def test_a_wrong_pass_is_refused_with_its_name(monkeypatch):
-    def observe(name, before, after):
+    def observe(name, model_before, model_after):
         raise PassError(f"pass {name!r} changed output 'y'", name=name)
 
     monkeypatch.setattr("nnadapter.drivers.fake_npu.compiling.observer", lambda *_, **__: observe)

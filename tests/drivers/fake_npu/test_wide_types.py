@@ -50,8 +50,8 @@ def test_two_operands(type_, data):
     dtype, shapes = data.draw(WIDE), data.draw(PAIRS).input_shapes
     x, y = (data.draw(arrays(dtype, shape)) for shape in shapes)
     with np.errstate(all="ignore"):
-        wanted = BINARY[type_](x, y)
-    np.testing.assert_array_equal(run(type_, [x, y]), wanted)
+        expected = BINARY[type_](x, y)
+    np.testing.assert_array_equal(run(type_, [x, y]), expected)
 
 
 @given(st.data())
@@ -77,8 +77,8 @@ def test_two_operands_equal_onnxruntime(op_type, dtype):
 @pytest.mark.parametrize(("type_", "op_type"), [("REDUCE_SUM", "ReduceSum"), ("REDUCE_MAX", "ReduceMax")])
 def test_reductions_equal_onnxruntime(type_, op_type):
     x = np.array([[2**50, 2**51, 5], [-(2**52), -1, 1]], np.int64)  # ONNX Runtime sums in float64
-    wanted = oracle(op_type, [x, np.array([1])], {"keepdims": 0}, constants=(1,))
-    np.testing.assert_array_equal(run(type_, [x], {"axes": (1,), "keepdims": False}), wanted)
+    expected = oracle(op_type, [x, np.array([1])], {"keepdims": 0}, constants=(1,))
+    np.testing.assert_array_equal(run(type_, [x], {"axes": (1,), "keepdims": False}), expected)
 
 
 @pytest.mark.slow
@@ -90,10 +90,10 @@ def test_reductions(name, data):
     axes = tuple(sorted({axis % x.ndim for axis in data.draw(hnp.valid_tuple_axes(x.ndim, min_size=1))}))
     keepdims = data.draw(st.booleans())
     with np.errstate(all="ignore"):
-        wanted = getattr(np, name)(x, axis=axes, keepdims=keepdims)
+        expected = getattr(np, name)(x, axis=axes, keepdims=keepdims)
         got = run(f"REDUCE_{name.upper()}", [x], {"axes": axes, "keepdims": keepdims})
     exact = dtype == "int64" or name in ("max", "min")
-    np.testing.assert_allclose(got, wanted, rtol=0 if exact else 1e-9, atol=0 if exact else 1e-3)
+    np.testing.assert_allclose(got, expected, rtol=0 if exact else 1e-9, atol=0 if exact else 1e-3)
 
 
 @given(st.data())
@@ -167,8 +167,8 @@ def test_int64_model_runs_entirely_on_the_device():
     }
     with nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="forbid")) as session:
         results = session.run(None, feed)
-    for got, wanted in zip(results, run_whole(model, feed), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for got, expected in zip(results, run_whole(model, feed), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_expanded_layer_normalization_and_gelu_in_float64():
@@ -182,5 +182,5 @@ def test_expanded_layer_normalization_and_gelu_in_float64():
     feed = {"x": np.random.default_rng(0).standard_normal((4, 8))}
     with nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="forbid")) as session:
         results = session.run(None, feed)
-    for got, wanted in zip(results, run_whole(model, feed), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-13)
+    for got, expected in zip(results, run_whole(model, feed), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)

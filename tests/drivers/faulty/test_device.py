@@ -83,7 +83,7 @@ def test_names(monkeypatch):
 def test_without_a_script_it_equals_the_inner_device():
     with session() as around, session(device="fake_npu") as plain:
         assert are_right(around.run(None, X)) and are_right(plain.run(None, X))
-        assert [len(each.report().segments) for each in (around, plain)] == [1, 1]
+        assert [len(candidate.report().segments) for candidate in (around, plain)] == [1, 1]
     assert type(a_context()) is type(a_plain_context())
     with session(switched_off="Relu") as opened:
         assert are_right(opened.run(None, X)) and len(opened.report().segments) == 2
@@ -146,9 +146,9 @@ def test_wrong_numbers_follow_the_seed_and_are_not_detected():
 def test_retained_outputs_change_at_the_next_run():
     with session(Fault(kind="keeps_outputs", phase="run", nth=1)) as opened:
         first = opened.run(None, X)
-        before = [array.copy() for array in first]
+        copies = [array.copy() for array in first]
         second = opened.run(None, X)
-    assert are_right(before) and are_right(second)
+    assert are_right(copies) and are_right(second)
     for array, right in zip(first, RIGHT, strict=True):
         assert np.array_equal(array.view(np.uint8), ~right.view(np.uint8))
 
@@ -157,13 +157,13 @@ def test_inputs_are_written_to_before_it_fails():
     execution = an_execution(Fault(kind="fail", phase="run", nth=2), Fault(kind="writes_inputs", phase="run"))
     for runs in range(2):
         x = X["x"].copy()
-        given = x.view()
-        given.setflags(write=False)
+        view = x.view()
+        view.setflags(write=False)
         if runs:
             with pytest.raises(ExecutionError):
-                execution.compute([given])
+                execution.compute([view])
         else:
-            assert are_right(execution.compute([given]))
+            assert are_right(execution.compute([view]))
         assert np.array_equal(x.view(np.uint8), ~X["x"].view(np.uint8))
 
 
@@ -233,8 +233,8 @@ def test_serialized_programs(monkeypatch):
     )
     program = context.compile(model)
     blob, damaged, foreign = (program.serialize() for _ in range(3))
-    says = [context.check_blob(memoryview(blob)) for _ in range(2)]
-    assert says[0] != says[1]
+    verdicts = [context.check_blob(memoryview(blob)) for _ in range(2)]
+    assert verdicts[0] != verdicts[1]
     with pytest.raises(NNAdapterError):
         context.deserialize(damaged)
     y, z = context.deserialize(foreign).create_execution().compute([X["x"]])

@@ -46,7 +46,7 @@ def test_probability_depends_on_the_seed():
     fault = slow(probability=0.25)
     drawn = [calls_of(fault, 4000, seed) for seed in (1, 2)]
     assert drawn[0] == calls_of(fault, 4000, 1) != drawn[1]
-    assert all(800 < len(each) < 1200 for each in drawn)  # 1000 +- 7 * 27, the standard deviation
+    assert all(800 < len(calls) < 1200 for calls in drawn)  # 1000 +- 7 * 27, the standard deviation
     assert calls_of(fault, 4000, 1, Subject((("ADD", ()),))) != drawn[0]
 
 
@@ -62,7 +62,7 @@ def test_threads_change_nothing():
             return [(number % 3, due.number, due.call, due.draw) for due in moments[number % 3].due()]
 
         with ThreadPoolExecutor(threads) as pool:
-            return sorted(each for found in pool.map(call, range(600)) for each in found if each[1] == 1)
+            return sorted(pair for drawn_faults in pool.map(call, range(600)) for pair in drawn_faults if pair[1] == 1)
 
     assert drawn(1) == drawn(8)
 
@@ -89,12 +89,12 @@ def test_counts_continue_from_the_log(tmp_path):
 
     def some(count):
         moment = Faults(script).moment(Phase.RUN, SUBJECT)
-        found = []
+        results = []
         for _ in range(count):
             due = moment.due()
-            found += [(each.number, each.call) for each in due]
+            results += [(fault.number, fault.call) for fault in due]
             make(moment, due)
-        return found
+        return results
 
     assert some(2) == [(2, 1), (1, 2)]
     assert some(3) == [(1, 5)]

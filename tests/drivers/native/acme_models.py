@@ -63,7 +63,7 @@ def model_of(name):
 
 def feeds_of(model, seed=0):
     generator = np.random.default_rng(seed)
-    shapes = {each.name: [size.dim_value for size in each.type.tensor_type.shape.dim] for each in model.graph.input}
+    shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in model.graph.input}
     return {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
@@ -88,7 +88,7 @@ def dense(seed):
     (product,) = builder.add_operation("MAT_MUL", (x, builder.add_constant(f"w{seed}", weight)))
     (positive,) = builder.add_operation("RELU", (product,))
     model = builder.finish(builder.add_operation("ADD", (positive, builder.add_constant(f"b{seed}", bias))))
-    return model, lambda given: np.maximum(given @ weight, 0) + bias
+    return model, lambda array: np.maximum(array @ weight, 0) + bias
 
 
 def check_bound(order, device="acme_c"):
@@ -103,11 +103,11 @@ def check_bound(order, device="acme_c"):
     for seed in (1, 2):
         programs[seed] = context.clone_with_constants(programs[seed - 1], dense(seed)[0])
     executions = {seed: program.create_execution() for seed, program in programs.items()}
-    for gone in order:
+    for closed in order:
         for seed in executions:
             np.testing.assert_allclose(executions[seed].compute([x])[0], expected[seed], rtol=1e-5, atol=1e-6)
-        executions.pop(gone).close()
-        programs.pop(gone).close()
+        executions.pop(closed).close()
+        programs.pop(closed).close()
         gc.collect()
     context.close()
 
@@ -151,7 +151,7 @@ def run_beside_each_other(session, feeds, expected):
     def run():
         for _ in range(3):
             pairs = zip(session.run(None, feeds), expected, strict=True)
-            wrong.extend(1 for one, other in pairs if not np.array_equal(one, other))
+            wrong.extend(1 for mine, other in pairs if not np.array_equal(mine, other))
 
     threads = [threading.Thread(target=run) for _ in range(3)]
     for thread in threads:

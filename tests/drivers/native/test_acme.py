@@ -55,10 +55,10 @@ def test_outputs_without_a_producer_are_copied(device, which):
     constant = builder.add_constant("c", np.full(3, 7, np.float32))
     (y,) = builder.add_operation("RELU", (x,))
     outputs = {"input": [y, x], "constant": [y, constant], "twice": [y, y]}[which]
-    given = np.array([-1, 0, 2], np.float32)
-    results = execution_of(device, builder.finish(outputs)).compute([given])
-    second = {"input": given, "constant": np.full(3, 7), "twice": np.maximum(given, 0)}[which]
-    np.testing.assert_array_equal(results[0], np.maximum(given, 0))
+    array = np.array([-1, 0, 2], np.float32)
+    results = execution_of(device, builder.finish(outputs)).compute([array])
+    second = {"input": array, "constant": np.full(3, 7), "twice": np.maximum(array, 0)}[which]
+    np.testing.assert_array_equal(results[0], np.maximum(array, 0))
     np.testing.assert_array_equal(results[1], second)
 
 
@@ -108,12 +108,12 @@ def test_two_devices(acme):
 def test_a_segment_too_large_is_refused_and_halved(acme):
     model = model_of("mixed")
     feeds = feeds_of(model)
-    found = {}
+    results = {}
     for room in (1 << 20, 8192):
         with nna.InferenceSession(model, devices=("acme_c", {"memory_bytes": room})) as session:
-            found[room] = session.run(None, feeds)[0], len(session.report().segments)
-    np.testing.assert_array_equal(found[8192][0], found[1 << 20][0])
-    assert found[1 << 20][1] == 3 and found[8192][1] == 4, "two operations of a segment are apart, one does not fit"
+            results[room] = session.run(None, feeds)[0], len(session.report().segments)
+    np.testing.assert_array_equal(results[8192][0], results[1 << 20][0])
+    assert results[1 << 20][1] == 3 and results[8192][1] == 4, "two operations of a segment are apart, one does not fit"
 
 
 def test_segment_beyond_the_memory_is_refused(device):
@@ -123,13 +123,17 @@ def test_segment_beyond_the_memory_is_refused(device):
 
 
 def test_admission_reports_the_exact_memory_of_a_run(device):
-    before = device.memory_statistics()
+    initial = device.memory_statistics()
     context = device.create_context(OPTIONS)
     model = chain(6, (1000,))
-    said = context.admit(model).facts["memory_bytes"]
+    admitted_bytes = context.admit(model).facts["memory_bytes"]
     context.compile(model).create_execution().compute([np.zeros(1000, np.float32)])
-    after = device.memory_statistics()
-    assert said == 2 * 4096 and after.used_bytes == before.used_bytes and after.peak_bytes >= before.used_bytes + said
+    final = device.memory_statistics()
+    assert (
+        admitted_bytes == 2 * 4096
+        and final.used_bytes == initial.used_bytes
+        and final.peak_bytes >= initial.used_bytes + admitted_bytes
+    )
 
 
 def test_run_without_memory_raises_an_error(device):
@@ -142,11 +146,11 @@ def test_run_without_memory_raises_an_error(device):
 
 
 def test_memory_is_counted_in_chunks(device):
-    used, total = device.memory_statistics().used_bytes, device.memory_statistics().total_bytes
+    used_bytes, total = device.memory_statistics().used_bytes, device.memory_statistics().total_bytes
     assert device.minimum_chunk == 256
     with device.allocate(1), device.allocate(257):
-        assert device.memory_statistics().used_bytes == used + 256 + 512
-    assert device.memory_statistics().used_bytes == used
+        assert device.memory_statistics().used_bytes == used_bytes + 256 + 512
+    assert device.memory_statistics().used_bytes == used_bytes
     with pytest.raises(OutOfMemoryError, match="are left"):
         device.allocate(total + 1)
     with pytest.raises(OutOfMemoryError):
@@ -155,14 +159,14 @@ def test_memory_is_counted_in_chunks(device):
 
 def test_copies_in_out_and_between_devices(acme, device):
     other = nna.drivers.registry.open_device("acme_c:1")
-    array, found = RANDOM.random((3, 4)), np.zeros((3, 4))
-    with device.allocate(array.nbytes) as here, other.allocate(array.nbytes) as there:
-        here.copy_in(array)
-        there.copy_from(here)
-        there.copy_out(found)
-        np.testing.assert_array_equal(found, array)
-        there.copy_out(found[:1], offset=32)
-        np.testing.assert_array_equal(found[0], array[1])
+    array, copy = RANDOM.random((3, 4)), np.zeros((3, 4))
+    with device.allocate(array.nbytes) as source, other.allocate(array.nbytes) as target:
+        source.copy_in(array)
+        target.copy_from(source)
+        target.copy_out(copy)
+        np.testing.assert_array_equal(copy, array)
+        target.copy_out(copy[:1], offset=32)
+        np.testing.assert_array_equal(copy[0], array[1])
 
 
 @pytest.mark.parametrize(
@@ -190,33 +194,33 @@ def test_freed_memory_is_not_used(device):
 
 
 def test_it_computes_in_device_memory(device):
-    x, found = RANDOM.standard_normal((4, 5)).astype(np.float32), np.zeros((4, 5), np.float32)
+    x, copy = RANDOM.standard_normal((4, 5)).astype(np.float32), np.zeros((4, 5), np.float32)
     execution = execution_of(device, chain())
-    with device.allocate(x.nbytes) as given:
-        given.copy_in(x)
-        (made,) = execution.compute_on_device([DeviceTensor(given, x.dtype, x.shape)])
-        assert (made.dtype, made.shape, made.nbytes) == (x.dtype, x.shape, x.nbytes)
-        made.memory.copy_out(found)
-        made.memory.free()
-    np.testing.assert_array_equal(found, np.maximum(x, 0))
-    np.testing.assert_array_equal(execution.compute([x])[0], found)
+    with device.allocate(x.nbytes) as input_memory:
+        input_memory.copy_in(x)
+        (output,) = execution.compute_on_device([DeviceTensor(input_memory, x.dtype, x.shape)])
+        assert (output.dtype, output.shape, output.nbytes) == (x.dtype, x.shape, x.nbytes)
+        output.memory.copy_out(copy)
+        output.memory.free()
+    np.testing.assert_array_equal(copy, np.maximum(x, 0))
+    np.testing.assert_array_equal(execution.compute([x])[0], copy)
 
 
 def test_streams_do_work_in_order_and_wait_for_events(device):
     first, second, event = device.create_stream(), device.create_stream(), device.create_event()
-    array, found = RANDOM.random(1 << 16), np.zeros(1 << 16)
-    with device.allocate(array.nbytes) as here, device.allocate(array.nbytes) as there:
+    array, copy = RANDOM.random(1 << 16), np.zeros(1 << 16)
+    with device.allocate(array.nbytes) as source, device.allocate(array.nbytes) as target:
         for value in range(5):
-            here.copy_in(array + value, stream=None)
+            source.copy_in(array + value, stream=None)
             first.record(event)
             second.wait(event)
-            there.copy_from(here, stream=second)
-            there.copy_out(found, stream=second)
+            target.copy_from(source, stream=second)
+            target.copy_out(copy, stream=second)
             second.synchronize()
-            np.testing.assert_array_equal(found, array + value)
+            np.testing.assert_array_equal(copy, array + value)
         device.synchronize()
-    for each in (first, second, event, first):
-        each.close()
+    for handle in (first, second, event, first):
+        handle.close()
 
 
 def test_waiting_for_an_unrecorded_event_returns_at_once(device):
@@ -246,27 +250,27 @@ def test_the_deadline(device):
 
 
 def test_progress_and_cancelling_in_the_middle(device):
-    told = []
+    progress = []
     context = device.create_context(OPTIONS)
-    context.compile_within(chain(4), Control(progress=told.append))
-    assert told == [0.25, 0.5, 0.75, 1.0]
+    context.compile_within(chain(4), Control(progress=progress.append))
+    assert progress == [0.25, 0.5, 0.75, 1.0]
     with pytest.raises(CancelledError):
-        context.compile_within(chain(4), Control(progress=told.append, cancelled=lambda: len(told) > 5))
-    assert len(told) == 6
+        context.compile_within(chain(4), Control(progress=progress.append, cancelled=lambda: len(progress) > 5))
+    assert len(progress) == 6
 
 
 def test_other_threads_run_while_the_device_computes(device):
     """The cancellation callback needs another Python thread to make progress."""
-    said = threading.Event()
-    asked = threading.Event()
+    answered = threading.Event()
+    polled = threading.Event()
 
     def cancelled():
-        asked.set()
-        return said.wait(0.01)
+        polled.set()
+        return answered.wait(0.01)
 
     def answer():
-        asked.wait()
-        said.set()
+        polled.wait()
+        answered.set()
 
     other = threading.Thread(target=answer)
     other.start()
@@ -277,12 +281,12 @@ def test_other_threads_run_while_the_device_computes(device):
 
 def test_memory_statistics(acme):
     with nna.Device.acquire("acme_c:1") as device:
-        before = device.memory_statistics()
-        assert (before.total_bytes, before.used_bytes) == (1 << 30, 0)
+        initial = device.memory_statistics()
+        assert (initial.total_bytes, initial.used_bytes) == (1 << 30, 0)
         with registry.open_device("acme_c:1").allocate(1000):
             assert device.memory_statistics().used_bytes == 1024
-        after = device.memory_statistics()
-    assert after.used_bytes == 0 and after.peak_bytes >= 1024
+        final = device.memory_statistics()
+    assert final.used_bytes == 0 and final.peak_bytes >= 1024
     assert nna.Device.acquire("null").memory_statistics() is None
 
 

@@ -132,7 +132,9 @@ def test_unknown_device_id(library):
 
 def test_profile_and_options_are_read(device):
     capability = device.capability
-    assert [(each.name, each.default, each.help) for each in capability.options] == [("fault", "", "Where to fail.")]
+    assert [(option.name, option.default, option.help) for option in capability.options] == [
+        ("fault", "", "Where to fail.")
+    ]
     profile = capability.profile
     assert (profile.peak_flops, profile.bandwidth, profile.transfer_bandwidth) == (1e9, 2e9, 5e9)
     assert (profile.channels_last, profile.host_memory, profile.simulated) == (True, False, True)

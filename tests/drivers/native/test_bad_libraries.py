@@ -38,7 +38,7 @@ def folder(tmp_path, monkeypatch):
 
 def row(name):
     registry.refresh()
-    rows = {each.name: each for each in registry.devices()}
+    rows = {listed.name: listed for listed in registry.devices()}
     assert rows["cpu"].available and rows["fake_npu"].available
     return rows[name]
 
@@ -49,11 +49,11 @@ def row(name):
 def test_bad_library_is_listed_with_a_remedy(folder, name):
     flags, message = BAD[name]
     compile_library(folder / f"nnadapter_bad_{name}.so", *flags, TRIAL)
-    found = row(f"bad_{name}")
-    assert not found.available and found.distribution == "NNADAPTER_DRIVER_PATH"
+    listed = row(f"bad_{name}")
+    assert not listed.available and listed.distribution == "NNADAPTER_DRIVER_PATH"
     with pytest.raises(DeviceUnavailableError, match=message) as caught:
         registry.open_device(f"bad_{name}")
-    assert found.reason in str(caught.value)
+    assert listed.reason in str(caught.value)
 
 
 @needs_compiler
@@ -105,8 +105,8 @@ def test_duplicate_names_are_listed_and_built_in_names_win(folder, tmp_path, mon
     for name in ("nnadapter_bad_twin.so", "nnadapter_cpu.so"):
         (folder / name).write_text("")
         shutil.copy(folder / name, other)
-    found = row("bad_twin")
-    assert "two drivers are named 'bad_twin'" in found.reason and "remove one of them" in found.reason
+    listed = row("bad_twin")
+    assert "two drivers are named 'bad_twin'" in listed.reason and "remove one of them" in listed.reason
 
 
 @needs_compiler
@@ -118,8 +118,8 @@ def test_an_entry_point_names_a_library(tmp_path, monkeypatch, target):
     )
     _distribute(tmp_path, f"cabi = {target}")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = row("cabi")
-    assert found.available and found.distribution == "cabi 1.0" and found.vendor == "Trial" and found.version == "3"
+    listed = row("cabi")
+    assert listed.available and listed.distribution == "cabi 1.0" and listed.vendor == "Trial" and listed.version == "3"
 
 
 def test_error_for_a_module_without_library_names_the_function(tmp_path, monkeypatch):
@@ -137,11 +137,11 @@ def _distribute(site, line):
 
 
 @needs_compiler
-@pytest.mark.parametrize("kept", [0.2, 0.5, 0.9, 0.999])
-def test_truncated_library(folder, tmp_path, kept):
-    whole = compile_library(tmp_path / "whole.so", TRIAL).read_bytes()
+@pytest.mark.parametrize("length", [0.2, 0.5, 0.9, 0.999])
+def test_truncated_library(folder, tmp_path, length):
+    contents = compile_library(tmp_path / "whole.so", TRIAL).read_bytes()
     cut = folder / "nnadapter_bad_cut.so"
-    cut.write_bytes(whole[: int(len(whole) * kept)])
+    cut.write_bytes(contents[: int(len(contents) * length)])
     assert "are missing; install the driver again" in row("bad_cut").reason
 
 

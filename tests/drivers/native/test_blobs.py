@@ -31,12 +31,15 @@ from tests.drivers.native.test_binding import TRIAL
 
 pytestmark = needs_compiler
 X = np.random.default_rng(3).standard_normal((2, 6)).astype(np.float32)
-OTHERS = {"older": "-DACME_RELEASE=0", "newer": "-DACME_RELEASE=2", "other chip": '-DACME_CHIP="B7"'}
+OTHER_VERSIONS = {"older": "-DACME_RELEASE=0", "newer": "-DACME_RELEASE=2", "other chip": '-DACME_CHIP="B7"'}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    return {name: compile_acme(tmp_path_factory.mktemp("other"), "-O0", flag).parent for name, flag in OTHERS.items()}
+    return {
+        name: compile_acme(tmp_path_factory.mktemp("other"), "-O0", flag).parent
+        for name, flag in OTHER_VERSIONS.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ def written(folder):
     return driver.open("").create_context(OPTIONS).compile(dense(0)[0]).serialize()
 
 
-def says(context, blob):
+def compatibility_of(context, blob):
     return context.check_blob(memoryview(blob))
 
 
@@ -72,7 +75,7 @@ def check_computes(context, blob):
 
 def test_program_of_the_same_version(context):
     blob = context.compile(dense(0)[0]).serialize()
-    assert says(context, blob) is Compatibility.IDENTICAL
+    assert compatibility_of(context, blob) is Compatibility.IDENTICAL
     check_computes(context, blob)
 
 
@@ -87,7 +90,7 @@ def test_program_of_the_same_version(context):
 )
 def test_program_of_another_version(context, folders, other, answer):
     blob = written(folders[other])
-    assert says(context, blob) is answer
+    assert compatibility_of(context, blob) is answer
     if answer is Compatibility.COMPATIBLE:
         check_computes(context, blob)
     else:
@@ -100,7 +103,7 @@ def test_serialized_program_is_deserialized(context):
     blob = bytearray(b"1" + context.compile(dense(0)[0]).serialize())
     program = context.deserialize(bytes(memoryview(blob)[1:]))
     blob[:] = bytes(len(blob))
-    assert says(context, program.serialize()) is Compatibility.IDENTICAL
+    assert compatibility_of(context, program.serialize()) is Compatibility.IDENTICAL
     check_computes(context, program.serialize())
 
 
@@ -117,11 +120,13 @@ def test_truncated(context):
     border, contents = inside(context.compile(dense(0)[0]).serialize())
     for length in range(len(contents)):
         blob = seal("acme_c", border, [contents[:length]])
-        assert says(context, blob) is (Compatibility.INCOMPATIBLE if length < HEAD_BYTES else Compatibility.RECOMPILE)
+        assert compatibility_of(context, blob) is (
+            Compatibility.INCOMPATIBLE if length < HEAD_BYTES else Compatibility.RECOMPILE
+        )
         with pytest.raises(IncompatibleProgramError):
             context.deserialize(blob)
     blob = seal("acme_c", border, [contents])
-    assert all(says(context, blob[:length]) is not Compatibility.IDENTICAL for length in range(len(blob)))
+    assert all(compatibility_of(context, blob[:length]) is not Compatibility.IDENTICAL for length in range(len(blob)))
 
 
 def test_every_byte_changed(context):
@@ -130,7 +135,7 @@ def test_every_byte_changed(context):
         changed = contents[:place] + bytes([contents[place] ^ 0x55]) + contents[place + 1 :]
         blob = seal("acme_c", border, [changed])
         if place < 20:
-            assert says(context, blob) in (Compatibility.INCOMPATIBLE, Compatibility.RECOMPILE)
+            assert compatibility_of(context, blob) in (Compatibility.INCOMPATIBLE, Compatibility.RECOMPILE)
         # No release becomes a smaller one by this change.
         with pytest.raises(IncompatibleProgramError):
             context.deserialize(blob)
@@ -141,8 +146,8 @@ def test_random_bytes(context):
     random = Random(5)
     for length in (0, 1, 39, 40, 41, 500):
         noise = random.randbytes(length)
-        assert says(context, noise) is Compatibility.INCOMPATIBLE
-        assert says(context, seal("acme_c", border, [noise])) is Compatibility.INCOMPATIBLE
+        assert compatibility_of(context, noise) is Compatibility.INCOMPATIBLE
+        assert compatibility_of(context, seal("acme_c", border, [noise])) is Compatibility.INCOMPATIBLE
         with pytest.raises(IncompatibleProgramError):
             context.deserialize(seal("acme_c", border, [noise]))
 
@@ -162,10 +167,13 @@ def test_unsupported_program_is_not_deserialized(device, context):
 
 def test_program_of_another_driver_is_incompatible(context, trial):
     border, contents = inside(context.compile(dense(0)[0]).serialize())
-    assert says(context, seal("other_c", border, [contents])) is Compatibility.INCOMPATIBLE
+    assert compatibility_of(context, seal("other_c", border, [contents])) is Compatibility.INCOMPATIBLE
     blob = seal("acme_c", border, [contents])
-    assert says(context, blob.replace(b'"driver"', b'"drivel"')) is Compatibility.INCOMPATIBLE
-    assert says(context, blob.replace(json.dumps("acme_c").encode(), b"\xff" * 8)) is Compatibility.INCOMPATIBLE
+    assert compatibility_of(context, blob.replace(b'"driver"', b'"drivel"')) is Compatibility.INCOMPATIBLE
+    assert (
+        compatibility_of(context, blob.replace(json.dumps("acme_c").encode(), b"\xff" * 8))
+        is Compatibility.INCOMPATIBLE
+    )
 
 
 def assigning():
@@ -189,14 +197,14 @@ def assigning():
 )
 def test_compatibility_codes(trial, code, answer):
     blob = trial("").compile(assigning()).serialize()
-    assert says(trial(f"says{code}"), blob) is answer
+    assert compatibility_of(trial(f"says{code}"), blob) is answer
 
 
 def test_driver_with_an_older_header_reports_no_compatibility(trial):
     """The driver's function group ends before check_blob, which must not be called."""
     older = trial("", "-DGROUP_SIZE=offsetof(NNAdapterSerializationFunctions, check_blob)")
     blob = older.compile(assigning()).serialize()
-    assert says(older, blob) is None
+    assert compatibility_of(older, blob) is None
     np.testing.assert_array_equal(older.deserialize(blob).create_execution().compute([X[:, :3]])[0], X[:, :3])
 
 

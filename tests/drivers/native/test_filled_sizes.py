@@ -22,7 +22,7 @@ LAYERS = f"""{HEAD} g (float[n, m] x, float[n, m] w) => (float[n, m] y)
 
 
 @pytest.fixture
-def fixed(tmp_path):
+def static_acme(tmp_path):
     """Add the example driver, compiled for static sizes, to the devices."""
     with acme_among_devices(tmp_path, "-DACME_OPEN_SIZES=NNADAPTER_SHAPES_STATIC", name="fixed_acme") as name:
         yield name
@@ -31,9 +31,11 @@ def fixed(tmp_path):
 @pytest.mark.sweep
 @needs_compiler
 @pytest.mark.parametrize("limit", [2, 64])
-def test_many_threads_with_different_sizes(fixed, limit):
+def test_many_threads_with_different_sizes(static_acme, limit):
     model = parse(PRODUCTS)
-    with nna.InferenceSession(model, devices=fixed, options=nna.Options(fallback="allow", max_plans=limit)) as session:
+    with nna.InferenceSession(
+        model, devices=static_acme, options=nna.Options(fallback="allow", max_plans=limit)
+    ) as session:
 
         def work(seed):
             chosen = random.Random(seed)
@@ -47,12 +49,12 @@ def test_many_threads_with_different_sizes(fixed, limit):
 
 
 @needs_compiler
-def test_identical_segments_keep_their_constants(fixed):
+def test_identical_segments_keep_their_constants(static_acme):
     model = parse(LAYERS)
-    with nna.InferenceSession(model, devices=fixed, options=nna.Options(fallback="allow")) as session:
+    with nna.InferenceSession(model, devices=static_acme, options=nna.Options(fallback="allow")) as session:
         for shape in ((2, 3), (4, 1), (1, 1), (1, 5), (2, 3), (7, 9), (0, 3)):
             agree(session, model, {"x": numbers(*shape), "w": numbers(*shape, seed=1)})
-        assert [segment.device for segment in session.report().segments].count(fixed) == 4
+        assert [segment.device for segment in session.report().segments].count(static_acme) == 4
 
 
 REFUSING = (
@@ -67,16 +69,16 @@ REFUSING = (
 def test_operation_refused_at_some_sizes_moves_only_there(tmp_path):
     model = parse(LAYERS)
     with acme_among_devices(tmp_path, *REFUSING, name="choosy_acme") as name:
-        seen = ctypes.CDLL(str(tmp_path / f"nnadapter_{name}.so"))
+        library = ctypes.CDLL(str(tmp_path / f"nnadapter_{name}.so"))
         with nna.InferenceSession(model, devices=name, options=nna.Options(fallback="allow")) as session:
             for rows in (4, 5, 10, 6, 11, 7, 9, 8, 12, 10, 6):
-                asked, refused = seen.refusing_judged(), seen.refusing_refused_operations()
+                judged, refused = library.refusing_judged(), library.refusing_refused_operations()
                 agree(session, model, {"x": numbers(rows, 3), "w": numbers(rows, 3, seed=1)})
-                taken = [step.device for step in session.provenance.steps].count(name)
-                assert taken == 4 - (rows in (9, 10, 11))
+                delegated = [step.device for step in session.provenance.steps].count(name)
+                assert delegated == 4 - (rows in (9, 10, 11))
                 if rows in (7, 8, 12):  # one verdict per segment
-                    assert seen.refusing_judged() - asked == 4 and seen.refusing_refused_operations() == refused
-        assert seen.refusing_refused_operations() and not seen.refusing_forced()
+                    assert library.refusing_judged() - judged == 4 and library.refusing_refused_operations() == refused
+        assert library.refusing_refused_operations() and not library.refusing_forced()
 
 
 @pytest.mark.slow
@@ -84,11 +86,11 @@ def test_operation_refused_at_some_sizes_moves_only_there(tmp_path):
 def test_segment_refused_for_its_contents_does_not_share_a_program(tmp_path):
     model = parse(LAYERS)
     with acme_among_devices(tmp_path, *REFUSING, name="refusing_acme") as name:
-        seen = ctypes.CDLL(str(tmp_path / f"nnadapter_{name}.so"))
+        library = ctypes.CDLL(str(tmp_path / f"nnadapter_{name}.so"))
         with nna.InferenceSession(model, devices=name, options=nna.Options(fallback="allow")) as session:
             for shape in ((4, 3), (5, 1), (2, 3), (3, 2), (1, 4), (7, 9)):
-                asked = seen.refusing_asked()
+                queries = library.refusing_asked()
                 agree(session, model, {"x": numbers(*shape), "w": numbers(*shape, seed=1)})
-                taken = [step.device for step in session.provenance.steps].count(name)
-                assert taken == 4 - (shape[0] in (1, 2, 3)) and seen.refusing_asked() - asked >= 4
-        assert seen.refusing_refused() and not seen.refusing_forced()
+                delegated = [step.device for step in session.provenance.steps].count(name)
+                assert delegated == 4 - (shape[0] in (1, 2, 3)) and library.refusing_asked() - queries >= 4
+        assert library.refusing_refused() and not library.refusing_forced()

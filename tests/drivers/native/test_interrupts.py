@@ -25,25 +25,25 @@ def execution_of(device, count=20):
 
 @pytest.mark.parametrize("how", ["compute_within", "compute_on_device", "enqueue"])
 def test_interrupt_at_any_step_frees_no_memory_in_use(device, how):
-    asked, x = list[None](), np.ones(2, np.float32)
-    control, execution = Control(cancelled=lambda: bool(asked.append(None))), execution_of(device)
-    with device.allocate(x.nbytes) as given:
-        given.copy_in(x)
-        placed, stream = DeviceTensor(given, x.dtype, x.shape), device.create_stream()
+    calls, x = list[None](), np.ones(2, np.float32)
+    control, execution = Control(cancelled=lambda: bool(calls.append(None))), execution_of(device)
+    with device.allocate(x.nbytes) as input_memory:
+        input_memory.copy_in(x)
+        placed, stream = DeviceTensor(input_memory, x.dtype, x.shape), device.create_stream()
         work = {
             "compute_within": partial(execution.compute_within, [x], control),
             "compute_on_device": partial(execution.compute_on_device, [placed], control),
             "enqueue": partial(execution.enqueue, [placed], stream, control),
         }[how]
         for step in range(1, 5000):
-            asked.clear()
-            used = device.memory_statistics().used_bytes
+            calls.clear()
+            used_bytes = device.memory_statistics().used_bytes
             came = interrupt(work, step, NATIVE)
-            done, has_memory = len(asked), device.memory_statistics().used_bytes > used
+            call_count, has_memory = len(calls), device.memory_statistics().used_bytes > used_bytes
             device.synchronize()
             if came is None:
                 break
-            assert done == len(asked) or (how == "enqueue" and has_memory), f"at step {step}"
+            assert call_count == len(calls) or (how == "enqueue" and has_memory), f"at step {step}"
             del came  # last, because its frames may hold memory in use
-        assert step > 20 and len(asked) >= 20
+        assert step > 20 and len(calls) >= 20
         stream.close()

@@ -36,8 +36,8 @@ def program(lines):
 def printed(folder, lines):
     source = folder / "print.c"
     source.write_text(program(lines))
-    done = subprocess.run([compile_c(folder / "print", source)], capture_output=True, text=True, check=True)
-    return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    completed = subprocess.run([compile_c(folder / "print", source)], capture_output=True, text=True, check=True)
+    return [tuple(map(int, line.split())) for line in completed.stdout.splitlines()]
 
 
 @needs_compiler
@@ -64,11 +64,11 @@ def test_every_code_means_the_same(tmp_path):
         *c_interface.LAYOUTS.items(),
         *c_interface.LIFETIMES.items(),
     ]
-    pairs = [(each.name, each) if not isinstance(each, tuple) else (each[0].name, each[1]) for each in named]
+    pairs = [(entry.name, entry) if not isinstance(entry, tuple) else (entry[0].name, entry[1]) for entry in named]
     for table in (c_interface.DEVICE_TYPES, c_interface.THREADINGS, c_interface.REASONS, c_interface.COMPATIBILITIES):
-        pairs += [(each.name, code) for code, each in table.items()]
-    found = printed(tmp_path, [f'printf("%d\\n", (int)NNADAPTER_{name});' for name, _ in pairs])
-    assert found == [(int(code),) for _, code in pairs]
+        pairs += [(entry.name, code) for code, entry in table.items()]
+    printed_codes = printed(tmp_path, [f'printf("%d\\n", (int)NNADAPTER_{name});' for name, _ in pairs])
+    assert printed_codes == [(int(code),) for _, code in pairs]
     assert printed(tmp_path, ['printf("%u\\n", NNADAPTER_VERSION);']) == [(CODED_VERSION,)]
 
 
@@ -113,5 +113,5 @@ def test_functions_have_signatures():
 
 @for_every(name=sorted(FUNCTIONS))
 def test_parameter_counts_equal_the_header(name):
-    found = re.search(rf"(?:\(\*{name}\)|\*{name})\(([^;]*)\);", TEXT)
-    assert len(found[1].split(",")) == len(FUNCTIONS[name]) - 1
+    match = re.search(rf"(?:\(\*{name}\)|\*{name})\(([^;]*)\);", TEXT)
+    assert len(match[1].split(",")) == len(FUNCTIONS[name]) - 1

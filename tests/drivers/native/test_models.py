@@ -25,8 +25,8 @@ def built(model):
     return holder, at("Model", build(model, holder))
 
 
-def operands_of(found):
-    return [at("Operand", each) for each in read_pointers(found.operands, found.operand_count)]
+def operands_of(c_model):
+    return [at("Operand", pointer) for pointer in read_pointers(c_model.operands, c_model.operand_count)]
 
 
 @pytest.fixture
@@ -40,21 +40,21 @@ def model():
 
 
 def test_structure_and_names(model):
-    holder, found = built(model)
-    operations = [at("Operation", each) for each in read_pointers(found.operations, found.operation_count)]
-    assert [each.type for each in operations] == [b"CONV_2D", b"ELU"]
+    holder, c_model = built(model)
+    operations = [at("Operation", pointer) for pointer in read_pointers(c_model.operations, c_model.operation_count)]
+    assert [operation.type for operation in operations] == [b"CONV_2D", b"ELU"]
     for ours, theirs in zip(model.operations, operations, strict=True):
         assert numbers(ctypes.c_int32, theirs.inputs, theirs.input_count) == list(ours.inputs)
         assert numbers(ctypes.c_int32, theirs.outputs, theirs.output_count) == list(ours.outputs)
     texts = read_pointers(operations[0].origins, operations[0].origin_count)
-    assert [ctypes.string_at(each).decode() for each in texts] == ["first", "zweiter ü"]
-    assert numbers(ctypes.c_int32, found.outputs, found.output_count) == list(model.outputs)
+    assert [ctypes.string_at(pointer).decode() for pointer in texts] == ["first", "zweiter ü"]
+    assert numbers(ctypes.c_int32, c_model.outputs, c_model.output_count) == list(model.outputs)
     assert holder
 
 
 def test_operands(model):
-    holder, found = built(model)
-    for ours, theirs in zip(model.operands, operands_of(found), strict=True):
+    holder, c_model = built(model)
+    for ours, theirs in zip(model.operands, operands_of(c_model), strict=True):
         assert theirs.name.decode() == ours.name
         assert theirs.data_type == DATA_TYPES[ours.type.dtype]
         assert numbers(ctypes.c_int64, theirs.dimensions, theirs.rank) == list(ours.type.dimensions)
@@ -65,13 +65,13 @@ def test_operands(model):
 
 
 def test_attributes_have_names_kinds_and_values(model):
-    holder, found = built(model)
-    first, second = (at("Operation", each) for each in read_pointers(found.operations, 2))
+    holder, c_model = built(model)
+    first, second = (at("Operation", pointer) for pointer in read_pointers(c_model.operations, 2))
     attributes = {}
     for operation in (first, second):
         for address in read_pointers(operation.attributes, operation.attribute_count):
-            each = at("Attribute", address)
-            attributes[each.name.decode()] = each
+            attribute = at("Attribute", address)
+            attributes[attribute.name.decode()] = attribute
     assert attributes.keys() == {*model.operations[0].attributes, *model.operations[1].attributes}
     assert numbers(ctypes.c_int64, attributes["pads"].value.integers, attributes["pads"].count) == [1, 2, 3, 4]
     assert attributes["pads"].kind == AttributeCode.KIND_INTS and attributes["group"].kind == AttributeCode.KIND_INT
@@ -86,8 +86,8 @@ def test_constants_of_every_type(dtype, dimensions):
     builder = ModelBuilder()
     array = np.ones(dimensions).astype(dtype.array_type)
     constant = builder.add_constant("c", array)
-    holder, found = built(builder.finish(builder.add_operation("ASSIGN", (constant,))))
-    operand = operands_of(found)[constant]
+    holder, c_model = built(builder.finish(builder.add_operation("ASSIGN", (constant,))))
+    operand = operands_of(c_model)[constant]
     assert operand.rank == len(dimensions) and operand.bytes == OperandType(dtype, dimensions).nbytes
     if array.size == 0:
         assert operand.data is None
@@ -104,8 +104,8 @@ def test_quantization(axis):
     count = 1 if axis is None else 2
     quantization = Quantization(scale=(0.5,) * count, zero_point=(3,) * count, axis=axis)
     constant = builder.add_constant("c", np.zeros((2, 2), np.int8), quantization)
-    holder, found = built(builder.finish(builder.add_operation("DEQUANTIZE", (constant,))))
-    theirs = at("Quantization", operands_of(found)[constant].quantization)
+    holder, c_model = built(builder.finish(builder.add_operation("DEQUANTIZE", (constant,))))
+    theirs = at("Quantization", operands_of(c_model)[constant].quantization)
     assert theirs.axis == (-1 if axis is None else axis)
     assert numbers(ctypes.c_double, theirs.scales, theirs.count) == [0.5] * count
     assert numbers(ctypes.c_int64, theirs.zero_points, theirs.count) == [3] * count

@@ -35,11 +35,11 @@ def test_models_with_the_same_types_share_signatures():
 @pytest.mark.parametrize("sizes", [(6, 8), (0, 1), (1, 1), (3, 3)])
 def test_signature_has_the_types_at_the_sizes(sizes):
     model, _ = model_of(2, 5)
-    found = sized(DynamicSignatures(), model, sizes)
-    assert list(found.c_sizes) == list(sizes)
-    assert found.types.inputs == tuple(model.type_at(each).at(sizes) for each in model.inputs)
-    assert found.types.outputs == tuple(model.type_at(each).at(sizes) for each in model.outputs)
-    assert found.types.inputs[0].dimensions == (*sizes, 3)
+    signature = sized(DynamicSignatures(), model, sizes)
+    assert list(signature.c_sizes) == list(sizes)
+    assert signature.types.inputs == tuple(model.type_at(operand).at(sizes) for operand in model.inputs)
+    assert signature.types.outputs == tuple(model.type_at(operand).at(sizes) for operand in model.outputs)
+    assert signature.types.inputs[0].dimensions == (*sizes, 3)
 
 
 def test_old_signatures_are_evicted():

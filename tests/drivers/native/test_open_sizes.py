@@ -99,19 +99,19 @@ def test_dimensions_refer_to_numbered_sizes():
     model, trace = opened()
     holder = Holder()
     sizes = NumberedSizes(model)
-    found = CLASSES["Model"].from_address(build(model, holder, sizes))
-    assert found.size_count == len(sizes) == 1
-    x, y = (CLASSES["Operand"].from_address(each) for each in read_pointers(found.operands, 2))
+    c_model = CLASSES["Model"].from_address(build(model, holder, sizes))
+    assert c_model.size_count == len(sizes) == 1
+    x, y = (CLASSES["Operand"].from_address(pointer) for pointer in read_pointers(c_model.operands, 2))
     assert list((ctypes.c_int64 * 2).from_address(x.dimensions)) == [3, OPEN]
     assert list((ctypes.c_int32 * 2).from_address(x.sizes)) == [-1, 0]
     assert list((ctypes.c_int32 * 2).from_address(y.sizes)) == [0, -1]
     assert x.bytes == y.bytes == 0
-    operation = CLASSES["Operation"].from_address(read_pointers(found.operations, 1)[0])
+    operation = CLASSES["Operation"].from_address(read_pointers(c_model.operations, 1)[0])
     attributes = [
-        CLASSES["Attribute"].from_address(each)
-        for each in read_pointers(operation.attributes, operation.attribute_count)
+        CLASSES["Attribute"].from_address(pointer)
+        for pointer in read_pointers(operation.attributes, operation.attribute_count)
     ]
-    (shape,) = [each for each in attributes if each.name == b"shape"]
+    (shape,) = [attribute for attribute in attributes if attribute.name == b"shape"]
     assert list((ctypes.c_int64 * 2).from_address(shape.value.integers)) == [OPEN, 3]
     assert list((ctypes.c_int32 * 2).from_address(shape.sizes)) == [0, -1]
     assert list(sizes.c_array(sizes.of(trace.replay([7])))) == [7]
@@ -122,8 +122,8 @@ def test_equal_sizes_share_a_number():
     first, second, third = (trace.variable(size) for size in (4, 4, 4))
     builder = ModelBuilder()
     x, y, z = (
-        builder.add_input(name, OperandType(DataType.FLOAT32, (2, each)))
-        for name, each in (("x", first), ("y", second), ("z", third))
+        builder.add_input(name, OperandType(DataType.FLOAT32, (2, size_of_input)))
+        for name, size_of_input in (("x", first), ("y", second), ("z", third))
     )
     model = builder.finish(builder.add_operation("ADD", (x, y)) + builder.add_operation("NEG", (z,)))
     sizes = NumberedSizes(model)
@@ -137,8 +137,8 @@ def test_static_model_has_no_sizes(acme):
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (3, 2)))
     holder = Holder()
     model = CLASSES["Model"].from_address(build(builder.finish(builder.add_operation("RELU", (x,))), holder))
-    operands = [CLASSES["Operand"].from_address(each) for each in read_pointers(model.operands, 2)]
-    assert not model.size_count and not any(each.sizes for each in operands)
+    operands = [CLASSES["Operand"].from_address(pointer) for pointer in read_pointers(model.operands, 2)]
+    assert not model.size_count and not any(operand.sizes for operand in operands)
 
 
 @pytest.fixture(scope="module")

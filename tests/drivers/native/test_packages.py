@@ -28,11 +28,11 @@ def tree(tmp_path):
 
 
 def run(*command, **environment):
-    done = subprocess.run(
+    completed = subprocess.run(
         list(map(str, command)), env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
 
 
 @pytest.mark.sweep
@@ -47,8 +47,8 @@ def test_a_wheel_is_built_installed_and_found(tree, tmp_path, folder, backend):
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
     site = tmp_path / "site"
     run(*pip, "--no-build-isolation", "--target", site, tree / folder, PYTHONPATH=str(ROOT))
-    found = run(sys.executable, "-c", SHOW, PYTHONPATH=os.pathsep.join((str(ROOT), str(site))))
-    assert found.strip() == '[true, "acme-c 1.0", ""]'
+    output = run(sys.executable, "-c", SHOW, PYTHONPATH=os.pathsep.join((str(ROOT), str(site))))
+    assert output.strip() == '[true, "acme-c 1.0", ""]'
 
 
 @pytest.mark.sweep
@@ -57,8 +57,8 @@ def test_cmake_builds_the_driver(tree, tmp_path):
     build = tmp_path / "build"
     run("cmake", "-S", tree, "-B", build)
     run("cmake", "--build", build)
-    found = run(sys.executable, "-c", SHOW, PYTHONPATH=str(ROOT), NNADAPTER_DRIVER_PATH=str(build))
-    assert found.strip() == '[true, "NNADAPTER_DRIVER_PATH", ""]'
+    output = run(sys.executable, "-c", SHOW, PYTHONPATH=str(ROOT), NNADAPTER_DRIVER_PATH=str(build))
+    assert output.strip() == '[true, "NNADAPTER_DRIVER_PATH", ""]'
 
 
 @pytest.mark.sweep
@@ -67,5 +67,5 @@ def test_module_without_its_library_is_listed(tmp_path):
     (tmp_path / "acme_c-1.0.dist-info").mkdir()
     (tmp_path / "acme_c-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-c\nVersion: 1.0\n")
     Path(tmp_path / "acme_c-1.0.dist-info" / "entry_points.txt").write_text("[nnadapter.drivers]\nacme_c = acme_c\n")
-    found = run(sys.executable, "-c", SHOW, PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path))))
-    assert "does not exist; install the driver again" in found
+    output = run(sys.executable, "-c", SHOW, PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path))))
+    assert "does not exist; install the driver again" in output

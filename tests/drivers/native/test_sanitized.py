@@ -15,8 +15,8 @@ pytestmark = needs_compiler
 def runtimes():
     """Return the sanitizer's library and libstdc++, to load before Python; the sanitizer intercepts C++ exceptions."""
     names = ("libasan.so", "libstdc++.so.6")
-    asked = [subprocess.run([COMPILER, f"-print-file-name={name}"], capture_output=True, text=True) for name in names]
-    return [done.stdout.strip() for done in asked if Path(done.stdout.strip()).is_absolute()]
+    answers = [subprocess.run([COMPILER, f"-print-file-name={name}"], capture_output=True, text=True) for name in names]
+    return [completed.stdout.strip() for completed in answers if Path(completed.stdout.strip()).is_absolute()]
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,10 @@ def environment(tmp_path_factory):
 @pytest.mark.sweep
 def test_models_run_without_a_finding(environment):
     command = [sys.executable, "-m", "tests.drivers.native.acme_models"]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "models are right, no device memory is left behind" in done.stdout
-    assert "runtime error" not in done.stderr and "AddressSanitizer" not in done.stderr
+    completed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert completed.returncode == 0, completed.stderr
+    assert "models are right, no device memory is left behind" in completed.stdout
+    assert "runtime error" not in completed.stderr and "AddressSanitizer" not in completed.stderr
 
 
 @pytest.mark.sweep
@@ -57,5 +57,5 @@ def test_sanitizer_reports_an_error(environment):
         "memory.handle = handle\n"
         "memory.copy_in(np.zeros(8, np.uint8))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode != 0 and "heap-use-after-free" in done.stderr
+    completed = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert completed.returncode != 0 and "heap-use-after-free" in completed.stderr

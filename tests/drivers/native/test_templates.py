@@ -41,39 +41,52 @@ def ints(type_, address, count):
 
 
 def attribute(address):
-    found = CLASSES["Attribute"].from_address(address)
-    if found.kind in LISTS:
-        member, type_ = LISTS[found.kind]
-        return found.name, ints(type_, getattr(found.value, member), found.count)
-    return found.name, getattr(found.value, SINGLE.get(found.kind, "string"))
+    c_attribute = CLASSES["Attribute"].from_address(address)
+    if c_attribute.kind in LISTS:
+        member, type_ = LISTS[c_attribute.kind]
+        return c_attribute.name, ints(type_, getattr(c_attribute.value, member), c_attribute.count)
+    return c_attribute.name, getattr(c_attribute.value, SINGLE.get(c_attribute.kind, "string"))
 
 
 def operand(address):
-    found = CLASSES["Operand"].from_address(address)
-    fields = found.name, found.data_type, found.layout, found.lifetime, found.bytes, found.sizes, found.quantization
-    data = ctypes.string_at(found.data, found.bytes) if found.data else None
-    return *fields, ints(ctypes.c_int64, found.dimensions, found.rank), data
+    c_operand = CLASSES["Operand"].from_address(address)
+    fields = (
+        c_operand.name,
+        c_operand.data_type,
+        c_operand.layout,
+        c_operand.lifetime,
+        c_operand.bytes,
+        c_operand.sizes,
+        c_operand.quantization,
+    )
+    data = ctypes.string_at(c_operand.data, c_operand.bytes) if c_operand.data else None
+    return *fields, ints(ctypes.c_int64, c_operand.dimensions, c_operand.rank), data
 
 
 def operation(address):
-    found = CLASSES["Operation"].from_address(address)
+    c_operation = CLASSES["Operation"].from_address(address)
     operands = (
-        ints(ctypes.c_int32, found.inputs, found.input_count),
-        ints(ctypes.c_int32, found.outputs, found.output_count),
+        ints(ctypes.c_int32, c_operation.inputs, c_operation.input_count),
+        ints(ctypes.c_int32, c_operation.outputs, c_operation.output_count),
     )
-    texts = [ctypes.string_at(each) for each in read_pointers(found.origins, found.origin_count)]
-    return found.type, *operands, list(map(attribute, read_pointers(found.attributes, found.attribute_count))), texts
-
-
-def said(address):
-    """Return the model's contents as a driver reads them."""
-    found = CLASSES["Model"].from_address(address)
+    texts = [ctypes.string_at(pointer) for pointer in read_pointers(c_operation.origins, c_operation.origin_count)]
     return (
-        found.size_count,
-        list(map(operand, read_pointers(found.operands, found.operand_count))),
-        list(map(operation, read_pointers(found.operations, found.operation_count))),
-        ints(ctypes.c_int32, found.inputs, found.input_count),
-        ints(ctypes.c_int32, found.outputs, found.output_count),
+        c_operation.type,
+        *operands,
+        list(map(attribute, read_pointers(c_operation.attributes, c_operation.attribute_count))),
+        texts,
+    )
+
+
+def contents_of(address):
+    """Return the model's contents as a driver reads them."""
+    c_model = CLASSES["Model"].from_address(address)
+    return (
+        c_model.size_count,
+        list(map(operand, read_pointers(c_model.operands, c_model.operand_count))),
+        list(map(operation, read_pointers(c_model.operations, c_model.operation_count))),
+        ints(ctypes.c_int32, c_model.inputs, c_model.input_count),
+        ints(ctypes.c_int32, c_model.outputs, c_model.output_count),
     )
 
 
@@ -100,9 +113,11 @@ def test_specialized_model_equals_one_built_for_its_sizes(sizes):
     built = made_of(*sizes, table)
     address = template.build(model, holder)
     assert "operands" not in model.__dict__  # no operands were built
-    assert said(address) == said(build(model, other)) == said(build(built, other))
+    assert contents_of(address) == contents_of(build(model, other)) == contents_of(build(built, other))
     assert to_text(model) == to_text(built) and model.structure == built.structure
-    assert [model.type_at(index) for index in range(len(built.operands))] == [each.type for each in built.operands]
+    assert [model.type_at(index) for index in range(len(built.operands))] == [
+        built_operand.type for built_operand in built.operands
+    ]
 
 
 def test_specialized_models_are_independent_of_each_other_and_the_template():
@@ -110,10 +125,10 @@ def test_specialized_models_are_independent_of_each_other_and_the_template():
     template, holders = ModelTemplates(of.group), [Holder(), Holder()]
     models = [filled_at(trace, of, *sizes)[0] for sizes in ((2, 5), (3, 4))]
     addresses = [template.build(model, holder) for model, holder in zip(models, holders, strict=True)]
-    before = list(map(said, addresses))
+    initial = list(map(contents_of, addresses))
     del template, of, models
     gc.collect()
-    assert [said(address) for address in addresses] == before and before[0] != before[1]
+    assert [contents_of(address) for address in addresses] == initial and initial[0] != initial[1]
 
 
 def test_models_specialized_together_equal_those_specialized_alone():
@@ -122,12 +137,12 @@ def test_models_specialized_together_equal_those_specialized_alone():
     models = [SpecializableModel(made_of(*order)) for order in ((rows, columns), (columns, rows), (rows, columns))]
     templates = ModelTemplates(SpecializationGroup(models))
     for sizes in ((7, 3), (3, 4), (7, 3)):
-        known = trace.replay(sizes)
-        filled = [SpecializedModel(model, known, {}) for model in models]
+        answers = trace.replay(sizes)
+        filled = [SpecializedModel(model, answers, {}) for model in models]
         assert len({id(model.replay) for model in filled}) == 1
         for model in filled:
-            holder, own = Holder(), Holder()
-            assert said(templates.build(model, holder)) == said(build(model, own))
+            holder, other_holder = Holder(), Holder()
+            assert contents_of(templates.build(model, holder)) == contents_of(build(model, other_holder))
             types = [model.type_at(index) for index in range(len(model.operands))]
             assert types == [operand.type for operand in model.operands]
 
@@ -147,9 +162,9 @@ def test_model_holds_only_its_own_tables():
     trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
     models = [SpecializableModel(made_of(rows, columns)) for _ in range(50)]
-    templates, known, held = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
-    templates.build(SpecializedModel(models[0], known, {}), held)
-    ((words, _),) = held.objects
+    templates, answers, holder = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
+    templates.build(SpecializedModel(models[0], answers, {}), holder)
+    ((words, _),) = holder.objects
     assert words.base is None and words.nbytes < 4096
 
 
@@ -157,17 +172,17 @@ def test_models_specialized_together_share_a_block_except_duplicates():
     trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
     models = [fillable_of(rows, columns) for _ in range(3)]
-    templates, known, held = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
+    templates, answers, holder = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
     tables = [np.arange(3).astype(np.float32) + number for number in range(3)]
     filled = [
-        SpecializedModel(models[place], known, dict.fromkeys(models[place].given, table))
+        SpecializedModel(models[place], answers, dict.fromkeys(models[place].given, table))
         for place, table in zip((0, 2, 0), tables, strict=True)
     ]
-    addresses = [templates.build(model, held) for model in filled]
-    memory = [each[0] for each in held.objects if isinstance(each, tuple)]
+    addresses = [templates.build(model, holder) for model in filled]
+    memory = [block[0] for block in holder.objects if isinstance(block, tuple)]
     assert memory[0] is memory[1] is not memory[2]
     other = Holder()
-    assert list(map(said, addresses)) == [said(build(made_of(7, 3, table), other)) for table in tables]
+    assert list(map(contents_of, addresses)) == [contents_of(build(made_of(7, 3, table), other)) for table in tables]
 
 
 def test_4_bit_constants_are_built():
@@ -179,11 +194,11 @@ def test_4_bit_constants_are_built():
 def test_specialized_model_can_be_pickled():
     trace, of = fillable()
     model, _ = filled_at(trace, of, 3, 4)
-    again = pickle.loads(pickle.dumps(model))
+    unpickled = pickle.loads(pickle.dumps(model))
     assert (
-        type(again) is not SpecializedModel
-        and to_text(again) == to_text(model)
-        and again.is_verified == model.is_verified
+        type(unpickled) is not SpecializedModel
+        and to_text(unpickled) == to_text(model)
+        and unpickled.is_verified == model.is_verified
     )
 
 

@@ -21,13 +21,13 @@ def context(**options):
 def computed(opened, model, inputs):
     program = opened.compile(model)
     execution = program.create_execution()
-    results = execution.compute(list(map(fixed, inputs)))
+    results = execution.compute(list(map(read_only, inputs)))
     execution.close()
     program.close()
     return results
 
 
-def fixed(array):
+def read_only(array):
     """Return a contiguous, read-only copy, as the host passes arrays."""
     array = np.array(array, order="C")
     array.setflags(write=False)

@@ -15,16 +15,16 @@ AXES = {"all": ((0, 1, 2, 3), ""), "last": ((-1,), "a"), "first": ((0,), "a"), "
     bound=("Max", "Min"), rank=SIZES, axes=AXES, keepdims=(0, 1), is_open=(True, False), filled=("", "inf")
 )
 def test_bounded(bound, rank, axes, keepdims, is_open, filled):
-    reduced, given = AXES[axes]
+    reduced, axes_text = AXES[axes]
     reduced = tuple(range(rank)) if axes == "all" else tuple({axis % rank for axis in reduced})
     x = (np.random.default_rng(rank).standard_normal((2, 3, 4)[:rank] if rank < 4 else (3, 2, 4, 3))).astype(np.float32)
     if filled:
         x[...] = -np.inf if bound == "Max" else np.inf
-    made = SIZES[rank] if is_open else ", ".join(map(str, x.shape))
+    shape_text = SIZES[rank] if is_open else ", ".join(map(str, x.shape))
     listed = ", ".join(map(str, reduced))
     model = model_of(
-        f"(float[{made}] x) => (y) <float c = {{0.25}}, int64[{len(reduced)}] a = {{{listed}}}> "
-        f"{{ m = Reduce{bound} <keepdims = {keepdims}> (x{', a' if given else ''}) y = {bound}(c, m) }}"
+        f"(float[{shape_text}] x) => (y) <float c = {{0.25}}, int64[{len(reduced)}] a = {{{listed}}}> "
+        f"{{ m = Reduce{bound} <keepdims = {keepdims}> (x{', a' if axes_text else ''}) y = {bound}(c, m) }}"
     )
     opened = context()
     assert all(opened.supported(model))

@@ -27,8 +27,8 @@ def test_comparisons_with_nan_are_false(op_type, dtype):
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
         for rows in (len(SPECIAL), 3, 1):
             part = {"z": feed["z"][:rows], "x": feed["x"]}
-            for got, wanted in zip(session.run(None, part), run_whole(model, part), strict=True):
-                np.testing.assert_array_equal(got, wanted)
+            for got, expected in zip(session.run(None, part), run_whole(model, part), strict=True):
+                np.testing.assert_array_equal(got, expected)
         (node,) = (node for node in session.report().nodes if node.op_type == op_type)
     assert node.device == "openvino" or dtype is np.float16  # the engine has few float16 ops with dynamic shapes
 

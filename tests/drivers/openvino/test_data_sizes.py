@@ -88,8 +88,8 @@ def test_ops_that_fail_on_empty_inputs_are_refused(nodes, detail):
             f"{{ i = NonZero (x) j = Transpose (i) b = GatherND (x, j) {nodes} }}"
         )
     )
-    *taken, refused = context().supported(model)
-    assert all(taken) and not refused and detail in refused.detail and refused.reason == "data_dependent_shape"
+    *accepted, refused = context().supported(model)
+    assert all(accepted) and not refused and detail in refused.detail and refused.reason == "data_dependent_shape"
 
 
 def test_expand_to_an_empty_size():
@@ -170,8 +170,8 @@ def test_scatter_at_data_dependent_positions(reduction):
     assert all(opened.supported(model))
     for count in (9, 4, 0, 1):
         x = np.roll(np.array([1.5] * count + [-1] * (9 - count), np.float32), count)
-        (made,), (expected,) = computed(opened, model, [x, y]), run_whole(model, {"x": x, "y": y})
-        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
+        (result,), (expected,) = computed(opened, model, [x, y]), run_whole(model, {"x": x, "y": y})
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_devices_with_static_shapes_refuse():

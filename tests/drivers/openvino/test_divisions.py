@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.drivers.openvino.harness import computed, context, fixed, model_of
+from tests.drivers.openvino.harness import computed, context, model_of, read_only
 
 
 @pytest.mark.parametrize("sizes", ["1000", "N"])
@@ -26,6 +26,6 @@ def test_deserialized_program():
     opened = context()
     program = opened.deserialize(opened.compile(model).serialize())
     execution = program.create_execution()
-    quotients, _ = execution.compute([fixed(x), fixed(step)])
+    quotients, _ = execution.compute([read_only(x), read_only(step)])
     np.testing.assert_array_equal(quotients, x / step)
     execution.close()

@@ -25,7 +25,7 @@ from nnadapter.errors import (
     InvalidOptionError,
 )
 from nnadapter.onnx import with_references
-from tests.drivers.openvino.harness import computed, context, fixed, model_of
+from tests.drivers.openvino.harness import computed, context, model_of, read_only
 from tests.models import numbers, run_whole
 
 X = numbers(2, 1, 3)
@@ -37,10 +37,12 @@ def rows():
 
 
 def test_each_kind_is_a_row():
-    found = rows()
-    assert found["openvino:CPU"].available and found["openvino:CPU"].version
+    listed = rows()
+    assert listed["openvino:CPU"].available and listed["openvino:CPU"].version
     for kind in ("GPU", "NPU"):
-        assert any(name.startswith(f"openvino:{kind}") and (row.available or row.reason) for name, row in found.items())
+        assert any(
+            name.startswith(f"openvino:{kind}") and (row.available or row.reason) for name, row in listed.items()
+        )
 
 
 def test_row_of_a_missing_package_names_it(monkeypatch):
@@ -65,7 +67,7 @@ def test_missing_devices(name, kind):
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "reason"),
     [
         ({"precision": "float128"}, "one of float32"),
         ({"performance_hint": "fast"}, "one of latency, throughput"),
@@ -73,8 +75,8 @@ def test_missing_devices(name, kind):
         ({"thread": 1}, "threads"),
     ],
 )
-def test_wrong_options_list_the_allowed_values(options, why):
-    with pytest.raises(InvalidOptionError, match=why):
+def test_wrong_options_list_the_allowed_values(options, reason):
+    with pytest.raises(InvalidOptionError, match=reason):
         context(**options)
 
 
@@ -135,8 +137,8 @@ def test_boundaries_that_the_engine_changes(text):
     model = model_of(text)
     feed = {value.name: array_for(value) for value in model.graph.input}
     expected = run_whole(model, feed)
-    for again in range(2):
-        feed = feed if not again else {name: array.copy() for name, array in feed.items()}
+    for is_repeated in range(2):
+        feed = feed if not is_repeated else {name: array.copy() for name, array in feed.items()}
         for mine, theirs in zip(computed(context(), model, feed.values()), expected, strict=True):
             assert mine.dtype == theirs.dtype
             np.testing.assert_array_equal(mine, theirs)
@@ -150,14 +152,14 @@ def array_for(value):
 
 def test_inputs_are_unchanged_and_results_belong_to_the_caller():
     execution = context().compile(model_of(SMALL)).create_execution()
-    given = fixed(X)
-    first = execution.compute([given])
-    kept = [array.copy() for array in first]
-    second = execution.compute([fixed(-X)])
-    np.testing.assert_array_equal(given, X)
-    for old, copy, new in zip(first, kept, second, strict=True):
-        np.testing.assert_array_equal(old, copy)
-        assert not np.shares_memory(old, new)
+    inputs_array = read_only(X)
+    first = execution.compute([inputs_array])
+    copies = [array.copy() for array in first]
+    second = execution.compute([read_only(-X)])
+    np.testing.assert_array_equal(inputs_array, X)
+    for first_result, copy, second_result in zip(first, copies, second, strict=True):
+        np.testing.assert_array_equal(first_result, copy)
+        assert not np.shares_memory(first_result, second_result)
 
 
 def test_inputs_at_new_addresses_or_with_new_contents():
@@ -166,7 +168,7 @@ def test_inputs_at_new_addresses_or_with_new_contents():
     for number in range(5):
         array[:] = number - 2
         np.testing.assert_array_equal(execution.compute([array])[0], np.maximum(array, 0))
-        np.testing.assert_array_equal(execution.compute([fixed(X * number)])[0], np.maximum(X * number, 0))
+        np.testing.assert_array_equal(execution.compute([read_only(X * number)])[0], np.maximum(X * number, 0))
 
 
 def test_wrong_inputs_raise_our_error():
@@ -208,7 +210,7 @@ def test_programs_are_serialized_and_deserialized():
     model = model_of(SMALL)
     blob = context().compile(model).serialize()
     execution = context().deserialize(blob).create_execution()
-    for mine, theirs in zip(execution.compute([fixed(X)]), run_whole(model, {"x": X}), strict=True):
+    for mine, theirs in zip(execution.compute([read_only(X)]), run_whole(model, {"x": X}), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
@@ -221,13 +223,13 @@ def test_forked_process_gets_an_error_about_missing_threads():
         warnings.simplefilter("ignore")  # Python warns about forks in threaded processes
         child = os.fork()
     if child == 0:
-        told = 0
+        errors = 0
         for make in (lambda: opened.compile(model), lambda: opened.deserialize(blob)):
             try:
                 make()
             except DeviceLostError:
-                told += 1
-        os._exit(told)
+                errors += 1
+        os._exit(errors)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 
 
@@ -268,16 +270,16 @@ def test_plausible_but_invalid_contents_are_refused():
 def test_large_shared_weights(dtype):
     weights = np.random.default_rng(0).integers(-9, 9, (2048, 1024)).astype(dtype)
     nodes = [helper.make_node("Gather", ["w", "i"], ["g"]), helper.make_node("Cast", ["g"], ["y"], to=1)]
-    given = helper.make_tensor_value_info("i", onnx.TensorProto.INT64, [3])
-    made = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, 1024])
-    held = onnx.numpy_helper.from_array(weights, "w")
-    graph = helper.make_graph(nodes, "g", [given], [made], [held])
+    input_info = helper.make_tensor_value_info("i", onnx.TensorProto.INT64, [3])
+    output_info = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, 1024])
+    initializer = onnx.numpy_helper.from_array(weights, "w")
+    graph = helper.make_graph(nodes, "g", [input_info], [output_info], [initializer])
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     light, arrays = with_references(model)
     assert len(arrays) == 1 and light is not model
     rows = np.array([5, 0, 2047])
-    for each in (light, model):
-        np.testing.assert_array_equal(computed(context(), each, [rows])[0], weights[rows].astype(np.float32))
+    for variant in (light, model):
+        np.testing.assert_array_equal(computed(context(), variant, [rows])[0], weights[rows].astype(np.float32))
 
 
 def test_integer_outputs_of_onnxruntime_are_accepted():
@@ -321,6 +323,6 @@ def test_deserialized_program_keeps_its_bytes_alive():
     program.close()
     del program
     gc.collect()
-    (y,) = execution.compute([fixed(x)])
+    (y,) = execution.compute([read_only(x)])
     np.testing.assert_allclose(y, x @ onnx.numpy_helper.to_array(weight), rtol=1e-5, atol=1e-5)
     execution.close()

@@ -128,11 +128,11 @@ def model_of(text):
 def check(name):
     model, numbers = model_of(CASES[name]), np.random.default_rng(0)
     feed = {
-        each.name: numbers.standard_normal([d.dim_value or 1 for d in kind.shape.dim]).astype(
+        value.name: numbers.standard_normal([d.dim_value or 1 for d in kind.shape.dim]).astype(
             helper.tensor_dtype_to_np_dtype(kind.elem_type)
         )
-        for each in model.graph.input
-        for kind in [each.type.tensor_type]
+        for value in model.graph.input
+        for kind in [value.type.tensor_type]
     }
     with warnings.catch_warnings(), InferenceSession(model, devices="openvino") as session:
         warnings.simplefilter("error", FallbackWarning)
@@ -201,11 +201,11 @@ def test_large_segment_is_cut_and_report_has_the_reason(monkeypatch):
     monkeypatch.setattr(compiler, "_MOST_NODES", 20)
     model, x = chain(50, "Tanh($)", "Abs($)"), np.float32([-1, 0, 1, 2])
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(cache_dir=False)) as session:
-        (found,) = session.run(None, {"x": x})
+        (result,) = session.run(None, {"x": x})
         report = session.report()
     assert [segment.device for segment in report.segments] == ["openvino"] * 4
     assert (
         report.search
         == "a segment was cut in two: a segment has 50 nodes, and OpenVINO compiles up to 20 in linear time"
     )
-    np.testing.assert_allclose(found, ReferenceEvaluator(model).run(None, {"x": x})[0], rtol=1e-4)
+    np.testing.assert_allclose(result, ReferenceEvaluator(model).run(None, {"x": x})[0], rtol=1e-4)

@@ -42,23 +42,23 @@ def is_on_device(session):
 def test_quantizing_by_a_range(sizes, opset):
     shape, *sizes = sizes
     model = onnx.parser.parse_model(QUANTIZING.format(shape=shape, opset=opset))
-    known = onnxruntime.InferenceSession(model.SerializeToString())
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
     with InferenceSession(model, devices="openvino") as session:
         for x in (x for seed, size in enumerate(sizes) for x in samples(size, seed)):
-            for result, wanted in zip(session.run(None, {"x": x}), known.run(None, {"x": x}), strict=True):
-                np.testing.assert_array_equal(result, wanted, strict=True)
+            for result, expected in zip(session.run(None, {"x": x}), oracle.run(None, {"x": x}), strict=True):
+                np.testing.assert_array_equal(result, expected, strict=True)
         assert is_on_device(session)
         assert len(session.report().segments) == 1
 
 
-def model_of(node, first, given, known, opset=17):
-    """Build a model of one node; `first` is the shape of `a`, `given` are other inputs, `known` constants."""
-    sizes = {name: ", ".join(map(str, array.shape)) for name, array in given.items()} | {"a": first}
-    stated = [f"{array.dtype}{f'[{sizes[name]}]' if array.ndim else ''} {name}" for name, array in given.items()]
+def model_of(node, first, inputs, constants, opset=17):
+    """Build a model of one node; `first` is the shape of `a`, `inputs` are the others."""
+    sizes = {name: ", ".join(map(str, array.shape)) for name, array in inputs.items()} | {"a": first}
+    stated = [f"{array.dtype}{f'[{sizes[name]}]' if array.ndim else ''} {name}" for name, array in inputs.items()]
     text = f"""<ir_version: 8, opset_import: ["": {opset}]> g ({", ".join(stated)}) => (int32 y) {{ y = {node} }}"""
     model = onnx.parser.parse_model(text)
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in known.items())
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
     return onnx.shape_inference.infer_shapes(model)
 
 
@@ -89,10 +89,10 @@ def test_products(a, b, points, is_known, depth):
     check(model, feed, (first - np.reshape(p, (-1, 1))) @ (second - q))
 
 
-@for_every(opset=(11, 12, 13, 18), known=("b", ""))
-def test_stacks_of_products(opset, known):
+@for_every(opset=(11, 12, 13, 18), constant_names=("b", ""))
+def test_stacks_of_products(opset, constant_names):
     arrays = {"a": integers(0, "uint8", 2, 3, 5, 600), "b": integers(1, "int8", 600, 4)}
-    constants = {name: arrays[name] for name in known}
+    constants = {name: arrays[name] for name in constant_names}
     feed = {name: array for name, array in arrays.items() if name not in constants}
     model = model_of("MatMulInteger(a, b)", "N, 3, S, 600", feed, constants, opset)
     check(model, feed, arrays["a"].astype(np.int64) @ arrays["b"].astype(np.int64))
@@ -146,12 +146,14 @@ def test_forms_of_com_microsoft(form, depth):
     <float[1] s = {{0.01}}, int8[1] q = {{3}}, float[6] c = {{1, 2, 3, 4, 5, 6}}> {{ {FUSED[form]} }}"""
     model = onnx.parser.parse_model(text)
     model.graph.initializer.append(numpy_helper.from_array(integers(1, "int8", depth, 6), "b"))
-    known = onnxruntime.InferenceSession(model.SerializeToString(), exact_options())
+    oracle = onnxruntime.InferenceSession(model.SerializeToString(), exact_options())
     with InferenceSession(model, devices="openvino") as session:
         for rows in (1, 5):
             x = np.random.default_rng(rows).standard_normal((rows, depth)).astype(np.float32)
-            (wanted,) = known.run(None, {"x": x})
-            np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=0, atol=1e-6 * abs(wanted).max())
+            (expected,) = oracle.run(None, {"x": x})
+            np.testing.assert_allclose(
+                session.run(None, {"x": x})[0], expected, rtol=0, atol=1e-6 * abs(expected).max()
+            )
         assert is_on_device(session)
         assert len(session.report().segments) == 1
 
@@ -170,11 +172,11 @@ def quantized_model(weights, end=""):
 
 def check_quantized(model):
     depth = model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
-    known = onnxruntime.InferenceSession(model.SerializeToString(), exact_options())
+    oracle = onnxruntime.InferenceSession(model.SerializeToString(), exact_options())
     with InferenceSession(model, devices="openvino") as session:
         for rows in (1, 5):
             x = np.random.default_rng(rows).standard_normal((rows, depth)).astype(np.float32)
-            sums, reals = known.run(None, {"x": x})
+            sums, reals = oracle.run(None, {"x": x})
             result, computed = session.run(None, {"x": x})
             np.testing.assert_array_equal(result, sums, strict=True)
             np.testing.assert_allclose(computed, reals, rtol=0, atol=1e-6 * abs(reals).max())

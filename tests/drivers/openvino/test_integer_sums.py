@@ -25,7 +25,7 @@ for depth in (24, 515):
 def test_without_instructions(instructions):
     """The engine reads the variable once, at start."""
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
-    made = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT], env=environment, capture_output=True, text=True
     )
-    assert made.returncode == 0, made.stderr
+    assert completed.returncode == 0, completed.stderr

@@ -17,7 +17,7 @@ JOINED = {
     "quantized before": """p = QuantizeLinear(x, other, zero)  r = DequantizeLinear(p, other, zero)
     s = QuantizeLinear(z, step, zero)  t = DequantizeLinear(s, step, zero)  c = Concat<axis = 1>(r, t)""",
 }
-BEHIND = {
+FOLLOWING = {
     "Conv": "y = Conv(d, f)",
     "padded Conv": "y = Conv<pads = [1, 1, 1, 1]>(d, f)",
     "MaxPool": "m = MaxPool<kernel_shape = [2, 2]>(d)  y = Conv(m, f)",
@@ -25,7 +25,7 @@ BEHIND = {
 }
 
 
-def model(joined, behind, point, batch="2"):
+def model(joined, following, point, batch="2"):
     weights = ", ".join(map(str, np.random.default_rng(5).integers(-127, 128, 32)))
     text = f"""<ir_version: 8, opset_import: ["": 13]>
     g (float[{batch}, 3, 4, 4] x, float[{batch}, 5, 4, 4] z) => (float[a, b, h, w] y)
@@ -35,22 +35,22 @@ def model(joined, behind, point, batch="2"):
         q = QuantizeLinear(c, step, zero)
         d = DequantizeLinear(q, step, zero)
         f = DequantizeLinear(filter, size, origin)
-        {BEHIND[behind]}
+        {FOLLOWING[following]}
     }}"""
     return onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
 
 
-@for_every_value(joined=JOINED, behind=BEHIND, point=RANGES, batch=("2", "N"))
-def test_products_of_joined_int8_values(joined, behind, point, batch):
-    checked, options = model(joined, behind, point, batch), onnxruntime.SessionOptions()
+@for_every_value(joined=JOINED, following=FOLLOWING, point=RANGES, batch=("2", "N"))
+def test_products_of_joined_int8_values(joined, following, point, batch):
+    checked, options = model(joined, following, point, batch), onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     numbers = np.random.default_rng(6)
     feed = {
         name: numbers.uniform(*RANGES[point], (2, size, 4, 4)).astype(np.float32) for name, size in (("x", 3), ("z", 5))
     }
-    known = onnxruntime.InferenceSession(checked.SerializeToString(), options)
+    oracle = onnxruntime.InferenceSession(checked.SerializeToString(), options)
     with InferenceSession(checked, devices="openvino") as session:
-        np.testing.assert_allclose(session.run(None, feed)[0], known.run(None, feed)[0], atol=1.01 * 4 / 255)
+        np.testing.assert_allclose(session.run(None, feed)[0], oracle.run(None, feed)[0], atol=1.01 * 4 / 255)
         assert {node.device for node in session.report().nodes if node.device} == {"openvino"}
 
 
@@ -70,8 +70,8 @@ def test_model_without_concat_is_unchanged():
     plain = onnx.ModelProto.FromString(joined.SerializeToString())
     plain.graph.node[0].CopyFrom(onnx.helper.make_node("Pad", ["x", "pads"], ["c"]))
     plain.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0, 0, 0, 0, 0, 5, 0, 0]), "pads"))
-    kinds = [[operator.get_type_name() for operator in read(each).get_ops()] for each in (joined, plain)]
-    assert [each.count("Subtract") for each in kinds] == [1, 2]  # one for the filter, one for the values
+    kinds = [[operator.get_type_name() for operator in read(item).get_ops()] for item in (joined, plain)]
+    assert [item.count("Subtract") for item in kinds] == [1, 2]  # one for the filter, one for the values
 
 
 TWICE = ("", "e = Mul(d, k)", "e = Add(d, k)", "e = Neg(d)", "e = Identity(d)", "e = BatchNormalization(d, v, v, v, v)")
@@ -96,7 +96,7 @@ def test_joined_values_quantized_twice_do_not_crash(kind, middle, joined):
     checked = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
     feed = {"x": np.random.default_rng(2).standard_normal((2, 2, 4, 4)).astype(np.float32)}
     with InferenceSession(checked, devices="openvino", options=Options(isolate=True)) as session:
-        (found,) = session.run(None, feed)
+        (result,) = session.run(None, feed)
         assert not session.report().incidents
-    known = onnxruntime.InferenceSession(checked.SerializeToString())
-    np.testing.assert_allclose(found, known.run(None, feed)[0], atol=0.05)
+    oracle = onnxruntime.InferenceSession(checked.SerializeToString())
+    np.testing.assert_allclose(result, oracle.run(None, feed)[0], atol=0.05)

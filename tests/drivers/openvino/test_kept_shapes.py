@@ -28,7 +28,7 @@ g (float[{batch}, {length}, {three}] x) => (float[{batch}, {length}, {width}] y)
     back = Transpose <perm = [0, 2, 1, 3]> (mixed)
     y = Reshape (back, whole)
 }}"""
-APART = """<ir_version: 10, opset_import: ["" : 17]>
+SEPARATE = """<ir_version: 10, opset_import: ["" : 17]>
 g (float[{batch}, {length}, {three}] x) => (float[{batch}, {length}, {width}] y)
 <int64[4] parts = {{{batch}, {length}, {heads}, {features}}}, int64[3] whole = {{{batch}, {length}, {width}}}> {{
     a, b, c = Split <axis = -1> (x)
@@ -48,7 +48,7 @@ g (float[{batch}, {length}, {three}] x) => (float[{batch}, {length}, {width}] y)
 }}"""
 
 
-@pytest.mark.parametrize("text", [PACKED, APART], ids=["packed", "apart"])
+@pytest.mark.parametrize("text", [PACKED, SEPARATE], ids=["packed", "apart"])
 @pytest.mark.parametrize(("batch", "heads", "features"), [(1, 2, 4), (1, 4, 16), (3, 5, 5), (2, 8, 1), (4, 4, 4)])
 def test_attention_with_as_many_heads_as_tokens(text, batch, heads, features):
     width = heads * features

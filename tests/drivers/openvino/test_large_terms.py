@@ -42,7 +42,7 @@ def model_of(form: str, large: float, rows: str) -> onnx.ModelProto:
     {constants} {{ {form} }}"""
     model = onnx.parser.parse_model(text)
     read = {name for node in model.graph.node for name in node.input}
-    for tensor in [each for each in model.graph.initializer if each.name not in read]:
+    for tensor in [initializer for initializer in model.graph.initializer if initializer.name not in read]:
         model.graph.initializer.remove(tensor)
     model.graph.output[0].type.tensor_type.ClearField("shape")
     return onnx.shape_inference.infer_shapes(model)
@@ -50,12 +50,12 @@ def model_of(form: str, large: float, rows: str) -> onnx.ModelProto:
 
 @for_every_value(form=FORMS, large=LARGE, rows=("2", "N"))
 def test_small_constants_are_not_lost_next_to_large_ones(form, large, rows):
-    model, alone = model_of(FORMS[form], large, rows), onnxruntime.SessionOptions()
-    alone.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    known = onnxruntime.InferenceSession(model.SerializeToString(), alone)
+    model, options = model_of(FORMS[form], large, rows), onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    oracle = onnxruntime.InferenceSession(model.SerializeToString(), options)
     feed = {"m": np.array([[1, 1, 0, 1], [1, 0, 1, 1]], np.float32), "x": np.full((2, 4), 0.5, np.float32)}
     with InferenceSession(model, devices="openvino") as session:
-        np.testing.assert_allclose(session.run(None, feed)[0], known.run(None, feed)[0], rtol=1e-6)
+        np.testing.assert_allclose(session.run(None, feed)[0], oracle.run(None, feed)[0], rtol=1e-6)
         assert {step.device for step in session.provenance.steps} == {"openvino"}
 
 
@@ -99,7 +99,7 @@ def test_bias_next_to_a_mask_counts():
         s = MatMul(q, k)  c = Add(s, b)  y = Softmax<axis = -1>(c)
     }""")
     model.graph.initializer.append(onnx.numpy_helper.from_array(bias, "bias"))
-    known = onnxruntime.InferenceSession(model.SerializeToString())
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
     with InferenceSession(model, devices="openvino") as session:
         for mask in ([1, 1, 1, 1, 1], [1, 1, 1, 0, 0]):
             feed = {
@@ -107,4 +107,4 @@ def test_bias_next_to_a_mask_counts():
                 "k": generator.standard_normal((1, 2, 8, 5)).astype(np.float32),
                 "attention_mask": np.array([mask]),
             }
-            np.testing.assert_allclose(session.run(None, feed)[0], known.run(None, feed)[0], atol=1e-6)
+            np.testing.assert_allclose(session.run(None, feed)[0], oracle.run(None, feed)[0], atol=1e-6)

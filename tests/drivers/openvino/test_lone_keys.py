@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnadapter import InferenceSession
-from tests.drivers.openvino.harness import computed, context, fixed, model_of
+from tests.drivers.openvino.harness import computed, context, model_of, read_only
 from tests.models import numbers, parse, run_whole
 
 BETWEEN = {
@@ -39,9 +39,11 @@ def test_keys_that_grow_from_one(between, first):
     model = model_of(attention(between))
     execution = context().compile(model).create_execution()
     for keys, queries in ((first, 1), (5, 1), (16, 1), (17, 2), (3, 1), (40, 7)):
-        feed = {name: numbers(1, 4, each, 32, seed=each) for name, each in (("q", queries), ("k", keys), ("v", keys))}
+        feed = {
+            name: numbers(1, 4, length, 32, seed=length) for name, length in (("q", queries), ("k", keys), ("v", keys))
+        }
         feed["mask"] = numbers(1, keys, seed=3)
-        (got,) = execution.compute([*map(fixed, feed.values())])
+        (got,) = execution.compute([*map(read_only, feed.values())])
         np.testing.assert_allclose(got, run_whole(model, feed)[0], rtol=1e-3, atol=1e-4)
 
 
@@ -51,7 +53,7 @@ def test_heads_and_rows_as_one():
     for keys in (1, 16, 33):
         feed = {"q": numbers(3, 1, 32), "k": numbers(3, keys, 32, seed=1), "v": numbers(3, keys, 32, seed=2)}
         feed["mask"] = numbers(1, keys)
-        (got,) = execution.compute([*map(fixed, feed.values())])
+        (got,) = execution.compute([*map(read_only, feed.values())])
         np.testing.assert_allclose(got, run_whole(model, feed)[0], rtol=1e-3, atol=1e-4)
 
 
@@ -85,7 +87,7 @@ def test_expanded_softmax():
     execution = context().compile(model).create_execution()
     for keys in (1, 16, 33):
         feed = {"q": numbers(1, 5, 32), "k": numbers(1, keys, 32, seed=1)}
-        (got,) = execution.compute([*map(fixed, feed.values())])
+        (got,) = execution.compute([*map(read_only, feed.values())])
         np.testing.assert_allclose(got, run_whole(model, feed)[0], rtol=1e-3, atol=1e-4)
 
 

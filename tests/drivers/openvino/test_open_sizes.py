@@ -15,7 +15,7 @@ from nnadapter import limits
 from nnadapter.drivers import Reason
 from nnadapter.drivers.openvino import ModelAnalysis, judge_dynamic, program
 from nnadapter.errors import ExecutionError, InvalidModelError, NNAdapterError
-from tests.drivers.openvino.harness import computed, context, fixed, model_of
+from tests.drivers.openvino.harness import computed, context, model_of, read_only
 from tests.models import numbers, parse, run_whole
 
 CACHED = """<ir_version: 10, opset_import: ["" : 17]> g
@@ -175,10 +175,10 @@ def test_program_that_failed_at_some_sizes_is_recompiled():
     sizes, random = [(4, 5, 6, 6), (1, 5, 4, 3), (2, 5, 8, 4)], np.random.default_rng(0)
     for _ in range(6):
         with pytest.raises(ExecutionError, match="failed while it ran"):
-            executions[random.integers(2)].compute([fixed(numbers(3, 5, 2, 2))])
+            executions[random.integers(2)].compute([read_only(numbers(3, 5, 2, 2))])
         for number in range(8):
             x = numbers(*sizes[random.integers(3)], seed=number)
-            (y,) = executions[random.integers(2)].compute([fixed(x)])
+            (y,) = executions[random.integers(2)].compute([read_only(x)])
             np.testing.assert_allclose(y, run_whole(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
     assert compiled.memory_bytes > 0
 
@@ -189,7 +189,7 @@ def test_deserialized_program_serializes_to_the_same_bytes():
     compiled = context().compile(model)
     for _ in range(3):
         compiled = context().deserialize(compiled.serialize())
-        (y,) = compiled.create_execution().compute([fixed(x)])
+        (y,) = compiled.create_execution().compute([read_only(x)])
         np.testing.assert_allclose(y, run_whole(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
 
 
@@ -205,7 +205,9 @@ def test_threads_continue_while_other_runs_fail():
         for _ in range(60):
             size = sizes[random.integers(3)]
             try:
-                (y,) = execution.compute([fixed(numbers(3, 5, 2, 2) if random.random() < 0.1 else feeds[size]["x"])])
+                (y,) = execution.compute(
+                    [read_only(numbers(3, 5, 2, 2) if random.random() < 0.1 else feeds[size]["x"])]
+                )
             except ExecutionError:
                 continue
             if y.shape == expected[size].shape and not np.allclose(y, expected[size], rtol=1e-5, atol=1e-6):
@@ -220,10 +222,10 @@ def test_failed_program_that_cannot_be_deserialized_refuses_later_runs(monkeypat
     monkeypatch.setattr(program, "turns_by_narrow_tables", lambda compiled: True)
     execution = context().compile(parse(POOLED)).create_execution()
     with pytest.raises(ExecutionError, match="failed while it ran"):
-        execution.compute([fixed(numbers(3, 5, 2, 2))])
+        execution.compute([read_only(numbers(3, 5, 2, 2))])
     for _ in range(3):
         with pytest.raises(ExecutionError, match="failed at other sizes before"):
-            execution.compute([fixed(numbers(4, 5, 6, 6))])
+            execution.compute([read_only(numbers(4, 5, 6, 6))])
 
 
 def test_failing_run_keeps_later_runs_on_the_device():
@@ -290,11 +292,11 @@ def test_results_belong_to_the_caller():
             {"x": numbers(1, length, 8, seed=length), "k0": numbers(1, 2, 3, 4), "v0": numbers(1, 2, 3, 4)}
             for length in (1, 2, 3)
         ]
-        kept = [session.run(None, feed) for feed in feeds]
-        copies = [[array.copy() for array in results] for results in kept]
+        first_results = [session.run(None, feed) for feed in feeds]
+        copies = [[array.copy() for array in results] for results in first_results]
         for feed in feeds:
             session.run(None, feed)
-        for results, copied in zip(kept, copies, strict=True):
+        for results, copied in zip(first_results, copies, strict=True):
             for array, copy in zip(results, copied, strict=True):
                 np.testing.assert_array_equal(array, copy)
 
@@ -308,7 +310,7 @@ def test_program_with_dynamic_shapes_is_cached():
     execution = opened.deserialize(blob).create_execution()
     for rows in (2, 5, 1):
         x = numbers(rows, 4)
-        y, z = execution.compute([fixed(x)])
+        y, z = execution.compute([read_only(x)])
         np.testing.assert_array_equal(y, np.maximum(x, 0))
         np.testing.assert_array_equal(z, y.T)
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.harness import anonymous_bytes
 from nnadapter.drivers import Control
-from tests.drivers.openvino.harness import context, fixed, model_of
+from tests.drivers.openvino.harness import context, model_of, read_only
 
 BOTH = (
     "(float[1,200] x) => (float[1,200] small, float[200,200] large) {{ small = Neg(x)  t = Transpose(x)  large = {} }}"
@@ -31,8 +31,8 @@ def if_wanted(execution, x):
 
 def into_given(execution, x):
     large = np.empty((x.size, x.size), np.float32)
-    given = [np.empty_like(x), large]
-    return execution.compute_into([x], given[: len(execution.compute([x]))])
+    buffers = [np.empty_like(x), large]
+    return execution.compute_into([x], buffers[: len(execution.compute([x]))])
 
 
 def expected(x):
@@ -45,11 +45,11 @@ def test_results_are_not_overwritten_by_later_runs(name, ways):
     opened = context()
     program = opened.compile(model_of(MODELS[name]))
     execution = program.create_execution()
-    inputs = [fixed(np.random.default_rng(seed).random((1, 200), np.float32)) for seed in range(6)]
-    made = [ways[index % len(ways)](execution, x) for index, x in enumerate(inputs)]
-    for x, results in zip(inputs, made, strict=True):
-        for result, wanted in zip(results, expected(x), strict=False):
-            np.testing.assert_array_equal(result, wanted)
+    inputs = [read_only(np.random.default_rng(seed).random((1, 200), np.float32)) for seed in range(6)]
+    all_results = [ways[index % len(ways)](execution, x) for index, x in enumerate(inputs)]
+    for x, results in zip(inputs, all_results, strict=True):
+        for result, right in zip(results, expected(x), strict=False):
+            np.testing.assert_array_equal(result, right)
     execution.close()
     program.close()
 
@@ -64,10 +64,10 @@ def test_outputs_count_once():
         program = opened.compile(model)
         programs.append((program, program.create_execution()))
         if len(programs) == 2:  # memory of the first programs is shared by all
-            before, counted_before = anonymous_bytes(), sum(each.memory_bytes for each, _ in programs)
-    counted = sum(each.memory_bytes for each, _ in programs) - counted_before
-    held = anonymous_bytes() - before
+            initial_bytes, counted_before = anonymous_bytes(), sum(compiled.memory_bytes for compiled, _ in programs)
+    counted = sum(compiled.memory_bytes for compiled, _ in programs) - counted_before
+    grown_bytes = anonymous_bytes() - initial_bytes
     for program, execution in programs:
         execution.close()
         program.close()
-    assert held - (10 << 20) <= counted <= 10 * (6 << 20), "each has an output of 4 MiB"
+    assert grown_bytes - (10 << 20) <= counted <= 10 * (6 << 20), "each has an output of 4 MiB"

@@ -81,10 +81,10 @@ def test_rapidocr_reads_the_same_text(devices, tmp_path):
     script = EXAMPLES / "read_text.py"
     picture = min((EXAMPLES / "pictures").glob("*.png"), key=lambda path: path.stat().st_size)
     command = [sys.executable, str(script), str(picture), "-d", devices, "--check", "-o", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "same text as ONNX Runtime: yes" in done.stdout
-    assert done.stdout.count("100.0% of nodes") == 3
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    assert "same text as ONNX Runtime: yes" in completed.stdout
+    assert completed.stdout.count("100.0% of nodes") == 3
 
 
 ATTENTION = """<ir_version: 10, opset_import: ["" : 17]> g (float[1, 4, 192] x) => (float[1, 4, 64] y)
@@ -165,9 +165,9 @@ def test_weights_read_plain_and_transposed(order):
 @pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 def test_a_compiled_file_computes_recurrent_layers_as_the_session_does(tmp_path, op_type, gates, batch, is_kept):
     """The engine misreads its serialization of layers with a batch above 1."""
-    weights, again = (", ".join(map(str, numbers(gates * size, seed=size))) for size in (6, 9))
+    weights, recurrence_weights = (", ".join(map(str, numbers(gates * size, seed=size))) for size in (6, 9))
     model = parse(f"""{HEAD} g (float[5, {batch}, 2] x) => (float[5, 1, {batch}, 3] y)
-        <float[1, {3 * gates}, 2] w = {{{weights}}}, float[1, {3 * gates}, 3] r = {{{again}}}> {{
+        <float[1, {3 * gates}, 2] w = {{{weights}}}, float[1, {3 * gates}, 3] r = {{{recurrence_weights}}}> {{
         a = Relu (x)
         y = {op_type} <hidden_size = 3> (a, w, r)
     }}""")

@@ -36,14 +36,14 @@ def baked(model: onnx.ModelProto, values) -> tuple[onnx.ModelProto, list]:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.input[:]
-    left = []
+    remaining = []
     for position, (info, value) in enumerate(zip(model.graph.input, values, strict=False)):
         if position and isinstance(value, np.ndarray) and (value.dtype == np.int64 or value.size <= 8):
             copy.graph.initializer.append(numpy_helper.from_array(value, info.name))
         else:
             copy.graph.input.append(info)
-            left.append(value)
-    return copy, left
+            remaining.append(value)
+    return copy, remaining
 
 
 def array_of(value):
@@ -53,13 +53,13 @@ def array_of(value):
 def outcome(opened, case, bake):
     """Describe how results differ; None if a node is refused, `SAME` if nothing becomes constant."""
     inputs, outputs = (list(map(array_of, values)) for values in case.data_sets[0])
-    model, given = baked(case.model, inputs) if bake else (case.model, inputs)
-    if bake and len(given) == len(inputs):
+    model, feeds = baked(case.model, inputs) if bake else (case.model, inputs)
+    if bake and len(feeds) == len(inputs):
         return SAME
-    if len(given) != len(model.graph.input) or not all(opened.supported(model)):
+    if len(feeds) != len(model.graph.input) or not all(opened.supported(model)):
         return None
     try:
-        Runner.assert_similar_outputs(outputs, computed(opened, model, given), case.rtol, case.atol)
+        Runner.assert_similar_outputs(outputs, computed(opened, model, feeds), case.rtol, case.atol)
     except (AssertionError, NNAdapterError) as error:
         return " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return ""
@@ -71,9 +71,9 @@ def test_accepted_cases_are_right(cases, every, capsys):
     opened = context(threads=1)
     plain = {case.name: outcome(opened, case, bake=False) for case in cases[::every]}
     constant = {case.name: outcome(opened, case, bake=True) for case in cases[::every]}
-    for outcomes in plain, {name: plain[name] if why is SAME else why for name, why in constant.items()}:
-        taken = {name: why for name, why in outcomes.items() if why is not None}
+    for outcomes in plain, {name: plain[name] if reason is SAME else reason for name, reason in constant.items()}:
+        accepted = {name: reason for name, reason in outcomes.items() if reason is not None}
         with capsys.disabled():
-            print(f"openvino takes {len(taken)} of {len(outcomes)} node tests as a whole")
-        assert {name: why for name, why in taken.items() if why and name not in EXCLUDED} == {}
-        assert len(taken) >= LEAST_TAKEN[every]
+            print(f"openvino takes {len(accepted)} of {len(outcomes)} node tests as a whole")
+        assert {name: reason for name, reason in accepted.items() if reason and name not in EXCLUDED} == {}
+        assert len(accepted) >= LEAST_TAKEN[every]

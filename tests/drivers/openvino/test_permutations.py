@@ -43,16 +43,16 @@ def picture_model(nodes, channels, sizes, constants):
 
 def convolved(nodes, between, channels, sizes=SIZES["known"], **constants):
     """Build a model of the nodes, then `between`, then a convolution."""
-    behind = BETWEEN[between]
-    last = helper.make_node("Conv", ["q" if behind else "p", "filter"], ["y"], pads=[1, 1, 1, 1])
-    given = {
+    middle = BETWEEN[between]
+    last = helper.make_node("Conv", ["q" if middle else "p", "filter"], ["y"], pads=[1, 1, 1, 1])
+    defaults = {
         "filter": random(4, channels, 3, 3),
         "per_channel": random(1, channels, 1, 1),
         "deep": random(channels, channels, 3, 3),
     }
-    read_names = {name for node in (*nodes, *behind, last) for name in node.input}
-    held = {name: value for name, value in {**given, **constants}.items() if name in read_names}
-    return picture_model([*nodes, *behind, last], channels, sizes, held)
+    read_names = {name for node in (*nodes, *middle, last) for name in node.input}
+    used_constants = {name: value for name, value in {**defaults, **constants}.items() if name in read_names}
+    return picture_model([*nodes, *middle, last], channels, sizes, used_constants)
 
 
 def assert_right(model, channels):
@@ -101,8 +101,8 @@ def test_rank_2_indices_are_no_channel_order(order):
 def gather_axes(order):
     nodes, constants = gathering(order)
     model = convolved(nodes, "nothing", len(order), **constants)
-    gathers = (each for each in read(model).get_ops() if each.get_type_name() == "Gather")
-    return [int(each.input_value(2).get_node().data.item()) for each in gathers]
+    gathers = (op for op in read(model).get_ops() if op.get_type_name() == "Gather")
+    return [int(op.input_value(2).get_node().data.item()) for op in gathers]
 
 
 def test_self_inverse_orders_are_unchanged():

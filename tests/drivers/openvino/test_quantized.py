@@ -61,12 +61,12 @@ def test_group_is_refused_and_similar_one_is_accepted(body, detail):
     constants = """<int8[2,2] q = {3, -100, 127, 9}, float[2] t = {0.1, 0.02}, int8[2] v = {0, 0}, int64[2] i = {1, 0},
     float s = {0.1}, uint8[1,2,1,1] u = {200, 3}, uint8 k = {7}, uint8 n = {0}>"""
     opened = context()
-    taken, refused = (model_of(f"(float[{shape}] x) => (y) {constants} {{ {_of(body, at)} }}") for at in (0, 1))
+    accepted, refused = (model_of(f"(float[{shape}] x) => (y) {constants} {{ {_of(body, at)} }}") for at in (0, 1))
     assert any(detail in verdict.detail for verdict in opened.supported(refused) if not verdict)
-    assert all(opened.supported(taken))
+    assert all(opened.supported(accepted))
     x = numbers(*map(int, shape.split(",")))
-    (expected,) = run_plain(taken, {"x": x})
-    np.testing.assert_allclose(computed(opened, taken, [x])[0], expected, rtol=1e-4, atol=1e-4)
+    (expected,) = run_plain(accepted, {"x": x})
+    np.testing.assert_allclose(computed(opened, accepted, [x])[0], expected, rtol=1e-4, atol=1e-4)
 
 
 def _of(body: str, at: int) -> str:
@@ -93,7 +93,7 @@ def test_wrong_integer_computations_use_floats(node):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "given", "made", "node"),
+    ("sizes", "input_step", "output_step", "node"),
     [
         ("2,3,5", (0.1, -128), 0.017, "y = Min (real, bound)"),
         ("2,height,5", (0.1, -128), 0.017, "y = Min (real, bound)"),
@@ -101,16 +101,16 @@ def test_wrong_integer_computations_use_floats(node):
     ],
     ids=["minimum", "minimum at open sizes", "normalization of open channels"],
 )
-def test_quantized_results_are_computed_in_floats(sizes, given, made, node):
+def test_quantized_results_are_computed_in_floats(sizes, input_step, output_step, node):
     """The engine fused Min into a Clip with rounded bounds, and used a wrong zero point."""
-    model = model_of(f"""(float[1,{sizes}] x) => (q) <float s = {{{given[0]}}}, int8 z = {{{given[1]}}},
+    model = model_of(f"""(float[1,{sizes}] x) => (q) <float s = {{{input_step[0]}}}, int8 z = {{{input_step[1]}}},
     float bound = {{1.7}}, float[2] c = {{0.5, 1.5}},
-    float t = {{{made}}}, uint8 n = {{0}}> {{
+    float t = {{{output_step}}}, uint8 n = {{0}}> {{
         bytes = QuantizeLinear (x, s, z) real = DequantizeLinear (bytes, s, z) {node}
         less = QuantizeLinear (y, t, n) q = DequantizeLinear (less, t, n)
     }}""")
-    x = given[0] * np.linspace(-123, 123, 30, dtype=np.float32).reshape(1, 2, 3, 5)
+    x = input_step[0] * np.linspace(-123, 123, 30, dtype=np.float32).reshape(1, 2, 3, 5)
     opened = context()
     assert opened.admit(model).verdict
     (expected,), (got,) = run_plain(model, {"x": x}), computed(opened, model, [x])
-    np.testing.assert_allclose(got, expected, atol=1.01 * made)
+    np.testing.assert_allclose(got, expected, atol=1.01 * output_step)

@@ -17,18 +17,18 @@ SCALES = {
 
 
 def check(text, sizes):
-    made = onnx.parser.parse_model(text)
-    made.graph.output[0].type.tensor_type.ClearField("shape")
-    made = onnx.shape_inference.infer_shapes(made)
-    known, numbers = onnxruntime.InferenceSession(made.SerializeToString()), np.random.default_rng(0)
-    with InferenceSession(made, devices="openvino") as session:
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    model = onnx.shape_inference.infer_shapes(model)
+    oracle, numbers = onnxruntime.InferenceSession(model.SerializeToString()), np.random.default_rng(0)
+    with InferenceSession(model, devices="openvino") as session:
         for size in sizes:
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(made.graph.input[0].type.tensor_type.elem_type)
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type)
             limits = np.iinfo(dtype)
             feed = {"x": numbers.integers(limits.min, limits.max, size, endpoint=True).astype(dtype)}
-            result, wanted = session.run(None, feed)[0], known.run(None, feed)[0]
-            assert result.dtype == wanted.dtype
-            assert np.abs(result.astype(int) - wanted).max() <= 1
+            result, expected = session.run(None, feed)[0], oracle.run(None, feed)[0]
+            assert result.dtype == expected.dtype
+            assert np.abs(result.astype(int) - expected).max() <= 1
         assert "cpu" not in {node.device for node in session.report().nodes}
 
 
@@ -65,9 +65,9 @@ def test_older_opsets_run_on_the_cpu_unchanged():
     { c = QLinearConv(x, s, z, w, s, z, ys, yz)  y = MaxPool<kernel_shape = [1, 1]>(c) }"""
     model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
     feed = {"x": np.arange(16, dtype=np.uint8).reshape(1, 1, 4, 4)}
-    known = onnxruntime.InferenceSession(model.SerializeToString())
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
     with InferenceSession(model, devices="openvino") as session:
-        np.testing.assert_array_equal(session.run(None, feed)[0], known.run(None, feed)[0])
+        np.testing.assert_array_equal(session.run(None, feed)[0], oracle.run(None, feed)[0])
 
 
 def test_channels_last():

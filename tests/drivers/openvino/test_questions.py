@@ -28,7 +28,7 @@ def queried(monkeypatch):
             return getattr(real, name)
 
         def query_model(self, model, *arguments):
-            counts.append(sum(each.get_type_name() == "Relu" for each in model.get_ops()))
+            counts.append(sum(op.get_type_name() == "Relu" for op in model.get_ops()))
             return {} if refuses and counts[-1] in refuses else real.query_model(model, *arguments)
 
     real, refuses = engine.core(), set[int]()
@@ -59,15 +59,15 @@ def test_refused_nodes_are_found_one_by_one(queried):
 
 
 def test_every_size_is_checked_for_differences(monkeypatch):
-    seen = []
+    counts = []
 
     def difference(part, model):
-        seen.append(len(part.graph.output))
+        counts.append(len(part.graph.output))
         return ""
 
     monkeypatch.setattr("nnadapter.drivers.openvino.compiler.difference", difference)
     assert all(context().supported(model_of(ALIKE)))
-    assert seen == [4]
+    assert counts == [4]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
@@ -89,8 +89,8 @@ def test_refusal_survives_eviction_by_another_thread(queried, monkeypatch):
     monkeypatch.setattr("nnadapter.drivers.openvino.compiler._MOST_KNOWN", 1)
     opened, (_, refuses) = context(), queried
     refuses.add(1)
-    relu, *others = (
-        model_of(f"(float[2] x) => (float[2] y) {{ y = {each}(x) }}") for each in ("Relu", "Tanh", "Cos", "Abs")
+    relu, *other_models = (
+        model_of(f"(float[2] x) => (float[2] y) {{ y = {item}(x) }}") for item in ("Relu", "Tanh", "Cos", "Abs")
     )
     assert not any(opened.supported(relu))
     relu_and_more = model_of("(float[2] x) => (float[2] y, float[2] z) { y = Relu(x) z = Exp(x) }")
@@ -98,9 +98,9 @@ def test_refusal_survives_eviction_by_another_thread(queried, monkeypatch):
 
     def between(*question):
         monkeypatch.setattr(opened._asker, "_takes_at_once", asks)
-        for each in others:
-            opened.supported(each)
+        for item in other_models:
+            opened.supported(item)
         return asks(*question)
 
     monkeypatch.setattr(opened._asker, "_takes_at_once", between)
-    assert [bool(each) for each in opened.supported(relu_and_more)] == [False, True]
+    assert [bool(item) for item in opened.supported(relu_and_more)] == [False, True]

@@ -36,12 +36,12 @@ def model(product, rectifier, negated, size):
 
 @for_every_value(product=PRODUCTS, rectifier=RECTIFIERS, negated=NEGATED, size=("H", "3"))
 def test_products_are_rectified_before_negative_factors(product, rectifier, negated, size):
-    made = model(PRODUCTS[product], RECTIFIERS[rectifier], NEGATED[negated], size)
-    known = onnxruntime.InferenceSession(made.SerializeToString())
-    with InferenceSession(made, devices="openvino") as session:
+    parsed = model(PRODUCTS[product], RECTIFIERS[rectifier], NEGATED[negated], size)
+    oracle = onnxruntime.InferenceSession(parsed.SerializeToString())
+    with InferenceSession(parsed, devices="openvino") as session:
         for rows in (2, 1, 3):
             feed = {"x": np.random.default_rng(rows).standard_normal((rows, 2, 3, 2)).astype(np.float32)}
-            np.testing.assert_allclose(session.run(None, feed)[0], known.run(None, feed)[0], atol=0.1)
+            np.testing.assert_allclose(session.run(None, feed)[0], oracle.run(None, feed)[0], atol=0.1)
 
 
 def test_positive_factors_need_no_step(monkeypatch):
@@ -50,7 +50,7 @@ def test_positive_factors_need_no_step(monkeypatch):
     )  # products need no step either, on any processor
 
     def steps(negated):
-        made = read(model(PRODUCTS["Conv"], RECTIFIERS["Relu"], negated, "3")).get_ops()
-        return sum(each.get_type_name() == "Maximum" for each in made)
+        ops = read(model(PRODUCTS["Conv"], RECTIFIERS["Relu"], negated, "3")).get_ops()
+        return sum(op.get_type_name() == "Maximum" for op in ops)
 
     assert (steps("y = Mul(r, two)"), steps("y = Neg(r)"), steps("y = Sub(r, one)")) == (0, 1, 0)

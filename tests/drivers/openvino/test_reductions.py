@@ -18,7 +18,7 @@ REDUCED = {
 }
 OPS = ("ReduceSum", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare")
 POOLS = ("GlobalAveragePool", "GlobalMaxPool")
-BEHIND = (
+FOLLOWING = (
     "y = Add(m, {0})",
     "y = Sub({0}, m)",
     "y = Div(m, {0})",
@@ -30,40 +30,40 @@ NORM = "m = ReduceMean(x, last)  d = Sub(x, m)  s = Mul(d, d)  v = ReduceMean(s,
 
 def model(nodes, batch="N"):
     graph = f"g (float[{batch}, 3, 4] x) => (float y) <{CONSTANTS}> {{ {nodes} }}"
-    made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {graph}')
-    made.graph.output[0].type.tensor_type.ClearField("shape")
-    return onnx.shape_inference.infer_shapes(made)
+    parsed = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {graph}')
+    parsed.graph.output[0].type.tensor_type.ClearField("shape")
+    return onnx.shape_inference.infer_shapes(parsed)
 
 
 def check(nodes, batch="N"):
-    made = model(nodes, batch)
-    known = onnxruntime.InferenceSession(made.SerializeToString())
-    with InferenceSession(made, devices="openvino") as session:
+    parsed = model(nodes, batch)
+    oracle = onnxruntime.InferenceSession(parsed.SerializeToString())
+    with InferenceSession(parsed, devices="openvino") as session:
         for count in (batch,) if batch != "N" else (1, 3, 2):
             feed = {"x": np.random.default_rng(count).uniform(0.5, 2, (count, 3, 4)).astype(np.float32)}
-            np.testing.assert_allclose(session.run(None, feed)[0], known.run(None, feed)[0], rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(session.run(None, feed)[0], oracle.run(None, feed)[0], rtol=1e-4, atol=1e-4)
         assert {node.device for node in session.report().nodes} == {"openvino"}
 
 
-@for_every_value(op=OPS, behind=BEHIND, constant=REDUCED)
-def test_constants_per_channel_after_a_reduction_apply_to_every_batch(op, behind, constant):
-    check(f"{REDUCED[constant].format(op)}  {behind.format(constant)}")
+@for_every_value(op=OPS, following=FOLLOWING, constant=REDUCED)
+def test_constants_per_channel_after_a_reduction_apply_to_every_batch(op, following, constant):
+    check(f"{REDUCED[constant].format(op)}  {following.format(constant)}")
 
 
-@for_every(behind=BEHIND, constant=REDUCED)
-def test_constants_per_channel_after_a_static_reduction_apply_to_every_batch(behind, constant):
-    check(f"{REDUCED[constant].format(OPS[0])}  {behind.format(constant)}", batch=2)
+@for_every(following=FOLLOWING, constant=REDUCED)
+def test_constants_per_channel_after_a_static_reduction_apply_to_every_batch(following, constant):
+    check(f"{REDUCED[constant].format(OPS[0])}  {following.format(constant)}", batch=2)
 
 
-@for_every(pool=POOLS, behind=(BEHIND[0].format("deep"), NORMALIZED))
-def test_constants_per_channel_after_a_global_pool_apply_to_every_batch(pool, behind):
-    check(f"m = {pool}(x)  {behind}")
+@for_every(pool=POOLS, following=(FOLLOWING[0].format("deep"), NORMALIZED))
+def test_constants_per_channel_after_a_global_pool_apply_to_every_batch(pool, following):
+    check(f"m = {pool}(x)  {following}")
 
 
 def test_other_reductions_are_unchanged():
     def ranks(nodes):
-        reductions = [each for each in read(model(nodes)).get_ops() if each.get_type_name().startswith("Reduce")]
-        return [each.get_input_partial_shape(0).rank.get_length() for each in reductions]
+        reductions = [op for op in read(model(nodes)).get_ops() if op.get_type_name().startswith("Reduce")]
+        return [op.get_input_partial_shape(0).rank.get_length() for op in reductions]
 
     assert ranks(NORM) == [3, 3]
     assert ranks("m = ReduceMean(x, last)  y = Mul(m, half)") == [3]

@@ -114,32 +114,32 @@ PAIRS = {
 """Opset, input, node, constants; §accepted|refused§ marks the difference."""
 
 
-def model_of(form: int, opset: str, given: str, node: str, constants: str = "") -> onnx.ModelProto:
-    text = f'<ir_version: 8, opset_import: ["": {opset}]> g ({given}) => (y) <{constants}> {{ {node} }}'
+def model_of(form: int, opset: str, inputs: str, node: str, constants: str = "") -> onnx.ModelProto:
+    text = f'<ir_version: 8, opset_import: ["": {opset}]> g ({inputs}) => (y) <{constants}> {{ {node} }}'
     return onnx.parser.parse_model(re.sub("§(.*?)\\|(.*?)§", rf"\{form}", text, flags=re.DOTALL))
 
 
 @pytest.mark.parametrize("parts", PAIRS.values(), ids=PAIRS)
 def test_form_is_refused_and_similar_one_is_accepted(parts):
-    opened, (taken, refused) = context(), (model_of(form, *parts) for form in (1, 2))
+    opened, (accepted, refused) = context(), (model_of(form, *parts) for form in (1, 2))
     (verdict,) = opened.supported(refused)
     assert verdict.detail in {f"{op} {row.detail}" for row in RESTRICTIONS for op in row.ops.split()}
-    assert all(opened.supported(taken))
-    kind = taken.graph.input[0].type.tensor_type
+    assert all(opened.supported(accepted))
+    kind = accepted.graph.input[0].type.tensor_type
     shape = [dimension.dim_value for dimension in kind.shape.dim]
     x = np.asarray(3 * numbers(*shape), onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
-    (expected,) = run_whole(taken, {taken.graph.input[0].name: x})
-    np.testing.assert_allclose(computed(opened, taken, [x])[0], expected, rtol=1e-3, atol=1e-5)
+    (expected,) = run_whole(accepted, {accepted.graph.input[0].name: x})
+    np.testing.assert_allclose(computed(opened, accepted, [x])[0], expected, rtol=1e-3, atol=1e-5)
 
 
 def test_where_with_one_value():
     """ONNX Runtime has no boolean Where to compare with."""
-    opened, (taken, refused) = (
+    opened, (accepted, refused) = (
         context(),
         (model_of(form, "16", "bool[3] x", "y = Where (x, §z|x§, §z|x§)", "bool[1] z = {1}") for form in (1, 2)),
     )
     (verdict,) = opened.supported(refused)
     assert verdict.detail == "Where is not compiled if both inputs are the same value"
-    assert all(opened.supported(taken))
-    (y,) = computed(opened, taken, [np.array([True, False, True])])
+    assert all(opened.supported(accepted))
+    (y,) = computed(opened, accepted, [np.array([True, False, True])])
     assert y.tolist() == [True] * 3

@@ -41,13 +41,13 @@ def test_products_of_quantized_values_are_scaled_once(product, reader, kind):
         {body}
     }}"""
     checked = onnx.parser.parse_model(text)
-    checked.graph.output.extend(onnx.ValueInfoProto(name=each) for each in filter(None, [also]))
-    known = onnxruntime.InferenceSession(checked.SerializeToString())
+    checked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in filter(None, [also]))
+    oracle = onnxruntime.InferenceSession(checked.SerializeToString())
     with InferenceSession(checked, devices="openvino") as session:
         for sizes in ((2, 4, 5), (3, 5, 4), (1, 6, 6)):
             rows, height, width = sizes
             x = numbers.standard_normal((rows, 8, height, width) if "W" in shape else (rows, height, 8))
             feed = {"x": x.astype(np.float32)}
-            for got, expected in zip(session.run(None, feed), known.run(None, feed), strict=True):
+            for got, expected in zip(session.run(None, feed), oracle.run(None, feed), strict=True):
                 np.testing.assert_allclose(got, expected, atol=1.01 * STEP)
-        assert {each.device for each in session.report().nodes if each.device} == {"openvino"}
+        assert {node.device for node in session.report().nodes if node.device} == {"openvino"}

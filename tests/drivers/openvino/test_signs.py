@@ -32,11 +32,11 @@ def test_values_quantized_after_negative_factors_keep_their_sign(negated, kind):
         y = DequantizeLinear(q, s, z)
     }}"""
     checked = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
-    known, numbers = onnxruntime.InferenceSession(checked.SerializeToString()), np.random.default_rng(1)
+    oracle, numbers = onnxruntime.InferenceSession(checked.SerializeToString()), np.random.default_rng(1)
     with InferenceSession(checked, devices="openvino") as session:
         for rows, height in ((1, 4), (2, 5), (3, 3)):
             feed = {"x": numbers.standard_normal((rows, 2, height, 5)).astype(np.float32)}
-            np.testing.assert_allclose(session.run(None, feed)[0], known.run(None, feed)[0], atol=1.01 * STEP)
+            np.testing.assert_allclose(session.run(None, feed)[0], oracle.run(None, feed)[0], atol=1.01 * STEP)
 
 
 CONV = """c = QuantizeLinear(x, s, z)  d = DequantizeLinear(c, s, z)  w = DequantizeLinear(weights, ws, wz)
@@ -61,11 +61,11 @@ def test_signs_are_kept_before_joins(joined):
         q = QuantizeLinear(m, s, low)  t = DequantizeLinear(q, s, low)  y = Relu(t)
     }}"""
     checked = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
-    alone, numbers = onnxruntime.SessionOptions(), np.random.default_rng(1)
-    alone.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    known = onnxruntime.InferenceSession(checked.SerializeToString(), alone)
+    options, numbers = onnxruntime.SessionOptions(), np.random.default_rng(1)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    oracle = onnxruntime.InferenceSession(checked.SerializeToString(), options)
     with InferenceSession(checked, devices="openvino") as session:
         for shape in ((2, 3, 5, 2), (2, 3, 8, 1), (1, 3, 1, 1), (1, 3, 9, 1), (1, 3, 1, 1)):
             for _ in range(4):
                 feed = {"x": 1.5 * numbers.standard_normal(shape).astype(np.float32)}
-                np.testing.assert_allclose(session.run(None, feed)[0], known.run(None, feed)[0], atol=0.11)
+                np.testing.assert_allclose(session.run(None, feed)[0], oracle.run(None, feed)[0], atol=0.11)

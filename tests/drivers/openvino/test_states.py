@@ -34,11 +34,11 @@ DEVICES = {  # part of each device's ops; openvino supports function bodies
 
 def hybrid():
     model = parse(HYBRID)
-    given, weights = model.graph.input[:3], model.graph.input[3:]
+    inputs, weights = model.graph.input[:3], model.graph.input[3:]
     for seed, info in enumerate(weights):
         sizes = [dimension.dim_value for dimension in info.type.tensor_type.shape.dim]
         model.graph.initializer.append(numpy_helper.from_array(numbers(*sizes, seed=seed), info.name))
-    del model.graph.input[len(given) :]
+    del model.graph.input[len(inputs) :]
     return model
 
 
@@ -54,8 +54,8 @@ def test_a_decoder_with_states_has_one_plan_for_many_lengths(device):
             past = results[1:]
         report = session.report()
     assert report.plans.compiled <= 3, report.plans
-    taken = {node.op_type for node in report.nodes if node.device == device}
-    assert taken >= DEVICES[device], taken
+    op_types = {node.op_type for node in report.nodes if node.device == device}
+    assert op_types >= DEVICES[device], op_types
 
 
 MEASURED = """<ir_version: 10, opset_import: ["" : 17]> g
@@ -73,8 +73,8 @@ MEASURED = """<ir_version: 10, opset_import: ["" : 17]> g
 def test_step_waits_for_the_size_of_a_later_value():
     model, devices = parse(MEASURED), [("openvino", {"switched_off": "Erf"})]
     with nna.InferenceSession(model, devices=devices, options=nna.Options(fallback="allow")) as session:
-        for steps, before in ((3, 4), (1, 7), (1, 8), (5, 2), (1, 9)):
-            feed = {"x": numbers(2, steps), "past": numbers(2, before), "factor": abs(numbers(2, 1))}
+        for steps, past_length in ((3, 4), (1, 7), (1, 8), (5, 2), (1, 9)):
+            feed = {"x": numbers(2, steps), "past": numbers(2, past_length), "factor": abs(numbers(2, 1))}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-6)
         report = session.report()
     assert report.plans.compiled <= 2 and report.plans.served_shapes_text == "one plan for all input shapes", (

@@ -10,7 +10,7 @@ from nnadapter import InferenceSession
 from nnadapter.drivers.openvino import read
 from tests.every import for_every, for_every_value
 
-MADE = {
+PRODUCERS = {
     "nothing": "b = Identity(x)",
     "Mul": "b = Mul(x, half)",
     "MatMul": "b = MatMul(x, square)",
@@ -25,13 +25,13 @@ STEP = 1e-5
 FEED = {"x": np.random.default_rng(3).standard_normal((2, 3, 4, 4)).astype(np.float32)}
 
 
-def model(made, dtype, point, batch, end="y = Sigmoid(d)"):
+def model(producer, dtype, point, batch, end="y = Sigmoid(d)"):
     numbers = ", ".join(f"{value:.3f}" for value in np.random.default_rng(4).standard_normal(48))
     square = ", ".join(numbers.split(", ")[:16])
     text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[{batch}, 3, 4, 4] x) => (float[a, b, c, e] y)
     <float step = {{{STEP}}}, {dtype} point = {{{point}}}, float half = {{0.5}}, float[4, 4] square = {{{square}}},
     float[4, 3, 2, 2] filter = {{{numbers}}}, float coarse = {{0.02}}, int8 origin = {{0}}> {{
-        {MADE[made]}
+        {PRODUCERS[producer]}
         q = QuantizeLinear(b, step, point)
         d = DequantizeLinear(q, step, point)
         {end}
@@ -40,15 +40,15 @@ def model(made, dtype, point, batch, end="y = Sigmoid(d)"):
 
 
 def check(checked):
-    known = onnxruntime.InferenceSession(checked.SerializeToString())
+    oracle = onnxruntime.InferenceSession(checked.SerializeToString())
     with InferenceSession(checked, devices="openvino") as session:
-        np.testing.assert_allclose(session.run(None, FEED)[0], known.run(None, FEED)[0], atol=2 * STEP)
+        np.testing.assert_allclose(session.run(None, FEED)[0], oracle.run(None, FEED)[0], atol=2 * STEP)
         assert {node.device for node in session.report().nodes} == {"openvino"}
 
 
-@for_every_value(made=MADE, dtype=TYPES, kind=(0, 1), batch=("2", "N"))
-def test_16_bit_quantization_saturates(made, dtype, kind, batch):
-    check(model(made, dtype, TYPES[dtype][kind], batch))
+@for_every_value(producer=PRODUCERS, dtype=TYPES, kind=(0, 1), batch=("2", "N"))
+def test_16_bit_quantization_saturates(producer, dtype, kind, batch):
+    check(model(producer, dtype, TYPES[dtype][kind], batch))
 
 
 @for_every(dtype=TYPES, end=("y = Identity(d)", "y = Clip(d, half)", "y = ReduceMean(d)"))

@@ -19,7 +19,7 @@ import pytest
 from nnadapter.drivers.openvino import WORKAROUNDS, compiler, engine, program, workarounds
 from nnadapter.errors import NNAdapterError
 from tests.drivers.openvino import test_guards
-from tests.drivers.openvino.harness import context, fixed
+from tests.drivers.openvino.harness import context, read_only
 
 QUANTIZED = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) f = DequantizeLinear(w, h)"
 RANDOM = ", ".join(map(str, np.random.default_rng(1).integers(-40, 40, 64)))
@@ -140,7 +140,7 @@ def models(name):
 def feeds_of(name, model):
     numbers = np.random.default_rng(1)
     for sizes in SIZES.get(name, SIZES[""]):
-        kinds = {each.name: each.type.tensor_type for each in model.graph.input}
+        kinds = {value.name: value.type.tensor_type for value in model.graph.input}
         shapes = {
             key: [d.dim_value or sizes.get(d.dim_param, 1) for d in kind.shape.dim] for key, kind in kinds.items()
         }
@@ -158,17 +158,17 @@ def is_right(name):
 def _agrees(name, model, feeds):
     plain = onnxruntime.SessionOptions()
     plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    known = onnxruntime.InferenceSession(model.SerializeToString(), plain)
+    oracle = onnxruntime.InferenceSession(model.SerializeToString(), plain)
     try:
         opened = context()
         compiled = opened.compile(onnx.shape_inference.infer_shapes(model))
         written = compiled.serialize() if name in READ_AGAIN else None
         execution = (compiled if written is None else opened.deserialize(written)).create_execution()
         for feed in feeds or feeds_of(name, model):
-            every_expected = known.run(None, feed)
+            every_expected = oracle.run(None, feed)
             arrays, outputs = (
-                [fixed(array) for array in feed.values()],
-                [np.empty_like(each) for each in every_expected],
+                [read_only(array) for array in feed.values()],
+                [np.empty_like(right) for right in every_expected],
             )
             compute = execution.compute_into if name == "inputs as outputs" else partial(_compute, execution)
             for result, expected in zip(compute(arrays, outputs), every_expected, strict=True):

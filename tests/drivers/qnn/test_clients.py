@@ -40,10 +40,10 @@ def test_direction_classifier_runs_entirely_on_the_npu():
     model = ocr_model("cls")
     x = np.random.default_rng(7).random((1, 3, 48, 192), np.float32)
     with nna.InferenceSession(model, devices="qnn") as session:
-        (found,) = session.run(None, {"x": x})
+        (result,) = session.run(None, {"x": x})
         assert session.report().coverage.nodes == 1 and len(session.report().segments) == 1
-    (wanted,) = run_whole(model, {"x": x})
-    assert np.abs(found - wanted).max() < 0.01
+    (expected,) = run_whole(model, {"x": x})
+    assert np.abs(result - expected).max() < 0.01
 
 
 @pytest.mark.sweep

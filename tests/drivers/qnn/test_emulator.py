@@ -31,8 +31,8 @@ def test_unsupported_nodes_run_on_the_cpu():
         assert session.report().refusals().keys() == {
             ("qnn", op_type, Reason.DEVICE_REFUSED) for op_type in ("Erf", "Det")
         }
-    for found, wanted in zip(results, run_whole(parse(MIXED), {"x": X}), strict=True):
-        np.testing.assert_allclose(found, wanted, atol=5e-3)
+    for result, expected in zip(results, run_whole(parse(MIXED), {"x": X}), strict=True):
+        np.testing.assert_allclose(result, expected, atol=5e-3)
 
 
 EMPTY = f"""{HEAD} g (float[0, 3] x, float[2, 3] y) => (float[0, 3] a, float[2, 3] c) {{
@@ -48,8 +48,8 @@ def test_empty_tensors_are_withheld_from_qnn():
     with nna.InferenceSession(parse(EMPTY), devices="qnn") as session:
         results = session.run(None, feeds)
         assert session.report().refusals().keys() >= {("qnn", "Neg", Reason.UNSUPPORTED_TYPE)}
-    for found, wanted in zip(results, run_whole(parse(EMPTY), feeds), strict=True):
-        np.testing.assert_allclose(found, wanted, atol=5e-3)
+    for result, expected in zip(results, run_whole(parse(EMPTY), feeds), strict=True):
+        np.testing.assert_allclose(result, expected, atol=5e-3)
 
 
 def test_cast_that_crashes_qnn_is_withheld():
@@ -103,8 +103,8 @@ def test_computed_negative_indices_run_on_the_cpu():
         results = session.run(None, feeds)
         on = [node.device for node in session.report().nodes]
     assert on == ["qnn", "cpu", "cpu", "qnn"]
-    for found, wanted in zip(results, run_whole(parse(text), feeds), strict=True):
-        np.testing.assert_allclose(found, wanted, atol=5e-3)
+    for result, expected in zip(results, run_whole(parse(text), feeds), strict=True):
+        np.testing.assert_allclose(result, expected, atol=5e-3)
 
 
 def test_quantized_cast_is_rounded():
@@ -135,7 +135,7 @@ CASTS = {
 """Casts for which QNN saturates, or returns 0 and 1."""
 
 
-@pytest.mark.parametrize("source", ["uint8", "int32", *(pytest.param(each, marks=pytest.mark.sweep) for each in
+@pytest.mark.parametrize("source", ["uint8", "int32", *(pytest.param(other, marks=pytest.mark.sweep) for other in
                                     ("int64", "uint32"))])  # fmt: skip
 def test_casts_equal_onnx(source):
     targets = {"uint8": 2, "bool": 9, "int32": 6, "int64": 7, "float": 1, "float16": 10}
@@ -145,12 +145,12 @@ def test_casts_equal_onnx(source):
     model = parse(f"""<ir_version: 8, opset_import: ["": 18]> g ({source}[1, 5] x) => ({outputs}) {{ {nodes} }}""")
     x = np.array([INTEGERS[source]], source)
     with nna.InferenceSession(model, devices="qnn") as session:
-        found = session.run(None, {"x": x})
+        results = session.run(None, {"x": x})
         on = {name for name, node in zip(targets, session.report().nodes, strict=True) if node.device == "qnn"}
     assert on and not {(source, name) for name in on} & CASTS
-    for name, one in zip(targets, found, strict=True):
+    for name, result in zip(targets, results, strict=True):
         dtype = np.float32 if name == "float" else name
-        np.testing.assert_allclose(one, x.astype(dtype), atol=1e-3, err_msg=name)
+        np.testing.assert_allclose(result, x.astype(dtype), atol=1e-3, err_msg=name)
 
 
 def small_integers(name, axis, zero_point, tag):
@@ -166,7 +166,7 @@ def small_integers(name, axis, zero_point, tag):
         helper.make_tensor(f"s{tag}", TensorProto.FLOAT, shape, scales),
         *([helper.make_tensor(f"z{tag}", type_, shape, [point] * len(scales))] if zero_point else []),
     ]
-    names = [each.name for each in constants]
+    names = [constant.name for constant in constants]
     dequantize = helper.make_node("DequantizeLinear", names, [f"d{tag}"], **({} if axis is None else {"axis": axis}))
     table = scales if axis is None else scales.reshape([-1 if at == axis else 1 for at in range(2)])
     return constants, [dequantize, helper.make_node("Add", ["x", f"d{tag}"], [f"y{tag}"])], (values - point) * table
@@ -175,16 +175,18 @@ def small_integers(name, axis, zero_point, tag):
 @pytest.mark.parametrize("name", ["int4", "int2", "uint4"])
 def test_constants_of_2_and_4_bits_keep_their_signs(name):
     forms = list(itertools.product((None, 0, 1), (False, True)))
-    constants, nodes, wanted = zip(*(small_integers(name, *form, tag) for tag, form in enumerate(forms)), strict=True)
-    made = [helper.make_tensor_value_info(f"y{tag}", 1, [4, 4]) for tag in range(len(forms))]
-    given = helper.make_tensor_value_info("x", 1, [4, 4])
-    graph = helper.make_graph([*itertools.chain(*nodes)], "g", [given], made, [*itertools.chain(*constants)])
+    constants, nodes, expected = zip(*(small_integers(name, *form, tag) for tag, form in enumerate(forms)), strict=True)
+    output_infos = [helper.make_tensor_value_info(f"y{tag}", 1, [4, 4]) for tag in range(len(forms))]
+    input_info = helper.make_tensor_value_info("x", 1, [4, 4])
+    graph = helper.make_graph(
+        [*itertools.chain(*nodes)], "g", [input_info], output_infos, [*itertools.chain(*constants)]
+    )
     model = helper.make_model(graph, ir_version=13, opset_imports=[helper.make_opsetid("", 25)])
     with nna.InferenceSession(model, devices="qnn") as session:
         results = session.run(None, {"x": np.zeros((4, 4), np.float32)})
         report = session.report()
-    for form, found, numbers in zip(forms, results, wanted, strict=True):
-        np.testing.assert_allclose(found, numbers, atol=1e-2, err_msg=str(form))
+    for form, result, numbers in zip(forms, results, expected, strict=True):
+        np.testing.assert_allclose(result, numbers, atol=1e-2, err_msg=str(form))
     assert {node.device for node in report.nodes if node.op_type == "Add"} == {"qnn"}
 
 
@@ -212,9 +214,9 @@ def test_quantize_dequantize_pair_rounds_and_clips(name, low, high):
         results = session.run(None, {"x": x})
         on = [node.device for node in session.report().nodes]
     rounded = np.clip(np.rint(x / 0.5), low, high) * 0.5
-    wanted = -np.clip(np.rint(abs(x) / 0.5), low, high) * 0.5, -rounded, np.maximum(rounded, 0)
-    for found, numbers in zip(results, wanted, strict=True):
-        np.testing.assert_allclose(found, numbers, rtol=1e-3)
+    expected = -np.clip(np.rint(abs(x) / 0.5), low, high) * 0.5, -rounded, np.maximum(rounded, 0)
+    for result, numbers in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, numbers, rtol=1e-3)
     assert name == "int4" or set(on[-5:]) == {"qnn"}, "a quantized operator is one on the NPU"
 
 
@@ -230,19 +232,21 @@ def quantized_convolution():
         helper.make_node("QuantizeLinear", ["c", "os", "oz"], ["cq"]),
         helper.make_node("DequantizeLinear", ["cq", "os", "oz"], ["y"]),
     ]
-    given, made = (helper.make_tensor_value_info(*what) for what in (("x", 1, [1, 3, 8, 8]), ("y", 1, [1, 8, 6, 6])))
+    input_info, output_info = (
+        helper.make_tensor_value_info(*arguments) for arguments in (("x", 1, [1, 3, 8, 8]), ("y", 1, [1, 8, 6, 6]))
+    )
     constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
-    graph = helper.make_graph(nodes, "g", [given], [made], constants)
+    graph = helper.make_graph(nodes, "g", [input_info], [output_info], constants)
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
 def test_quantized_convolution_runs_entirely_on_the_npu():
     model = quantized_convolution()
     with nna.InferenceSession(model, devices="qnn") as session:
-        (found,) = session.run(None, {"x": X})
+        (result,) = session.run(None, {"x": X})
         assert [step.device for step in session.provenance.steps] == ["qnn"]
-    (wanted,) = run_whole(model, {"x": X})
-    assert np.abs(found - wanted).max() <= 0.05 + 1e-6  # one step of the output's scale
+    (expected,) = run_whole(model, {"x": X})
+    assert np.abs(result - expected).max() <= 0.05 + 1e-6  # one step of the output's scale
 
 
 @pytest.mark.parametrize(

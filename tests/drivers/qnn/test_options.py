@@ -11,12 +11,12 @@ from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, Invali
 DEFAULTS = {option.name: option.default for option in OPTIONS}
 
 
-def own(*, emulated=True, **given):
-    return own_options({**DEFAULTS, **given}, "lib.so", emulated=emulated)
+def provider_options(*, emulated=True, **options):
+    return own_options({**DEFAULTS, **options}, "lib.so", emulated=emulated)
 
 
 @pytest.mark.parametrize(
-    ("given", "emulated", "expected"),
+    ("options", "emulated", "expected"),
     [
         ({}, True, {"soc_model": str(EMULATED_SOC), "enable_htp_fp16_precision": "1"}),
         ({}, False, {}),
@@ -31,8 +31,8 @@ def own(*, emulated=True, **given):
         ),
     ],
 )
-def test_options_map_to_provider_options(given, emulated, expected):
-    assert own(emulated=emulated, **given) == {
+def test_options_map_to_provider_options(options, emulated, expected):
+    assert provider_options(emulated=emulated, **options) == {
         "backend_path": "lib.so",
         "offload_graph_io_quantization": "0",
         **expected,
@@ -40,9 +40,9 @@ def test_options_map_to_provider_options(given, emulated, expected):
 
 
 def test_architecture_of_another_chip_is_refused():
-    assert own(soc_model=43, htp_arch="73")["htp_arch"] == "73"
+    assert provider_options(soc_model=43, htp_arch="73")["htp_arch"] == "73"
     with pytest.raises(InvalidOptionError, match="htp_arch 68 contradicts soc_model 43, which has 73"):
-        own(soc_model=43, htp_arch="68")
+        provider_options(soc_model=43, htp_arch="68")
 
 
 def test_row_without_the_package_names_it(monkeypatch):

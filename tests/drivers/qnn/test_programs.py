@@ -32,7 +32,7 @@ def blob(program):
 
 def test_another_context_computes_the_same_from_the_bytes(program, blob):
     deserialized = context().deserialize(blob)
-    results = [each.create_execution().compute([X])[0] for each in (program, deserialized)]
+    results = [candidate.create_execution().compute([X])[0] for candidate in (program, deserialized)]
     np.testing.assert_array_equal(*results)
     np.testing.assert_allclose(results[0], np.sin(X) + X, atol=5e-3)
 
@@ -53,14 +53,14 @@ def test_truncated_bytes_are_refused(qnn, blob, length):
 
 def sealed(blob, header=None, contents=None):
     """Return the program with another header or other contents, and a valid digest."""
-    found, inside = ENVELOPE.open(blob)
-    written = json.dumps({**json.loads(found), **(header or {})}).encode()
+    old_header, inside = ENVELOPE.open(blob)
+    written = json.dumps({**json.loads(old_header), **(header or {})}).encode()
     return ENVELOPE.close(written, [bytes(inside) if contents is None else contents(bytes(inside))])
 
 
 def not_embedded(contents):
     model = onnx.load_from_string(contents)
-    next(each for each in model.graph.node[0].attribute if each.name == "embed_mode").i = 0
+    next(attribute for attribute in model.graph.node[0].attribute if attribute.name == "embed_mode").i = 0
     return model.SerializeToString()
 
 
@@ -91,7 +91,7 @@ def external_weights(contents):
 
 def damaged_context(contents):
     model = onnx.load_from_string(contents)
-    cache = next(each for each in model.graph.node[0].attribute if each.name == "ep_cache_context")
+    cache = next(attribute for attribute in model.graph.node[0].attribute if attribute.name == "ep_cache_context")
     cache.s = bytes(len(cache.s))
     return model.SerializeToString()
 

@@ -54,15 +54,15 @@ def context(driver=Small, **options):
 
 def single(type_, *types, attributes=None, constants=(), fuse_code=None):
     builder = ModelBuilder()
-    made = [builder.add_input(f"x{number}", each) for number, each in enumerate(types)]
-    made += [builder.add_constant(f"c{number}", each) for number, each in enumerate(constants)]
+    operands = [builder.add_input(f"x{number}", item) for number, item in enumerate(types)]
+    operands += [builder.add_constant(f"c{number}", item) for number, item in enumerate(constants)]
     more = {} if fuse_code is None else {"fuse_code": fuse_code}
-    return builder.finish(builder.add_operation(type_, made, {**(attributes or {}), **more}))
+    return builder.finish(builder.add_operation(type_, operands, {**(attributes or {}), **more}))
 
 
 def verdict(model, **options):
-    (found,) = context(**options).supported(model)
-    return found
+    (result,) = context(**options).supported(model)
+    return result
 
 
 def compute(model, *inputs, driver=Small):

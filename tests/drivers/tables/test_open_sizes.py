@@ -23,17 +23,17 @@ def test_sizes_with_the_same_lowering_share_a_program():
         for rows in (2, 3, 7, 3, 8, 1):
             x = numbers(rows, 4, seed=rows)
             np.testing.assert_array_equal(session.run(None, {"x": x})[0], (1 - x).reshape(-1, 2))
-        made = session.report().plans.compiled
+        compiled = session.report().plans.compiled
         LOWERED.clear()
         session.run(None, {"x": numbers(9, 4)})
-        assert LOWERED == [("NEG", 9)] and session.report().plans.compiled == made
+        assert LOWERED == [("NEG", 9)] and session.report().plans.compiled == compiled
         x = numbers(20, 4)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], (1 - x).reshape(-1, 2))
-        assert session.report().plans.compiled == made + 1
+        assert session.report().plans.compiled == compiled + 1
 
 
 def test_lowering_waits_for_concrete_sizes():
-    class Open(TableDriver):
+    class Negating(TableDriver):
         @lowers("NEG")
         def neg(self, operation):
             return np.negative
@@ -41,7 +41,7 @@ def test_lowering_waits_for_concrete_sizes():
     trace = SymbolicTrace()
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(3), 4)))
-    program = Open().open("").create_context({}).compile(builder.finish(builder.add_operation("NEG", (x,))))
+    program = Negating().open("").create_context({}).compile(builder.finish(builder.add_operation("NEG", (x,))))
     execution = program.create_execution()
     with pytest.raises(DriverError, match="call `specialize` first"):
         execution.compute([np.ones((3, 4), np.float32)])

@@ -32,14 +32,14 @@ def test_results_share_no_memory():
     builder = ModelBuilder()
     x, constant = builder.add_input("x", FLOATS), builder.add_constant("c", np.ones((2, 3), np.float32))
     (same,) = builder.add_operation("ASSIGN", (x,))
-    (kept,) = builder.add_operation("ASSIGN", (constant,))
-    (made,) = builder.add_operation("NEG", (x,))
-    (again,) = builder.add_operation("ASSIGN", (made,))
-    model = builder.finish([same, kept, made, again, made])
-    given = np.full((2, 3), 2, np.float32)
+    (assigned,) = builder.add_operation("ASSIGN", (constant,))
+    (negated,) = builder.add_operation("NEG", (x,))
+    (reassigned,) = builder.add_operation("ASSIGN", (negated,))
+    model = builder.finish([same, assigned, negated, reassigned, negated])
+    array = np.full((2, 3), 2, np.float32)
     execution = context().compile(model).create_execution()
-    results = execution.compute([given])
-    arrays = [given, *results, next(each.value for each in model.operands if each.value is not None)]
+    results = execution.compute([array])
+    arrays = [array, *results, next(operand.value for operand in model.operands if operand.value is not None)]
     shared = [
         (first, second)
         for first in range(len(arrays))
@@ -49,19 +49,19 @@ def test_results_share_no_memory():
     assert shared == []
     for result in results:
         result[:] = 7
-    assert [result[0, 0] for result in execution.compute([given])] == [2, 1, -2, -2, -2]
+    assert [result[0, 0] for result in execution.compute([array])] == [2, 1, -2, -2, -2]
 
 
 def test_values_are_dropped_after_their_last_use():
-    made = []
+    references = []
 
     class Watching(TableDriver):
         @lowers("NEG", "ADD")
         def watched(self, operation):
             def compute(*arrays):
-                alive.append(sum(reference() is not None for reference in made))
+                alive.append(sum(reference() is not None for reference in references))
                 result = np.negative(arrays[0])
-                made.append(weakref.ref(result))
+                references.append(weakref.ref(result))
                 return result
 
             return compute
@@ -125,7 +125,7 @@ def test_executions_share_no_closures():
 
     program, x = context(Counting).compile(single("NEG", FLOATS)), [np.ones((2, 3), np.float32)]
     first, second = program.create_execution(), program.create_execution()
-    assert [each.compute(x)[0][0, 0] for each in (first, first, second)] == [1, 2, 1]
+    assert [execution.compute(x)[0][0, 0] for execution in (first, first, second)] == [1, 2, 1]
 
 
 @pytest.mark.parametrize("place", ["lent", "copied"])
@@ -160,18 +160,18 @@ def test_results_are_writable():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("function", "words"),
     [
         (lambda x: x, "returned ndarray, expected a list or tuple of 2 values"),  # not the rows of x
         (lambda x: [x], "returned 1 values, expected 2"),
         (lambda x: None, "returned NoneType, expected a list or tuple of 2 values"),
     ],
 )
-def test_several_outputs_are_a_sequence(given, words):
+def test_several_outputs_are_a_sequence(function, words):
     class Wrong(TableDriver):
         @lowers("SPLIT")
         def split(self, operation):
-            return given
+            return function
 
     model = single("SPLIT", FLOATS, attributes={"axis": 0, "split": (1, 1)})
     with pytest.raises(ExecutionError, match=words):
@@ -185,8 +185,8 @@ def test_error_blames_a_function_without_result():
             return np.negative if operation.type == "RELU" else lambda x: None
 
     builder = ModelBuilder()
-    (made,) = builder.add_operation("NEG", (builder.add_input("x", FLOATS),))
-    model = builder.finish(builder.add_operation("RELU", (made,)))
+    (negated,) = builder.add_operation("NEG", (builder.add_input("x", FLOATS),))
+    model = builder.finish(builder.add_operation("RELU", (negated,)))
     with pytest.raises(ExecutionError, match=r"NEG of nodes \[\] failed: TypeError: its function returned None"):
         compute(model, np.ones((2, 3), np.float32), driver=Forgetful)
 

@@ -49,8 +49,8 @@ def test_the_capability_is_the_table():
     ],
 )
 def test_table_refuses(model, reason, detail):
-    found = verdict(model)
-    assert found.reason is reason and detail in found.detail
+    result = verdict(model)
+    assert result.reason is reason and detail in result.detail
 
 
 def test_table_accepts():
@@ -76,8 +76,8 @@ def test_quantized_operands_need_a_role_that_allows_floats(dtype, detail):
     builder = ModelBuilder()
     x = builder.add_input("x", type_)
     model = builder.finish(builder.add_operation("SIGMOID", (x,), {}, quantized=[type_.quantized]))
-    (found,) = context(Quantized).supported(model)
-    assert bool(found) is not bool(detail) and (not detail or found.detail == detail)
+    (result,) = context(Quantized).supported(model)
+    assert bool(result) is not bool(detail) and (not detail or result.detail == detail)
 
 
 def test_a_lowering_refuses_by_options_of_its_context():
@@ -88,15 +88,15 @@ def test_a_lowering_refuses_by_options_of_its_context():
         context(largest=5).compile(model)
 
 
-@pytest.mark.parametrize(("given", "words"), [(None, "returned NoneType"), ("raise", "failed: ZeroDivisionError")])
-def test_failing_lowering_refuses_only_its_operation(given, words):
+@pytest.mark.parametrize(("error", "words"), [(None, "returned NoneType"), ("raise", "failed: ZeroDivisionError")])
+def test_failing_lowering_refuses_only_its_operation(error, words):
     class Failing(TableDriver):
         @lowers("NEG")
         def neg(self, operation):
-            return given if given is None else 1 // 0
+            return error if error is None else 1 // 0
 
-    (found,) = context(Failing).supported(single("NEG", FLOATS))
-    assert found.reason is Reason.DRIVER_ERROR and words in found.detail
+    (result,) = context(Failing).supported(single("NEG", FLOATS))
+    assert result.reason is Reason.DRIVER_ERROR and words in result.detail
 
 
 def test_lowerings_of_other_files_and_base_classes_count():
@@ -162,7 +162,7 @@ def test_data_types_that_the_operation_lacks():
 
 
 def test_single_name_counts_as_a_sequence():
-    class One(TableDriver):
+    class SingleName(TableDriver):
         types = ("float32", "float64")
 
         @lowers("ADD", fuse_codes="relu", types="float64")
@@ -173,7 +173,7 @@ def test_single_name_counts_as_a_sequence():
         def neg(self, operation):
             return np.negative
 
-    assert {row.type: row.dtypes for row in One().open("").capability.operations} == {
+    assert {row.type: row.dtypes for row in SingleName().open("").capability.operations} == {
         "ADD": {DataType.FLOAT64},
         "NEG": {DataType.FLOAT32, DataType.FLOAT64},
     }

@@ -54,38 +54,38 @@ def test_cache_is_updated_in_place():
     expected, places = cache.numpy(), set()
     binding = bound(session, cache)
     for row in (2, 0, 3):
-        at, new = np.full((1, 8), row), numbers(1, 8) * row
+        at, row_update = np.full((1, 8), row), numbers(1, 8) * row
         binding.bind_cpu_input("at", at)
-        binding.bind_cpu_input("new", new)
+        binding.bind_cpu_input("new", row_update)
         session.run_with_iobinding(binding)
         places.add(address(cache))  # only addresses that XLA allocated: it does not overwrite numpy's memory
-        (expected,) = oracle.run(None, {"past": expected, "at": at, "new": new})
+        (expected,) = oracle.run(None, {"past": expected, "at": at, "new": row_update})
         np.testing.assert_array_equal(cache.numpy(), expected)
     assert len(places) == 1
 
 
 def test_other_readers_see_the_old_cache():
     session = nna.InferenceSession(parse(CACHE), devices=DEVICE)
-    past, at, new = numbers(4, 8), np.ones((1, 8), np.int64), numbers(1, 8)
+    past, at, row_update = numbers(4, 8), np.ones((1, 8), np.int64), numbers(1, 8)
     cache = nna.DeviceValue.from_numpy(past, DEVICE)
-    binding = bound(session, cache, at=at, new=new)
+    binding = bound(session, cache, at=at, new=row_update)
     binding.bind_output("other", DEVICE)
     session.run_with_iobinding(binding)
     expected = onnxruntime.InferenceSession(parse(CACHE).SerializeToString()).run(
-        ["present", "other"], {"past": past, "at": at, "new": new}
+        ["present", "other"], {"past": past, "at": at, "new": row_update}
     )
-    for found, wanted in zip(binding.copy_outputs_to_cpu(), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for result, right in zip(binding.copy_outputs_to_cpu(), expected, strict=True):
+        np.testing.assert_array_equal(result, right)
 
 
 def test_value_fed_twice_is_not_donated():
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
     cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
-    before = cache.contents
+    initial = cache.contents
     binding = bound(session, cache, also=cache)
     session.run_with_iobinding(binding)
     assert not cache.numpy().any()
-    np.testing.assert_array_equal(before.host(), numbers(4, 8))
+    np.testing.assert_array_equal(initial.host(), numbers(4, 8))
 
 
 def test_input_that_is_an_output_is_not_donated():
@@ -114,9 +114,9 @@ def test_value_read_by_other_steps_is_not_donated():
     binding = bound(session, cache)
     binding.bind_output("last", DEVICE)
     session.run_with_iobinding(binding)
-    wanted = onnxruntime.InferenceSession(parse(text).SerializeToString()).run(None, {"past": numbers(4, 8)})
-    for found, expected in zip(binding.copy_outputs_to_cpu(), wanted, strict=True):
-        np.testing.assert_allclose(found, expected, 1e-6)
+    right = onnxruntime.InferenceSession(parse(text).SerializeToString()).run(None, {"past": numbers(4, 8)})
+    for result, expected in zip(binding.copy_outputs_to_cpu(), right, strict=True):
+        np.testing.assert_allclose(result, expected, 1e-6)
     assert [step.device for step in session.provenance.steps] == [DEVICE, "cpu", DEVICE]
 
 
@@ -124,7 +124,7 @@ def test_value_read_by_other_steps_is_not_donated():
 def test_verified_run_donates_nothing(checks):
     options = nna.Options(**checks)
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE, options=options)
-    cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
+    cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * factor, DEVICE) for factor in (1, 3))
     binding = bound(session, cache, also=other)
     session.run_with_iobinding(binding)
     np.testing.assert_allclose(cache.numpy(), numbers(4, 8) * -2, 1e-6)
@@ -133,32 +133,32 @@ def test_verified_run_donates_nothing(checks):
 
 def test_other_owner_of_a_donated_tensor_gets_an_error():
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
-    cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
-    before = cache.contents
+    cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * factor, DEVICE) for factor in (1, 3))
+    initial = cache.contents
     binding = bound(session, cache, also=other)
     session.run_with_iobinding(binding)
-    gone = nna.DeviceValue(before, DEVICE)
-    for reads in (before.host, gone.numpy, gone.__dlpack__, gone.__dlpack_device__):
+    donated = nna.DeviceValue(initial, DEVICE)
+    for reads in (initial.host, donated.numpy, donated.__dlpack__, donated.__dlpack_device__):
         with pytest.raises(NNAdapterError, match="donated to a run"):
             reads()
 
 
-@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the run", "during the run"])
-def test_feeding_a_donated_tensor_is_an_error_of_the_caller(meanwhile, monkeypatch):
+@pytest.mark.parametrize("during_run", [False, True], ids=["before the run", "during the run"])
+def test_feeding_a_donated_tensor_is_an_error_of_the_caller(during_run, monkeypatch):
     """The error belongs to the caller: nothing falls back, and the device stays usable."""
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE, options={"fallback": "allow"})
-    cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
-    gone, binding = nna.DeviceValue(cache.contents, DEVICE), bound(session, cache, also=other)
-    if meanwhile:  # another thread takes the memory after this run's check
-        array = gone.contents.tensor_on(DEVICE).memory.value(np.dtype(np.float32), (4, 8))
+    cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * factor, DEVICE) for factor in (1, 3))
+    donated, binding = nna.DeviceValue(cache.contents, DEVICE), bound(session, cache, also=other)
+    if during_run:  # another thread takes the memory after this run's check
+        array = donated.contents.tensor_on(DEVICE).memory.value(np.dtype(np.float32), (4, 8))
         kind = type(context().compile(relu()).create_execution())
         started = kind._started
-        monkeypatch.setattr(kind, "_started", lambda each, inputs: (array.delete(), started(each, inputs))[1])
+        monkeypatch.setattr(kind, "_started", lambda run, inputs: (array.delete(), started(run, inputs))[1])
     else:
         session.run_with_iobinding(binding)
     for _ in range(IN_A_ROW + 1):
         with pytest.raises(DonatedValueError, match="donated to a run, .*; feed it again"):
-            session.run_with_ort_values(None, {"past": gone, "also": other})
+            session.run_with_ort_values(None, {"past": donated, "also": other})
     monkeypatch.undo()
     session.run(None, {"past": numbers(4, 8), "also": numbers(4, 8)})
     assert [step.device for step in session.provenance.steps] == [DEVICE] and not session.provenance.steps[0].failure
@@ -167,45 +167,45 @@ def test_feeding_a_donated_tensor_is_an_error_of_the_caller(meanwhile, monkeypat
 def test_value_receives_its_output_if_another_does_not_fit():
     session = nna.InferenceSession(parse(CACHE), devices=DEVICE)
     cache, small = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE), np.zeros(3, np.float32)
-    new = np.full((1, 8), 7, np.float32)
+    row_update = np.full((1, 8), 7, np.float32)
     binding = session.io_binding()
     binding.bind_ortvalue_input("past", cache)
     binding.bind_cpu_input("at", np.ones((1, 8), np.int64))
-    binding.bind_cpu_input("new", new)
+    binding.bind_cpu_input("new", row_update)
     binding.bind_output("other", "cpu", 0, np.float32, small.shape, small.ctypes.data)
     binding.bind_ortvalue_output("present", cache)
     with pytest.raises(InvalidInputError, match="is bound to memory of"):
         session.run_with_iobinding(binding)
-    np.testing.assert_array_equal(cache.numpy()[1:2], new)
+    np.testing.assert_array_equal(cache.numpy()[1:2], row_update)
 
 
 def test_number_of_donated_sets_per_segment_is_bounded(monkeypatch):
     monkeypatch.setattr(compilation, "_MOST_FORMS", 1)
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
-    one, two = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
-    for target in (one, two):
-        before = target.contents
+    first, second = (nna.DeviceValue.from_numpy(numbers(4, 8) * factor, DEVICE) for factor in (1, 3))
+    for target in (first, second):
+        initial = target.contents
         binding = session.io_binding()
-        binding.bind_ortvalue_input("past", one)
-        binding.bind_ortvalue_input("also", two)
+        binding.bind_ortvalue_input("past", first)
+        binding.bind_ortvalue_input("also", second)
         binding.bind_ortvalue_output("present", target)
         session.run_with_iobinding(binding)
-    np.testing.assert_array_equal(before.host(), numbers(4, 8) * 3)
-    np.testing.assert_allclose(two.numpy(), numbers(4, 8) * -5, 1e-6)
+    np.testing.assert_array_equal(initial.host(), numbers(4, 8) * 3)
+    np.testing.assert_allclose(second.numpy(), numbers(4, 8) * -5, 1e-6)
 
 
 def test_memory_of_another_library_is_not_overwritten():
     torch = pytest.importorskip("torch")
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
-    given = torch.ones(4, 8)
-    cache = nna.DeviceValue.from_dlpack(given, DEVICE)
+    tensor = torch.ones(4, 8)
+    cache = nna.DeviceValue.from_dlpack(tensor, DEVICE)
     binding = session.io_binding()
     binding.bind_ortvalue_input("past", cache)
     binding.bind_cpu_input("also", np.full((4, 8), 3, np.float32))
     binding.bind_ortvalue_output("present", cache)
     for _ in range(2):
         session.run_with_iobinding(binding)
-    assert given.eq(1).all() and (cache.numpy() == -5).all()
+    assert tensor.eq(1).all() and (cache.numpy() == -5).all()
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
@@ -222,15 +222,15 @@ def test_tensor_shared_by_two_values_is_not_donated(is_replaced):
     binding.bind_output("past", DEVICE)
     binding.bind_ortvalue_output("negative", fed if is_replaced else target)
     passing.run_with_iobinding(binding)
-    same, wanted = binding.get_outputs()[0], numbers(4, 8)
+    same, expected = binding.get_outputs()[0], numbers(4, 8)
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
     binding = session.io_binding()
     binding.bind_ortvalue_input("past", same)
-    binding.bind_cpu_input("also", wanted)
+    binding.bind_cpu_input("also", expected)
     binding.bind_ortvalue_output("present", target if is_replaced else same)
     session.run_with_iobinding(binding)
-    kept = same if is_replaced else fed
-    np.testing.assert_array_equal(kept.numpy(), wanted)
+    unchanged = same if is_replaced else fed
+    np.testing.assert_array_equal(unchanged.numpy(), expected)
 
 
 @pytest.mark.parametrize(

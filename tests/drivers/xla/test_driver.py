@@ -26,19 +26,19 @@ def rows():
 
 
 def test_each_kind_is_a_row():
-    found = rows()
-    assert found["xla:cpu"].available and found["xla:cpu"].version
+    listed = rows()
+    assert listed["xla:cpu"].available and listed["xla:cpu"].version
     for kind in ("gpu", "tpu"):
-        assert found[f"xla:{kind}"].available or f"JAX finds no {kind}" in found[f"xla:{kind}"].reason
+        assert listed[f"xla:{kind}"].available or f"JAX finds no {kind}" in listed[f"xla:{kind}"].reason
 
 
 def test_row_of_a_missing_package_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)  # simulates a missing package
     expected = {name: f"device {name!r} needs the package jax" for name in ("xla:cpu", "xla:gpu", "xla:tpu")}
-    found = rows()
-    assert found.keys() == expected.keys()
+    listed = rows()
+    assert listed.keys() == expected.keys()
     for name, text in expected.items():
-        assert text in found[name].reason and "pip install 'nnadapter[xla]'" in found[name].reason
+        assert text in listed[name].reason and "pip install 'nnadapter[xla]'" in listed[name].reason
 
 
 @pytest.mark.parametrize(("name", "kind"), [("xla:npu", DeviceNotFoundError), ("xla:cpu.7", DeviceUnavailableError)])
@@ -75,8 +75,8 @@ def test_session_runs_entirely_on_the_device():
 
 def test_64_bit_types_work_without_changing_jax():
     large = np.array([2**40, -3])
-    (made,) = computed(model_of("ADD", [("int64", (2,)), ("int64", (2,))]), large, large)
-    assert made.dtype == np.int64 and made.tolist() == [2**41, -6]
+    (result,) = computed(model_of("ADD", [("int64", (2,)), ("int64", (2,))]), large, large)
+    assert result.dtype == np.int64 and result.tolist() == [2**41, -6]
     assert not jax.config.jax_enable_x64
     assert jax.numpy.arange(3).dtype == np.int32
 
@@ -104,32 +104,32 @@ def test_results_outlive_the_program():
     program = context().compile(relu(1 << 12))
     x = numbers(1 << 12)
     execution = program.create_execution()
-    (made,) = execution.compute([x])
+    (result,) = execution.compute([x])
     execution.close()
     program.close()
-    np.testing.assert_array_equal(made, np.maximum(x, 0))
+    np.testing.assert_array_equal(result, np.maximum(x, 0))
 
 
 def test_4_bit_results_have_one_byte_per_element():
     values = np.array([-8, 7, 3], np.int8).astype("int4")
-    (made,) = computed(model_of("ASSIGN", [("int4", (3,))]), values)
-    assert made.dtype == values.dtype and made.tolist() == values.tolist()
+    (result,) = computed(model_of("ASSIGN", [("int4", (3,))]), values)
+    assert result.dtype == values.dtype and result.tolist() == values.tolist()
 
 
 def test_many_threads_share_an_execution():
     execution = context().compile(model_of("SUM", [("float32", (256, 256))] * 2)).create_execution()
-    found = {}
+    results = {}
 
     def work(number):
         x = np.full((256, 256), number, np.float32)
-        found[number] = [float(execution.compute([x, x])[0].max()) for _ in range(5)]
+        results[number] = [float(execution.compute([x, x])[0].max()) for _ in range(5)]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {number: [2.0 * number] * 5 for number in range(4)}
+    assert results == {number: [2.0 * number] * 5 for number in range(4)}
 
 
 def test_serialization_round_trip():
@@ -139,10 +139,10 @@ def test_serialization_round_trip():
     program = context().compile(model)
     blob = program.serialize()
     assert context().check_blob(memoryview(blob)) is Compatibility.IDENTICAL
-    again = context().deserialize_view(memoryview(blob))
-    np.testing.assert_array_equal(again.create_execution().compute([x])[0], computed(model, x)[0])
-    assert again.serialize() == blob
-    assert again.memory_bytes >= weight.nbytes and again.execution_bytes == 0
+    deserialized = context().deserialize_view(memoryview(blob))
+    np.testing.assert_array_equal(deserialized.create_execution().compute([x])[0], computed(model, x)[0])
+    assert deserialized.serialize() == blob
+    assert deserialized.memory_bytes >= weight.nbytes and deserialized.execution_bytes == 0
 
 
 def test_a_program_of_another_precision_is_compiled_again():

@@ -11,8 +11,8 @@ from tests.drivers.xla.harness import computed, model_of, numbers
 @pytest.mark.parametrize("type_", ["DIV", "FLOOR_DIV", "MOD"])
 def test_division_by_0_returns_0(type_, dtype):
     x, zeros = np.arange(4).astype(dtype), np.zeros(4, dtype)
-    (made,) = computed(model_of(type_, [(dtype, (4,))] * 2), x, zeros)
-    assert made.tolist() == [0, 0, 0, 0]
+    (result,) = computed(model_of(type_, [(dtype, (4,))] * 2), x, zeros)
+    assert result.tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint64", "int64"])
@@ -47,8 +47,8 @@ def test_indices_out_of_bounds_write_nothing(type_):
     indices = POSITIONS[:, None] if type_ == "SCATTER_ND" else POSITIONS
     attributes = {"reduction": "none"} | ({"axis": 0} if type_ == "SCATTER_ELEMENTS" else {})
     model = model_of(type_, [("float32", (5,)), ("int32", indices.shape), ("float32", (6,))], attributes)
-    made = computed(model, np.zeros(5, np.float32), indices, np.arange(1, 7, dtype=np.float32))[0]
-    assert made.tolist() == [5, 0, 0, 0, 6]
+    result = computed(model, np.zeros(5, np.float32), indices, np.arange(1, 7, dtype=np.float32))[0]
+    assert result.tolist() == [5, 0, 0, 0, 6]
 
 
 @pytest.mark.parametrize("is_constant", [True, False])
@@ -64,6 +64,6 @@ def test_a_filter_for_each_channel(type_, sizes, kernel, is_constant):
     attributes = {"strides": (2,) + (1,) * (rank - 1), "pads": pads, "dilations": (1,) * (rank - 1) + (2,), "group": 5}
     attributes["dilations"] = (1,) * rank if kernel == (8, 7) else attributes["dilations"]
     constants = [weight, bias] if is_constant else []
-    given = [x] if is_constant else [x, weight, bias]
-    model = model_of(type_, [("float32", each.shape) for each in given], attributes, constants)
-    np.testing.assert_allclose(computed(model, *given)[0], by_definition(model, given)[0], 1e-4, 1e-5)
+    inputs = [x] if is_constant else [x, weight, bias]
+    model = model_of(type_, [("float32", array.shape) for array in inputs], attributes, constants)
+    np.testing.assert_allclose(computed(model, *inputs)[0], by_definition(model, inputs)[0], 1e-4, 1e-5)

@@ -13,7 +13,7 @@ import pytest
 from nnadapter.drivers.registry import open_device
 from tests.drivers.xla.harness import DEVICE, computed, context, model_of
 
-OTHERS = {
+USER_SETTINGS = {
     "debug_infs": True,
     "debug_nans": True,
     "disable_jit": True,
@@ -28,25 +28,25 @@ def test_user_settings_have_no_effect_and_are_kept():
     model = model_of("DIV", [("float32", (2, 3)), ("float32", (3,))])
     x, zeros = np.array([[0, 1, 2], [3, 4, 5]], np.float32), np.zeros(3, np.float32)
     with ExitStack() as stack:
-        for name, value in OTHERS.items():
+        for name, value in USER_SETTINGS.items():
             stack.enter_context(getattr(jax, name)(value))
-        (made,) = computed(model, x, zeros)
+        (result,) = computed(model, x, zeros)
         program = context().compile(model)
-        again = context().deserialize(program.serialize())
+        deserialized = context().deserialize(program.serialize())
         memory = open_device(DEVICE).allocate(x.nbytes)
         memory.copy_in(x)
         memory.copy_out(out := np.empty_like(x))
         assert jax.config.jax_debug_nans and jax.config.jax_numpy_rank_promotion == "raise"
-        np.testing.assert_array_equal(again.create_execution().compute([x, zeros])[0], made)
+        np.testing.assert_array_equal(deserialized.create_execution().compute([x, zeros])[0], result)
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(made, x / zeros)
+        np.testing.assert_array_equal(result, x / zeros)
     np.testing.assert_array_equal(out, x)
 
 
 def in_a_process(preparing):
     """Return the XLA devices that a process lists after some lines of code."""
-    says = "import nnadapter as nna\nprint([(x.name, x.reason) for x in nna.devices() if x.name.startswith('xla')])"
-    run = subprocess.run([sys.executable, "-c", f"{preparing}\n{says}"], capture_output=True, text=True, check=True)
+    script = "import nnadapter as nna\nprint([(x.name, x.reason) for x in nna.devices() if x.name.startswith('xla')])"
+    run = subprocess.run([sys.executable, "-c", f"{preparing}\n{script}"], capture_output=True, text=True, check=True)
     return run.stdout
 
 
@@ -54,8 +54,8 @@ def in_a_process(preparing):
     ("module", "reason"), [("jax", "needs the package jax, which is not"), ("jaxlib", "the package jax does not load")]
 )
 def test_rows_without_the_package_state_the_reason(module, reason):
-    said = in_a_process(f"import sys; sys.modules[{module!r}] = None")
-    assert said.count(reason) == 3 and "'xla:cpu'" in said
+    output = in_a_process(f"import sys; sys.modules[{module!r}] = None")
+    assert output.count(reason) == 3 and "'xla:cpu'" in output
 
 
 @pytest.mark.sweep

@@ -23,9 +23,9 @@ def placed(array):
 def test_copy_round_trip(dtype):
     array = np.array([0, 1, 1]).astype(dtype) if dtype != "bfloat16" else numbers(3).astype("bfloat16")
     tensor = placed(array)
-    given = array.copy()
+    original = array.copy()
     array[:] = 0
-    np.testing.assert_array_equal(taken(tensor), given)
+    np.testing.assert_array_equal(taken(tensor), original)
 
 
 def test_memory_views_as_another_or_no_type():
@@ -39,8 +39,8 @@ def test_freed_memory_is_not_read():
 
 def test_a_program_computes_in_memory():
     x = numbers(4)
-    (made,) = context().compile(relu()).create_execution().compute_on_device([placed(x)])
-    np.testing.assert_array_equal(taken(made), np.maximum(x, 0))
+    (result,) = context().compile(relu()).create_execution().compute_on_device([placed(x)])
+    np.testing.assert_array_equal(taken(result), np.maximum(x, 0))
 
 
 def test_stream_work_is_asynchronous_and_awaited():
@@ -81,14 +81,14 @@ def test_a_state_stays_on_the_device_between_runs():
 def test_dlpack_import_and_export(dtype):
     """64-bit types work without JAX's global flag, and so does bfloat16, which numpy's DLPack lacks."""
     torch = pytest.importorskip("torch")
-    given = torch.tensor([[1, 0], [0, 2], [3, 0]]).to(getattr(torch, dtype)).T
-    value = nna.DeviceValue.from_dlpack(given, DEVICE)
-    expected = given.tolist()
-    given[:] = 0
+    tensor = torch.tensor([[1, 0], [0, 2], [3, 0]]).to(getattr(torch, dtype)).T
+    value = nna.DeviceValue.from_dlpack(tensor, DEVICE)
+    expected = tensor.tolist()
+    tensor[:] = 0
     assert value.dtype.name == dtype and value.numpy().tolist() == expected
     assert value.__dlpack_device__() == PLACE
     taken_by_torch = torch.from_dlpack(value)
-    assert taken_by_torch.dtype == given.dtype and taken_by_torch.tolist() == expected
+    assert taken_by_torch.dtype == tensor.dtype and taken_by_torch.tolist() == expected
     taken_by_torch[:] = 0
     assert value.numpy().tolist() == jax.numpy.from_dlpack(value).tolist() == expected
     value.close()
@@ -96,9 +96,9 @@ def test_dlpack_import_and_export(dtype):
 
 def test_dlpack_import_copies_aligned_memory():
     torch = pytest.importorskip("torch")
-    given = torch.ones(64, 64)
-    value = nna.DeviceValue.from_dlpack(given, DEVICE)
-    given[:] = 0
+    tensor = torch.ones(64, 64)
+    value = nna.DeviceValue.from_dlpack(tensor, DEVICE)
+    tensor[:] = 0
     assert value.numpy().all()
 
 

@@ -16,7 +16,7 @@ _MANY = int(os.environ.get("NNADAPTER_FUZZ_EXAMPLES", "300"))
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
-def taken(model):
+def is_supported(model):
     """Return whether the device supports the model's last operation."""
     return isinstance(context().supported(model)[-1], Supported)
 
@@ -25,9 +25,11 @@ def taken(model):
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "in parts"])
 def test_random_models_equal_the_definition(cut):
     @settings(max_examples=_MANY, deadline=None, suppress_health_check=_SLOW)
-    @given(cases(taken))
+    @given(cases(is_supported))
     def holds(case):
-        made = in_parts(Random(0), context(), case.model, case.feeds) if cut else run(context(), case.model, case.feeds)
-        check(case.model, case.feeds, made)
+        outcome = (
+            in_parts(Random(0), context(), case.model, case.feeds) if cut else run(context(), case.model, case.feeds)
+        )
+        check(case.model, case.feeds, outcome)
 
     holds()

@@ -23,16 +23,16 @@ from tests.models import run_whole
     ],
 )
 def test_casts_of_floats_out_of_range_equal_the_processor(dtype, expected):
-    given = np.array([np.nan, -1.5, 127.9, 128, 2**31 - 128, np.inf], np.float32)
-    (made,) = computed(model_of("CAST", [("float32", (6,))], {"to": dtype}), given)
-    assert made.tolist() == expected
+    array = np.array([np.nan, -1.5, 127.9, 128, 2**31 - 128, np.inf], np.float32)
+    (result,) = computed(model_of("CAST", [("float32", (6,))], {"to": dtype}), array)
+    assert result.tolist() == expected
 
 
 def test_products_of_16_bits_add_up_in_32():
     x = np.full((1, 4096), 1 / 64, np.float16)
     weight = np.full((1, 4096), 1 / 64, np.float16)
-    (made,) = computed(model_of("FULLY_CONNECTED", [("float16", (1, 4096))], constants=[weight]), x)
-    assert made.dtype == np.float16 and made.item() == 1.0
+    (result,) = computed(model_of("FULLY_CONNECTED", [("float16", (1, 4096))], constants=[weight]), x)
+    assert result.dtype == np.float16 and result.item() == 1.0
 
 
 def test_transposed_convolution_of_a_column_does_not_crash():
@@ -46,16 +46,16 @@ def test_transposed_convolution_of_a_column_does_not_crash():
 def test_sums_of_quantized_products_are_exact(depth):
     """8 products fit into float32 exactly, 1,024 do not."""
     random = np.random.default_rng(0)
-    one, two = (Quantization(scale=(0.5,), zero_point=(point,)) for point in (3, -128))
+    first_quantization, two = (Quantization(scale=(0.5,), zero_point=(point,)) for point in (3, -128))
     builder = ModelBuilder()
-    x = builder.add_input("x", OperandType(DataType.UINT8, (2, depth), quantization=one))
+    x = builder.add_input("x", OperandType(DataType.UINT8, (2, depth), quantization=first_quantization))
     weight = random.integers(-128, 128, (3, depth)).astype(np.int8)
     y = builder.add_constant("w", weight, two)
     model = builder.finish(builder.add_operation("FULLY_CONNECTED", (x, y), {}))
-    given = random.integers(0, 256, (2, depth)).astype(np.uint8)
-    expected = (given.astype(np.int64) - 3) @ (weight.astype(np.int64) + 128).T
-    (made,) = computed(model, given)
-    assert made.dtype == np.int32 and made.tolist() == expected.tolist()
+    array = random.integers(0, 256, (2, depth)).astype(np.uint8)
+    expected = (array.astype(np.int64) - 3) @ (weight.astype(np.int64) + 128).T
+    (result,) = computed(model, array)
+    assert result.dtype == np.int32 and result.tolist() == expected.tolist()
 
 
 def test_lower_index_of_equal_values_comes_first():
@@ -78,13 +78,17 @@ def test_all_operations_of_fake_npu_have_a_row():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["digits", "recurrent", *(pytest.param(each, marks=pytest.mark.sweep) for each in ("segmentation", "mobile"))],
+    [
+        "digits",
+        "recurrent",
+        *(pytest.param(network, marks=pytest.mark.sweep) for network in ("segmentation", "mobile")),
+    ],
 )
 def test_a_network_is_one_function(name):
     model = networks()[name]()
     x = numbers(*(dimension.dim_value for dimension in model.graph.input[0].type.tensor_type.shape.dim))
     with nna.InferenceSession(model, devices=DEVICE, options=nna.Options(fallback="forbid")) as session:
-        (made,) = session.run(None, {"x": x})
+        (result,) = session.run(None, {"x": x})
         assert len(session.report().segments) == 1
     (expected,) = run_whole(model, {"x": x})
-    np.testing.assert_allclose(made, expected, 1e-4, 1e-5)
+    np.testing.assert_allclose(result, expected, 1e-4, 1e-5)

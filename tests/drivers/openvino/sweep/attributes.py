@@ -25,8 +25,8 @@ def axis(random: Random, shape: Shape) -> int:
 
 def axes(random: Random, shape: Shape) -> Sequence[int]:
     """Draw some axes in any order, some counted from the end."""
-    found = random.sample(range(len(shape)), random.randint(0, len(shape)))
-    return [each - random.choice((0, len(shape))) for each in found]
+    chosen = random.sample(range(len(shape)), random.randint(0, len(shape)))
+    return [position - random.choice((0, len(shape))) for position in chosen]
 
 
 def spatial(*values: int, times: int = 1) -> Choice:
@@ -43,8 +43,8 @@ def _ones_squeezed(random: Random, shape: Shape) -> Sequence[int]:
 
 
 def _unsqueezed(random: Random, shape: Shape) -> Sequence[int]:
-    new = random.randint(1, 2)
-    return [at - random.choice((0, len(shape) + new)) for at in random.sample(range(len(shape) + new), new)]
+    added = random.randint(1, 2)
+    return [at - random.choice((0, len(shape) + added)) for at in random.sample(range(len(shape) + added), added)]
 
 
 def _pads(random: Random, shape: Shape) -> Sequence[int]:
@@ -67,7 +67,7 @@ def _ends(random: Random, shape: Shape) -> Sequence[int]:
 def _split(random: Random, shape: Shape) -> Sequence[int]:
     size = random.choice(shape or (1,))
     first = random.randint(1, size)
-    return [each for each in (first, size - first) if each]
+    return [part for part in (first, size - first) if part]
 
 
 CHOICES: dict[str, Choice] = {

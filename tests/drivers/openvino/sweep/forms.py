@@ -34,7 +34,7 @@ class Form:
     @property
     def text(self) -> str:
         """Description; forms with the same text differ at most in numbers."""
-        attributes = {each.name: helper.get_attribute_value(each) for each in self.node.attribute}
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in self.node.attribute}
         inputs = (
             "none"
             if array is None
@@ -112,9 +112,9 @@ class Draft:
         while arrays[-1] is None:
             arrays.pop()
         constants = {at for at in range(len(arrays)) if self.random.random() < (0.9 if at in self.arrays else 0.3)}
-        given = [at for at, array in enumerate(arrays) if array is not None]
-        if constants.issuperset(given):
-            constants.remove(given[0])
+        present = [at for at, array in enumerate(arrays) if array is not None]
+        if constants.issuperset(present):
+            constants.remove(present[0])
         node = helper.make_node(
             self.op_type,
             ["" if array is None else f"i{at}_" for at, array in enumerate(arrays)],
@@ -132,30 +132,34 @@ class Draft:
 @cache
 def _versions(op_type: str) -> tuple[tuple[int, onnx.defs.OpSchema], ...]:
     """Return every schema of an op at its first and last opset."""
-    found = {}
+    schemas = {}
     for opset in _OPSETS:
         try:
             schema = onnx.defs.get_schema(op_type, opset)
         except onnx.defs.SchemaError:
             continue
         if not schema.deprecated:
-            found.setdefault(schema.since_version, []).append((opset, schema))
-    return tuple(pair for same in found.values() for pair in {each[0]: each for each in (same[0], same[-1])}.values())
+            schemas.setdefault(schema.since_version, []).append((opset, schema))
+    return tuple(
+        pair for same in schemas.values() for pair in {version[0]: version for version in (same[0], same[-1])}.values()
+    )
 
 
 def _dtypes(draft: Draft) -> list[np.dtype]:
     """Draw a data type per type variable that both the schema and the driver's row allow."""
-    row, bound, found = OPERATORS[draft.op_type], {}, []
-    allowed = {each.type_param_str: set(each.allowed_type_strs) for each in draft.schema.type_constraints}
+    row, bound, dtypes = OPERATORS[draft.op_type], {}, []
+    allowed = {
+        constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in draft.schema.type_constraints
+    }
     for at in range(len(draft.shapes)):
         formal = draft.schema.inputs[min(at, len(draft.schema.inputs) - 1)]
-        taken = {f"tensor({dtype.value})".replace("float32", "float") for dtype in row.inputs.get(at, row.dtypes)}
-        choices = sorted((allowed.get(formal.type_str) or {formal.type_str}) & taken)
+        supported = {f"tensor({dtype.value})".replace("float32", "float") for dtype in row.inputs.get(at, row.dtypes)}
+        choices = sorted((allowed.get(formal.type_str) or {formal.type_str}) & supported)
         if not choices:
-            found.append(np.dtype(np.float32))
+            dtypes.append(np.dtype(np.float32))
             continue
-        found.append(_array_type(bound.setdefault(formal.type_str, draft.random.choice(choices))))
-    return found
+        dtypes.append(_array_type(bound.setdefault(formal.type_str, draft.random.choice(choices))))
+    return dtypes
 
 
 def _array_type(text: str) -> np.dtype:

@@ -58,11 +58,11 @@ class Group:
         self.words.append(f"{np.dtype(dtype)}{list(shape)} zero point {point} {'fed' if is_fed else ''}")
         parameters = self.constant(scale), self.constant(point)
         if is_fed:
-            given = self._input(integers)
+            quantized = self._input(integers)
         else:
             reals = (integers.astype(np.float32) - point.astype(np.float32)) * scale
-            given = self.node("QuantizeLinear", self._input(reals.astype(np.float32)), *parameters)
-        return self.node("DequantizeLinear", given, *parameters)
+            quantized = self.node("QuantizeLinear", self._input(reals.astype(np.float32)), *parameters)
+        return self.node("DequantizeLinear", quantized, *parameters)
 
     def weight(self, shape: Shape) -> str:
         """Add a dequantized constant with one scale, scales along an axis, or block scales."""
@@ -71,13 +71,13 @@ class Group:
         attributes: dict[str, int] = {} if kind == "one" else {"axis": axis}
         parameters: Shape = () if kind == "one" else (shape[axis],)
         if kind == "blocks":
-            size = random.choice([each for each in (1, 2, 4) if shape[axis] % each == 0])
+            size = random.choice([candidate for candidate in (1, 2, 4) if shape[axis] % candidate == 0])
             attributes["block_size"] = size
-            parameters = tuple(each // size if at == axis else each for at, each in enumerate(shape))
+            parameters = tuple(candidate // size if at == axis else candidate for at, candidate in enumerate(shape))
         points = self._points(parameters, dtype) if random.random() < 0.4 else np.zeros(parameters, dtype)
         self.words.append(f"constant {np.dtype(dtype)}{list(shape)} {attributes} zero points {points.tolist()}")
-        given = map(self.constant, (self._integers(shape, dtype), self._scales(parameters), points))
-        return self.node("DequantizeLinear", *given, **attributes)
+        inputs = map(self.constant, (self._integers(shape, dtype), self._scales(parameters), points))
+        return self.node("DequantizeLinear", *inputs, **attributes)
 
     def bias(self, size: int) -> Sequence[str]:
         kind = self.random.choice(("none", "real", "one", "axis"))
@@ -133,11 +133,16 @@ def _picture(group: Group) -> Shape:
 
 def _convolution(group: Group) -> str:
     random, shape = group.random, _picture(group)
-    parts, made, size, pad = random.choice((1, 1, shape[1])), random.choice((1, 2, 3, 8)), random.choice((1, 2, 3)), 0
+    parts, filters, size, pad = (
+        random.choice((1, 1, shape[1])),
+        random.choice((1, 2, 3, 8)),
+        random.choice((1, 2, 3)),
+        0,
+    )
     is_transposed = group.op_type == "ConvTranspose"
-    weights = (shape[1], made) if is_transposed else (made * parts, shape[1] // parts)
+    weights = (shape[1], filters) if is_transposed else (filters * parts, shape[1] // parts)
     pad = random.choice((0, 1)) if size > 1 else 0
-    inputs = group.activation(shape), group.weight((*weights, size, size)), *group.bias(made * parts)
+    inputs = group.activation(shape), group.weight((*weights, size, size)), *group.bias(filters * parts)
     return group.node(group.op_type, *inputs, group=parts, strides=[random.choice((1, 2))] * 2, pads=[pad] * 4)
 
 
@@ -203,8 +208,8 @@ def _concat(group: Group) -> str:
 def _with_constants(*values: object, **choices: Sequence[object]) -> Callable[[Group], str]:
     def written(group: Group) -> str:
         attributes = {name: group.random.choice(options) for name, options in choices.items()}
-        rest = ["" if value is None else group.constant(value) for value in values]
-        return group.node(group.op_type, group.activation(_picture(group)), *rest, **attributes)
+        constants = ["" if value is None else group.constant(value) for value in values]
+        return group.node(group.op_type, group.activation(_picture(group)), *constants, **attributes)
 
     return written
 

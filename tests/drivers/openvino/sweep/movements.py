@@ -16,7 +16,7 @@ def reshape(draft: Draft) -> None:
     draft.kinds = ALL_NUMBERS
     draft.draw_attributes(shape)
     to = (
-        [0 if random.random() < 0.2 else each for each in shape] if random.random() < 0.4 else _regrouped(random, shape)
+        [0 if random.random() < 0.2 else size for size in shape] if random.random() < 0.4 else _regrouped(random, shape)
     )
     if to and random.random() < 0.4:
         to[random.randrange(len(to))] = -1
@@ -24,11 +24,11 @@ def reshape(draft: Draft) -> None:
 
 
 def _regrouped(random: Random, shape: Shape) -> list[int]:
-    left, made = int(np.prod(shape)), []
-    while left > 1 or random.random() < 0.2:
-        made.append(random.choice([each for each in range(1, left + 1) if left % each == 0]))
-        left //= made[-1]
-    return made
+    remaining, sizes = int(np.prod(shape)), []
+    while remaining > 1 or random.random() < 0.2:
+        sizes.append(random.choice([divisor for divisor in range(1, remaining + 1) if remaining % divisor == 0]))
+        remaining //= sizes[-1]
+    return sizes
 
 
 def squeeze(draft: Draft) -> None:
@@ -49,12 +49,14 @@ def split(draft: Draft) -> None:
     along = (shape[draft.attributes["axis"]],)
     draft.draw_attributes(along)
     sizes = draft.attributes.get("split") or chosen(draft, "split", along)
-    given = "split" in draft.attributes
+    has_attribute = "split" in draft.attributes
     if draft.has_input(1) and draft.random.random() < 0.7:
         draft.attributes.pop("num_outputs", None)
         integers(draft, 1, sizes)
-        given = True
-    draft.outputs = len(sizes) if given else draft.attributes.get("num_outputs", draft.random.choice((1, along[0])))
+        has_attribute = True
+    draft.outputs = (
+        len(sizes) if has_attribute else draft.attributes.get("num_outputs", draft.random.choice((1, along[0])))
+    )
 
 
 def expand(draft: Draft) -> None:
@@ -91,8 +93,8 @@ def slices(draft: Draft) -> None:
             draft.attributes[name] = chosen(draft, name, tuple(shape[at] for at in along))
         draft.attributes["axes"] = [at - random.choice((0, len(shape))) for at in along]
         return
-    whole = random.random() < 0.2
-    along = list(range(len(shape))) if whole else along
+    is_complete = random.random() < 0.2
+    along = list(range(len(shape))) if is_complete else along
     steps = [random.choice((1, 1, 2, 3, -1, -2)) for _ in along]
     begins = [
         random.choice((0, 1, -1, -2, 50)) if step > 0 else random.choice((-1, shape[at], 50))
@@ -105,7 +107,7 @@ def slices(draft: Draft) -> None:
     dtype = random.choice((np.int64, np.int32))
     integers(draft, 1, begins, dtype)
     integers(draft, 2, ends, dtype)
-    if not whole:
+    if not is_complete:
         integers(draft, 3, [at - random.choice((0, len(shape))) for at in along], dtype)
     if random.random() < 0.8:
         integers(draft, 4, steps, dtype)
@@ -131,11 +133,11 @@ def gather(draft: Draft) -> None:
     draft.shapes = [shape]
     draft.attributes = {"axis": axis(random, shape)} if random.random() < 0.8 else {}
     at = draft.attributes.get("axis", 0)
-    taken = some_shape(random, 0, 3)
+    index_shape = some_shape(random, 0, 3)
     if draft.op_type == "GatherElements":
-        taken = tuple(random.randint(1, size) for size in shape)
-        taken = (*taken[: at % len(shape)], random.randint(1, 4), *taken[at % len(shape) + 1 :])
-    _indices(draft, taken, [shape[at]] * int(np.prod(taken)))
+        index_shape = tuple(random.randint(1, size) for size in shape)
+        index_shape = (*index_shape[: at % len(shape)], random.randint(1, 4), *index_shape[at % len(shape) + 1 :])
+    _indices(draft, index_shape, [shape[at]] * int(np.prod(index_shape)))
 
 
 def _indices(draft: Draft, shape: Shape, sizes: Sequence[int]) -> None:
@@ -178,7 +180,9 @@ def scatter_nd(draft: Draft) -> None:
     draft.draw_attributes(shape)
     depth = random.randint(1, len(shape))
     slices = int(np.prod(shape[:depth]))
-    outer = random.choice([each for each in ((), (1,), (2,), (3,), (2, 2)) if np.prod(each, dtype=int) <= slices])
+    outer = random.choice(
+        [candidate for candidate in ((), (1,), (2,), (3,), (2, 2)) if np.prod(candidate, dtype=int) <= slices]
+    )
     draft.shapes = [shape, None, (*outer, *shape[depth:])]
     places = np.array(_places(draft, slices, int(np.prod(outer, dtype=int)))) % slices
     indices = np.stack(np.unravel_index(places, shape[:depth]), -1).reshape((*outer, depth))

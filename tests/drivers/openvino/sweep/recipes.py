@@ -59,8 +59,8 @@ def prelu(draft: Draft) -> None:
 def clip(draft: Draft) -> None:
     draft.kinds = ALL_NUMBERS
     bounds = len(draft.schema.inputs) - 1
-    given = [() if draft.random.random() < 0.7 else None for _ in range(bounds)]
-    draft.shapes = [some_shape(draft.random), *given]
+    bound_shapes = [() if draft.random.random() < 0.7 else None for _ in range(bounds)]
+    draft.shapes = [some_shape(draft.random), *bound_shapes]
     draft.draw_attributes(draft.shapes[0])
 
 
@@ -79,11 +79,11 @@ def _draw_window(draft: Draft, shape: Shape) -> None:
 def convolution(draft: Draft) -> None:
     random, transposed = draft.random, draft.op_type == "ConvTranspose"
     batch, channels, *sizes = picture(random)
-    group = random.choice([each for each in (1, 1, 2, 3, channels) if channels % each == 0])
+    group = random.choice([candidate for candidate in (1, 1, 2, 3, channels) if channels % candidate == 0])
     kernel = tuple(chosen(draft, "kernel_shape", (batch, channels, *sizes)))
-    made = random.choice((1, 2, 3))
-    weights = (channels, made) if transposed else (made * group, channels // group)
-    bias = (made * group,) if random.random() < 0.5 else None
+    filters = random.choice((1, 2, 3))
+    weights = (channels, filters) if transposed else (filters * group, channels // group)
+    bias = (filters * group,) if random.random() < 0.5 else None
     draft.shapes = [(batch, channels, *sizes), (*weights, *kernel), bias]
     draft.attributes = {"kernel_shape": kernel, "group": group}
     _draw_window(draft, draft.shapes[0])
@@ -140,17 +140,17 @@ def recurrent(draft: Draft) -> None:
     for name in ("activations", "activation_alpha", "activation_beta"):
         if name in draft.attributes:
             draft.attributes[name] = draft.attributes[name] * directions
-    given = lambda shape: shape if random.random() < 0.5 else None  # noqa: E731
+    optional = lambda shape: shape if random.random() < 0.5 else None  # noqa: E731
     draft.shapes = [
         (length, batch, size),
         (directions, gates * hidden, size),
         (directions, gates * hidden, hidden),
-        given((directions, 2 * gates * hidden)),
+        optional((directions, 2 * gates * hidden)),
         None,
-        given((directions, batch, hidden)),
+        optional((directions, batch, hidden)),
     ]
     if draft.op_type == "LSTM":
-        draft.shapes += [given((directions, batch, hidden)), given((directions, 3 * hidden))]
+        draft.shapes += [optional((directions, batch, hidden)), optional((directions, 3 * hidden))]
     if random.random() < 0.4:
         integers(draft, 4, [random.randint(1, length) for _ in range(batch)], np.int32)
     draft.outputs = random.randint(1, len(draft.schema.outputs))
@@ -199,13 +199,13 @@ def einsum(draft: Draft) -> None:
     sizes = {letter: random.randint(1, 4) for letter in "abcdi"}
     terms = ["".join(random.sample("abcd", random.randint(1, 3))) for _ in range(random.choice((1, 2, 2, 3)))]
     letters = sorted({letter for term in terms for letter in term})
-    made = "".join(random.sample(letters, random.randint(0, len(letters))))
+    result = "".join(random.sample(letters, random.randint(0, len(letters))))
     dots = random.random() < 0.3
     repeated = random.random() < 0.1
     terms = [term + (term[0] if repeated and at == 0 else "") for at, term in enumerate(terms)]
     head = "..." if dots else ""
     outer = some_shape(random, 1, 2) if dots else ()
-    right = f"->{head}{made}" if random.random() < 0.8 else ""
+    right = f"->{head}{result}" if random.random() < 0.8 else ""
     gap = random.choice(("", " "))
     draft.attributes = {"equation": f",{gap}".join(head + term for term in terms) + right}
     draft.shapes = [

@@ -35,8 +35,8 @@ class Outcome:
     differing: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        taken = len(self.agreeing) + len(self.differing)
-        counts = f"{self.tried:6} tried {self.skipped:6} no case {len(self.refused):6} refused {taken:6} taken"
+        accepted = len(self.agreeing) + len(self.differing)
+        counts = f"{self.tried:6} tried {self.skipped:6} no case {len(self.refused):6} refused {accepted:6} taken"
         return f"{self.op_type:26}{counts} {len(self.differing):6} differing"
 
 
@@ -95,13 +95,13 @@ def _opened(form: Form, random: Random) -> onnx.ModelProto:
 
 def forms_of(op_type: str, count: int, seed: int) -> Iterator[Form]:
     """Yield up to `count` different forms; fewer if the op has fewer."""
-    random, seen = Random(f"{op_type} {seed}"), set()
+    random, texts = Random(f"{op_type} {seed}"), set()
     for _ in range(4 * count):
         draft = Draft(op_type, random)
         RECIPES[op_type](draft)
         form = draft.form()
-        if form.text not in seen and len(seen) < count:
-            seen.add(form.text)
+        if form.text not in texts and len(texts) < count:
+            texts.add(form.text)
             yield form
 
 
@@ -139,13 +139,13 @@ def _computed(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.nd
 
 
 def _try(opened, batch: Sequence[Case], outcomes: Mapping[str, Outcome]) -> None:
-    taken = []
+    accepted = []
     for case, verdict in zip(batch, opened.supported(_typed(batch)), strict=True):
         if verdict:
-            taken.append(case)
+            accepted.append(case)
         else:
             outcomes[case[0].node.op_type].refused[case[0].text] = verdict.detail
-    for form, wrong in _differences(opened, taken):
+    for form, wrong in _differences(opened, accepted):
         outcome = outcomes[form.node.op_type]
         if wrong:
             outcome.differing[form.text] = wrong
@@ -153,21 +153,23 @@ def _try(opened, batch: Sequence[Case], outcomes: Mapping[str, Outcome]) -> None
             outcome.agreeing.append(form.text)
 
 
-def _differences(opened, taken: Sequence[Case]) -> Iterator[tuple[Form, str]]:
+def _differences(opened, accepted: Sequence[Case]) -> Iterator[tuple[Form, str]]:
     """Yield each form with its difference; a form that fails the whole model is found by bisection."""
-    if not taken:
+    if not accepted:
         return
     try:
-        results = iter(computed(opened, _typed(taken), [array for form, _ in taken for array in form.feed.values()]))
+        results = iter(
+            computed(opened, _typed(accepted), [array for form, _ in accepted for array in form.feed.values()])
+        )
     except NNAdapterError as error:
-        if len(taken) == 1:
-            yield taken[0][0], f"{type(error).__name__}: {error}"
+        if len(accepted) == 1:
+            yield accepted[0][0], f"{type(error).__name__}: {error}"
         else:
-            middle = len(taken) // 2
-            yield from _differences(opened, taken[:middle])
-            yield from _differences(opened, taken[middle:])
+            middle = len(accepted) // 2
+            yield from _differences(opened, accepted[:middle])
+            yield from _differences(opened, accepted[middle:])
         return
-    for form, expected in taken:
+    for form, expected in accepted:
         wrong = list(filter(None, [difference(next(results), right, form.steps) for right in expected]))
         yield form, next(iter(wrong), "")
 

@@ -23,8 +23,8 @@ def picture(random: Random) -> Shape:
 
 def narrowed(random: Random, shape: Shape) -> Shape:
     """Draw a shape that broadcasts to `shape`."""
-    kept = shape[random.choice((0, 0, random.randint(0, len(shape)))) :]
-    return tuple(1 if random.random() < 0.3 else size for size in kept)
+    trailing = shape[random.choice((0, 0, random.randint(0, len(shape)))) :]
+    return tuple(1 if random.random() < 0.3 else size for size in trailing)
 
 
 def chosen(draft: Draft, name: str, shape: Shape) -> object:

@@ -61,12 +61,12 @@ def _try(opened, outcome: Outcome, seed: str, is_open: bool) -> None:
         outcome.skipped += 1
         return
     text = f"{seed} opset {model.opset_import[0].version}: {', '.join(group.words)}"
-    why = next((verdict.detail for verdict in opened.supported(model) if not verdict), "")
-    if not why and is_open:
+    reason = next((verdict.detail for verdict in opened.supported(model) if not verdict), "")
+    if not reason and is_open:
         _leave_open(model, group.random)
-        why = getattr(opened.admit(model).verdict, "detail", "")
-    if why:
-        outcome.refused[text] = why
+        reason = getattr(opened.admit(model).verdict, "detail", "")
+    if reason:
+        outcome.refused[text] = reason
         return
     try:
         (got,) = computed(opened, model, list(group.feed.values()))
