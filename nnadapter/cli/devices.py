@@ -437,5 +437,5 @@ def _plug_in_steps(folder: Path) -> str:
 
 
 def _local(folder: Path) -> str:
-    """Return the folder as a path that pip does not take for a package name."""
+    """Return the folder as a path that pip does not mistake for a package name."""
     return str(folder) if folder.is_absolute() or len(folder.parts) > 1 else f"./{folder}"

@@ -218,7 +218,7 @@ def _shapes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 def _shape_sets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Shapes, ...]:
-    """Parse sets of shapes: repeating an input starts a new set."""
+    """Parse sets of shapes. An input that is already in the current set starts another set, as a copy of it."""
     sets: list[dict[str, tuple[int, ...]]] = []
     names: set[str] = set()
     for value in values:
@@ -440,7 +440,7 @@ def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]
 
 
 def _completed(shapes: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Complete the shapes of all inputs by dimension names, then by `first`."""
+    """Return the shapes of all inputs: as in `first`, except `shapes` and the named dimensions that they fix."""
     explicit_sizes = _sizes_by_name(shapes, values)
     sizes = {**_sizes_by_name(first, values), **explicit_sizes}
 

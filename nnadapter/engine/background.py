@@ -61,7 +61,7 @@ class BackgroundPlanner:
         register_after_fork(self)
 
     def begin(self, shapes: InputShapes, chosen: Chosen | None = None) -> bool:
-        """Queue the plan for these shapes; False if it failed before."""
+        """Queue the plan for these shapes; return False if planning for them failed before."""
         key = shapes, chosen
         if self._failed.get(key):
             return False
@@ -85,7 +85,7 @@ class BackgroundPlanner:
         control: RunControl | None,
         out_devices: OutDevices | None,
     ) -> RunResult | None:
-        """Run the entire model on the CPU; None if the CPU cannot load it."""
+        """Run the entire model on the CPU; return None if the CPU cannot load it."""
         if self._is_refused:
             return None
         use = object()
@@ -128,13 +128,13 @@ class BackgroundPlanner:
                     self._awaited.pop(following, None)
 
     def _next(self) -> _Key | None:
-        """Return the next key; None ends the thread, also when only this thread keeps the process alive."""
+        """Return the next key to plan. None ends the thread; so does the end of all other threads."""
         with self._lock:
             following = None if _is_process_over() else next(iter(self._awaited), None)
             if following is None:
                 self._thread = None
         engine = self._engine()
-        # later shapes still need the CPU's model
+        # With dynamic shapes, plans for later shapes still need the CPU fallback while they are made.
         if following is None and engine is not None and engine.is_fixed:
             self._wholes.drop_all()
             self._wholes.close_unused()

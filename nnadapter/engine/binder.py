@@ -69,7 +69,7 @@ class Binder:
         self._on_check = partial(bindable.reference, self._slots)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
-        """Values with checked sizes; released only at the end of the run."""
+        """Names of values whose sizes index checks read; they are released only at the end of the run."""
         self._same: dict[int, Mapping[str, Any]] = {}
         constants, produced = bindable.constants, self._plan.produced_values
         self._constants = {

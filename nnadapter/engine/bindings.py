@@ -79,7 +79,7 @@ class PlannedBinding:
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         self._places: dict[str, str] = {}
-        """Memory for values that stay, by device; empty for host memory."""
+        """Device -> the same name if it has memory of its own, otherwise empty: the value is in host memory."""
         self.results: list[Any] = []
 
     def bind_input(self, name: str, value: Any) -> None:
@@ -147,7 +147,7 @@ class HostBinding:
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
         """Inputs that may be replaced before the next run, with the contents that ONNX Runtime reads."""
         self._used: set[str] = set()
-        """Outputs that ONNX Runtime allocates anew for each run, instead of overwriting them."""
+        """Outputs that ONNX Runtime allocates newly for each run, instead of overwriting them."""
 
     @property
     def results(self) -> list[Any]:

@@ -103,7 +103,7 @@ def _copies(values: list[Any], slot: int) -> Copies:
 
 
 def delivered(copies: Copies, name: str, device: str, transfers: list[Transfer]) -> Copies:
-    """Return an output on the requested device, if that has memory of its own."""
+    """Copy an output to the requested device if that has memory of its own; otherwise return it unchanged."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, transfers)
     return copies
@@ -352,7 +352,7 @@ class BoundStep:
     released: tuple[int, ...]
     expected: OutputCheck
     guarded: bool
-    """Inputs are passed read-only and contiguous, and outputs are checked: all devices but the CPU."""
+    """True if inputs are passed read-only and contiguous, and outputs are checked: for all devices but the CPU."""
     planned: tuple[Planned, ...]
     on_failure: Callable[[Step, BaseException], Substitute]
     say: Callable[[Step, BaseException, str], Incident]

@@ -26,10 +26,10 @@ Chosen = TypeVar("Chosen")
 
 
 class Fork(Generic[Chosen]):
-    """Conditions that select branches, as a tree of forks and selections. Thread-safe.
+    """Node of a decision tree: branch conditions that are computed together from the inputs. Thread-safe.
 
-    `make` returns the next fork or the selection for condition values, and may be called again for the same values.
-    `otherwise` returns the selection if conditions cannot be computed.
+    For every combination of their values, `make` returns the next fork or the final selection of branches. It may be
+    called again for the same values. `otherwise` returns the selection if conditions cannot be computed.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ def fork_of(file: CompiledFile) -> Fork[Truths] | None:
 
 
 def choice_in_words(file: CompiledFile, truths: Sequence[bool]) -> str:
-    """Return a text on the inputs that these condition values stand for."""
+    """Describe a selection of branches: each condition with its value."""
     forks, decisions = {tuple(row.truths): row for row in file.message.forks}, list[BranchDecision]()
     while len(decisions) < len(truths):
         row = forks[tuple(truths[: len(decisions)])]

@@ -97,7 +97,7 @@ class Chosen:
         return self.plans is plans or self.is_abandoned
 
     def admit(self, partitioning: Partitioning) -> None:
-        """Raise NothingGainedError if devices never gained anything."""
+        """Raise NothingGainedError if no accelerator runs nodes of this selection, now or in earlier plans."""
         if not self.has_gained:
             refuse_without_gain(partitioning)
 
@@ -142,7 +142,7 @@ class Choices:
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
-        """Conditions that inputs decide, by the decisions made before them."""
+        """Conditions that depend on inputs, by the values of the conditions decided before them."""
         return dict(self._decisions)
 
     @property

@@ -129,7 +129,7 @@ class Programs:
 
 
 def calls_about(partitioning: Partitioning, step: Step) -> NamedCalls:
-    """Return the named driver calls for a step."""
+    """Return the device, segment and node names that errors of driver calls for a step mention."""
     return NamedCalls(step.device, step.segment, nodes_of(partitioning, step))
 
 
@@ -445,7 +445,7 @@ class Compiler:
         self._said: set[Cause] = set()
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
-        """Settle and compile, repeatedly without failed nodes, until everything compiles.
+        """Place, cut and compile; repeat without the failed nodes until everything compiles.
 
         Raises NotDelegatedError if fallback is needed but forbidden, and CompilationError if the CPU refuses nodes too.
         """

@@ -94,7 +94,7 @@ class RunnablePlan:
     notes: tuple[str, ...] = ()
     watch: Watch | None = None
     shapes: ShapeSet | None = None
-    """None for only the shapes it was made at."""
+    """Shapes that the plan serves; None if only the shapes it was made at."""
     programs: SpecializedPrograms[Any] | None = None
     """Programs that a template shares with its specialized plans."""
     is_template: bool = False

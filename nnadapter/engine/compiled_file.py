@@ -323,7 +323,7 @@ def _once(names: Iterable[str], subject: str) -> Iterator[str]:
 
 
 def _part(container: Container, number: int, kind: str) -> Iterator[str]:
-    """Check existence and kind of a part; any kind if empty, since equal parts have the first one's."""
+    """Check that a part exists and has this kind. An empty kind accepts any, since equal contents share one part."""
     if number >= len(container.parts):
         yield f"part {number} was requested, but there are {len(container.parts)}"
     elif kind and container.parts[number].kind != kind:

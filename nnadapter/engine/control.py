@@ -195,7 +195,7 @@ class RunControl:
         self._turns, self._number = turns, number
         self._device: str | None = None
         self.copies_options = False
-        """CPU steps get a copy of the caller's run options, without adapters."""
+        """True if CPU steps get a copy of the caller's run options, without adapters."""
         self._stopped = False
         self._is_held = is_held
         self._callers: onnxruntime.RunOptions | None = None

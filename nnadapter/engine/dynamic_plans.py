@@ -87,7 +87,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
         self._entries = (entry, *(other for other in self._entries if other is not entry))
 
     def end_use(self, use: object) -> None:
-        """End a use before its run, and forget plans that were not made."""
+        """End a use that gets no plan, and close unused plans."""
         for plans in (self._plans, self._templates):
             plans.users.pop(use, None)
             plans.close_unused()

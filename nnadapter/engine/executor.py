@@ -84,7 +84,7 @@ class RunBuffers(NamedTuple):
         return tuple(np.empty(place.dimensions, place.dtype) if array is None else array for place, array in row)
 
     def copy_if_aliased(self, results: Sequence[Any], into: Into = ()) -> Sequence[Any]:
-        """Copy results that lie in the block although they are not in `into`."""
+        """Copy results that lie in the run's memory block, except those in `into`."""
         if results is into:
             return results
         buffer_ids = set(map(id, into))
@@ -277,7 +277,7 @@ def after_failure(
     if control is not None and control.is_over:
         raise _stopped(control, bound, device, "was running") from error
     if not bound.guarded or isinstance(error, (OtherShapeError, errors.DonatedValueError, errors.InputValueError)):
-        # The host's errors are typed. No other device has a donated value, or accepts a value out of range.
+        # The host has no substitute. A donated value is lost, and a value out of range is wrong on every device.
         raise error
     while isinstance(error, errors.TransientError) or (
         isinstance(error, errors.OutOfMemoryError) and bound.make_room()
@@ -288,7 +288,7 @@ def after_failure(
             if control is not None and control.is_over:
                 raise _stopped(control, bound, device, "was running") from second
             is_over = isinstance(error, errors.TransientError) or isinstance(second, errors.DonatedValueError)
-            # the failed run donated it, so the first error is the cause
+            # The first try donated the value, so its error is the cause.
             if not isinstance(second, errors.DonatedValueError):
                 error = second
             if is_over:
@@ -365,7 +365,7 @@ def _computed(
     buffers: RunBuffers | None,
 ) -> Sequence[Any]:
     host = not bound.guarded
-    # drivers get the control by another call, which allocates its results
+    # A run that can be stopped uses another driver call, which allocates its results.
     into = () if buffers is None or not (host or control is None) else buffers.of(bound.position)
     results = _of_host(bound, inputs, control, into) if host else _guarded(bound, inputs, control, sizes, into)
     return results if buffers is None else buffers.copy_if_aliased(results, into)

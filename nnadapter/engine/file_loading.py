@@ -544,6 +544,6 @@ def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Pla
 
 
 def _read_by(step: Message) -> list[str]:
-    """Return the inputs of a step's segment, without shape-derived values, which are its constants."""
+    """Return the inputs that a step reads, without shape-derived values, which are constants of its segment."""
     derived_names = frozenset(step.given.names)
     return [name for name in step.segment.inputs if name not in derived_names]

@@ -100,7 +100,7 @@ class FilePlanSource(PlanSource[FilePlan]):
             self._is_ready(input_shapes, None)
 
     def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
-        """Load the plan of a selection of branches, or with all branches (None); False if there is none."""
+        """Load the plan for a selection of branches (None: for the entire model); return False if the file has none."""
         with self.use() as use:
             return (self.take(use, shapes) if truths is None else self._lease(use, shapes, truths)) is not None
 

@@ -275,7 +275,7 @@ class HostEngine:
         return {**feed, **{name: texts_of(name, arrays[name]) for name, kind in kinds.items() if kind in ("S", "V")}}
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """Run again by memory, if ONNX Runtime's Python interface lacks the dtype of an array."""
+        """Run again with arrays passed by address, if ONNX Runtime's Python interface lacks a dtype."""
         foreign = isinstance(feed, Mapping) and (any(map(is_foreign, feed.values())) or goes_by_memory(self.session))
         if not foreign:
             return self._unoptimized(names, feed, options, error)

@@ -172,7 +172,7 @@ def still_in_question(samples: Samples) -> list[int]:
 def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
     """Return the winner: the first of `simplest` within `MARGIN` of the fastest.
 
-    The result is sure if no other candidate is faster by more than twice the margin, beyond noise.
+    `is_sure` is true if no other candidate is faster by more than twice the margin, beyond noise.
     """
     seconds = tuple(typical(turns) for turns in samples)
     enough = (1 + MARGIN) * min(seconds)

@@ -58,7 +58,7 @@ _MOST_CHECKED = 256
 _MOST_UNSERVED = 256
 _MOST_REASONS = 3
 _MOST_IN_VAIN = 4
-"""Consecutive plans without service for other shapes, until new ones are tried seldom."""
+"""Number of consecutive plans that served no other shapes, after which new ones are tried only rarely."""
 
 
 class ModelDynamicPlan(DynamicPlan):
@@ -130,9 +130,12 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self._trace, self._weighs = setting.trace, setting.constraints.policy.weighs
         takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
         self.needs_elements = False in takes_ir
-        """A device takes ONNX: empty tensors need plans of their own, except in an empty cache."""
+        """True if a device takes ONNX. Empty tensors then need plans of their own, except an empty key/value cache."""
         self._is_made_with_elements = takes_ir == {False}
-        """Make plans at non-empty shapes, since only guards of IR devices cover empty tensors."""
+        """True if all devices take ONNX. Plans are then made at non-empty shapes, since only guards of IR devices cover
+        empty
+        tensors.
+        """
         self._reasons: list[str] = []
         self._in_vain = 0
         self._wanted = 0
@@ -296,7 +299,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
     @property
     def growing(self) -> Mapping[str, int]:
-        """A model with such inputs is sure to run at other shapes."""
+        """Inputs that grow from run to run, with their axis. Such a model is sure to run at other shapes."""
         if self._growing is None:
             self._growing = growing_inputs(self._prepared())
         return self._growing
@@ -319,7 +322,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         )
 
     def _with_elements(self, shapes: Shapes) -> Shapes:
-        """Return the shapes at which a plan is made; for ONNX devices, an empty cache has grown by a token."""
+        """Return the shapes at which a plan is made; for ONNX devices, a cache of one token replaces an empty one."""
         if not self._is_made_with_elements or all(0 not in shape for shape in shapes.values()):
             return shapes
         return next_token_shapes(self._prepared(), shapes)
@@ -425,7 +428,8 @@ class ModelPlans:
     def _make_open(self, shapes: Shapes) -> Compiled:
         compiled = self._planned(lambda planner: self._compiled_open(planner, shapes))
         if compiled.is_template:
-            return compiled  # each set of shapes has a plan of its own, so the first may stay
+            # Each set of shapes has a specialized plan of its own, so the static plan for the first shapes may stay.
+            return compiled
         first = self._first
         stays = self._first_is_prepared or not (first and self._plans.drop_unless_used_again(self._key(first)))
         if not (stays and self._session.limit > 1):

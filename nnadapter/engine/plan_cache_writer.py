@@ -65,7 +65,7 @@ def _linked(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWri
 
 
 def _merged_shapes(previous: CompiledFile | str, source: ModelPlanSource) -> OriginalModelShapes:
-    """Return the selections without gain, of a source and of the previous entry."""
+    """Return the selections and shapes that the original model serves, of a source and of the previous entry."""
     merged = dict(source.original_model_shapes)
     previous_shapes = facts_of(previous.container)[1] if isinstance(previous, CompiledFile) else {}
     for truths, shapes in previous_shapes.items():
@@ -92,7 +92,7 @@ def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> N
 
 
 def _with_room(previous: Message, written: set[Truths]) -> list[Message]:
-    """Return the forks to carry over, up to the limit: those that lead to plans first."""
+    """Return the forks of the previous entry to carry over, up to the limit; forks that lead to a plan come first."""
     led_to = [tuple(plan.truths) for plan in previous.plans]
 
     def leads_nowhere(fork: Message) -> bool:

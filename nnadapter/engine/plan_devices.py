@@ -88,7 +88,7 @@ class Health:
         self._troubles: dict[StepKey, _Trouble] = {}
         self._lock = new_lock()
         self.is_troubled = False
-        """A failure has not been followed by success; the only check of runs on a healthy device."""
+        """True after a failure without a later success. Runs on a healthy device check only this."""
 
     def may_try(self, step: StepKey) -> bool:
         """Return True if a step may run. After a pause only one caller gets True until the next pause would end."""
@@ -155,7 +155,7 @@ class PlanDevices:
     raw: frozenset[str] = frozenset()
     """Devices that pass addresses of inputs to native code."""
     rests: bool = True
-    """Pause devices that keep failing; the policy allows fallback."""
+    """True if devices that keep failing are paused, which requires fallback."""
     make_room: Callable[[], bool] = evict_nothing
     """Closes an idle plan of the session; returns False if there is none."""
     _healths: dict[str, Health] = field(default_factory=dict)

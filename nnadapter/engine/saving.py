@@ -90,7 +90,7 @@ class Target:
     linked_program: Callable[[BoundStep], int | None] = _nowhere
     """Returns the part number of a step's program if it is already stored."""
     stands_alone: bool = True
-    """Runs without the model, so it needs segments to compile and the CPU's nodes."""
+    """True if it runs without the model, so that it needs segments to compile and the CPU's nodes."""
 
 
 def save(
@@ -295,7 +295,7 @@ def _write_segment(
 
 
 def _are_there(partitioning: Partitioning, names: Iterable[str]) -> bool:
-    """Return True if all values pass between steps; a part may need the size of a value inside another segment."""
+    """Return True if all values are available between steps; a part may need the size of one inside a segment."""
     plan = partitioning.plan
     available = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return available.issuperset(names)

@@ -192,7 +192,7 @@ class _Steps:
         self.watchers = Watchers(trace.timestamp)
 
     def record(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
-        """Return the result of `compute`, and record it unless it is None."""
+        """Return the result of `compute`, and write its times to the trace unless it is None."""
         start = self.trace.timestamp()
         try:
             outputs = compute()

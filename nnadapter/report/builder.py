@@ -160,7 +160,7 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
 
 
 def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) -> list[float | None]:
-    """Return predictions per candidate; earlier measurements stored none."""
+    """Return the prediction of each timed candidate; those that an earlier session stored without are priced again."""
     if (
         all(timed_placement.predicted is not None for timed_placement in timed)
         or partitioning.judgment.demands.complete_placement is None
@@ -230,9 +230,10 @@ _Group = tuple[str, str, str]
 
 
 def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...]:
-    """Return the cost of the most frequent refusals by devices with priority over the node's device.
+    """Return what the most frequent refusals cost: the switches and seconds saved if the device took the nodes.
 
-    Each group of nodes is moved to the refusing device, and the graph is cut and priced again.
+    Only refusals by devices earlier in the order than the node's device count. For each device, op type and reason, the
+    nodes move to the refusing device, and the graph is cut and priced again.
     """
     groups = _groups(plan)
     if not groups:
@@ -263,7 +264,7 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
 
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
-    """Return the atoms of each group; only devices before the current one count."""
+    """Return the refused atoms by device, op type and reason; only devices before the atom's own in the order count."""
     preceding_devices = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
     atoms_by_group: dict[_Group, set[int]] = {}
     for atom, home in enumerate(plan.placement):
@@ -286,7 +287,7 @@ def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tupl
 
 
 _SEARCHED = 3
-"""Number of devices that requires a search."""
+"""Number of devices in a plan from which on finding the fewest segments requires a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

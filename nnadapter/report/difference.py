@@ -104,7 +104,7 @@ Place = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedNode:
-    """Node of both reports that moved."""
+    """Node of both reports whose place differs."""
 
     name: str
     op_type: str

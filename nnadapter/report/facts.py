@@ -223,7 +223,7 @@ class NodeFacts:
     refusals: tuple[RefusalFacts, ...] = ()
     bodies: tuple[BodyFacts, ...] = ()
     predicted_seconds: float | None = None
-    """Predicted time; that of fused nodes is divided by FLOPs."""
+    """Predicted time; a fused group's time is divided among its nodes in proportion to FLOPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """Use of the session's cache for a segment."""
+    """Result of looking up a segment's program in the session's cache."""
 
     hit: bool
     miss_reason: str
@@ -274,7 +274,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchDecisionFacts:
-    """Condition that inputs decide."""
+    """Condition of `If` nodes that depends on the inputs, with its value."""
 
     condition: str
     value: bool

@@ -166,7 +166,7 @@ def _texts(graph: Graph, names: Iterable[str], tell: Callable[[Value], str]) -> 
 
 _NO_FEATURE = frozenset((Reason.RULE, Reason.INVALID_NODE))
 _OF_SEGMENTS = frozenset((Reason.MEMORY_LIMIT, Reason.SEGMENT_LIMIT))
-"""Reasons that one feature removes for all ops."""
+"""Refusals of entire segments: their feature has no op type."""
 _QUALIFIERS: Mapping[Reason, Callable[[Specialized, int, Unsupported], str]] = {
     Reason.UNSUPPORTED_DTYPE: _dtypes,
     Reason.UNSUPPORTED_RANK: _ranks,
@@ -280,7 +280,7 @@ class Situation:
     by_costs: bool
     """True if costs place atoms."""
     unfused_prices: Prices
-    """Prices without fusion, under the same assumption."""
+    """Prices without fusion, also if the device supported everything."""
     recognized: Groups
     """Groups that would fuse if the device supported them."""
     pricing: Callable[[Groups], Pricing]

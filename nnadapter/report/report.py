@@ -89,7 +89,7 @@ class PartitionReport(ReportFacts):
         return FORMATS["json"].render(self, "", None)
 
     def to_markdown(self) -> str:
-        """Return Markdown for a comment: a short summary with folded details."""
+        """Return Markdown for a comment: a short summary with collapsed details."""
         return FORMATS["md"].render(self, "", None)
 
     def to_html(self, title: str = "", difference: DifferenceFacts | None = None) -> str:

@@ -77,7 +77,7 @@ MOST_FEATURES = 50
 """Maximum number of features to try."""
 _MOST_STEPS = 8
 _PAIRED = 8
-"""Features to try in pairs if no single one helps."""
+"""Number of features to try in pairs if no single one helps."""
 _TOGETHER = 8
 _NOISE = 1e-12
 
@@ -100,12 +100,12 @@ Order = Callable[[Gain], tuple[float, ...]]
 
 
 def by_time(gain: Gain) -> tuple[float, ...]:
-    """Return seconds, segments and FLOPs as sort key."""
+    """Rank by seconds saved, then by segments and FLOPs."""
     return _rounded(gain.seconds), gain.segments, gain.flops
 
 
 def by_flops(total_flops: int) -> Order:
-    """Return a sort key of FLOPs and segments per feature."""
+    """Rank by FLOPs and segments saved per feature."""
 
     def order(gain: Gain) -> tuple[float, ...]:
         share = 100 * gain.flops / total_flops if total_flops else 0.0
@@ -138,9 +138,9 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
     """Estimate the gain of missing features.
 
     1. Try each of the `MOST_FEATURES` most frequent features alone.
-    2. Build the road map greedily until nothing helps. A step is one feature, or several that an atom (with `regions`:
-       a
-       connected region) requires together. If none helps, pairs are tried.
+    2. Build the road map greedily until nothing helps. A step is one feature, or several that one atom requires
+       together
+       (with `regions`, one connected region of atoms). If none helps, pairs are tried.
     """
     baseline = _total(situations, frozenset())
     frequency = Counter[Feature]()

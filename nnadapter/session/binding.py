@@ -55,14 +55,14 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Request an output on a device; with an address, in host memory there."""
+        """Request an output on a device, or with `buffer_ptr` and `shape`, at that address in host memory."""
         if buffer_ptr is None or shape is None:
             self._bound.bind_output(name, device_named(device_type, device_id))
         else:
             self._bound.bind_output(name, array_at(name, device_type, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: onnxruntime.OrtValue | DeviceValue) -> None:
-        """Request an output in a value; an OrtValue is overwritten."""
+        """Request an output in this value; an OrtValue is overwritten."""
         self._bound.bind_output(name, ortvalue)
 
     def synchronize_inputs(self) -> None:
@@ -181,7 +181,7 @@ def assignment_of(engine: Engine) -> Sequence[Any]:
 
 
 def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool) -> None:
-    """Refuse or warn of results of tuned kernels."""
+    """Raise an error, or only warn, if there are results of kernel tuning, since no device uses them."""
     if not results:
         return
     providers = ", ".join(str(result.get("ep", result)) for result in results)
@@ -192,7 +192,7 @@ def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: boo
 
 
 def set_dynamic_options(engine: Engine, options: Mapping[str, str]) -> None:
-    """Set dynamic options of ONNX Runtime's providers, or warn."""
+    """Set dynamic options if ONNX Runtime alone runs the model; otherwise warn that they have no effect."""
     if not options:
         raise InvalidOptionError("dynamic options of providers are empty; name at least one")
     session = getattr(engine, "session", None)

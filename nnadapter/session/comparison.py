@@ -332,7 +332,11 @@ def _search(compared: ComparedRun, setting: Setting) -> Search:
 
 
 def _verified(search: Search, atoms: Sequence[int]) -> tuple[Sequence[int], Stretch | None]:
-    """Drop leading atoms that are correct alone; also return the first wrong run."""
+    """Check the nodes by running each alone, until one is wrong.
+
+    Returns the atoms without the ones found correct, and the run of the wrong one, or None if none of the first is
+    wrong.
+    """
     for number, atom in enumerate(atoms[:_MOST_VERIFIED]):
         stretch = search.stretch(atom, atom + 1)
         if stretch.deviation.beyond:
@@ -350,7 +354,7 @@ def _finding(cutting: Cutting, atoms: Sequence[int], error: Deviation) -> Findin
 
 
 def _pins(cutting: Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
-    """Return the names to pin per atom, if possible unshared."""
+    """Return the node names to pin for each atom, if possible without nodes that other atoms contain too."""
     return [cutting.model_node_names([atom], unshared=True) or cutting.model_node_names([atom]) for atom in atoms]
 
 
