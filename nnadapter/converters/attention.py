@@ -32,7 +32,7 @@ def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: in
 
 
 def join_heads(context: ConversionContext, operand: int, outputs: Sequence[str]) -> None:
-    """Add `[B, heads, S, depth]` as `[B, S, heads * depth]`."""
+    """Reshape `[B, heads, S, depth]` to `[B, S, heads * depth]`, named by `outputs`."""
     batch, heads, steps, depth = context.type_of(operand).dimensions
     (exchanged,) = context.add("TRANSPOSE", (operand,), {"perm": _EXCHANGED})
     context.add("RESHAPE", (exchanged,), {"shape": (batch, steps, heads * depth)}, outputs)

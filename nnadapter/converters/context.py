@@ -49,7 +49,10 @@ class KnownContents:
 
 
 def passed_on(type_: str, attributes: Attributes, input_contents: KnownContents) -> KnownContents | None:
-    """Return the known contents of an operation's result; None if it computes or depends on symbolic sizes."""
+    """Return the known contents of an operation's result.
+
+    None if it does arithmetic instead of moving elements, or depends on symbolic sizes.
+    """
     if type_ not in _KEEPING or any(map(is_symbolic, attributes.values())):
         return None
     exact = tuple(sorted(attributes.items()))
@@ -352,7 +355,7 @@ class ConversionContext(GraphValues):
             attributes: missing ones take their defaults.
             outputs: ONNX names; empty for intermediate results.
             quantized: types of quantized outputs.
-            makes_result: following operations only move this result.
+            makes_result: the node's later operations only move the elements of this result.
         """
         if (outputs or makes_result) and self._quantized.result is not None:
             quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}

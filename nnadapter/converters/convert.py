@@ -72,11 +72,11 @@ class PerNodeConversions:
 
     nodes: tuple[int, ...]
     conversion: Conversion
-    """One node per distinct kind."""
+    """Conversion of one node of each distinct kind."""
     like: tuple[int, ...] = ()
-    """Position in `conversion` of each node's kind."""
+    """Position in `conversion`, for each node, of the node of its kind."""
     copies: tuple[int, ...] = ()
-    """Duplicated nodes, for exclusive use by groups."""
+    """Duplicates of shared nodes, each for one group."""
 
 
 def convert_graph(

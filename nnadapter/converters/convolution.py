@@ -18,7 +18,7 @@ AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Window, with a value per spatial axis."""
+    """Attributes of a window, with a value per spatial axis."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]

@@ -39,7 +39,7 @@ class KernelCalls:
     """Nodes to convert to calls despite a converter."""
 
     def concerns(self, node: OnnxNode) -> bool:
-        """Return whether a kernel or domain covers the node."""
+        """Return whether a custom kernel computes the node, or a device takes its domain unconverted."""
         return self.has_kernel(node) or node.domain in self.domains
 
     def has_kernel(self, node: OnnxNode) -> bool:

@@ -136,7 +136,7 @@ def _is_one(context: ConversionContext, name: str) -> bool:
 
 
 def _runs_along_columns(context: ConversionContext, b_name: str, name: str) -> bool:
-    """Return whether it is scalar, or per column of a matrix."""
+    """Return whether zero point `name` is one number, or has one per column of matrix `b_name`."""
     if _is_one(context, name):
         return True
     return len(context.dimensions(name)) == 1 and len(context.dimensions(b_name)) > 1

@@ -57,7 +57,7 @@ UNCONVERTED: Mapping[str, tuple[Reason, str]] = MappingProxyType(
         for op_type in names.split()
     }
 )
-"""Op type -> reason, and predicate of the sentence."""
+"""Op type -> reason and detail of its refusal. The detail follows the op type in a sentence."""
 
 
 Converter = Callable[[ConversionContext, OnnxNode], None]

@@ -33,7 +33,7 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
 
 MOST_ELEMENTS = 1024
-"""Larger arrays are tables."""
+"""Largest symbolic arrays, in elements; larger ones are computed as tables."""
 _INTEGERS = ("int64", "int32")
 _SMALL_POWERS = range(1, 5)
 _ZERO, _FALSE = np.array(0, object), np.array(False, object)
@@ -92,7 +92,7 @@ def _present(inputs: Inputs, position: int) -> SymbolicArray:
 
 
 def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Return the elements, with other inputs guarded."""
+    """Return the elements of the first input, after guarding the others."""
     if _is_table(inputs):
         return None
     _settle(inputs[1:])

@@ -273,22 +273,22 @@ class EditedModel:
         self._operands = list(model.operands)
         self._operations: list[Operation | None] = list(model.operations)
         self._origins: dict[int, Origins] = {}
-        """Missing for untouched operations."""
+        """Changed origins by operation; untouched operations have no entry."""
         self._sequence: Sequence[int] = range(len(model.operations))
         """Order at the start of the sweep."""
         self._is_settled = True
-        """Nothing was added or removed since."""
+        """True if nothing was added or removed since the sweep started."""
         self._placed: dict[int, list[int]] = {}
         """Index in `_sequence` -> operations added before it."""
         self._place_of: dict[int, int] = {}
         self._places: Mapping[int, int] | None = None
-        """Index in `_sequence`; lazy."""
+        """Operation -> index in `_sequence`; computed lazily."""
         self._position = 0
         self._alias: dict[int, int] = {}
         self._stale: set[int] = set()
         """Operations that may read substituted operands."""
         self._consumers: dict[int, dict[int, None]] = {}
-        """Missing for untouched operands."""
+        """Readers by operand; untouched operands have no entry."""
         self._outputs = set(model.outputs)
 
     def order(self) -> Sequence[int]:
@@ -354,7 +354,7 @@ class EditedModel:
         return self._places[index], True, index
 
     def _resolve(self, index: int) -> None:
-        """Apply pending substitutions at once."""
+        """Replace substituted operands in the inputs of one operation."""
         self._stale.discard(index)
         operation = self._operations[index]
         if operation is not None:
@@ -487,7 +487,7 @@ class ModelEditor(EditedModel):
             self.substitute(output, result)
 
     def can_stand_for(self, original: int, replacement: int) -> bool:
-        """Return True if possible: only temporaries can replace model outputs."""
+        """Return True if `replacement` can replace `original`: only a temporary can replace a model output."""
         if not self.is_output(original):
             return True
         return self._operands[replacement].lifetime is Lifetime.TEMPORARY
@@ -525,7 +525,7 @@ class ModelEditor(EditedModel):
         self.changed = True
 
     def adopt(self, operation: int, origins: Sequence[int]) -> None:
-        """Add the origins of removed operations."""
+        """Add the origins of other operations, which may be removed, to `operation`."""
         self._origins[operation] = (self._origins_of(operation), *map(self._origins_of, origins))
 
     def finish(self) -> Model:

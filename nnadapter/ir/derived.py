@@ -40,10 +40,10 @@ class _TracedStep:
     arrays: tuple[int | Array | None, ...]
     parameters: dict[str, Any]
     form: _Form
-    """Expected form; None for a question."""
+    """Expected form of the result; None if the step asks a question, see `ArrayTrace.decide`."""
     deferral: Deferral | None = None
     answer: Hashable = None
-    """Expected answer."""
+    """Expected answer of a question."""
 
 
 @dataclass(slots=True, eq=False)

@@ -155,7 +155,7 @@ def _along(view: View, reader: Reader, position: int = 1, *, counts_back: bool =
 
 
 def _of_rows(view: View, reader: Reader, first: int) -> list[Use]:
-    """Return one range per axis from `first` on."""
+    """Return the ranges of the rows of `indices`, which address one axis each from `first` on."""
     indices = view.shape(reader.input(1))
     depth = indices[-1] if indices else None
     if not isinstance(depth, int):
@@ -210,7 +210,7 @@ def _roi_align(view: View, reader: Reader) -> list[Use]:
 
 
 def farthest_corner(sides: Sequence[int], scale: float) -> int:
-    """Return the largest distance from the origin of a region sampled once per pixel."""
+    """Return the largest accepted coordinate of a region that is sampled once per pixel."""
     return int(max([_LEAST_REACH, *(_REACH * side for side in sides)]) / (abs(scale) or 1.0)) + 1
 
 
@@ -387,7 +387,10 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
 
 
 def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
-    """Return the interval of a size, or of a count up to one: it is exact, so it can be checked instead."""
+    """Return the interval of a size, or of a Range that counts up to one; None for others.
+
+    Such an interval is exact, so a check can compare it instead of the value.
+    """
     if reader is None or (reader.kind == "Range" and _number(view, reader.input(2)) != 1):
         return None
     interval = interval_of(view, name) if reader.kind == "Range" or reader.kind in _SCALARS else None
@@ -688,7 +691,7 @@ def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
 
 
 def _scalar(view: View, name: str, depth: int) -> Bound | None:
-    """Return the size in a one-element value, or None."""
+    """Return the number or size in a one-element value, or None."""
     number = _number(view, name)
     reader = view.node(name)
     if number is not None or reader is None or depth > _DEEPEST:
@@ -810,7 +813,7 @@ def _of_sum(view: View, reader: Reader, terms: Interval | None) -> Interval | No
 
 
 def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] | None:
-    """Return an axis with an interval per index, and these, or None."""
+    """Return an axis of the value, and an interval for each index along this axis; None if unknown."""
     reader = view.node(name)
     if reader is None or depth > _DEEPEST:
         return None
@@ -843,7 +846,7 @@ def _columns(view: View, name: str, count: int) -> Sequence[Interval | None] | N
 
 
 def _chosen(view: View, reader: Reader, name: str) -> Interval | None:
-    """Return the interval of selected elements."""
+    """Return the interval of the elements that Gather, Split or Slice selects, or None."""
     axis_intervals = _parts(view, reader.input(0))
     if axis_intervals is None:
         return None

@@ -167,7 +167,7 @@ _INTEGERS = frozenset([int])
 
 
 class Replay:
-    """Numbers of a trace at some sizes, with shared results."""
+    """Numbers of a trace at concrete sizes, with results that all models of the trace share."""
 
     def __init__(self, replay_values: Sequence[Any], types: Callable[[], list[OperandType]]) -> None:
         self.replay_values = replay_values
@@ -472,7 +472,7 @@ class ShapeDerivedValues:
 
     @cached_property
     def numbers(self) -> frozenset[int]:
-        """Numbers that determine the values."""
+        """Indices of the symbolic numbers that determine the values."""
         tables = self.tables
         arrays = (*self.sizes.values(), *(tables.sizes.values() if tables is not None else ()))
         items = (item for array in arrays for item in array.items.flat)
@@ -515,7 +515,7 @@ _SIGNS: Mapping[Callable[..., Any], str] = MappingProxyType(
 
 
 def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str]) -> str:
-    """Describe a guard that other variables violate; empty if all hold."""
+    """Describe a guard of the trace that does not hold for `variables`; empty if all hold."""
     steps = trace.steps
     values = _computed(steps, variables)
     if values is None:
@@ -573,12 +573,12 @@ class GuardedShapes:
         return DynamicDimensions(self.shapes)
 
     def sizes(self, shapes: Shapes) -> Sequence[Any] | None:
-        """Return every number at these shapes; None if a guard fails."""
+        """Return every number of the trace at these shapes; None if a guard fails."""
         variables = self._dimensions.variables(shapes)
         return None if variables is None else self.trace.replay(variables)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Return whether the guards hold, and every number."""
+        """Return whether the guards hold, and every number of the trace."""
         sizes = self.sizes(shapes)
         return sizes is not None, sizes
 
@@ -610,7 +610,7 @@ class DynamicDimensions:
         self._expected = self._others(every)
 
     def variables(self, shapes: Shapes) -> Sequence[int] | None:
-        """Return the dynamic sizes; None if anything else differs."""
+        """Return the sizes of the dynamic dimensions; None if inputs, ranks or static dimensions differ."""
         input_shapes: list[Any] = list(map(shapes.get, self._names))
         if len(shapes) != len(input_shapes) or None in input_shapes or list(map(len, input_shapes)) != self._ranks:
             return None

@@ -141,7 +141,7 @@ class Replay:
     constants: Sequence[Any]
     steps: Sequence[Step]
     ends: Sequence[tuple[Callable[..., Any], Sequence[SlotReader]]]
-    """Other steps by function, so that one `map` computes them all."""
+    """Steps whose results no step reads, grouped by function, so that one `map` computes each group."""
     checked: SlotReader
     expected: SlotReader
     every: SlotReader
@@ -212,7 +212,7 @@ class _Simplifier:
         )
 
     def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[SlotReader]]]]:
-        """Return steps that others read, and other steps by function."""
+        """Return the steps whose results other steps read, and the remaining steps by function."""
         read = {operand for _, first, second in self._made for operand in (first, second)}
         last: dict[tuple[object, bool], list[tuple[Step, int]]] = {}
         for step, slot in self._made.items():
@@ -264,7 +264,7 @@ class _Simplifier:
             pending += self._other_parts(first, second)
 
     def _other_parts(self, first: int, second: int) -> list[tuple[int, int]]:
-        """Merge the sums of equal numbers; x + a == x + b implies a == b."""
+        """Merge the sums of two equal numbers, and return the equalities that follow: x + a == x + b implies a == b."""
         sums, more = self._sums.get(first, []), self._sums.pop(second, [])
         self._sums[first] = [*sums, *more]
         return [
@@ -631,7 +631,7 @@ class Interned:
         self._values: list[Any] = []
         self._positions: dict[object, int] = {}
         self._plain: dict[object, Any] = {}
-        """Plain values, counted from the end."""
+        """Numbers that are not symbolic, by exact key; they are indexed from the end, see `_position`."""
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
@@ -658,7 +658,7 @@ class Interned:
         return lambda numbers: tuple([part(numbers) for part in parts])
 
     def _position(self, value: Any) -> int:
-        """Return an index, negative for plain values."""
+        """Return the index of a number for `substitute_sizes`; negative if it is not symbolic."""
         if isinstance(value, SymbolicNumber):
             return value.number
         key = exactly(value)

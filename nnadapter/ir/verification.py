@@ -84,7 +84,7 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
 
 
 def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
-    """Let quantized operands replace floating-point ones; `quantized_results` checks the rest."""
+    """Return True if a quantized operand may replace a floating-point one; `quantized_results` checks the rest."""
     return schema.quantized is not None and type_.quantization is not None
 
 

@@ -107,9 +107,9 @@ class NodeInputs:
 
 NEWEST_OPSET = 24
 OLDEST_OPSET = 13
-"""Softmax and other ops differ before this opset."""
+"""Oldest opset of bodies; Softmax and other ops have another meaning before it."""
 _SMALL_ELEMENTS = 1024
-"""Largest constants, in elements, that inference gets with contents."""
+"""Largest constants, in elements, whose contents are passed to inference."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,7 +315,7 @@ def length_of(body: BodyBuilder, x: str, axis: int) -> str:
 
 
 def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
-    """Return the range over a dimension; constant if static."""
+    """Return the integers 0 to size - 1 along an axis, as a constant if the size is static."""
     if type(size) is int:
         return body.constant(np.arange(size))
     scalar = body.add("Squeeze", length_of(body, x, axis)) if size is None else body.constant(size)

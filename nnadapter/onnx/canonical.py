@@ -28,7 +28,7 @@ _NAME = 8 << 3 | BYTES
 _OF_PLACES = (13 << 3 | BYTES, 14 << 3 | NUMBER)
 """Tags of TensorProto.external_data and data_location."""
 LOCATION = "compiled"
-"""Placeholder, never opened."""
+"""Placeholder for the file name of a separate tensor; such a file is never opened."""
 
 
 class SeparateTensor(NamedTuple):
@@ -143,7 +143,7 @@ def canonical(model: onnx.ModelProto) -> Canonical:
 
 
 class _Scope:
-    """Numbers of a graph's values; -1 for absent ones."""
+    """Numbering of a graph's value names; absent values are -1."""
 
     def __init__(self, graph: onnx.GraphProto, around: _Scope | None) -> None:
         node_outputs = (name for node in graph.node for name in node.output)

@@ -336,7 +336,7 @@ def type_text(dtype: DataType) -> str:
 def result_types(
     node: WrittenNode, types: Types, input_dtypes: Sequence[DataType | None]
 ) -> list[tuple[str, DataType | None, frozenset[str]]]:
-    """Return name, type (None if open) and allowed types of each result."""
+    """Return name, data type (None if unknown) and allowed types of each result."""
     bound: dict[str, DataType | None] = {}
     for (parameter, _), dtype in zip(types.inputs, input_dtypes, strict=False):
         if dtype is not None:

@@ -270,7 +270,8 @@ def read_graph(
 ) -> Graph:
     """Return the graph of a model; node i is node i of `model.graph`.
 
-    An initializer that is also an input is a constant until IR version 3, since then an overridable input. `values`
+    An initializer that is also an input is a constant before IR version 4, and an overridable input since then.
+    `values`
     override value infos. `nodes` are the model's nodes as already read; `origins` default to the nodes themselves.
 
     Raises:
@@ -320,7 +321,7 @@ def _values(graph: GraphProto) -> dict[str, Value]:
 
 
 MEASURING = frozenset(("Shape", "Size"))
-"""ONNX ops on shapes only."""
+"""ONNX ops that read only the shape of their input."""
 
 
 def size_names(model: onnx.ModelProto) -> frozenset[str]:

@@ -112,7 +112,7 @@ def true_shapes(
 
 
 def _attended(node: OnnxNode, inputs: Sequence[OpenShape | None], products: OpenShape | None) -> OpenShape | None:
-    """Return the products' shape without the key dimension if it is dynamic."""
+    """Return the shape of the query-key products with the number of keys unknown; None if that number is static."""
     key, past = inputs[1], inputs[4] if node.input(4) else (0, 0, 0)
     counts = (shape and shape[-2] for shape in (key, past))
     return (*products[:-1], None) if products and not all(isinstance(count, int) for count in counts) else None
@@ -182,7 +182,7 @@ _FAILURE = "(op_type:"
 _UNKNOWN = ("No Op registered", "No Schema registered", "expected to have type but instead is null")
 """onnx's messages about unknown ops and their consumers."""
 SMALL_ELEMENTS = 1024
-"""Largest constants, in elements, that inference gets with contents."""
+"""Largest constants, in elements, whose contents are passed to inference."""
 Types = Mapping[str, onnx.ValueInfoProto]
 
 
@@ -250,7 +250,7 @@ class Inference:
 
     @_contradictions_told()
     def types(self, facts: InitialFacts) -> dict[str, onnx.ValueInfoProto]:
-        """Return the facts of `values` as infos, without constants included with contents."""
+        """Return the types in `values` as infos, except for constants whose contents are passed to inference."""
         return self._infer_corrected(facts)[1]
 
     def read_by(self, index: int) -> Sequence[str]:
@@ -332,7 +332,7 @@ class Inference:
         }
 
     def agrees(self, facts: InitialFacts) -> bool:
-        """Return whether inference finds no conflict."""
+        """Return whether inference accepts the model with these facts."""
         try:
             self._infer_corrected(facts, strict=True)
         except FAILURES as error:
@@ -342,7 +342,10 @@ class Inference:
     def _infer_corrected(
         self, facts: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
-        """Return a skeleton and inferred types, with wrongly inferred nodes replaced by corrected results."""
+        """Return the inferred types, and the skeleton that they are from.
+
+        Corrected results replace nodes that onnx infers wrongly, and inference is repeated.
+        """
         corrected: dict[int, Types] = {}
         while True:
             remaining_nodes = [index for index in facts.nodes if index not in corrected] if corrected else facts.nodes

@@ -26,7 +26,7 @@ from partition.graph import Node
 
 @memoize(1024)
 def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
-    """Return the body of an op that is a function for every node, or None."""
+    """Return the function body that a schema defines for every node of the op; None if there is none."""
     if is_further(domain, op_type, version):
         return None
     schema = onnx.defs.get_schema(op_type, version, domain)
@@ -169,7 +169,7 @@ class _Library:
         return self._schema_body(domain, node.op_type)
 
     def leaves(self, nodes: Iterable[Node]) -> bool:
-        """Return whether op types show that no node is expanded."""
+        """Return True if, judging by op types, no node can be expanded."""
         if self.model_functions or self.needed_names:
             return False
         return all(self._schema_body(*kind) is None for kind in {(node.domain, node.op_type) for node in nodes})

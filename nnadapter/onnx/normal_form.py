@@ -128,7 +128,7 @@ def _is_ordered(nodes: Sequence[Node]) -> bool:
 
 
 def _sorted(dependencies: list[set[int]]) -> list[int]:
-    """Return a topological order, lowest position first; omits cycles and dependents."""
+    """Return a topological order, lowest position first. Nodes on a cycle and their dependents are missing."""
     readers: list[list[int]] = [[] for _ in dependencies]
     for position, makers in enumerate(dependencies):
         for maker in makers:

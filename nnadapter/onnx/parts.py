@@ -122,7 +122,7 @@ class SizedCase(NamedTuple):
 
     @property
     def rough(self) -> object:
-        """Coarser key, without per-channel reals, and with sizes above 1 reduced to equality."""
+        """Coarser key: no per-channel reals, and only equality of sizes above 1."""
         numbers: dict[int | str | None, str] = {}
         shapes = (
             shape
@@ -204,7 +204,7 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[SizedCase, list[int]]:
-        """Group nodes also by sizes and constants; for dynamic sizes only equality counts."""
+        """Group nodes also by sizes and constants. Of dynamic sizes, only their equality matters."""
         positions_by_case: dict[SizedCase, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)

@@ -37,16 +37,16 @@ _LIKE_FIRST_INPUT = frozenset(
         "ThresholdedRelu",
     ]
 )
-"""Ops of ONNX's domain, at some opsets."""
+"""Ops of ONNX's domain that onnx does not infer in some versions; the output has the type of the first input."""
 _OF_MICROSOFT = frozenset(("MoE", "QMoE"))
-"""Ops of com.microsoft that are described nowhere else."""
+"""Ops of com.microsoft that nothing else here describes; the output has the type of the first input."""
 LIKE_INPUT = _LIKE_FIRST_INPUT | _OF_MICROSOFT
 _HAS_INFERENCE: Mapping[str, float] = {"LayerNormalization": 17, "ThresholdedRelu": 10}
-"""First version with inference."""
+"""First version of the op that onnx infers."""
 
 
 def is_like_input(domain: str, op_type: str, version: int) -> bool:
-    """Return whether inference lacks an op that keeps its input's type."""
+    """Return whether onnx does not infer an op that keeps its input's type."""
     if plain_domain(domain):
         return domain == MICROSOFT and op_type in _OF_MICROSOFT
     return op_type in _LIKE_FIRST_INPUT and version < _HAS_INFERENCE.get(op_type, inf)
@@ -185,15 +185,15 @@ def _types(graph: onnx.GraphProto) -> Types:
 
 @dataclass(slots=True)
 class _Followed:
-    """Values that data propagation follows."""
+    """Values that data propagation follows in a model."""
 
     names: set[str]
     functions: frozenset[FunctionKey]
     opset: int
     matters: bool = False
-    """A propagated result may be read."""
+    """True if a node may read a propagated result."""
     handing_on: list[int] = field(default_factory=list)
-    """Propagating nodes."""
+    """Positions of nodes that propagate."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> _Followed:
@@ -247,7 +247,7 @@ class _Followed:
         return len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONGEST_SHAPE
 
     def _alike(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """Return a stand-in, or None to make results inputs."""
+        """Return a node that replaces `node`; None if its results become inputs instead."""
         if node.op_type not in _ALIKE or plain_domain(node.domain):
             return None
         return helper.make_node("Max", node.input, node.output, node.name) if self.opset >= _ALIKE_SINCE else node

@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, tuple[Row, ...]] = MappingProxyType(
 SCHEMAS: Mapping[str, Row] = MappingProxyType({row.type: row for rows in FAMILIES.values() for row in rows})
 
 BROUGHT = brought_operations(frozenset(SCHEMAS))
-"""From installed packages, for types missing in the table."""
+"""External operations by type, from installed packages."""
 
 
 def schema_of(type_: str) -> OperationSchema:

@@ -171,7 +171,7 @@ GROUP = "nnadapter.operations"
 
 
 def brought_operations(reserved: frozenset[str]) -> PlugIns[OperationSchema]:
-    """Return the operations of distributions; types in `own` are reserved."""
+    """Return the operations of distributions; they cannot redefine the types in `reserved`."""
 
     def problem(name: str) -> str:
         if name in reserved:

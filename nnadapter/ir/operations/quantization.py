@@ -101,7 +101,7 @@ def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) ->
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """Return int32 sums for quantized inputs."""
+    """Wrap a shape rule, so that quantized inputs give int32 sums."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -167,7 +167,7 @@ def _check_fuse_code(attributes: Attributes) -> None:
 
 
 def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
-    """Pass on the quantization of the data inputs."""
+    """Wrap a shape rule, so that results get the quantization of the data inputs."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)

@@ -67,9 +67,9 @@ class RankStep:
     joins: bool = False
     """Adjacent affected axes may be merged."""
     repeats: bool = True
-    """One axis after the other gives the same result."""
+    """The operation can be applied to one axis after the other, with the same result."""
     repeats_integers: bool = True
-    """So it does for integers."""
+    """The same holds for integers."""
 
     def result(self, dimensions: Axes, operation: Operation) -> Axes:
         """Return the output dimensions, with size 1 for removed axes."""
@@ -515,7 +515,7 @@ class Ranks:
         self._give(index, operation.outputs, results)
 
     def _give(self, index: int, outputs: Sequence[int], results: Sequence[int]) -> None:
-        """Replace outputs by `results`, of any dimensions."""
+        """Replace the outputs of an operation by `results`, which may have other dimensions."""
         pairs = zip(outputs, results, strict=True)
         low = [
             result if self._is_high(output) else self.shaped(result, self.dimensions(output))

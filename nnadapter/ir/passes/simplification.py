@@ -56,7 +56,7 @@ MOST_BYTES = 64 << 20
 """Limit for all results of one call."""
 
 _SIZES = frozenset({"shape", "scales", "repeats", "starts", "ends", "split", "pads", "k", "count"})
-"""May depend on the model's input shapes."""
+"""Attributes that may depend on the model's input shapes."""
 
 
 @editing

@@ -155,13 +155,13 @@ def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def first_rows(body: BodyBuilder, table: str) -> str:
-    """Return position table rows for the first input's length."""
+    """Return as many rows of the position table as the first input is long."""
     size = body.inputs.size(0, 1)
     return sliced(body, table, 0, 0, length_of(body, body.input(0), 1) if size is None else size)
 
 
 def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
-    """Return sequence lengths by the mask, 0 without one."""
+    """Return the length of each sequence, counted in the mask; 0 for all if there is no mask."""
     counted = body.cast(body.add("Equal", mask or ids, body.constant(1, "int32")), "int32")
     if not mask:
         counted = body.add("Sub", counted, counted)

@@ -187,7 +187,7 @@ def mat_mul_integer_to_float(body: BodyBuilder) -> Sequence[str]:
 def product_of_integers(
     body: BodyBuilder, a: str, b: str, a_scale: str, b_scale: str, a_zero_point: str, b_zero_point: str, bias: str
 ) -> str:
-    """Add an integer product as reals; zero points and bias may be empty."""
+    """Add MatMulInteger and scale its sums to reals; zero points and bias may be empty."""
     return _scaled(body, body.add("MatMulInteger", a, b, a_zero_point, b_zero_point), (a_scale, b_scale), bias)
 
 
@@ -242,7 +242,7 @@ def _real_gemm(body: BodyBuilder) -> str:
 
 
 def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
-    """Multiply a scale; constant if possible, as fusion of quantized nodes requires."""
+    """Multiply the scale at `position` by `factor`, as a constant if possible: quantized fusion requires one."""
     known_factor = body.constant_of(factor)
     if known_factor is None or not body.inputs.knows(position):
         return body.add("Mul", factor, body.input(position))

@@ -157,7 +157,7 @@ def _total_length(body: BodyBuilder, steps: int, size: int) -> int:
 
 
 def _first_positions(body: BodyBuilder, query: str, cache: _Cache) -> str:
-    """Return cached key counts `[B]`."""
+    """Return the number of cached keys of each sequence, `[B]`: the position of its first new key."""
     if cache.steps is not None:
         lengths = body.reshape(body.cast(body.input(5), "int64"), -1)
         cached_counts = body.add("Add", lengths, body.constant((1 - cache.steps,)))
@@ -177,7 +177,7 @@ def _counted(body: BodyBuilder, x: str) -> str:
 
 
 def _scattered(body: BodyBuilder, cached: str, added: str, first: str, cache: _Cache) -> str:
-    """Return all keys, new ones after each sequence's own."""
+    """Return all keys, by scattering new keys into the cache after each sequence's cached keys."""
     if body.opset < _SCATTER_SINCE or cache.steps is None:
         return _gathered(body, cached, added, first, cache)
     missing = cache.total - cache.size
@@ -187,7 +187,7 @@ def _scattered(body: BodyBuilder, cached: str, added: str, first: str, cache: _C
 
 
 def _gathered(body: BodyBuilder, cached: str, fresh: str, first: str, cache: _Cache) -> str:
-    """Return all keys by gathering each slot from old or new ones."""
+    """Return all keys, by gathering each one from the cache or the new keys."""
     begin = body.unsqueeze(first if cache.steps is None else body.cast(first, _COUNTS), 1)
     room, added, unit = _counted(body, cached), _counted(body, fresh), body.constant((1,), _COUNTS)
     most = body.add("Add", room, added)
@@ -368,7 +368,7 @@ _STATES_SINCE = 27
     newest=_STATES_SINCE,
 )
 def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Write the body of com.microsoft LinearAttention-1, with heads repeated for values if fewer.
+    """Write the body of com.microsoft LinearAttention-1. Queries and keys are repeated if values have more heads.
 
     Refused: several states, and opsets without LinearAttention.
     """

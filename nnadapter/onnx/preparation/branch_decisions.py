@@ -21,7 +21,7 @@ class BranchDecision(NamedTuple):
     nodes: tuple[str, ...]
     """`If` nodes replaced by the branch."""
     key: bytes = b""
-    """Equal for equal conditions in any variant of the model."""
+    """Key that is equal for the same condition in any variant of the model."""
 
     @property
     def text(self) -> str:

@@ -28,9 +28,9 @@ from nnadapter.process.resources import paused_collection
 from partition.graph import Value
 
 _MOST_BYTES = 1 << 16
-"""Bytes per value on the way to a condition."""
+"""Largest value, in bytes, that may be computed for a condition."""
 _MOST_NODES = 256
-"""Nodes for all conditions."""
+"""Maximum number of nodes that compute all conditions."""
 _LONGEST_TEXT = 80
 _INTEGER_DTYPES = frozenset(("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))
 _REAL = frozenset(("float16", "float32", "float64"))
@@ -198,7 +198,7 @@ class _PrecomputableValues:
         return Conditions(in_order, tuple(shapes), tuple(roots), contents)
 
     def _cone(self, roots: Sequence[str]) -> tuple[list[int], set[str], list[str]]:
-        """Return needed nodes, inputs they read, and inputs they measure."""
+        """Return the needed nodes, the inputs that they read, and the inputs whose shapes they read."""
         graph, constants = self.prepared.graph, self.prepared.constants
         positions, inputs, shapes, waiting = set[int](), set[str](), dict[str, None](), list(roots)
         while waiting:

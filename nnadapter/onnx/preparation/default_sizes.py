@@ -48,7 +48,7 @@ def takes_room(nodes: Iterable[OnnxNode]) -> bool:
 
 
 def counts_all(node: OnnxNode, name: str, rank: int) -> bool:
-    """Return whether a caching node masks with this value, or adds it to scores."""
+    """Return whether a node with a cache reads the value as a mask or attention bias over past and new tokens."""
     positions = _MASKS.get((plain_domain(node.domain), node.op_type), ())
     return rank > 1 and any(node.input(position) == name for position in positions)
 
@@ -96,7 +96,7 @@ def dimension_at(value: Value, axis: int) -> Dimension:
 def cache_sizes(
     graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value], stated: Mapping[Dimension, int]
 ) -> dict[Dimension, int]:
-    """Return sizes of dynamic input dimensions, by the `stated` ones if possible; empty without cache."""
+    """Return a size of every dynamic input dimension that agrees with the `stated` ones; empty without a cache."""
     roles = cache_roles(graph, nodes, inputs)
     if not roles.past_lengths:
         return {}
@@ -157,7 +157,7 @@ def sizes_of(
 
 
 def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
-    """Return the next step's shapes: empty caches and total lengths grow by one."""
+    """Return the shapes one token later: total lengths, and caches that were empty, grow by one."""
     graph = prepared.graph
     total_dimensions = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).total_lengths
     return {
@@ -170,7 +170,7 @@ def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
 
 
 def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
-    """Return the shapes with total lengths set to past plus new, if unambiguous."""
+    """Return the shapes with each total length set to past plus new length, if both are unambiguous."""
     graph = prepared.graph
     inputs = {name: graph.value(name) for name in shapes}
     roles = cache_roles(graph, prepared.nodes, list(inputs.values()))
@@ -311,7 +311,7 @@ _IMAGE_RANK = 4
 
 
 class _Sizes(NamedTuple):
-    """Sizes in turn, by input rank."""
+    """Default sizes for the dynamic dimensions of one input, in order."""
 
     of_images: tuple[int, ...]
     of_others: tuple[int, ...]
@@ -443,7 +443,10 @@ def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping
 
 
 def _with_sizes(value: Value, all_sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
-    """Fill dynamic dimensions from `bound_sizes`, otherwise 1 for the first and `all_sizes` in turn."""
+    """Return the value's shape with sizes for dynamic dimensions.
+
+    Sizes come from `bound_sizes`. Otherwise the first dimension is 1, and others take `all_sizes` in order.
+    """
     shape: list[int] = []
     size_index, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others
     for position, dimension in enumerate(value.shape or ()):
