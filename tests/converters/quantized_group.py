@@ -72,7 +72,7 @@ class Group:
     def moved(self, position, op_type, *inputs, **attributes):
         """Insert a node between an operand's DequantizeLinear and the op."""
         old = f"x{position}d"
-        node = next(each for each in self.nodes if old in each.input)
+        node = next(node for node in self.nodes if old in node.input)
         node.input[list(node.input).index(old)] = f"{old}m"
         between = helper.make_node(op_type, [old, *inputs], [f"{old}m"], name="between", **attributes)
         self.nodes.insert(self.nodes.index(node), between)
@@ -89,8 +89,8 @@ class Group:
     def converted(self):
         nodes = self.read_nodes()
         context = ConversionContext(self.values(), self.known())
-        node = next(each for each in nodes if each.name == "op")
-        sources = {each.outputs[0]: each for each in nodes if each.op_type == "DequantizeLinear"}
+        node = next(node for node in nodes if node.name == "op")
+        sources = {node.outputs[0]: node for node in nodes if node.op_type == "DequantizeLinear"}
         context.begin(node)
         relu = next((each for each in nodes if each.op_type == "Relu" and each is not node), None)
         convert_quantized_group(context, node, sources, nodes[-1], relu)
@@ -115,12 +115,12 @@ def check(group, optimized=False):
 
 
 def compare(group, model, optimized=False):
-    given = [group.feeds[model.operands[index].name] for index in model.inputs]
-    (found,) = run_model(model, given)
-    wanted = group.expected(optimized)
-    assert found.dtype == wanted.dtype
-    np.testing.assert_array_equal(found, wanted)
-    np.testing.assert_array_equal(by_definition(model, given)[0], wanted)
+    inputs = [group.feeds[model.operands[index].name] for index in model.inputs]
+    (result,) = run_model(model, inputs)
+    expected = group.expected(optimized)
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result, expected)
+    np.testing.assert_array_equal(by_definition(model, inputs)[0], expected)
 
 
 RESULT = (np.float32(0.05), np.uint8(110))

@@ -29,12 +29,12 @@ def test_bit_shift(opset, dtype, direction):
 
 
 @pytest.mark.parametrize(
-    ("direction", "x", "wanted"),
+    ("direction", "x", "expected"),
     [("LEFT", [-8, 64, -128, -1], [-32, 0, 0, 0]), ("RIGHT", [-8, 63, -128, 7], [-2, 15, -1, 0])],
 )
-def test_bit_shift_of_signed_numbers(direction, x, wanted):
+def test_bit_shift_of_signed_numbers(direction, x, expected):
     inputs = [np.array(x, np.int8), np.array([2, 2, 8, -1], np.int8)]
-    check("BitShift", 28, inputs, {"direction": direction}, oracle=[np.array(wanted, np.int8)])
+    check("BitShift", 28, inputs, {"direction": direction}, oracle=[np.array(expected, np.int8)])
 
 
 def test_bit_shift_needs_a_direction():

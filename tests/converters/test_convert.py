@@ -169,10 +169,10 @@ def test_names_resembling_generated_ones_are_allowed():
         for name, inputs in (("y", ("x", "z", "x")), ("%4", ("x", "y", "x")), ("%2", ("%4", "x", "z")))
     ]
     values = {name: Value(name, "float32", (2, 3), 4) for name in ("x", "z", "y", "%4", "%2")}
-    found = convert_graph(nodes, values, {}, ["%2", "%4"])
-    assert found.verdicts == (SUPPORTED,) * 3
-    verify(found.model)
-    assert [found.model.operands[index].name for index in found.model.outputs] == ["%2", "%4"]
+    actual = convert_graph(nodes, values, {}, ["%2", "%4"])
+    assert actual.verdicts == (SUPPORTED,) * 3
+    verify(actual.model)
+    assert [actual.model.operands[index].name for index in actual.model.outputs] == ["%2", "%4"]
     x, z = np.random.default_rng(0).random((2, 2, 3)).astype(np.float32)
-    for result in by_definition(found.model, [x, z]):
+    for result in by_definition(actual.model, [x, z]):
         np.testing.assert_array_equal(result, np.maximum(x, z))

@@ -16,5 +16,5 @@ def test_center_crop_pad_of_some_axes(axes):
 
 
 def test_computed_shape_is_refused():
-    found = reason("CenterCropPad", 18, [floats(5, 6), np.array([3, 3])])
-    assert found in (Reason.NOT_CONSTANT, Reason.DYNAMIC_SHAPE)
+    result = reason("CenterCropPad", 18, [floats(5, 6), np.array([3, 3])])
+    assert result in (Reason.NOT_CONSTANT, Reason.DYNAMIC_SHAPE)

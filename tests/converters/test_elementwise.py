@@ -87,8 +87,8 @@ def test_cast(opset, to):
 
 
 def test_cast_to_float8_saturates():
-    wanted = np.array([448, -448, 3.25], ml_dtypes.float8_e4m3fn)
-    check("Cast", 19, [np.array([1e9, -1e9, 3.3], np.float32)], {"to": 17}, tolerance=0, oracle=[wanted])
+    expected = np.array([448, -448, 3.25], ml_dtypes.float8_e4m3fn)
+    check("Cast", 19, [np.array([1e9, -1e9, 3.3], np.float32)], {"to": 17}, tolerance=0, oracle=[expected])
 
 
 def test_cast_to_float8_without_saturation_is_refused():

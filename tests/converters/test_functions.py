@@ -65,8 +65,8 @@ def test_is_inf(opset, positive, negative):
 @pytest.mark.parametrize("alpha", [1.0, 1.7])
 def test_swiglu(alpha):
     gate, value = floats(3, 4) * 4, floats(3, 4, seed=1)
-    wanted = gate / (1 + np.exp(-np.float32(alpha) * gate)) * value
-    check("SwiGLU", 28, [gate, value], {"alpha": alpha}, oracle=[wanted])
+    expected = gate / (1 + np.exp(-np.float32(alpha) * gate)) * value
+    check("SwiGLU", 28, [gate, value], {"alpha": alpha}, oracle=[expected])
 
 
 def test_swiglu_does_not_broadcast():

@@ -13,8 +13,10 @@ def products(group):
     """Check the graph's results, and return its products with the data types that they read."""
     model = group.converted_whole()
     compare(group, model, optimized=True)
-    found = [each for each in model.operations if each.type in ("CONV_2D", "FULLY_CONNECTED", "MAT_MUL")]
-    return [(each.type, *(model.type_of(operand).dtype.value for operand in each.inputs)) for each in found]
+    results = [
+        operation for operation in model.operations if operation.type in ("CONV_2D", "FULLY_CONNECTED", "MAT_MUL")
+    ]
+    return [(each.type, *(model.type_of(operand).dtype.value for operand in each.inputs)) for each in results]
 
 
 @pytest.mark.parametrize("w", [W, ALONG])
@@ -31,8 +33,8 @@ def test_transposed_matrix_stays_constant():
 
 
 def test_reshaped_bias_stays_constant():
-    values, *rest = bias(X, W)
-    group = Group("Conv", [X, W, (values.reshape(2, 3), *rest)], RESULT, constants=(1, 2))
+    values, *remaining = bias(X, W)
+    group = Group("Conv", [X, W, (values.reshape(2, 3), *remaining)], RESULT, constants=(1, 2))
     group.constants["shape"] = np.array([6])
     group.moved(2, "Reshape", "shape")
     assert products(group) == [("CONV_2D", "uint8", "int8", "int32")]
@@ -47,5 +49,5 @@ def test_computed_bias_is_not_constant():
     w = bias(X, W)
     group = Group("Conv", [X, W, w], RESULT, constants=(1, 2)).moved(2, "Neg")
     model = group.converted_whole()
-    (found,) = [each for each in model.operations if each.type == "CONV_2D"]
-    assert model.operands[found.inputs[2]].value is None
+    (result,) = [operation for operation in model.operations if operation.type == "CONV_2D"]
+    assert model.operands[result.inputs[2]].value is None

@@ -86,7 +86,7 @@ def test_softmax(op_type, opset, axis, shape):
     check(op_type, opset, [floats(*shape)], {"axis": axis}, tolerance=1e-5)
 
 
-@pytest.mark.parametrize(("opset", "wanted"), [(11, ["RESHAPE", "SOFTMAX", "RESHAPE"]), (13, ["SOFTMAX"])])
-def test_softmax_over_several_axes_reshapes_to_a_matrix(opset, wanted):
+@pytest.mark.parametrize(("opset", "expected"), [(11, ["RESHAPE", "SOFTMAX", "RESHAPE"]), (13, ["SOFTMAX"])])
+def test_softmax_over_several_axes_reshapes_to_a_matrix(opset, expected):
     conversion = check("Softmax", opset, [floats(2, 3, 4)], {"axis": 1})
-    assert [operation.type for operation in conversion.model.operations] == wanted
+    assert [operation.type for operation in conversion.model.operations] == expected

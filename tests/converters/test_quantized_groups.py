@@ -87,8 +87,8 @@ def test_concat_of_different_scales():
 
 def test_a_bias_of_another_scale_is_refused():
     x, w = picture(1, 4, 7, 6), weights(6, 4, 3, 3)
-    values, scale, *rest = bias(x, w)
-    group = Group("Conv", [x, w, (values, scale * 2, *rest)], RESULT, constants=(1, 2))
+    values, scale, *remaining = bias(x, w)
+    group = Group("Conv", [x, w, (values, scale * 2, *remaining)], RESULT, constants=(1, 2))
     with pytest.raises(Refusal, match="another scale"):
         group.converted()
     with pytest.raises(Refusal, match="not quantized as int32"):

@@ -37,8 +37,8 @@ _NOTHING = {"ReduceL1": np.abs, "ReduceL2": np.abs, "ReduceLogSum": np.log, "Red
 @pytest.mark.parametrize("op_type", _OPS)
 def test_reduction_without_axes(op_type, axes):
     x = np.abs(floats(2, 3, 4)) + 0.1
-    wanted = _NOTHING.get(op_type, lambda value: value)(x)
-    _check(op_type, 18, axes, {"noop_with_empty_axes": 1}, tolerance=1e-6, oracle=[wanted])
+    expected = _NOTHING.get(op_type, lambda value: value)(x)
+    _check(op_type, 18, axes, {"noop_with_empty_axes": 1}, tolerance=1e-6, oracle=[expected])
 
 
 @pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceSum", "ReduceMean", "ReduceProd", "ReduceMin"])

@@ -37,9 +37,9 @@ _REMOVED = {("Upsample", 10), ("Scatter", 11)}
 
 
 def _versions(op_type):
-    found = [schema.since_version for schema in _schemas() if schema.name == op_type]
-    first = max((version for version in found if version <= 7), default=0)
-    return [version for version in sorted(found) if version >= first]
+    results = [schema.since_version for schema in _schemas() if schema.name == op_type]
+    first = max((version for version in results if version <= 7), default=0)
+    return [version for version in sorted(results) if version >= first]
 
 
 def _schemas():
@@ -48,8 +48,8 @@ def _schemas():
 
 @for_every(op_type=_OPS.split())
 def test_every_version_since_opset_7_is_registered(op_type):
-    wanted = [version for version in _versions(op_type) if (op_type, version) not in _REMOVED]
-    assert [each for each in converted()["", op_type] if not is_further("", op_type, each)] == wanted
+    expected = [version for version in _versions(op_type) if (op_type, version) not in _REMOVED]
+    assert [each for each in converted()["", op_type] if not is_further("", op_type, each)] == expected
 
 
 def test_every_registered_op_has_a_schema():

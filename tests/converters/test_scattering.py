@@ -111,8 +111,8 @@ def test_reverse_sequence(opset, batch, time):
 )
 def test_inconsistent_nodes_are_refused(op_type, inputs, attributes):
     try:
-        found = reason(op_type, 18 if op_type != "GatherND" else 13, inputs, attributes)
+        result = reason(op_type, 18 if op_type != "GatherND" else 13, inputs, attributes)
     except Exception as error:  # noqa: BLE001  onnx's inference refuses it first
         assert "InferenceError" in type(error).__name__
     else:
-        assert found in (Reason.INVALID_NODE, Reason.DYNAMIC_SHAPE)
+        assert result in (Reason.INVALID_NODE, Reason.DYNAMIC_SHAPE)

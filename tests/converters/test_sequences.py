@@ -32,7 +32,7 @@ def test_rnn_of_two_directions_and_functions():
 
 
 @pytest.mark.parametrize(
-    ("attributes", "wanted"),
+    ("attributes", "expected"),
     [
         ({"layout": 2}, Reason.INVALID_NODE),
         ({"hidden_size": 4}, Reason.INVALID_NODE),
@@ -41,9 +41,9 @@ def test_rnn_of_two_directions_and_functions():
         ({"direction": "sideways"}, Reason.INVALID_NODE),
     ],
 )
-def test_invalid_recurrent_layers_are_refused(attributes, wanted):
+def test_invalid_recurrent_layers_are_refused(attributes, expected):
     verdict = convert(_lstm(attributes)).verdicts[0]
-    assert verdict.reason is wanted
+    assert verdict.reason is expected
 
 
 def _lstm(attributes):
@@ -68,7 +68,7 @@ def test_attention_returns_its_cache():
     x = [floats(1, 2, 3, 4, seed=seed) for seed in range(3)]
     past = [floats(1, 2, 5, 4, seed=seed) for seed in (3, 4)]
     conversion = check("Attention", 24, [*x, None, *past], {"is_causal": 1}, outputs=3, tolerance=1e-4)
-    (attention,) = (each for each in conversion.model.operations if each.type == "ATTENTION")
+    (attention,) = (operation for operation in conversion.model.operations if operation.type == "ATTENTION")
     assert attention.attributes["offset"] == 5
 
 

@@ -87,20 +87,20 @@ def test_rules(case: str, first: list[int], second: list[int]) -> None:
     items[:] = [trace.variable(size) for size in first]
     node = OnnxNode("n", op_type, "", 17, tuple("abcde"[: 1 + len(others)]), ("made",), attributes)
     inputs = [SymbolicArray(items, dtype), *map(SymbolicArray.of, others)]
-    made = evaluate(node, inputs, results(op_type, attributes, [np.array(first, dtype), *others]))
-    assert made is not None
-    known = trace.replay(second)
-    assert known is not None
+    result = evaluate(node, inputs, results(op_type, attributes, [np.array(first, dtype), *others]))
+    assert result is not None
+    replayed = trace.replay(second)
+    assert replayed is not None
     expected = results(op_type, attributes, [np.array(second, dtype), *others])
-    np.testing.assert_array_equal(made.specialize(known), expected, strict=True)
+    np.testing.assert_array_equal(result.specialize(replayed), expected, strict=True)
 
 
 def test_integer_cast_preserves_symbolic_size() -> None:
     trace, items = SymbolicTrace(), np.empty(1, object)
     items[0] = trace.variable(5)
     node = OnnxNode("n", "Cast", "", 13, ("a",), ("made",), {"to": onnx.TensorProto.INT32})
-    made = evaluate(node, [SymbolicArray(items, INT64)], constant(5, dtype=INT32))
-    assert made is not None and made.items[0].number == items[0].number and trace.count == 1
+    result = evaluate(node, [SymbolicArray(items, INT64)], constant(5, dtype=INT32))
+    assert result is not None and result.items[0].number == items[0].number and trace.count == 1
 
 
 @pytest.mark.parametrize("second", [[5, 7], [4, 7]])
@@ -130,13 +130,13 @@ def test_truths_of_sizes(op_type: str, second: list[int]) -> None:
     assert less is not None
     others = [] if op_type == "Not" else [other]
     node = OnnxNode("m", op_type, "", 13, ("below", "c")[: 1 + len(others)], ("made",))
-    made = evaluate(
+    result = evaluate(
         node, [less, *map(SymbolicArray.of, others)], results(op_type, {}, [np.array([True, False]), *others])
     )
-    known = trace.replay(second)
-    assert made is not None and known is not None
+    replayed = trace.replay(second)
+    assert result is not None and replayed is not None
     expected = results(op_type, {}, [np.array(second) < limit, *others])
-    np.testing.assert_array_equal(made.specialize(known), expected, strict=True)
+    np.testing.assert_array_equal(result.specialize(replayed), expected, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ def test_missing_bound_of_clip() -> None:
     items = np.empty(1, object)
     items[:] = [trace.variable(7)]
     node = OnnxNode("n", "Clip", "", 13, ("a", "", "b"), ("made",))
-    made = evaluate(node, [SymbolicArray(items, INT64), None, SymbolicArray.of(constant(9))], constant(7))
-    known = trace.replay([12])
-    assert made is not None and known is not None
-    assert made.specialize(known).tolist() == [9]
+    result = evaluate(node, [SymbolicArray(items, INT64), None, SymbolicArray.of(constant(9))], constant(7))
+    replayed = trace.replay([12])
+    assert result is not None and replayed is not None
+    assert result.specialize(replayed).tolist() == [9]
 
 
 def test_shape_of_a_result_is_guarded() -> None:
@@ -201,8 +201,8 @@ def test_shapes_and_sizes() -> None:
     dimensions = (trace.variable(2), 3, trace.variable(4))
     some = shape_of(OnnxNode("n", "Shape", "", 15, ("x",), ("s",), {"start": 1}), dimensions)  # type: ignore[arg-type]
     total = shape_of(OnnxNode("n", "Size", "", 13, ("x",), ("s",)), dimensions)  # type: ignore[arg-type]
-    known = trace.replay([5, 6])
-    assert known is not None
-    assert some.specialize(known).tolist() == [3, 6]
-    assert total.specialize(known) == 90
+    replayed = trace.replay([5, 6])
+    assert replayed is not None
+    assert some.specialize(replayed).tolist() == [3, 6]
+    assert total.specialize(replayed) == 90
     assert isinstance(some.items[1], SymbolicNumber)

@@ -14,9 +14,9 @@ def _integers(*values):
 
 @pytest.mark.parametrize("shapes", [[(2, 0, 4), (2, 3, 4)], [(2, 3, 4), (2, 0, 4), (2, 1, 4)], [(2, 0, 4), (2, 0, 4)]])
 def test_concat_drops_empty_inputs(shapes):
-    made = check("Concat", 13, [floats(*shape) for shape in shapes], {"axis": 1}, tolerance=0)
+    result = check("Concat", 13, [floats(*shape) for shape in shapes], {"axis": 1}, tolerance=0)
     filled = sum(0 not in shape for shape in shapes)
-    assert len(made.model.operations[0].inputs) == (filled or len(shapes))
+    assert len(result.model.operations[0].inputs) == (filled or len(shapes))
 
 
 @pytest.mark.parametrize("axis", [0, 2, -1])
@@ -79,9 +79,9 @@ def test_resolved_slices_follow_the_specification(size, start, end, step):
     x = np.arange(size)
     first, last = (value + size if value < 0 else value for value in (start, end))
     limits = ((0, size), (0, size)) if step > 0 else ((0, size - 1), (-1, size - 1))
-    wanted = range(int(np.clip(first, *limits[0])), int(np.clip(last, *limits[1])), step) if size else []
+    expected = range(int(np.clip(first, *limits[0])), int(np.clip(last, *limits[1])), step) if size else []
     begin, stop = resolve_slice(size, start, end, step)
-    assert list(x[begin:stop:step]) == list(wanted)
+    assert list(x[begin:stop:step]) == list(expected)
 
 
 @pytest.mark.parametrize("position", [1, 2])
@@ -126,9 +126,9 @@ def test_padding_with_a_constant_is_numpys(axes, value):
     begins, ends = [begin for _, begin, _ in axes], [end for _, _, end in axes]
     kept = x[tuple(slice(max(0, -begin), None) for begin in begins)]
     width = [(max(0, begin), end) for begin, end in zip(begins, ends, strict=True)]
-    wanted = np.pad(kept, width, constant_values=np.float32(value))
+    expected = np.pad(kept, width, constant_values=np.float32(value))
     inputs = [x, _integers(*begins, *ends), np.array(value, np.float32)]
-    check("Pad", 13, inputs, constant=[1, 2], tolerance=0, oracle=[wanted])
+    check("Pad", 13, inputs, constant=[1, 2], tolerance=0, oracle=[expected])
 
 
 def test_pad_with_computed_value_is_refused():

@@ -42,40 +42,40 @@ def measure(**options):
 
 @pytest.mark.parametrize("disturbed", [False, True])
 def test_calibration_recovers_the_lines(disturbed):
-    found = measure(disturbed=disturbed)
-    assert found.launch_seconds == pytest.approx(LAUNCH, rel=0.03)
-    assert found.transfer_seconds == pytest.approx(TENSOR, rel=0.03)
-    assert found.transfer_seconds_per_byte == pytest.approx(BYTE, rel=0.03, abs=0)
+    result = measure(disturbed=disturbed)
+    assert result.launch_seconds == pytest.approx(LAUNCH, rel=0.03)
+    assert result.transfer_seconds == pytest.approx(TENSOR, rel=0.03)
+    assert result.transfer_seconds_per_byte == pytest.approx(BYTE, rel=0.03, abs=0)
     for name, (once, per_flop, per_byte) in OF_CLASS.items():
-        line = found.lines[OperationClass(name)]
+        line = result.lines[OperationClass(name)]
         assert line.seconds == pytest.approx(once, rel=0.05, abs=0), name
         assert line.seconds_per_flop == pytest.approx(per_flop, rel=0.05, abs=0), name
         assert line.seconds_per_byte == pytest.approx(per_byte, rel=0.05, abs=0), name
-        assert found.lines[OperationClass(name)].error < 0.01
+        assert result.lines[OperationClass(name)].error < 0.01
     # FLOPs and bytes of a depthwise convolution are proportional, so FLOPs represent both
-    depthwise = found.lines[OperationClass.DEPTHWISE]
+    depthwise = result.lines[OperationClass.DEPTHWISE]
     assert depthwise.seconds_per_flop > COSTS["CONV_2D"][1] and depthwise.seconds_per_byte == 0
-    assert not found.unmeasured_classes
+    assert not result.unmeasured_classes
 
 
 def test_refused_and_failing_classes_are_reported():
-    found = measure(off="CONV_2D", breaks_on="SOFTMAX")
-    left = {each.value: why for each, why in found.unmeasured_classes.items()}
+    result = measure(off="CONV_2D", breaks_on="SOFTMAX")
+    left = {each.value: reason for each, reason in result.unmeasured_classes.items()}
     convolutions = {"convolution", "narrow", "depthwise", "layout"}
-    assert left.keys() == {*convolutions, "normalization", "paired"} and found.unmeasured_classes.keys().isdisjoint(
-        found.lines
+    assert left.keys() == {*convolutions, "normalization", "paired"} and result.unmeasured_classes.keys().isdisjoint(
+        result.lines
     )
     assert (
         left["convolution"] == "switched_off: off today" and "RuntimeError: out of registers" in left["normalization"]
     )
-    assert "normalization  not measured: it failed: RuntimeError: out of registers" in str(found)
+    assert "normalization  not measured: it failed: RuntimeError: out of registers" in str(result)
 
 
 @pytest.mark.sweep
 def test_a_class_is_measured_without_the_one_it_leans_on():
-    found = measure(off="ADD,MUL")
-    assert OperationClass.ELEMENTWISE in found.unmeasured_classes
-    assert (found.launch_seconds, found.transfer_seconds) == (pytest.approx(LAUNCH + 2 * TENSOR, rel=0.1), 0.0)
+    result = measure(off="ADD,MUL")
+    assert OperationClass.ELEMENTWISE in result.unmeasured_classes
+    assert (result.launch_seconds, result.transfer_seconds) == (pytest.approx(LAUNCH + 2 * TENSOR, rel=0.1), 0.0)
 
 
 def test_device_that_refuses_everything_is_an_error():
@@ -128,8 +128,8 @@ def test_cpu_programs_use_the_thread_pool_of_sessions(monkeypatch, others):
 
 
 def test_slow_programs_are_not_measured():
-    why = measure(slow="CONV_2D", times=200_000).unmeasured_classes[OperationClass.CONVOLUTION]
-    assert why == "one run takes longer than 0.5 seconds"
+    reason = measure(slow="CONV_2D", times=200_000).unmeasured_classes[OperationClass.CONVOLUTION]
+    assert reason == "one run takes longer than 0.5 seconds"
 
 
 @pytest.mark.sweep
@@ -149,11 +149,13 @@ def test_real_devices_are_measured_by_the_real_clock(device, request):
 def test_processors_in_use_are_counted(shares):
     """Processors in use are processor time divided by elapsed time."""
     clock, busy = metered_driver.STOPWATCH.clock, metered_driver.STOPWATCH.busy
-    found = calibrate("metered", stopwatch=Stopwatch(clock=clock, busy=clock if shares else busy, sleep=lambda _: None))
-    assert found.processors == pytest.approx(1.0 if shares else 0.0)
-    assert "of the host's are in use" in str(found)
-    costs = calibrated(found)
-    assert costs.processors == found.processors
+    result = calibrate(
+        "metered", stopwatch=Stopwatch(clock=clock, busy=clock if shares else busy, sleep=lambda _: None)
+    )
+    assert result.processors == pytest.approx(1.0 if shares else 0.0)
+    assert "of the host's are in use" in str(result)
+    costs = calibrated(result)
+    assert costs.processors == result.processors
     assert costs.needs_processors is (shares and usable() <= 2)
 
 
@@ -169,8 +171,8 @@ def test_processors_used_by_the_device_process_count(used, monkeypatch):
     monkeypatch.setattr("nnadapter.costs.calibrator.seconds_of_process", seconds_of)
     monkeypatch.setattr(time, "process_time", lambda: 0.0)
     fast = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
-    found = calibrate("null", {"isolate": True}, budget_seconds=0.0, stopwatch=fast)
-    assert found.processors == (None if used is None else pytest.approx(used, rel=0.01))
+    result = calibrate("null", {"isolate": True}, budget_seconds=0.0, stopwatch=fast)
+    assert result.processors == (None if used is None else pytest.approx(used, rel=0.01))
 
 
 @pytest.mark.sweep
@@ -198,18 +200,18 @@ def test_calibration_preserves_declared_boundary():
 
 
 def test_run_costs_include_session_overhead():
-    found = measure()
-    on_device, on_host = calibrated(found), calibrated(replace(found, device="cpu"))
-    assert on_device.sole_launch_seconds == pytest.approx(found.sole_launch_seconds + AROUND_A_DEVICE, abs=1e-9)
-    assert on_host.sole_launch_seconds == found.sole_launch_seconds  # only the call of ONNX Runtime
+    result = measure()
+    on_device, on_host = calibrated(result), calibrated(replace(result, device="cpu"))
+    assert on_device.sole_launch_seconds == pytest.approx(result.sole_launch_seconds + AROUND_A_DEVICE, abs=1e-9)
+    assert on_host.sole_launch_seconds == result.sole_launch_seconds  # only the call of ONNX Runtime
     for costs, around in ((on_device, AROUND_A_DEVICE), (on_host, AROUND_THE_HOST)):
-        assert costs.profile.launch_seconds == pytest.approx(found.launch_seconds + around, abs=1e-9)
+        assert costs.profile.launch_seconds == pytest.approx(result.launch_seconds + around, abs=1e-9)
 
 
 def test_coefficients_are_never_negative():
     rows = np.array([[1.0, size] for size in (1, 2, 4, 8)])
-    found = fit(rows, [8.0, 4.0, 2.0, 1.0])
-    assert (found >= 0).all()
+    result = fit(rows, [8.0, 4.0, 2.0, 1.0])
+    assert (result >= 0).all()
     np.testing.assert_allclose(fit(rows, 3.0 + 2.0 * rows[:, 1]), [3.0, 2.0])
     assert not fit(rows, [0.0] * 4).any()
 
@@ -217,7 +219,7 @@ def test_coefficients_are_never_negative():
 @pytest.mark.sweep
 def test_calibration_records_machine_and_isolation():
     fast = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
-    made = [calibrate("null", options, budget_seconds=0.0, stopwatch=fast) for options in ({}, {"isolate": True})]
-    assert [each.options for each in made] == [{}, {"isolate": True}]
-    assert {each.machine for each in made} == {machine_description()}
-    assert not any(each.crowded for each in made), "a stopwatch of one's own says nothing of this machine"
+    results = [calibrate("null", options, budget_seconds=0.0, stopwatch=fast) for options in ({}, {"isolate": True})]
+    assert [each.options for each in results] == [{}, {"isolate": True}]
+    assert {each.machine for each in results} == {machine_description()}
+    assert not any(each.crowded for each in results), "a stopwatch of one's own says nothing of this machine"

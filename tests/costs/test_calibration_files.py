@@ -73,27 +73,27 @@ def test_alias_is_tried_if_the_calibration_is_outdated(measured):
     keep_calibration(replace(measured, device="metered:first", driver_version="0.9"))
     assert "made with version 0.9" in find_calibration("metered:first", *table()).note
     keep_calibration(measured)
-    found = find_calibration("metered:first", *table())
-    assert found.calibration == measured and not found.note
+    result = find_calibration("metered:first", *table())
+    assert result.calibration == measured and not result.note
     assert "for turbo=False" in find_calibration("metered:first", *table(turbo=True)).note
 
 
 def test_calibration_of_another_version_is_reported_and_not_used(measured):
     keep_calibration(measured)
     metered_driver.STATE["version"] = "2.0"
-    found = find_calibration("metered", *table())
-    assert found.calibration is None
-    assert "made with version 1.0 of its driver and interface 1.0, now 2.0 and 1.0, and is not used" in found.note
-    assert costs_of().source == "assumed" and found.note in costs_of().notes
+    result = find_calibration("metered", *table())
+    assert result.calibration is None
+    assert "made with version 1.0 of its driver and interface 1.0, now 2.0 and 1.0, and is not used" in result.note
+    assert costs_of().source == "assumed" and result.note in costs_of().notes
 
 
 def test_calibration_of_another_machine_is_reported_and_not_used(measured, monkeypatch):
     keep_calibration(measured)
     monkeypatch.setattr("nnadapter.costs.calibration.machine_description", lambda: "riscv64 slow, 1 processors")
-    found = find_calibration("metered", *table())
-    assert found.calibration is None
-    assert f"made on another machine ({measured.machine}; here riscv64 slow, 1 processors), and is not" in found.note
-    assert costs_of().source == "assumed" and found.note in costs_of().missing_cost_notes
+    result = find_calibration("metered", *table())
+    assert result.calibration is None
+    assert f"made on another machine ({measured.machine}; here riscv64 slow, 1 processors), and is not" in result.note
+    assert costs_of().source == "assumed" and result.note in costs_of().missing_cost_notes
 
 
 def test_isolated_device_has_a_separate_calibration(measured):
@@ -106,8 +106,8 @@ def test_isolated_device_has_a_separate_calibration(measured):
 
 def test_calibration_is_not_used_for_an_isolated_device(measured):
     keep_calibration(measured)
-    found = find_calibration("metered", *table(), isolated=True)
-    assert found.calibration is None and found.note == (
+    result = find_calibration("metered", *table(), isolated=True)
+    assert result.calibration is None and result.note == (
         "there is a calibration of device 'metered' for isolate=False, and none for its options here; run "
         "`nnadapter calibrate metered --option metered.isolate=true`"
     )
@@ -129,10 +129,10 @@ def test_profile_is_used_without_calibration():
     assert (costs.source, costs.profile, costs.notes) == ("modeled", profile, ())
 
 
-@pytest.mark.parametrize(("how", "why"), [("wrong", "peak_flops is -1.0, expected"), ("raises", "no such register")])
-def test_invalid_profile_is_refused(how, why):
+@pytest.mark.parametrize(("how", "reason"), [("wrong", "peak_flops is -1.0, expected"), ("raises", "no such register")])
+def test_invalid_profile_is_refused(how, reason):
     costs = costs_of(profile=how)
-    assert costs.source == "assumed" and why in costs.notes[0] and costs.notes[0].startswith("device 'metered': ")
+    assert costs.source == "assumed" and reason in costs.notes[0] and costs.notes[0].startswith("device 'metered': ")
 
 
 @pytest.mark.sweep
@@ -168,7 +168,7 @@ def spoilt(measured, path, value):
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "why"),
+    ("path", "value", "reason"),
     [
         ("format_version", 1, "key 'format_version': expected 6, got 1"),
         ("format_version", True, "key 'format_version': expected 6, got True"),
@@ -201,15 +201,15 @@ def spoilt(measured, path, value):
         ("device", KeyError, "key 'device': it is missing"),
     ],
 )
-def test_entries_of_the_wrong_kind_are_named(measured, path, value, why):
+def test_entries_of_the_wrong_kind_are_named(measured, path, value, reason):
     file = spoilt(measured, path, value)
     with pytest.raises(StoredFileError) as caught:
         read_calibration(file)
-    assert why in str(caught.value) and ("calibrate" in str(caught.value) or "did you mean" in str(caught.value))
+    assert reason in str(caught.value) and ("calibrate" in str(caught.value) or "did you mean" in str(caught.value))
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "why"),
+    ("path", "value", "reason"),
     [
         ("device", "null", "key 'device': expected 'metered', got 'null'"),
         ("options.turbo", True, "options, key 'turbo': it is True, and the file's name is that of False"),
@@ -217,18 +217,18 @@ def test_entries_of_the_wrong_kind_are_named(measured, path, value, why):
         ("options.boost", 3, "options, key 'boost': it is 3, and the file's name is that of nothing"),
     ],
 )
-def test_calibration_file_of_another_device_is_named(measured, path, value, why):
+def test_calibration_file_of_another_device_is_named(measured, path, value, reason):
     file = spoilt(measured, path, value)
-    found = find_calibration("metered", *table())
-    assert found.calibration is None and why in found.note and str(file) in found.note
+    result = find_calibration("metered", *table())
+    assert result.calibration is None and reason in result.note and str(file) in result.note
 
 
 def test_other_format_stops_only_policies_that_need_costs(measured):
     spoilt(measured, "format_version", 1)
     model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Abs(x) }}")
-    why = "the calibration of device 'metered' is not used: .*expected 6, got 1; delete it, or run"
-    assert re.search(why, " ".join(str(nna.partition_report(model, devices="metered")).split()))
-    with pytest.raises(InvalidOptionError, match=f"needs calibrated costs.*{why}"):
+    reason = "the calibration of device 'metered' is not used: .*expected 6, got 1; delete it, or run"
+    assert re.search(reason, " ".join(str(nna.partition_report(model, devices="metered")).split()))
+    with pytest.raises(InvalidOptionError, match=f"needs calibrated costs.*{reason}"):
         nna.InferenceSession(model, devices="metered", options=nna.Options(policy="latency"))
 
 
@@ -239,7 +239,7 @@ def test_unmeasured_classes_are_reported():
 
 
 @pytest.mark.parametrize(
-    ("contents", "why"),
+    ("contents", "reason"),
     [
         (b"[]", "it is not a calibration"),
         (b"\xff\xfe", "it is not UTF-8 at byte 0"),
@@ -247,9 +247,9 @@ def test_unmeasured_classes_are_reported():
         (b"[" * 100_000, "nested too deeply"),
     ],
 )
-def test_other_files_are_refused(tmp_path, contents, why):
+def test_other_files_are_refused(tmp_path, contents, reason):
     (tmp_path / "c.json").write_bytes(contents)
-    with pytest.raises(StoredFileError, match=why):
+    with pytest.raises(StoredFileError, match=reason):
         read_calibration(tmp_path / "c.json")
 
 

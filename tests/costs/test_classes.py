@@ -25,7 +25,10 @@ def test_class_of_a_convolution_depends_on_input_channels(group, expected, chann
 def test_products_of_two_computed_tensors_have_a_class():
     program = Program(x=(4, 4))
     model = program.finish(program("MAT_MUL", program.x, program("MAT_MUL", program.x, random(1, 4, 4))))
-    assert [class_of(model, each) for each in model.operations] == [OperationClass.MATRIX, OperationClass.PAIRED]
+    assert [class_of(model, operation) for operation in model.operations] == [
+        OperationClass.MATRIX,
+        OperationClass.PAIRED,
+    ]
 
 
 @pytest.mark.parametrize(

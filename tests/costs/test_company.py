@@ -24,24 +24,24 @@ def timed(slower):
 
 
 def test_networks_that_match_the_lines_change_nothing():
-    found = scale_to_networks(LINES, LAUNCHES, timed({}))
-    for kind, line in found.lines.items():
+    result = scale_to_networks(LINES, LAUNCHES, timed({}))
+    for kind, line in result.lines.items():
         assert line.seconds == pytest.approx(LINES[kind].seconds, rel=1e-6)
-    assert found.launches.sole_segment == pytest.approx(LAUNCHES.sole_segment, rel=1e-6)
+    assert result.launches.sole_segment == pytest.approx(LAUNCHES.sole_segment, rel=1e-6)
 
 
 def test_classes_slower_in_networks_are_scaled():
     measured = timed({"convolution": 2.0, "recurrent": 0.5})
-    found = scale_to_networks(LINES, LAUNCHES, measured)
-    factors = {str(kind): line.seconds / LINES[kind].seconds for kind, line in found.lines.items()}
+    result = scale_to_networks(LINES, LAUNCHES, measured)
+    factors = {str(kind): line.seconds / LINES[kind].seconds for kind, line in result.lines.items()}
     assert factors["convolution"] == pytest.approx(2.0, rel=0.15)
     assert factors["recurrent"] == pytest.approx(0.5, rel=0.25)
     assert factors["matrix"] == pytest.approx(1.0, rel=0.15)
-    off = [abs(found.predicted[name] / each.seconds - 1) for name, each in measured.items()]
+    off = [abs(result.predicted[name] / each.seconds - 1) for name, each in measured.items()]
     assert sorted(off)[len(off) // 2] < 0.1 and max(off) < 0.6
 
 
 def test_few_networks_change_nothing():
     few = dict(list(timed({"convolution": 2.0}).items())[:5])
-    found = scale_to_networks(LINES, LAUNCHES, few)
-    assert found.lines is LINES and found.predicted.keys() == few.keys()
+    result = scale_to_networks(LINES, LAUNCHES, few)
+    assert result.lines is LINES and result.predicted.keys() == few.keys()

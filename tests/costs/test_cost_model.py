@@ -35,26 +35,28 @@ def rooted(flops, nbytes):
 
 
 def test_fused_atom_is_priced_by_its_boundary():
-    found = priced(parse(BLOCK), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
-    assert [len(atom) for atom in found.fused_graph.graph.atoms] == [3, 1]
+    result = priced(parse(BLOCK), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
+    assert [len(atom) for atom in result.fused_graph.graph.atoms] == [3, 1]
     # x, the filter, one bias, four vectors of statistics (one of them equal to the bias), and y
     nbytes = 4 * (3 * 8 * 8 + 108 + 4 + 3 * 4 + IMAGE)
-    flops = sum(found.judgment.model.conversion.flops[node] for node in range(3))
-    assert found.run("fake_npu", "Conv", "Relu") == pytest.approx(rooted(flops, nbytes))
+    flops = sum(result.judgment.model.conversion.flops[node] for node in range(3))
+    assert result.run("fake_npu", "Conv", "Relu") == pytest.approx(rooted(flops, nbytes))
     convolution = 4 * (3 * 8 * 8 + 108 + 4 + IMAGE)
     normalization = 4 * (IMAGE + 4 * 4 + IMAGE)
-    apart = [rooted(found.judgment.model.conversion.flops[0], convolution), rooted(4 * IMAGE, normalization)]
+    apart = [rooted(result.judgment.model.conversion.flops[0], convolution), rooted(4 * IMAGE, normalization)]
     apart.append(rooted(IMAGE, 8 * IMAGE))
-    assert found.run("cpu", "Conv", "Relu") == pytest.approx(sum(apart), rel=1e-3)
-    assert found.run("cpu", "Softmax") == found.run("fake_npu", "Softmax")
+    assert result.run("cpu", "Conv", "Relu") == pytest.approx(sum(apart), rel=1e-3)
+    assert result.run("cpu", "Softmax") == result.run("fake_npu", "Softmax")
 
 
 def test_a_spelled_out_gelu_is_one_thing():
-    found = priced(parse(GELU), "fake_npu", {"x": (5, 6)}, {"fake_npu": PLAIN, "cpu": PLAIN})
+    result = priced(parse(GELU), "fake_npu", {"x": (5, 6)}, {"fake_npu": PLAIN, "cpu": PLAIN})
     constants, image = 3 * 4, 4 * 30
-    assert found.run("fake_npu", "Erf") == pytest.approx(rooted(0, 2 * image + constants))
+    assert result.run("fake_npu", "Erf") == pytest.approx(rooted(0, 2 * image + constants))
     reads_and_writes = [2 * image + 4, 2 * image, 2 * image + 4, 3 * image, 2 * image + 4]
-    assert found.run("cpu", "Erf") == pytest.approx(sum(rooted(0, each) for each in reads_and_writes))
+    assert result.run("cpu", "Erf") == pytest.approx(
+        sum(rooted(0, reads_and_write) for reads_and_write in reads_and_writes)
+    )
 
 
 @pytest.mark.parametrize("model", ["HARD_SWISH", "GELU", "SHARED", "QUANTIZED", "LAYER"])
@@ -68,8 +70,8 @@ def test_host_cost_does_not_depend_on_other_devices(model, device):
     expected = priced(parse(text), "null", given, costs)
     row = expected.table.devices.index("cpu")
     for devices in (["fake_npu"], [device]):
-        found = priced(parse(text), devices, given, costs)
-        here = found.table.prices.run[found.table.devices.index("cpu")]
+        result = priced(parse(text), devices, given, costs)
+        here = result.table.prices.run[result.table.devices.index("cpu")]
         assert here.sum() == pytest.approx(expected.table.prices.run[row].sum(), rel=1e-12)
 
 
@@ -110,10 +112,10 @@ SHARED = """<ir_version: 10, opset_import: ["" : 20]> q (int8[1, 4] x) => (int8[
 
 
 def test_a_quantized_group_moves_bytes_not_floats():
-    found = priced(parse(QUANTIZED), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
-    assert [len(atom) for atom in found.fused_graph.graph.atoms] == [4]
+    result = priced(parse(QUANTIZED), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
+    assert [len(atom) for atom in result.fused_graph.graph.atoms] == [4]
     scale_and_zero = 4 + 1
-    assert found.run("fake_npu", "MatMul") == pytest.approx(rooted(0, 4 + 16 + 4 + scale_and_zero))
+    assert result.run("fake_npu", "MatMul") == pytest.approx(rooted(0, 4 + 16 + 4 + scale_and_zero))
 
 
 def test_views_and_no_operations_cost_nothing():
@@ -123,9 +125,9 @@ def test_views_and_no_operations_cost_nothing():
         y = Neg(b)
     }}""")
     slow = DeviceCosts(source=Source.MODELED, profile=Profile(**{**_fields(PROFILE), "operation_seconds": 5.0}))
-    found = priced(model, "fake_npu", costs={"fake_npu": slow, "cpu": slow})
-    assert found.run("fake_npu", "Reshape") == 0.0
-    assert found.run("cpu", "Reshape") == 5.0
+    result = priced(model, "fake_npu", costs={"fake_npu": slow, "cpu": slow})
+    assert result.run("fake_npu", "Reshape") == 0.0
+    assert result.run("cpu", "Reshape") == 5.0
 
 
 def _fields(profile):
@@ -135,19 +137,19 @@ def _fields(profile):
 def test_gather_does_not_read_the_entire_table():
     model = parse(f"""{HEAD} g (int64[2] i) => (float[2, 4] y)
         <float[100, 4] table = {{{", ".join(["1"] * 400)}}}> {{ y = Gather(table, i) }}""")
-    found = priced(model, "fake_npu", costs={"fake_npu": PLAIN})
-    assert found.run("fake_npu", "Gather") == pytest.approx(rooted(0, 16 + 32 + 32))
+    result = priced(model, "fake_npu", costs={"fake_npu": PLAIN})
+    assert result.run("fake_npu", "Gather") == pytest.approx(rooted(0, 16 + 32 + 32))
 
 
 def test_refused_atoms_are_infinite_and_the_host_crosses_for_nothing():
     model = parse(BLOCK)
-    found = priced(model, ("fake_npu", {"switched_off": "Softmax"}))
-    assert found.run("fake_npu", "Softmax") == np.inf
-    assert found.run("cpu", "Softmax") < np.inf
-    row = found.table.devices.index("cpu")
-    prices = found.table.prices
+    result = priced(model, ("fake_npu", {"switched_off": "Softmax"}))
+    assert result.run("fake_npu", "Softmax") == np.inf
+    assert result.run("cpu", "Softmax") < np.inf
+    row = result.table.devices.index("cpu")
+    prices = result.table.prices
     assert not prices.transfer_in[row].any() and not prices.transfer_out[row].any() and prices.launch[row] == 0
-    assert found.table.prices.values == ("x", "c", "n", "y", "z")
+    assert result.table.prices.values == ("x", "c", "n", "y", "z")
 
 
 BORDER = f"""{HEAD} b (float[2, 6] x, int64[2, 6] i, bool[2, 6] k, float[1, 2, 3, 4] p, string[6] s)
@@ -203,17 +205,17 @@ def test_note_on_other_types_than_float32(dtype, source):
         f"{HEAD} g ({dtype}[4, 4] x, int64[4] i) => ({dtype}[4, 4] y, int64[4] j) {{ y = MatMul(x, x)  j = Add(i, i) }}"
     )
     profile = Profile(peak_flops=1.0, bandwidth=1.0, launch_seconds=0.0, transfer_seconds=0.0, transfer_bandwidth=1.0)
-    found = priced(model, "fake_npu", costs={"fake_npu": DeviceCosts(source=source, profile=profile)})
-    said = [note for note in found.table.notes if note.startswith("calibrations are of float32: ")]
+    result = priced(model, "fake_npu", costs={"fake_npu": DeviceCosts(source=source, profile=profile)})
+    said = [note for note in result.table.notes if note.startswith("calibrations are of float32: ")]
     name = {"double": "float64"}.get(dtype, dtype)
     words = f"calibrations are of float32: operations in {name} are priced on 'fake_npu' as if they were, too"
     assert said == ([words] if dtype != "float" and source is Source.CALIBRATED else [])
 
 
 def test_sources_are_reported():
-    found = priced(parse(BLOCK), [SIMULATED, "null", "cpu"])
-    assert found.table.sources == {"fake_npu": "simulated", "null": "assumed", "cpu": "modeled"}
-    assert any("'null' are assumed" in note and "nnadapter calibrate null" in note for note in found.table.notes)
+    result = priced(parse(BLOCK), [SIMULATED, "null", "cpu"])
+    assert result.table.sources == {"fake_npu": "simulated", "null": "assumed", "cpu": "modeled"}
+    assert any("'null' are assumed" in note and "nnadapter calibrate null" in note for note in result.table.notes)
 
 
 def test_weights_that_two_segments_share_count_once():
@@ -225,17 +227,17 @@ def test_weights_that_two_segments_share_count_once():
         d = Add(c, b)
         y = MatMul(d, w)
     }}""")
-    found = priced(model, ("fake_npu", {"switched_off": "Sin"}))
-    weights = weight_bytes(settle(found.judgment, found.setting).plan)
+    result = priced(model, ("fake_npu", {"switched_off": "Sin"}))
+    weights = weight_bytes(settle(result.judgment, result.setting).plan)
     assert weights.per_device == {"fake_npu": 80, "cpu": 0}
     assert weights.total == 80
 
 
 def test_simulated_clock_is_close_to_the_prediction():
-    found = priced(parse(BLOCK), SIMULATED)
-    analysis = settle(found.judgment, found.setting)
+    result = priced(parse(BLOCK), SIMULATED)
+    analysis = settle(result.judgment, result.setting)
     (step,), (piece,) = analysis.plan.steps, analysis.pieces
-    table, row = found.table, found.table.devices.index("fake_npu")
-    border = sum(found.crossing("fake_npu", name) for name in (*step.inputs, *step.outputs))
+    table, row = result.table, result.table.devices.index("fake_npu")
+    border = sum(result.crossing("fake_npu", name) for name in (*step.inputs, *step.outputs))
     predicted = table.prices.run[row].sum() + table.prices.launch[row] + border
     assert 1e6 * predicted == pytest.approx(piece.admission.facts["simulated_us"], rel=0.1)

@@ -17,8 +17,8 @@ from tests.models import CHAIN, parse
 
 def graph_of(edges, nodes):
     reads = {node: [f"v{a}" for a, b in edges if b == node] for node in range(nodes)}
-    made = tuple(Node(f"n{node}", "Sum", "", tuple(reads[node]) or ("x",), (f"v{node}",)) for node in range(nodes))
-    return Graph(made, {}, frozenset(), ("x",), tuple(f"v{node}" for node in range(nodes)))
+    result = tuple(Node(f"n{node}", "Sum", "", tuple(reads[node]) or ("x",), (f"v{node}",)) for node in range(nodes))
+    return Graph(result, {}, frozenset(), ("x",), tuple(f"v{node}" for node in range(nodes)))
 
 
 @st.composite
@@ -54,13 +54,13 @@ def runnable(graph, atoms):
 @given(cases())
 def test_groups_are_atoms_unless_they_make_a_circle(case):
     graph, groups = case
-    found = fuse_atoms(graph, [Fusion(groups)])
+    result = fuse_atoms(graph, [Fusion(groups)])
     singles = [(node,) for node in range(len(graph.nodes)) if not any(node in group for group in groups)]
     if runnable(graph, [*groups, *singles]):
-        assert {atom for atom in found.graph.atoms if len(atom) > 1} == set(groups)
-    kept = [atom for atom in found.graph.atoms if len(atom) > 1]
+        assert {atom for atom in result.graph.atoms if len(atom) > 1} == set(groups)
+    kept = [atom for atom in result.graph.atoms if len(atom) > 1]
     assert set(kept) <= set(groups)
-    assert all(tuple(sorted(part)) == atom for part, atom in zip(found.parts, found.graph.atoms, strict=True))
+    assert all(tuple(sorted(part)) == atom for part, atom in zip(result.parts, result.graph.atoms, strict=True))
     for group in groups:  # a group that can run alone is not split for another group
         alone = [(node,) for node in range(len(graph.nodes)) if node not in group]
         if not runnable(graph, [group, *alone]):
@@ -79,10 +79,10 @@ def test_overlapping_groups_of_devices_merge():
 
 def test_verdicts_and_placements_are_carried_over():
     graph = graph_of([(0, 1), (1, 2)], 3)
-    found = fuse_atoms(graph, [Fusion(((1, 2),))])
+    result = fuse_atoms(graph, [Fusion(((1, 2),))])
     no = Unsupported(Reason.SWITCHED_OFF, "off")
-    assert found.verdicts({"a": [SUPPORTED, no, SUPPORTED]}) == {"a": (SUPPORTED, no)}
-    assert found.spread(["cpu", "a"]) == ("cpu", "a", "a")
+    assert result.verdicts({"a": [SUPPORTED, no, SUPPORTED]}) == {"a": (SUPPORTED, no)}
+    assert result.spread(["cpu", "a"]) == ("cpu", "a", "a")
     same = fuse_atoms(graph, [])
     assert same.graph is graph and same.parts == ((0,), (1,), (2,))
 
@@ -95,15 +95,15 @@ def test_fusion_is_read_from_texts():
 
 
 def test_fusion_of_large_graphs_is_skipped():
-    found = priced(parse(CHAIN), "fake_npu", most=3)
-    assert found.fusions["fake_npu"].groups == ()
-    assert any("not asked about the fusion of 4 operations" in note for note in found.table.notes)
+    result = priced(parse(CHAIN), "fake_npu", most=3)
+    assert result.fusions["fake_npu"].groups == ()
+    assert any("not asked about the fusion of 4 operations" in note for note in result.table.notes)
 
 
 def test_cyclic_group_is_priced_by_node():
-    found = priced(parse(CHAIN), "null")
+    result = priced(parse(CHAIN), "null")
     circle = {"null": Fusion(((0, 2),))}  # node 1 is between them
-    graph = fuse_atoms(found.judgment.model.graph, circle.values())
+    graph = fuse_atoms(result.judgment.model.graph, circle.values())
     assert len(graph.graph.atoms) == 4
-    table = cost_table(graph, found.judgment.model.conversion, found.judgment.support.verdicts, found.costs, circle)
-    np.testing.assert_array_equal(table.prices.run, found.table.prices.run)
+    table = cost_table(graph, result.judgment.model.conversion, result.judgment.support.verdicts, result.costs, circle)
+    np.testing.assert_array_equal(table.prices.run, result.table.prices.run)

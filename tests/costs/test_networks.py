@@ -19,8 +19,8 @@ def test_networks_run_and_keep_numbers_finite(name):
     model = networks()[name]
     given = model.operands[model.inputs[0]]
     session = onnxruntime.InferenceSession(onnx_form(model).SerializeToString())
-    (made,) = session.run(None, {session.get_inputs()[0].name: np.ones(given.type.dimensions, np.float32)})
-    assert np.isfinite(made).all() and made.std() > 0
+    (result,) = session.run(None, {session.get_inputs()[0].name: np.ones(given.type.dimensions, np.float32)})
+    assert np.isfinite(result).all() and result.std() > 0
 
 
 @pytest.mark.sweep

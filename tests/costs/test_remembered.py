@@ -54,7 +54,7 @@ def test_truncated_choice_counts_as_absent():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "why"),
+    ("old", "new", "reason"),
     [
         ('"a": 0', '"a": 7', "placement, key 'a': expected a position in the list of 2 devices, got 7"),
         ('"a": 0', '"a": -1', "placement, key 'a': expected a whole number >= 0, got -1"),
@@ -67,12 +67,12 @@ def test_truncated_choice_counts_as_absent():
         ("0.5", "-0.5", "timed 1, key 'seconds': expected a number >= 0.0, got -0.5"),
     ],
 )
-def test_wrong_entries_are_reported(old, new, why):
+def test_wrong_entries_are_reported(old, new, reason):
     file = remember(KEY, CHOICE)
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
-    assert recall(KEY)[0] is None and why in recall(KEY)[1]
+    assert recall(KEY)[0] is None and reason in recall(KEY)[1]
 
 
 def test_concurrent_sessions_leave_one_complete_file(cache):

@@ -30,19 +30,19 @@ def behind(program, *outputs):
 
 def test_sums_and_activations_fuse_with_a_convolution():
     program = Program(x=(1, 4, 5, 5))
-    made = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
-    joined = program("RELU", program("ADD", made, program.x))
+    result = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
+    joined = program("RELU", program("ADD", result, program.x))
     assert behind(program, program("TANH", joined)) == [None, CONVOLUTION, CONVOLUTION, CONVOLUTION]
 
 
 def test_shared_values_prevent_fusion():
     program = Program(x=(1, 4, 5, 5))
-    made = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
-    pooled = program("TRANSPOSE", made, perm=(0, 1, 3, 2))
-    assert behind(program, program("RELU", made), pooled) == [None, None, None]
+    result = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
+    pooled = program("TRANSPOSE", result, perm=(0, 1, 3, 2))
+    assert behind(program, program("RELU", result), pooled) == [None, None, None]
     program = Program(x=(1, 4, 5, 5))
-    made = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
-    assert behind(program, program("RELU", made), made) == [None, None], "an output of the model is written anyway"
+    result = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
+    assert behind(program, program("RELU", result), result) == [None, None], "an output of the model is written anyway"
 
 
 def test_product_is_preferred_as_producer():
@@ -61,7 +61,9 @@ def test_layouts_change_between_convolutions_and_other_operations():
     classes = [CONVOLUTION, LIGHT, MOVEMENT, CONVOLUTION, OperationClass.REDUCTION]
     readings = [Reading(number + 1, number, True, number) for number in range(4)]
     changes = layout_changes(classes, producers_of(classes, readings), readings)
-    assert [(each.producer, each.consumer) for each in changes] == [(1, 2), (2, 3)], "sums take a picture as it is"
+    assert [(change.producer, change.consumer) for change in changes] == [(1, 2), (2, 3)], (
+        "sums take a picture as it is"
+    )
     twice = [Reading(1, 0, True, 0), Reading(2, 0, True, 0)]
     assert len(layout_changes([CONVOLUTION, MOVEMENT, MOVEMENT], [None] * 3, twice)) == 1
 

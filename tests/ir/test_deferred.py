@@ -30,21 +30,21 @@ def constant():
 @pytest.mark.parametrize("call", [applied, derived])
 def test_trace_does_not_compute_deferred_arrays(constant, call):
     trace = ArrayTrace([constant])
-    made = call(doubled, call(transposed, *trace.variables()))
-    assert (made.shape, made.dtype, made.nbytes, CALLS) == ((4, 3), np.float32, 48, [])
-    array = trace.finish()[made.number]
+    result = call(doubled, call(transposed, *trace.variables()))
+    assert (result.shape, result.dtype, result.nbytes, CALLS) == ((4, 3), np.float32, 48, [])
+    array = trace.finish()[result.number]
     assert isinstance(array, DeferredArray) and (array.shape, array.nbytes, CALLS) == ((4, 3), 48, [])
     assert np.array_equal(contents_of(array), constant.T * 2) and CALLS == [1]
 
 
 def test_replay_does_not_compute_deferred_arrays(constant):
     trace = ArrayTrace([constant])
-    made = derived(doubled, *trace.variables())
+    result = derived(doubled, *trace.variables())
     trace.finish()
     other = constant + 1
     values = trace.replay([other])
-    assert isinstance(values[made.number], DeferredArray) and not CALLS
-    assert np.array_equal(contents_of(values[made.number]), other * 2)
+    assert isinstance(values[result.number], DeferredArray) and not CALLS
+    assert np.array_equal(contents_of(values[result.number]), other * 2)
     assert trace.replay([constant.T]) is None
 
 
@@ -59,9 +59,9 @@ def test_reading_computes_the_contents(constant, ask):
 
 def test_function_without_a_rule_gets_computed_contents(constant):
     trace = ArrayTrace([constant])
-    made = applied(np.negative, derived(doubled, *trace.variables()))
+    result = applied(np.negative, derived(doubled, *trace.variables()))
     assert deferral_of(np.negative) is None and CALLS == [1]
-    assert np.array_equal(trace.finish()[made.number], -2 * constant)
+    assert np.array_equal(trace.finish()[result.number], -2 * constant)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (0, 3), (3, 0), (64, 5), (65, 129), (200, 64)])

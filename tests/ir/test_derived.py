@@ -30,9 +30,9 @@ def test_results_are_computed_once_per_array_and_parameters():
 def test_equal_numbers_of_other_types_or_signs_share_nothing():
     array = freeze(np.ones(3))
     CALLS.clear()
-    made = [derived(scaled, array, by=by) for by in (0.0, -0.0, 0, False, (0.0,), (-0.0,))]
+    results = [derived(scaled, array, by=by) for by in (0.0, -0.0, 0, False, (0.0,), (-0.0,))]
     assert list(map(repr, CALLS)) == ["0.0", "-0.0", "0", "False", "(0.0,)", "(-0.0,)"]
-    assert np.signbit(made[1]).all() and not np.signbit(made[0]).any()
+    assert np.signbit(results[1]).all() and not np.signbit(results[0]).any()
 
 
 def test_equal_arrays_share_results_as_long_as_one_of_them_lives():
@@ -134,5 +134,5 @@ def test_cached_view_does_not_keep_its_array_alive():
 
 def test_scalar_results_remain_arrays():
     array = freeze(np.array(3.0))
-    found = derived(scaled, array, by=2)
-    assert isinstance(found, np.ndarray) and found.shape == () and found == 6
+    result = derived(scaled, array, by=2)
+    assert isinstance(result, np.ndarray) and result.shape == () and result == 6

@@ -56,22 +56,22 @@ def test_passes_that_follow_one_another_share_an_editor():
 
 
 def test_model_pass_sees_previous_edits():
-    seen, editors = [], []
+    observed, editors = [], []
     noted = partial(note, editors=editors)
 
     def look(model):
-        seen.append(types(model))
+        observed.append(types(model))
         return model
 
     assert types(run_passes(chain("RELU"), [noted, replace_all, look, "simplify", noted])) == ["TANH"]
-    assert seen == [["TANH"]] and len(editors) == 2 and editors[0] is not editors[1]
+    assert observed == [["TANH"]] and len(editors) == 2 and editors[0] is not editors[1]
 
 
 def test_observer_sees_every_edit():
-    seen = []
+    observed = []
     back = partial(replace_all, old="TANH", new="RELU")
-    run_passes(chain("RELU"), [replace_all, back], lambda name, old, new: seen.append((types(old), types(new))))
-    assert seen == [(["RELU"], ["TANH"]), (["TANH"], ["RELU"])]
+    run_passes(chain("RELU"), [replace_all, back], lambda name, old, new: observed.append((types(old), types(new))))
+    assert observed == [(["RELU"], ["TANH"]), (["TANH"], ["RELU"])]
 
 
 def test_failing_edit_names_the_pass():
@@ -102,6 +102,8 @@ def test_removed_nodes_are_origins_of_the_first_reader():
     model = program.finish(program("MUL", program("RELU", program("ADD", copy, 3.0)), copy))
     passes = ["fuse_activation", "simplify"]
     alone = run_passes(model, passes, lambda name, before, after: None)
-    found = run_passes(model, passes)
-    assert types(found) == ["ADD", "MUL"] and "n1" in found.operations[0].origins
-    assert [each.origins for each in found.operations] == [each.origins for each in alone.operations]
+    result = run_passes(model, passes)
+    assert types(result) == ["ADD", "MUL"] and "n1" in result.operations[0].origins
+    assert [operation.origins for operation in result.operations] == [
+        operation.origins for operation in alone.operations
+    ]

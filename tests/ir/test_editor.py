@@ -11,10 +11,10 @@ def test_a_new_operation_reads_the_end_of_a_chain_of_substitutions():
         if editor.operation(index).type == "TANH":
             editor.substitute(third, second)
             editor.substitute(second, first)
-            (made,) = editor.add_operation("RELU", (third,), origins=(index,))
-            editor.replace((index,), (made,))
-    assert editor.operation(editor.producer(made)).inputs == (first,)
-    assert editor.consumers(first).keys() >= {editor.producer(made)}
+            (result,) = editor.add_operation("RELU", (third,), origins=(index,))
+            editor.replace((index,), (result,))
+    assert editor.operation(editor.producer(result)).inputs == (first,)
+    assert editor.consumers(first).keys() >= {editor.producer(result)}
     verify(editor.finish())
 
 
@@ -51,18 +51,18 @@ def test_operation_reads_substituted_inputs():
 def test_outputs_follow_substitutions():
     model = chain("RELU", "EXP")
     editor = ModelEditor(model)
-    (made,) = editor.add_operation("EXP", editor.operation(1).inputs, origins=(1,))
-    editor.replace((1,), (made,))
-    assert editor.outputs == (made,) and editor.is_output(made) and editor.operand(made).name == "v2"
+    (result,) = editor.add_operation("EXP", editor.operation(1).inputs, origins=(1,))
+    editor.replace((1,), (result,))
+    assert editor.outputs == (result,) and editor.is_output(result) and editor.operand(result).name == "v2"
 
 
 def test_results_without_a_name_get_one_between_sweeps():
     editor = ModelEditor(chain("RELU"))
     for index in editor.sweep():
-        (made,) = editor.add_operation("TANH", editor.operation(index).inputs, origins=(index,))
-    assert editor.operand(made).name == ""
+        (result,) = editor.add_operation("TANH", editor.operation(index).inputs, origins=(index,))
+    assert editor.operand(result).name == ""
     list(editor.sweep())
-    assert editor.operand(made).name
+    assert editor.operand(result).name
 
 
 def test_the_first_reader_is_the_first_in_the_order_whenever_it_came():

@@ -44,7 +44,7 @@ KINDS = [
 ]
 
 
-def alone(type_, types, attributes, quantized=()):
+def infer_by_schema(type_, types, attributes, quantized=()):
     """Return the schema's answer, the oracle."""
     schema = schema_of(type_)
     check_inputs(schema, types)
@@ -52,7 +52,7 @@ def alone(type_, types, attributes, quantized=()):
     return complete, result_types(schema, types, complete, quantized)
 
 
-def told(ask, *arguments):
+def outcome_of(ask, *arguments):
     try:
         complete, results = ask(*arguments)
     except InvalidModelError as error:
@@ -74,8 +74,8 @@ def test_memoized_inference_equals_the_schema(asked):
     inferences = Inferences()
     for (type_, count, attributes), types, quantized in asked * 2:
         shared = [None if each is None else inferences.shared(each) for each in types[:count]]
-        found = told(inferences.of, type_, shared, attributes, quantized)
-        assert found == told(alone, type_, types[:count], attributes, quantized)
+        result = outcome_of(inferences.of, type_, shared, attributes, quantized)
+        assert result == outcome_of(infer_by_schema, type_, types[:count], attributes, quantized)
 
 
 def test_equal_types_become_one_object():

@@ -157,7 +157,7 @@ def test_fusable_operations_agree_with_the_schemas():
 
 
 @pytest.mark.parametrize(
-    ("make", "why"),
+    ("make", "reason"),
     [
         (lambda: operation("SOFTMX", X), "'SOFTMX'; did you mean 'SOFTMAX'"),
         (lambda: operation(["RELU", "RELU7"], X), "'RELU7'; did you mean 'RELU'"),
@@ -168,8 +168,8 @@ def test_fusable_operations_agree_with_the_schemas():
         (lambda: operation("ADD", X, Y, fuse_code="relo"), "fuse_code='relo'.*'relu'"),
     ],
 )
-def test_impossible_pattern_is_an_error(make, why):
-    with pytest.raises(InvalidModelError, match=why):
+def test_impossible_pattern_is_an_error(make, reason):
+    with pytest.raises(InvalidModelError, match=reason):
         make()
 
 

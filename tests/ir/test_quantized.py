@@ -16,7 +16,7 @@ def along(axis, count, dtype=DataType.INT8, scale=0.25):
     return QuantizedType(dtype, Quantization(scale=(scale,) * count, zero_point=(0,) * count, axis=axis))
 
 
-def one(type_, inputs, attributes=None, result=INT8):
+def single_operation(type_, inputs, attributes=None, result=INT8):
     """Return a model of one operation; inputs are (dimensions, type), with None for an absent input."""
     builder = ModelBuilder()
     operands = []
@@ -31,7 +31,7 @@ def one(type_, inputs, attributes=None, result=INT8):
 
 
 def result_of(*arguments, **more):
-    model = one(*arguments, **more)
+    model = single_operation(*arguments, **more)
     verify(model)
     return model.operands[model.outputs[0]].type
 
@@ -104,22 +104,22 @@ def test_integers_that_are_quantized_are_still_integers():
 def test_inconsistent_quantizations_are_refused(type_, inputs, result, message):
     attributes = {"axes": (0,), "keepdims": False} if type_ == "REDUCE_MAX" else {}
     with pytest.raises(InvalidModelError, match=message):
-        one(type_, inputs, attributes, result)
+        single_operation(type_, inputs, attributes, result)
 
 
 def test_an_activation_without_bounds_is_not_fused():
     with pytest.raises(InvalidModelError, match="fuse_code is 'tanh'"):
-        one("ADD", [((3,), INT8), ((3,), INT8)], {"fuse_code": "tanh"})
+        single_operation("ADD", [((3,), INT8), ((3,), INT8)], {"fuse_code": "tanh"})
 
 
 def test_quantization_is_structure():
-    first, second = (one("SIGMOID", [((3,), INT8)], result=result) for result in (INT8, UINT8))
+    first, second = (single_operation("SIGMOID", [((3,), INT8)], result=result) for result in (INT8, UINT8))
     assert first.structure != second.structure
     assert "scale [0.5] zero_point [3]" in to_text(first)
 
 
 def test_verify_detects_an_inconsistent_result():
-    model = one("SIGMOID", [((3,), INT8)])
+    model = single_operation("SIGMOID", [((3,), INT8)])
     output = model.operands[1]
     wrong = replace(output, type=replace(output.type, dtype=DataType.INT16))
     with pytest.raises(InvalidModelError, match="expected a quantized operand of int8 or uint8"):
@@ -136,7 +136,7 @@ def test_verify_detects_an_inconsistent_result():
 )
 def test_outputs_are_checked_before_quantization(outputs, message):
     """An output without an operand is reported before its missing quantization."""
-    model = one("QUANTIZE", [((3,), DataType.FLOAT32)])
+    model = single_operation("QUANTIZE", [((3,), DataType.FLOAT32)])
     (operation,) = model.operations
     with pytest.raises(InvalidModelError, match=message):
         verify(replace(model, operations=(replace(operation, outputs=outputs),)))
@@ -145,19 +145,19 @@ def test_outputs_are_checked_before_quantization(outputs, message):
 def test_constants_may_be_quantized():
     builder = ModelBuilder()
     constant = builder.add_constant("w", np.ones((2, 3), np.int8), PER_TENSOR)
-    (made,) = builder.add_operation("DEQUANTIZE", (constant,), {"to": "float16"})
-    assert builder.type_of(made) == OperandType(DataType.FLOAT16, (2, 3))
+    (result,) = builder.add_operation("DEQUANTIZE", (constant,), {"to": "float16"})
+    assert builder.type_of(result) == OperandType(DataType.FLOAT16, (2, 3))
 
 
 @pytest.mark.parametrize(
-    ("scale", "zero_point", "said"),
+    ("scale", "zero_point", "message"),
     [((0.1,), (0.5,), "not an integer"), (("1",), (0,), "not a number"), ((1e300,), (0,), "finite")],
 )
-def test_invalid_scales_and_zero_points_are_refused(scale, zero_point, said):
+def test_invalid_scales_and_zero_points_are_refused(scale, zero_point, message):
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
     wrong = QuantizedType(DataType.INT8, Quantization(scale=scale, zero_point=zero_point))
-    with pytest.raises(InvalidModelError, match=said):
+    with pytest.raises(InvalidModelError, match=message):
         builder.add_operation("QUANTIZE", (x,), quantized=(wrong,))
 
 

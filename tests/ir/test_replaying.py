@@ -35,11 +35,11 @@ def computed(program: Sequence[tuple[Any, int, int]], variables: Sequence[Any]) 
     """Return the numbers, and the values read under guards."""
     numbers, decided = [*variables, 0, 1, 2, 1.0], []
     for function, first, second in program:
-        made = function(numbers[first % len(numbers)], numbers[second % len(numbers)])
-        if isinstance(made, (bool, int, float)) and function in STEPS[-5:]:
-            decided.append(made)
+        result = function(numbers[first % len(numbers)], numbers[second % len(numbers)])
+        if isinstance(result, (bool, int, float)) and function in STEPS[-5:]:
+            decided.append(result)
         else:
-            numbers.append(made)
+            numbers.append(result)
     return numbers, decided
 
 
@@ -50,7 +50,7 @@ def outcome(program: Sequence[tuple[Any, int, int]], variables: Sequence[Any]) -
         return None
 
 
-def told_apart(numbers: Sequence[Any]) -> list[tuple[type, str]]:
+def typed_text(numbers: Sequence[Any]) -> list[tuple[type, str]]:
     return [(type(number), repr(number)) for number in numbers]
 
 
@@ -65,12 +65,12 @@ def test_replay_equals_computation_under_equal_guards(
     trace = SymbolicTrace()
     traced, _ = computed(program, [trace.variable(size) for size in first])
     assert substitute_sizes(tuple(traced), trace.replay(first) or ()) == tuple(here[0])
-    known = trace.replay(second)
-    if there is None or told_apart(there[1]) != told_apart(here[1]):
-        assert known is None
+    replayed = trace.replay(second)
+    if there is None or typed_text(there[1]) != typed_text(here[1]):
+        assert replayed is None
     else:
-        assert known is not None
-        assert told_apart(substitute_sizes(tuple(traced), known)) == told_apart(there[0])
+        assert replayed is not None
+        assert typed_text(substitute_sizes(tuple(traced), replayed)) == typed_text(there[0])
 
 
 @given(program=PROGRAM, first=SIZES, second=SIZES)
@@ -81,12 +81,12 @@ def test_numbers_with_one_representative_are_equal(
         return
     trace = SymbolicTrace()
     traced, _ = computed(program, [trace.variable(size) for size in first])
-    known = trace.replay(second)
+    replayed = trace.replay(second)
     numbers = [each.number for each in traced if isinstance(each, SymbolicNumber)]
-    for one in numbers if known is not None else ():
+    for one in numbers if replayed is not None else ():
         for other in numbers:
             if trace.representative(one) == trace.representative(other):
-                assert told_apart([known[one]]) == told_apart([known[other]])
+                assert typed_text([replayed[one]]) == typed_text([replayed[other]])
 
 
 def test_results_of_guarded_equal_numbers_merge() -> None:
@@ -156,10 +156,10 @@ def test_the_type_of_a_number_is_the_same_at_every_size(chosen: Any) -> None:
     """1 equals 1.0, so a guard on the value would not distinguish their types."""
     trace = SymbolicTrace()
     number = chosen(trace.variable(1), 1.0)
-    assert told_apart([guard_value(number)]) == [(float, "1.0")]
+    assert typed_text([guard_value(number)]) == [(float, "1.0")]
     for size in range(3):
-        known = trace.replay([size])
-        assert known is None or told_apart([known[number.number]]) == told_apart([chosen(size, 1.0)])
+        replayed = trace.replay([size])
+        assert replayed is None or typed_text([replayed[number.number]]) == typed_text([chosen(size, 1.0)])
     assert trace.replay([2 if chosen is symbolic_min else 0]) is not None
 
 
@@ -171,15 +171,15 @@ def test_integer_identities_may_change_floats(function: Any) -> None:
     trace = SymbolicTrace()
     number = function(trace.variable(3) / 2)
     for size in range(6):
-        known = trace.replay([size])
-        assert known is not None
-        assert told_apart([known[number.number]]) == told_apart([function(size / 2)])
+        replayed = trace.replay([size])
+        assert replayed is not None
+        assert typed_text([replayed[number.number]]) == typed_text([function(size / 2)])
 
 
 def test_guard_on_zero_excludes_minus_zero() -> None:
     trace = SymbolicTrace()
     number = (trace.variable(1) - 1) * 0.0
-    assert told_apart([guard_value(number)]) == [(float, "0.0")]
+    assert typed_text([guard_value(number)]) == [(float, "0.0")]
     assert trace.replay([2]) is not None
     assert trace.replay([0]) is None
     assert broken(trace, [0], ["rows"]) == "(rows - 1) * 0.0 is -0.0, was 0.0"

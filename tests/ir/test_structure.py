@@ -29,9 +29,9 @@ def test_numbers_can_be_replaced() -> None:
 def test_symbolic_model_is_specialized_and_reports_covarying_numbers() -> None:
     trace = SymbolicTrace()
     model = SymbolicModel(flattened(trace.variable(2), trace.variable(3)))
-    known = trace.replay([4, 5])
-    assert known is not None
-    filled, values = model.specialize(known), numbers(flattened(4, 5))
+    replayed = trace.replay([4, 5])
+    assert replayed is not None
+    filled, values = model.specialize(replayed), numbers(flattened(4, 5))
     assert to_text(filled) == to_text(flattened(4, 5))
     assert filled.structure == flattened(4, 5).structure
     assert sorted({values[place] for place in places} for places in filled.covarying_number_groups) == [{4}, {5}, {20}]
@@ -42,6 +42,6 @@ def test_part_of_a_symbolic_model_is_cached() -> None:
     model = SymbolicModel(flattened(trace.variable(2), trace.variable(3)))
     part = model.part([0], [0], [1])
     assert model.part([0], [0], [1]) is part
-    known = trace.replay([4, 5])
-    assert known is not None
-    assert [operand.type.dimensions for operand in part.specialize(known).operands] == [(1, 4, 5), (1, 4, 5)]
+    replayed = trace.replay([4, 5])
+    assert replayed is not None
+    assert [operand.type.dimensions for operand in part.specialize(replayed).operands] == [(1, 4, 5), (1, 4, 5)]

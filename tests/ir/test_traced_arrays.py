@@ -53,23 +53,23 @@ COMPUTATIONS: dict[str, Callable[..., object]] = {
 def test_replays_equal_computations(name: str, first: list[list[int]], second: list[list[int]]) -> None:
     computation = COMPUTATIONS[name]
     trace = ArrayTrace(arrays(first))
-    made = computation(*trace.variables())
+    result = computation(*trace.variables())
     trace.finish()
     for rows, known in ((first, True), (second, first == second)):
         values = trace.replay(arrays(rows))
         assert values is not None or not known, "what it was made of is always taken"
         if values is not None:
             expected = computation(*arrays(rows))
-            assert (made is None) == (expected is None)
-            assert made is None or np.array_equal(values[made.number], expected)
+            assert (result is None) == (expected is None)
+            assert result is None or np.array_equal(values[result.number], expected)
 
 
 def test_forwarded_array_holds_for_all_contents() -> None:
     trace = ArrayTrace(arrays([[1, 2, 3]]))
-    made = derived(doubled, trace.variables()[0])
+    result = derived(doubled, trace.variables()[0])
     values = trace.replay(arrays([[7, 8, 9]]))
     assert values is not None
-    assert values[made.number].tolist() == [14, 16, 18]
+    assert values[result.number].tolist() == [14, 16, 18]
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,11 @@ def traced(*values: int) -> tuple[SymbolicTrace, list[SymbolicNumber]]:
 
 def test_numbers_are_settled_wherever_they_stand() -> None:
     trace, (height, width) = traced(2, 3)
-    known = trace.replay([5, 7])
-    assert known is not None
+    replayed = trace.replay([5, 7])
+    assert replayed is not None
     attributes = {"shape": (height, 1), "pads": [width, [height]], "axis": 0, "more": MappingProxyType({"a": width})}
     expected = {"shape": (5, 1), "pads": [7, [5]], "axis": 0, "more": {"a": 7}}
-    assert substitute_sizes((attributes, "none"), known) == (expected, "none")
+    assert substitute_sizes((attributes, "none"), replayed) == (expected, "none")
 
 
 @pytest.mark.slow
@@ -53,10 +53,10 @@ def test_numbers_are_settled_wherever_they_stand() -> None:
 def test_replay_equals_computation(function: Callable[[Any, Any], Any], first: list[int], second: list[int]) -> None:
     trace, (height, width) = traced(*first)
     results = [function(height, width), function(height, 3), function(7, width), function(height, width) * 2 + height]
-    known = trace.replay(second)
-    assert known is not None
+    replayed = trace.replay(second)
+    assert replayed is not None
     plain = [function(*second), function(second[0], 3), function(7, second[1]), function(*second) * 2 + second[0]]
-    assert [substitute_sizes(result, known) for result in results] == plain
+    assert [substitute_sizes(result, replayed) for result in results] == plain
 
 
 @given(first=SIZES, second=SIZES)

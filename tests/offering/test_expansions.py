@@ -124,8 +124,8 @@ def test_expansion_is_decided_for_every_shape(order):
 
 
 def test_shapes_share_preparation_and_conversion():
-    made = prepare(onnx.parser.parse_model(OPEN))
-    planner = Planner(made, open_setting(("trial", {"only": PARTS}), Options()))
+    result = prepare(onnx.parser.parse_model(OPEN))
+    planner = Planner(result, open_setting(("trial", {"only": PARTS}), Options()))
     first, *others = [planner.judge({"x": (rows, 4)}).model for rows in (3, 9, 5, 7, 2)]
     assert len(first.graph.nodes) > 1
     for other in others:

@@ -70,8 +70,8 @@ def test_sizes_equal_onnxruntime(op_type):
     for rows in (1, 5):
         feeds = {"x": RANDOM.random((rows, 2), np.float32), "i": np.zeros(places, np.int64)}
         session = onnxruntime.InferenceSession(model.SerializeToString())
-        made = session.run(None, {each.name: feeds[each.name] for each in session.get_inputs()})
-        shapes = dict(zip(outputs, [each.shape for each in made], strict=True))
+        result = session.run(None, {each.name: feeds[each.name] for each in session.get_inputs()})
+        shapes = dict(zip(outputs, [each.shape for each in result], strict=True))
         values = {
             each.name: Value(each.name, shape=_stated(each, rows, shapes[each.name])) for each in inferred.graph.output
         }
@@ -196,8 +196,8 @@ def test_random_ops_keep_sizes_dynamic(op_type):
     <float half = {{0.5}}, bool yes = {{1}}> {{ p = Sigmoid (x) {CHANCES[op_type]} y = Tanh (r) }}""")
     with nna.InferenceSession(model, devices="fake_npu") as session:
         for shape in ((2, 8), (3, 5), (4, 9), (2, 3)):
-            (made,) = session.run(None, {"x": RANDOM.standard_normal(shape, np.float32)})
-            assert made.shape == (shape if op_type != "Multinomial" else (shape[0], 3)) and not np.isnan(made).any()
+            (result,) = session.run(None, {"x": RANDOM.standard_normal(shape, np.float32)})
+            assert result.shape == (shape if op_type != "Multinomial" else (shape[0], 3)) and not np.isnan(result).any()
         report = session.report()
     assert report.plans.compiled == 2 and report.plans.served_shapes_text == "one plan for all input shapes", (
         report.plans

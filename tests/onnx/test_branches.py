@@ -130,7 +130,7 @@ def test_choices_share_weights_of_branches():
         for value in (True, False):
             feed = {"x": numbers(2, 128), "c": np.array(value)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(given, feed)[0], rtol=1e-4, atol=1e-4)
-        own, taken, _ = [each.planner.prepared.constants.get("t/weight") for each in session._engine.source._models]
+        own, taken, _ = [model.planner.prepared.constants.get("t/weight") for model in session._engine.source._models]
     assert np.shares_memory(own, taken)
 
 

@@ -21,7 +21,7 @@ def decision(condition, inputs="bool c", constants="int64 two = {2}", outputs=""
     return decision_of(prepare(parse(text.replace("BRANCHES", BRANCHES))))
 
 
-def told(found, *given):
+def compute_conditions(found, *given):
     """Compute the conditions from arrays in input order."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -48,27 +48,27 @@ def test_conditions_not_decided_by_inputs(condition, inputs):
 
 
 def test_equal_and_opposite_conditions_merge():
-    found = decision(
+    result = decision(
         """a = Equal(k, two) b = Equal(k, two) n = Not(a) i = Identity(n) m = Not(i)
         y = If(a) BRANCHES y1 = If(b) BRANCHES y2 = If(n) BRANCHES y3 = If(m) BRANCHES y4 = If(c) BRANCHES""",
         "int64 k, bool c",
         outputs=", float[n, 3] y1, float[n, 3] y2, float[n, 3] y3, float[n, 3] y4",
     )
-    assert found.texts == ("Equal(k, 2)", "c")
-    assert [found.branches[index] for index in sorted(found.branches)] == [
+    assert result.texts == ("Equal(k, 2)", "c")
+    assert [result.branches[index] for index in sorted(result.branches)] == [
         (0, True),
         (0, True),
         (0, False),
         (0, True),
         (1, True),
     ]
-    assert (found.conditions.inputs, found.conditions.shapes) == (("k", "c"), ())
+    assert (result.conditions.inputs, result.conditions.shapes) == (("k", "c"), ())
 
 
 @pytest.mark.parametrize(("holds", "left"), [(True, ["Exp", "Exp", "Sin"]), (False, ["Sin", "Neg", "Neg"])])
 def test_decided_condition_is_reused_in_branches(holds, left):
     branches = BRANCHES.replace("p)", "r)").replace("p =", "r =").replace("q)", "s)").replace("q =", "s =")
-    found = decision(
+    result = decision(
         f"""a = Equal(k, two) y = If(a) <
             then_branch = t () => (float[n, 3] p) {{
                 v = If(a) {branches}
@@ -88,7 +88,7 @@ def test_decided_condition_is_reused_in_branches(holds, left):
         >""",
         "int64 k",
     )
-    chosen = decided(found, (holds,))
+    chosen = decided(result, (holds,))
     assert (
         decision_of(chosen) is None
         and decisions_text(chosen.branch_decisions) == f"Equal(k, 2) is {str(holds).lower()}"
@@ -98,25 +98,25 @@ def test_decided_condition_is_reused_in_branches(holds, left):
 
 def test_long_condition_is_described_by_name():
     chain = " ".join(f"c{at + 1} = Or(c{at}, c{at})" for at in range(200))
-    found = decision(f"{chain} y = If(c200) BRANCHES", "bool c0")
-    assert found.texts == ("c200",)
+    result = decision(f"{chain} y = If(c200) BRANCHES", "bool c0")
+    assert result.texts == ("c200",)
     (told_as,) = decision("c1 = Or(c0, c0) c2 = And(c1, c0) y = If(c2) BRANCHES", "bool c0").texts
     assert told_as == "And(Or(c0, c0), c0)"
 
 
 def test_conditions_computed_from_shapes():
-    found = decision(
+    result = decision(
         """s = Shape<start = 1, end = -1>(c) t = Size(c) u = Shape(x) v = Gather(u, zero)
         a = Squeeze(s) b = Equal(a, two) d = Greater(t, v) y = If(b) BRANCHES y1 = If(d) BRANCHES""",
         "float[k, l, m] c",
         "int64 two = {2}, int64 zero = {0}",
         ", float[n, 3] y1",
     )
-    assert found.conditions.inputs == () and sorted(found.conditions.shapes) == ["c", "x"]
+    assert result.conditions.inputs == () and sorted(result.conditions.shapes) == ["c", "x"]
     for one, middle, last, count in product((1, 3), (1, 2), (1, 4), (1, 7)):
         shapes = {"c": np.array([one, middle, last]), "x": np.array([count, 3])}
         expected = [middle == 2, one * middle * last > count]
-        assert told(found, *(shapes[name] for name in found.conditions.shapes)) == expected
+        assert compute_conditions(result, *(shapes[name] for name in result.conditions.shapes)) == expected
 
 
 def test_names_of_the_model_are_not_reused():
@@ -125,13 +125,13 @@ def test_names_of_the_model_are_not_reused():
     }}"""
     model = parse(text)
     model.graph.input[1].name = model.graph.node[3].input[1] = "x/shape"
-    found = decision_of(prepare(model))
-    assert told(found, np.array(True), np.array([2, 3])) == [True]
-    assert told(found, np.array(True), np.array([3, 3])) == [False]
+    result = decision_of(prepare(model))
+    assert compute_conditions(result, np.array(True), np.array([2, 3])) == [True]
+    assert compute_conditions(result, np.array(True), np.array([3, 3])) == [False]
 
 
 def test_model_of_the_chosen_branches():
-    found = decision(
+    result = decision(
         """d = Equal(k, two) y = If(c) <
             then_branch = t () => (float[n, 3] p) {
                 p = If(d) BRANCHES
@@ -140,15 +140,15 @@ def test_model_of_the_chosen_branches():
         >""",
         "bool c, int64 k",
     )
-    other = decided(found, (False,))
+    other = decided(result, (False,))
     assert (
         decision_of(other) is None
         and decisions_text(other.branch_decisions) == "c is false"
         and decision_values(other.branch_decisions) == (False,)
     )
-    further = decision_of(decided(found, (True,)))
+    further = decision_of(decided(result, (True,)))
     assert further is not None and further.texts == ("Equal(k, 2)",)
     chosen = decided(further, (False,))
     assert decisions_text(chosen.branch_decisions) == "c is true and Equal(k, 2) is false"
     assert [node.op_type for node in chosen.nodes if node.op_type != "Equal"] == ["Neg"]
-    assert chosen.nodes[-1].name.startswith(f"{found.prepared.nodes[1].name}/")
+    assert chosen.nodes[-1].name.startswith(f"{result.prepared.nodes[1].name}/")

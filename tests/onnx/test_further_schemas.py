@@ -30,8 +30,8 @@ def test_schemas_equal_onnxruntime(domain, op_type):
     assert ours.defaults.keys() == defaults.keys()
     for name, each in defaults.items():
         stated = onnx.helper.get_attribute_value(onnx.AttributeProto.FromString(each._default_value))
-        wanted = stated.decode() if isinstance(stated, bytes) else stated
-        assert ours.defaults[name] == (pytest.approx(wanted) if isinstance(wanted, float) else wanted)
+        expected = stated.decode() if isinstance(stated, bytes) else stated
+        assert ours.defaults[name] == (pytest.approx(expected) if isinstance(expected, float) else expected)
 
 
 def kind_of(attribute):

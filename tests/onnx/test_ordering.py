@@ -30,11 +30,11 @@ def test_shuffled_nodes_are_sorted(data):
         for index, reads in enumerate(data.draw(edges()))
     ]
     model = model_of(data.draw(st.permutations(nodes)))
-    found = in_order(model)
-    assert is_ordered(found)
-    assert (found is model) == is_ordered(model)
-    assert in_order(model, read_nodes(model)) == found
-    assert {node.output[0] for node in found.graph.node} == {node.output[0] for node in nodes}
+    result = in_order(model)
+    assert is_ordered(result)
+    assert (result is model) == is_ordered(model)
+    assert in_order(model, read_nodes(model)) == result
+    assert {node.output[0] for node in result.graph.node} == {node.output[0] for node in nodes}
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ CASES = [
     *(("Expand", [ROW, ints(*sizes)], {}, 17) for sizes in ((4,), (3, 4), (2, 1, 1), (2, 3, 1, 4), (5, 5))),
     *(("Tile", [ROW, ints(*repeats)], {}, 17) for repeats in ((1, 1), (2, 3), (0, 1), (2,))),
     *(
-        ("Range", [np.array(each) for each in bounds], {}, 17)
+        ("Range", [np.array(bound) for bound in bounds], {}, 17)
         for bounds in ((0, 5, 1), (3, 9, 4), (5, 0, -2), (0, 5, -1), (0, 0, 1))
     ),
     *(("Where", [mask, A, other], {}, 17) for mask in (A > 7, np.array(True)) for other in (np.array(-1), A[::-1])),
@@ -81,7 +81,7 @@ CASES = [
 ]
 
 
-def alone(op_type, arrays, attributes, opset):
+def model_of_node(op_type, arrays, attributes, opset):
     names = [f"x{at}" for at in range(len(arrays))]
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
@@ -106,17 +106,17 @@ def by_onnxruntime(model, feed):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_results_equal_onnxruntime(case):
-    model, feed = alone(*case)
+    model, feed = model_of_node(*case)
     (node,) = read_model(model, OPERATORS, ["node"], ()).nodes
-    made, expected = plain_result(node, feed), by_onnxruntime(model, feed)
-    if made is not None:
-        np.testing.assert_array_equal(made, expected, strict=True)
+    result, expected = plain_result(node, feed), by_onnxruntime(model, feed)
+    if result is not None:
+        np.testing.assert_array_equal(result, expected, strict=True)
 
 
 def test_most_cases_have_a_result():
     made = 0
     for case in CASES:
-        model, feed = alone(*case)
+        model, feed = model_of_node(*case)
         (node,) = read_model(model, OPERATORS, ["node"], ()).nodes
         made += plain_result(node, feed) is not None
     assert made > 0.7 * len(CASES)
@@ -136,6 +136,6 @@ def test_cases_left_to_onnxruntime_have_no_result():
         ("Where", [A > 7, A, unlike], {}, 17),
         ("Range", [np.float32(each) for each in (0, 1, 0.1)], {}, 17),
     ]:
-        model, feed = alone(*case)
+        model, feed = model_of_node(*case)
         (node,) = read_model(model, OPERATORS, ["node"], ()).nodes
         assert plain_result(node, feed) is None

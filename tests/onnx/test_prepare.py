@@ -36,7 +36,7 @@ def remaining(model, result):
     return rest
 
 
-def left(result):
+def remaining_types(result):
     return [node.op_type for node in result.graph.nodes]
 
 
@@ -44,21 +44,21 @@ def left(result):
 @given(edges(), st.data())
 def test_nodes_not_needed_by_outputs_are_unused(predecessors, data):
     outputs = data.draw(st.sets(st.sampled_from(range(len(predecessors))), min_size=1)) if predecessors else {0}
-    reads = [sorted(each) for each in predecessors] or [[]]
+    reads = [sorted(predecessor) for predecessor in predecessors] or [[]]
     nodes = [helper.make_node("Sum", [f"v{at}" for at in each] or ["x"], [f"v{own}"]) for own, each in enumerate(reads)]
     x, *made = (
         helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N"]) for n in ("x", *(f"v{at}" for at in outputs))
     )
     graph = helper.make_graph(nodes, "g", [x], made)
     prepared = prepare(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]))
-    found = specialize(prepared, {"x": (3,)})
+    result = specialize(prepared, {"x": (3,)})
     needed = set(outputs)
     for at in reversed(range(len(reads))):
         needed.update(reads[at] if at in needed else ())
-    assert set(found.positions) == needed and not found.folded
-    assert len(found.unused) == len(reads) - len(needed)
-    assert (found.graph.nodes is prepared.graph.nodes) == (len(needed) == len(reads))
-    assert all(found.graph.value(node.outputs[0]).static_shape == (3,) for node in found.graph.nodes)
+    assert set(result.positions) == needed and not result.folded
+    assert len(result.unused) == len(reads) - len(needed)
+    assert (result.graph.nodes is prepared.graph.nodes) == (len(needed) == len(reads))
+    assert all(result.graph.value(node.outputs[0]).static_shape == (3,) for node in result.graph.nodes)
 
 
 def test_shapes_are_propagated_from_inputs():
@@ -96,7 +96,7 @@ def test_the_constant_part_is_folded_once():
     prepared = prepare(parse(text))
     assert prepared.constants["u"].tolist() == [-2, -4]
     result = specialize(prepared, {"x": (1, 2)})
-    assert left(result) == ["Add"]
+    assert remaining_types(result) == ["Add"]
     assert result.folded == ("Constant_0", "Mul_1", "Neg_2") and result.unused == ()
     assert [node.origins for node in result.graph.nodes] == [("Add_3",)]
 
@@ -127,8 +127,8 @@ def test_static_sizes_of_a_dynamic_shape_are_folded(taken, expected):
         computed = Sub (two, one)
         y = {taken}
     }}"""
-    found = prepare(parse(text)).constants.get("y")
-    assert (None if found is None else found.tolist()) == expected
+    result = prepare(parse(text)).constants.get("y")
+    assert (None if result is None else result.tolist()) == expected
 
 
 def test_values_computed_from_static_sizes_are_folded():
@@ -146,7 +146,7 @@ def test_values_computed_from_static_sizes_are_folded():
     }}"""
     prepared = prepare(parse(text))
     assert prepared.constants["flat"].tolist() == [1, 3]
-    assert left(specialize(prepared, {"x": (3, 4)})) == ["Gather"]
+    assert remaining_types(specialize(prepared, {"x": (3, 4)})) == ["Gather"]
 
 
 def test_values_computed_from_static_shapes_are_folded_to_a_fixed_point():
@@ -166,7 +166,7 @@ def test_values_computed_from_static_shapes_are_folded_to_a_fixed_point():
         y = Mul(a, wide)
     }}"""
     result = specialized(text, x=(3, 4, 6))
-    assert left(result) == ["Reshape", "Mul"]
+    assert remaining_types(result) == ["Reshape", "Mul"]
     assert result.constants["target"].tolist() == [3, -1] and result.constants["wide"].shape == (24,)
     assert result.graph.value("y").static_shape == (3, 24)
 
@@ -197,7 +197,7 @@ def test_custom_operators_have_unknown_shapes_that_do_not_depend_on_data():
         ir_version=10,
     )
     result = specialized(model, x=(2,))
-    assert left(result) == ["Mystery", "Relu"]
+    assert remaining_types(result) == ["Mystery", "Relu"]
     assert not result.graph.value("a").data_dependent
 
 
@@ -208,7 +208,7 @@ def test_random_numbers_and_dequantized_weights_are_not_folded():
         a = Add(r, w)
         y = Add(a, x)
     }}"""
-    assert left(specialized(text, x=(2,))) == ["RandomNormal", "DequantizeLinear", "Add", "Add"]
+    assert remaining_types(specialized(text, x=(2,))) == ["RandomNormal", "DequantizeLinear", "Add", "Add"]
 
 
 def test_folding_is_bounded():
@@ -217,7 +217,7 @@ def test_folding_is_bounded():
         big = ConstantOfShape(s)
         y = Add(x, big)
     }}"""
-    assert left(specialized(text, x=(1,))) == ["ConstantOfShape", "Add"]
+    assert remaining_types(specialized(text, x=(1,))) == ["ConstantOfShape", "Add"]
 
 
 def test_onnxruntime_failures_fall_back_to_node_by_node_folding():
@@ -237,7 +237,7 @@ def test_onnxruntime_failures_fall_back_to_node_by_node_folding():
         ],
     )
     result = specialized(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), x=(2,))
-    assert left(result) == ["Add"] and result.constants["d"].tolist() == [2, 3]
+    assert remaining_types(result) == ["Add"] and result.constants["d"].tolist() == [2, 3]
 
 
 def test_unevaluable_nodes_remain():
@@ -248,7 +248,7 @@ def test_unevaluable_nodes_remain():
         c = NonZero(x)
         y = Add(x, b)
     }}"""
-    assert left(specialized(text, x=(3,))) == ["Gather", "Expand", "Add"]
+    assert remaining_types(specialized(text, x=(3,))) == ["Gather", "Expand", "Add"]
 
 
 def out_of_order(*nodes):
@@ -286,7 +286,7 @@ def test_control_flow_keeps_captured_values():
         >
     }}"""
     result = specialized(text, x=(2,), c=())
-    assert left(result) == ["Neg", "If"] and set(result.graph.nodes[1].captured) == {"a", "w"}
+    assert remaining_types(result) == ["Neg", "If"] and set(result.graph.nodes[1].captured) == {"a", "w"}
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.lists(st.sampled_from(["Shape", "Neg", "Abs"]), max_size=4))
@@ -303,7 +303,7 @@ def test_prepared_graph_equals_the_model(rows, columns, ops):
     result = specialized(text, x=(rows, columns))
     x = numbers(rows, columns)
     assert np.array_equal(run_whole(remaining(model, result), {"x": x})[0], run_whole(model, {"x": x})[0])
-    assert "Shape" not in left(result)
+    assert "Shape" not in remaining_types(result)
 
 
 def test_shapes_pass_through_ops_unknown_to_inference():
@@ -327,7 +327,7 @@ def computed_shapes(levels):
 
 def test_a_chain_of_computed_shapes_is_resolved():
     result = specialized(computed_shapes(20), v0=(6, 4))
-    assert left(result) == ["Reshape"] * 20 + ["Relu"]
+    assert remaining_types(result) == ["Reshape"] * 20 + ["Relu"]
     assert result.graph.value("y").static_shape == (6, 4) and result.unused == ()
     assert all(result.constants[f"m{k}"].tolist() == [6, 4] for k in range(20))
     model, feed = computed_shapes(20), {"v0": numbers(6, 4)}
@@ -352,7 +352,7 @@ def test_computed_shapes_change_from_level_to_level():
         f"int64[1] one = {{1}}> {{ {lines} w = NonZero(t5) c = Cast<to = 1>(w) r = ReduceSum(c) y = Add(v6, r) }}"
     )
     result = specialized(model, v0=(1, 64))
-    assert left(result) == ["Reshape"] * 6 + ["Add"]
+    assert remaining_types(result) == ["Reshape"] * 6 + ["Add"]
     x = numbers(1, 64)
     y = run_whole(model, {"v0": x})[0]
     assert result.graph.value("y").static_shape == y.shape == (64, 1)
@@ -414,4 +414,4 @@ def test_sequences_are_no_constants_node_by_node():
         ir_version=10,
     )
     result = specialized(model, at=())
-    assert "s" not in result.constants and left(result)[-2:] == ["SequenceConstruct", "SequenceAt"]
+    assert "s" not in result.constants and remaining_types(result)[-2:] == ["SequenceConstruct", "SequenceAt"]

@@ -52,9 +52,9 @@ def test_output_with_one_possible_type_has_it():
 @pytest.mark.slow
 def test_a_vector_of_any_declared_length_takes_no_memory():
     texts = [f"{HEAD} (float[{HUGE}] x) => (y) {CONSTANTS} {{ {nodes} }}" for nodes in NODES]
-    done = subprocess.run([sys.executable, "-c", PROGRAM, *texts], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.split()) >= len(NODES)
+    process = subprocess.run([sys.executable, "-c", PROGRAM, *texts], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert len(process.stdout.split()) >= len(NODES)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ for schema in onnx.defs.get_all_schemas_with_history():
 
 @pytest.mark.sweep
 def test_no_operator_ends_the_process_when_types_are_missing():
-    done = subprocess.run([sys.executable, "-c", SCHEMAS], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"at {done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"
+    process = subprocess.run([sys.executable, "-c", SCHEMAS], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, f"at {process.stdout.splitlines()[-1:]}: {process.stderr[-500:]}"
 
 
 ENCODER = 'ai.onnx.ml.LabelEncoder<keys_floats = [1.0], values_strings = ["a"], default_string = "b">'
@@ -155,8 +155,8 @@ for text in sys.argv[1:]:
 @pytest.mark.slow
 def test_models_whose_types_inference_does_not_know_run():
     texts = [UNTYPED + reader for reader in READERS]
-    done = subprocess.run([sys.executable, "-c", SESSIONS, *texts], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["[['a'], ['a']]"] * len(READERS), done.stderr[-500:]
+    process = subprocess.run([sys.executable, "-c", SESSIONS, *texts], capture_output=True, text=True, check=False)
+    assert process.stdout.splitlines() == ["[['a'], ['a']]"] * len(READERS), process.stderr[-500:]
 
 
 def test_a_label_encoder_of_known_type_is_inferred():

@@ -36,8 +36,8 @@ def model_with(*tensors: TensorProto) -> onnx.ModelProto:
     """Return a model that multiplies by `w` and contains these tensors."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 256])
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 512])
-    graph = helper.make_graph(nodes, "g", [given], [made], [numpy_helper.from_array(WEIGHTS, "w"), *tensors])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 512])
+    graph = helper.make_graph(nodes, "g", [given], [result], [numpy_helper.from_array(WEIGHTS, "w"), *tensors])
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
     model.metadata_props.add(key="imgsz", value="[640]")
     return model
@@ -261,8 +261,10 @@ def test_a_report_looks_at_no_weights(tmp_path, device):
         "nnadapter.partition_report(sys.argv[1], sys.argv[2])\n"
         "print(max(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])\n"
     )
-    told = subprocess.run([sys.executable, "-c", code, str(path), device], capture_output=True, text=True, check=True)
-    assert int(told.stdout) < 300 << 10
+    process = subprocess.run(
+        [sys.executable, "-c", code, str(path), device], capture_output=True, text=True, check=True
+    )
+    assert int(process.stdout) < 300 << 10
 
 
 @pytest.mark.slow
@@ -275,8 +277,8 @@ def test_packed_weights_replace_the_originals(tmp_path):
         "nnadapter.InferenceSession(sys.argv[1], devices='fake_npu').run(None, {'x': x})\n"
         "print(max(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])\n"
     )
-    told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    assert int(told.stdout) < 950 << 10  # KiB; 512 MiB of weights are packed one at a time
+    process = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert int(process.stdout) < 950 << 10  # KiB; 512 MiB of weights are packed one at a time
 
 
 def test_many_weights_are_read_by_several_threads(tmp_path):
@@ -345,10 +347,10 @@ def many_weights(tmp_path_factory):
 )
 def test_readahead_threads_end(many_weights, how):
     command = [sys.executable, "-c", STOPPED.format(how=how), str(many_weights)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    stopped, read = done.stdout.split()
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    stopped, read = process.stdout.split()
     assert stopped == "True" and int(read) < 300 * MIB
-    assert done.stderr == ""
+    assert process.stderr == ""
 
 
 def test_begun_model_equals_the_loaded_one(tmp_path):

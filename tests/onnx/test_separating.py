@@ -15,9 +15,9 @@ DTYPES = ["float32", "float16", "float64", "int64", "uint8", "bool"]
 
 
 def model_of(*tensors: TensorProto) -> onnx.ModelProto:
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
     nodes = [helper.make_node("Constant", [], ["y"], value_floats=[1.0])]
-    graph = helper.make_graph(nodes, "g", [], [made], tensors)
+    graph = helper.make_graph(nodes, "g", [], [result], tensors)
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
 
 

@@ -64,7 +64,7 @@ def test_a_model_without_any_is_the_same_object():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"indices": [0, 3, 6]}, "indices beyond its shape"),
         ({"indices": [0, -1, 5]}, "indices beyond its shape"),
@@ -76,9 +76,9 @@ def test_a_model_without_any_is_the_same_object():
         ({"indices": LINEAR, "values": [[1], [2], [3]]}, "values of shape"),
     ],
 )
-def test_inconsistent_sparse_tensors_are_refused(changes, said):
+def test_inconsistent_sparse_tensors_are_refused(changes, message):
     model = sparse(**changes)
-    with pytest.raises(InvalidModelError, match=f"sparse tensor 'w' .*{said}.*export the model without"):
+    with pytest.raises(InvalidModelError, match=f"sparse tensor 'w' .*{message}.*export the model without"):
         with_dense(model)
     with pytest.raises(InvalidModelError):
         nna.InferenceSession(model.SerializeToString(), devices=["fake_npu"])

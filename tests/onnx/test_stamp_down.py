@@ -55,7 +55,7 @@ def test_functions_are_lowered_and_uncalled_ones_left_out():
     text = CALLED.replace("[late] q = Celu(p)", "q = Relu(p)")
     text += '<domain: "f", opset_import: ["" : 28]> other (p) => (q) {q = Celu(p)}'
     lowered = stamp_down(parse(text, header=', "f" : 1'), LIMITS, IR)
-    assert [(each.name, each.opset_import[0].version) for each in lowered.functions] == [("act", 26)]
+    assert [(function.name, function.opset_import[0].version) for function in lowered.functions] == [("act", 26)]
     np.testing.assert_array_equal(run(lowered, {"x": np.array([-1, 2], np.float32)})["y"], [0, 2])
 
 

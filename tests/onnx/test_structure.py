@@ -77,8 +77,8 @@ GOLDEN = (
 def test_hashes_are_equal_in_another_process():
     code = "from tests.onnx.test_structure import *; print(structure(MODEL).ancestry_hashes)"
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(ROOT)}
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert found.stdout.strip() == str(structure(MODEL).ancestry_hashes)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert process.stdout.strip() == str(structure(MODEL).ancestry_hashes)
 
 
 def blocks(count):

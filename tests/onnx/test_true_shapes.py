@@ -28,8 +28,8 @@ def expected_shape(model, arrays):
 
 def check(opset, op_type, attributes, *shapes):
     arrays = {f"input{position}": np.ones(shape, np.float32) for position, shape in enumerate(shapes)}
-    given = [Value(name, "float32", array.shape) for name, array in arrays.items()]
-    model = build([(op_type, list(arrays), ["y"], attributes)], given, [Value("y", "float32")], {}, opset)
+    inputs = [Value(name, "float32", array.shape) for name, array in arrays.items()]
+    model = build([(op_type, list(arrays), ["y"], attributes)], inputs, [Value("y", "float32")], {}, opset)
     expected = expected_shape(model, arrays)
     assume(expected is not None)
     assert specialize(prepare(model), {}).graph.value("y").shape == expected

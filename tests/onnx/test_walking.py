@@ -18,7 +18,7 @@ def test_the_table_of_messages_is_onnx_s():
     waiting = [onnx.ModelProto.DESCRIPTOR]
     while waiting:
         message = waiting.pop()
-        inner = {each.number: each.message_type for each in message.fields if each.message_type is not None}
+        inner = {field.number: field.message_type for field in message.fields if field.message_type is not None}
         if message.name not in found and inner:
             found[message.name] = {number: each.name for number, each in inner.items()}
             waiting += inner.values()
@@ -26,7 +26,7 @@ def test_the_table_of_messages_is_onnx_s():
     # newer than the installed onnx
     newer = {"NodeDeviceConfigurationProto", "ShardingSpecProto", "ShardedDimProto"} - found.keys()
     assert {name: dict(inner) for name, inner in wire_format._INNER.items() if name not in newer} == found
-    fields = {each.name: each for each in onnx.ModelProto.DESCRIPTOR.fields}
+    fields = {field.name: field for field in onnx.ModelProto.DESCRIPTOR.fields}
     assert fields["functions"].number << 3 | 2 == wire_format._FUNCTIONS
 
 
@@ -43,7 +43,7 @@ def _dimensions(count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("contents", "said"),
+    ("contents", "message"),
     [
         (lambda: with_fields(b"\x0a\x00" * (limits.NODES + 1)), r"more than 262,144 nodes in a graph"),
         (lambda: with_fields(tagged(1, tagged(1, b"x") * (limits.VALUES_OF_NODE + 1))), "65,536 inputs of a node"),
@@ -54,15 +54,15 @@ def _dimensions(count):
         (lambda: with_fields(tagged(1, b"\x2a\x00" * 20_000) * 110), "more than 1,048,576 parts of a few bytes"),
     ],
 )
-def test_beyond_a_limit(tmp_path, contents, said, monkeypatch):
+def test_beyond_a_limit(tmp_path, contents, message, monkeypatch):
     monkeypatch.setattr(limits, "FIELDS", 1 << 15)
     monkeypatch.setattr(limits, "MESSAGES", 1 << 20)
     whole = contents()
-    with pytest.raises(InvalidModelError, match=f"^the model has .*{said}"):
+    with pytest.raises(InvalidModelError, match=f"^the model has .*{message}"):
         check_size(whole, "the model")
     path = tmp_path / "model.onnx"
     path.write_bytes(whole)
-    with pytest.raises(InvalidModelError, match=said):
+    with pytest.raises(InvalidModelError, match=message):
         check_size(path, "model 'model.onnx'")
 
 
@@ -72,16 +72,16 @@ def test_large_ordinary_models_pass():
         "Trees", ["x"], ["y"], ids=range(200_000), values=np.ones(100_000).tolist(), names=["LEAF"] * 100_000,
         table=weight("t", np.ones(50_000), TensorProto.FLOAT), domain="own",
     )  # fmt: skip
-    made = model(graph([trees], weights=[weight("w", np.ones(100_000), TensorProto.FLOAT)]))
-    assert check_size(made.SerializeToString(), "the model") is False
+    result = model(graph([trees], weights=[weight("w", np.ones(100_000), TensorProto.FLOAT)]))
+    assert check_size(result.SerializeToString(), "the model") is False
 
 
 def test_functions_are_found_after_other_fields():
     body = helper.make_function("own", "F", ["a"], ["b"], [node("Relu", "a", "b")], [helper.make_opsetid("", 17)])
-    made = model(graph([helper.make_node("F", ["x"], ["y"], domain="own")]), [body])
-    assert check_size(made.SerializeToString(), "the model") is True
-    made.graph.value_info.extend(info(f"v{number}") for number in range(10_000))
-    assert check_size(made.SerializeToString(), "the model") is True
+    result = model(graph([helper.make_node("F", ["x"], ["y"], domain="own")]), [body])
+    assert check_size(result.SerializeToString(), "the model") is True
+    result.graph.value_info.extend(info(f"v{number}") for number in range(10_000))
+    assert check_size(result.SerializeToString(), "the model") is True
 
 
 @pytest.mark.parametrize("contents", [bytes(100_000), b"\x08\x08\x3b", b"\x3a" + varint_bytes(1 << 31), b"hello"])

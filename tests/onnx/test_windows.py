@@ -33,13 +33,13 @@ def test_window_fits_if_onnx_runtime_computes_one(op_type, kernel, dilation, pad
     assert moves_windows(node)
     fits = fits_windows(node, [(1, 1, size, 6), (1, 1, kernel, 1)])
     try:
-        (made,) = onnxruntime.InferenceSession(model.SerializeToString()).run(
+        (result,) = onnxruntime.InferenceSession(model.SerializeToString()).run(
             None, {"x": np.ones((1, 1, size, 6), np.float32)}
         )
     except Exception:  # noqa: BLE001  any error of ONNX Runtime means that no window fits
         assert not fits
     else:
-        assert fits == (made.size > 0)
+        assert fits == (result.size > 0)
 
 
 def test_auto_padded_windows_fit():

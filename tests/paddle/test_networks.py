@@ -33,10 +33,10 @@ def test_results_are_paddles(saved, name, device):
             (called,) = (each.name for each in session.get_inputs())
             assert called == INPUTS.get(name, "x")
             feed = run.pop(f"in {called}")
-            assert [each.name for each in session.get_outputs()] == list(run)
-            for found, wanted in zip(session.run(None, {called: feed}), run.values(), strict=True):
-                assert found.dtype == wanted.dtype
-                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+            assert [output.name for output in session.get_outputs()] == list(run)
+            for found, expected in zip(session.run(None, {called: feed}), run.values(), strict=True):
+                assert found.dtype == expected.dtype
+                np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
         coverage = session.report().coverage
     print(f"{name} on {device}: {coverage.nodes:.0%} of nodes, {coverage.flops:.0%} of FLOPs off the CPU")
     assert device != "fake_npu" or coverage.nodes >= NETWORKS[name]
@@ -54,16 +54,18 @@ nnadapter.InferenceSession({str(saved / "cnn")!r}, devices="cpu", options=option
 nnadapter.paddle.create_predictor
 print([name for name in sys.modules if name.partition(".")[0] in ("paddle", "paddle2onnx")])
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 @pytest.mark.sweep
 def test_command_line_accepts_a_folder(saved):
     opened(saved, "cnn", devices="cpu").close()
     arguments = ["run", str(saved / "cnn"), "-d", "fake_npu", "--cache-dir", str(saved / "cache" / "programs")]
-    found = subprocess.run([sys.executable, "-m", "nnadapter", *arguments], capture_output=True, text=True, check=True)
-    assert "fetch_name_0" in found.stdout
+    process = subprocess.run(
+        [sys.executable, "-m", "nnadapter", *arguments], capture_output=True, text=True, check=True
+    )
+    assert "fetch_name_0" in process.stdout
 
 
 @pytest.mark.parametrize("name", ["inference.json", "inference.pdiparams"])
@@ -113,7 +115,7 @@ def test_model_before_paddle_3_keeps_its_names(saved, tmp_path):
     subprocess.run([sys.executable, script, folder], check=True, capture_output=True, env=environment)
     with nna.InferenceSession(folder, devices="fake_npu", options={"cache_dir": False}) as session:
         ((name, wanted),) = np.load(folder / "results.npz").items()
-        assert [each.name for each in session.get_outputs()] == [name]
+        assert [output.name for output in session.get_outputs()] == [name]
         np.testing.assert_allclose(session.run(None, {"x": np.ones((1, 3, 8, 9), np.float32)})[0], wanted, atol=1e-4)
 
 

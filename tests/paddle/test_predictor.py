@@ -52,8 +52,8 @@ def test_a_deployment_script_changes_one_import(saved, tmp_path):
         out = tmp_path / f"{module}.npy"
         arguments = [folder / "inference.json", folder / "inference.pdiparams", tmp_path / "in.npy", out]
         command = [sys.executable, script, module, *arguments]
-        found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-        told.append(found.stdout.splitlines()[-1])
+        process = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        told.append(process.stdout.splitlines()[-1])
         results.append(np.load(out))
     assert told[0] == told[1]
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
@@ -198,7 +198,7 @@ def test_documentation_describes_all_settings():
     page = (Path(__file__).parents[2] / "docs" / "paddle.md").read_text()
     rows = dict(re.findall(r"^\| (`.*`) \| (.*) \|$", page, re.MULTILINE))
     told = {name: meaning for names, meaning in rows.items() for name in re.findall(r"`(\w+)`", names)}
-    assert told.items() >= {**IGNORED, **{name: f"an error: {why}" for name, why in REFUSED.items()}}.items()
+    assert told.items() >= {**IGNORED, **{name: f"an error: {reason}" for name, reason in REFUSED.items()}}.items()
 
 
 def test_threads_reach_the_steps_of_the_cpu(model):
@@ -221,10 +221,10 @@ def test_types_are_named_as_in_paddle():
 def test_interface_of_paddle_is_complete():
     classes = "(p.Config, p.Predictor, p.Tensor, p.PredictorPool)"
     code = f"import paddle.inference as p; print([n for c in {classes} for n in dir(c) if n[0] != '_'])"
-    found = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     left_out = {"Bfloat16", "Float32", "Half", "Int8", "register_input_hook", "register_output_hook"}
     left_out |= {"share_external_data_by_ptr_name", "tensorrt_precision_mode", "xpu_config"}
     ours = {*IGNORED, *REFUSED, *ANSWERS, *left_out}
     for each in (paddle.Config, paddle.Predictor, paddle.Tensor, paddle.PredictorPool):
         ours.update(dir(each))
-    assert set(ast.literal_eval(found.stdout.splitlines()[-1])) - ours == set()
+    assert set(ast.literal_eval(process.stdout.splitlines()[-1])) - ours == set()

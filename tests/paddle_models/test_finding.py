@@ -31,9 +31,9 @@ def filled(folder, *names, structure=WITH_PARAMETERS):
     ],
 )  # fmt: skip
 def test_a_folder_holds_one_model_or_the_usual_one(tmp_path, names, structure, parameters):
-    found = files_of(filled(tmp_path, *names))
-    assert (found.structure.name, found.parameters.name) == (structure, parameters)
-    assert found.is_old == (not structure.endswith(".json"))
+    result = files_of(filled(tmp_path, *names))
+    assert (result.structure.name, result.parameters.name) == (structure, parameters)
+    assert result.is_old == (not structure.endswith(".json"))
 
 
 def test_unrelated_json_in_a_folder_is_ignored(tmp_path):

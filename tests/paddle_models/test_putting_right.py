@@ -33,10 +33,10 @@ def attribute(name, kind, value):
 
 def test_doubles_read_as_floats_become_floats():
     scale = {"#": "0.a_array", "D": [{"#": "0.a_f64", "D": 2.0}]}
-    made = program({"#": "1.nearest_interp", "A": [{"N": "scale", "AT": scale}]}, {"#": "p", "A": [0, 1, "w"]})
-    assert rewrite(made)
+    result = program({"#": "1.nearest_interp", "A": [{"N": "scale", "AT": scale}]}, {"#": "p", "A": [0, 1, "w"]})
+    assert rewrite(result)
     assert scale["D"] == [{"#": "0.a_f32", "D": 2.0}]
-    assert not rewrite(made)
+    assert not rewrite(result)
 
 
 @pytest.mark.parametrize(
@@ -56,25 +56,25 @@ def gelu(number, *, by_tanh=True, dtype="0.t_f32"):
 
 def test_gelu_by_tanh_is_written_out_wherever_it_stands():
     loop = {"#": "1.while", "regions": [{"blocks": [{"args": [{"#": 40}, {"%": 50}], "ops": [gelu(3)]}]}]}
-    made = program({"#": "1.data", "O": [{"%": 1}]}, gelu(2), loop, gelu(4, by_tanh=False), gelu(5, dtype="0.t_bf16"))
-    assert rewrite(made)
-    outer = made["regions"][0]["blocks"][0]["ops"]
+    result = program({"#": "1.data", "O": [{"%": 1}]}, gelu(2), loop, gelu(4, by_tanh=False), gelu(5, dtype="0.t_bf16"))
+    assert rewrite(result)
+    outer = result["regions"][0]["blocks"][0]["ops"]
     inner = loop["regions"][0]["blocks"][0]["ops"]
     assert [each["O"][0]["%"] for each in outer if each["#"] == "1.gelu"] == [4, 5]
     assert not [each for each in inner if each["#"] == "1.gelu"]
     numbers = [each["O"][0]["%"] for each in (*outer, *inner) if "O" in each]
     assert len(set(numbers)) == len(numbers) and {2, 3} <= {*numbers} and 50 not in numbers
-    assert not rewrite(made)
+    assert not rewrite(result)
 
 
 def test_constants_move_before_loops_that_read_them():
     axes = {"#": "1.full_int_array", "A": []}
     branch = {"#": "1.if", "regions": [{"blocks": [{"ops": [axes, {"#": "1.sum"}]}]}]}
     loop = {"#": "1.while", "regions": [{"blocks": [{"ops": [branch]}]}]}
-    made = program({"#": "1.data"}, loop)
-    assert rewrite(made)
-    assert [each["#"] for each in made["regions"][0]["blocks"][0]["ops"]] == ["1.data", "1.full_int_array", "1.while"]
-    assert operations_of(made) == {"full_int_array", "sum"}
+    result = program({"#": "1.data"}, loop)
+    assert rewrite(result)
+    assert [each["#"] for each in result["regions"][0]["blocks"][0]["ops"]] == ["1.data", "1.full_int_array", "1.while"]
+    assert operations_of(result) == {"full_int_array", "sum"}
 
 
 @pytest.mark.parametrize(("name", "attributes", "draws"), [
@@ -187,7 +187,7 @@ HALF = np.array([1.0, 2.0], np.float16)
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "wrong", "doubt"),
+    ("found", "expected", "wrong", "doubt"),
     [
         (np.ones((1, 2)), np.ones((2, 2)), r"is float64[1, 2], and float64[2, 2] in Paddle", ""),
         (np.ones(3, np.int64), np.ones(3, np.int32), "is int64[3]", ""),
@@ -203,8 +203,8 @@ HALF = np.array([1.0, 2.0], np.float16)
         (np.ones(0), np.ones(0), "", ""),
     ],
 )
-def test_how_far_results_may_be_off(found, wanted, wrong, doubt):
-    compared = _array_difference(found, wanted)
+def test_how_far_results_may_be_off(found, expected, wrong, doubt):
+    compared = _array_difference(found, expected)
     assert compared.wrong.startswith(wrong) and compared.doubt == doubt and bool(compared.wrong) == bool(wrong)
 
 
@@ -250,8 +250,8 @@ def test_errors_on_negative_inputs_are_detected(node, function, wrong, monkeypat
     model = parse(
         f"""<ir_version: 9, opset_import: ["" : 19]> g (float[4, 8] x) => (float[4, 8] y) {{ y = {node} (x) }}"""
     )
-    found = compared(model.SerializeToString(), tmp_path, tmp_path, draws=False)
-    assert found.wrong.startswith(wrong) and bool(found.wrong) is bool(wrong) and not found.doubt
+    result = compared(model.SerializeToString(), tmp_path, tmp_path, draws=False)
+    assert result.wrong.startswith(wrong) and bool(result.wrong) is bool(wrong) and not result.doubt
 
 
 def tensor(number, *shape, dtype="0.t_f32"):
@@ -259,7 +259,7 @@ def tensor(number, *shape, dtype="0.t_f32"):
 
 
 def numbers(name, *values):
-    return attribute(name, "0.a_array", [{"#": "0.a_i32", "D": each} for each in values])
+    return attribute(name, "0.a_array", [{"#": "0.a_i32", "D": value} for value in values])
 
 
 @pytest.mark.parametrize("sizes", [(5, 7), (-1, -1)])
@@ -283,9 +283,9 @@ def test_an_output_size_of_a_transposed_convolution_becomes_padding(sizes, size)
     data = {"#": "1.data", "O": [tensor(1, 1, 4, *sizes)]}, {"#": "p", "O": tensor(2, 4, 2, 3, 3)}
     structure = program(*data, target, convolution)
     assert rewrite(structure)
-    (found,) = (each for each in structure["regions"][0]["blocks"][0]["ops"] if each["#"] == "1.conv2d_transpose")
+    (result,) = (each for each in structure["regions"][0]["blocks"][0]["ops"] if each["#"] == "1.conv2d_transpose")
     # The defaults are (n - 1) * stride - 2 + 3: 9, 11, ... for stride 2, and 13, 16, 19, ... for stride 3.
-    assert found["A"][2] == numbers("output_padding", size - 9, (size + 5 - 13) % 3)
+    assert result["A"][2] == numbers("output_padding", size - 9, (size + 5 - 13) % 3)
 
 
 def test_expansion_in_a_branch_gets_its_sizes_before_it():

@@ -36,7 +36,7 @@ def nnadapter_clusters(graph, placement):
     Source: optimizer/partition_model_into_submodels.cc of Paddle Lite.
     """
     after = [set(each) for each in successors(graph)]
-    before = [set(each) for each in graph.atom_predecessors]
+    before = [set(atom_predecessor) for atom_predecessor in graph.atom_predecessors]
     members = {atom: [atom] for atom in range(len(placement))}
     for atom in range(len(placement)):
         changed = atom in members

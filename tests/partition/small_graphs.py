@@ -41,10 +41,10 @@ def grouped_graphs(draw, labels="ab"):
     pair = draw(st.sampled_from([(a, b) for b in range(len(atoms)) for a in range(b)] or [None]))
     graph = graph_of(predecessors)
     if pair is not None:
-        rest = [atom for atom in atoms if atom[0] not in pair]
-        for at in range(len(rest) + 1):
+        remaining = [atom for atom in atoms if atom[0] not in pair]
+        for at in range(len(remaining) + 1):
             try:
-                graph = graph_of(predecessors, atoms=(*rest[:at], pair, *rest[at:]))
+                graph = graph_of(predecessors, atoms=(*remaining[:at], pair, *remaining[at:]))
                 break
             except GraphError:  # the pair is not convex, or not in order at this position
                 continue

@@ -34,9 +34,9 @@ def random_case(seed):
 def test_equal_to_exhaustive_search(seeds):
     for seed in range(seeds):
         graph, placement = random_case(seed)
-        found = cut(graph, placement)
-        assert found.exact, seed
-        assert len(found.segments) == fewest_segments(graph, placement), seed
+        result = cut(graph, placement)
+        assert result.exact, seed
+        assert len(result.segments) == fewest_segments(graph, placement), seed
 
 
 @pytest.mark.parametrize("seed", range(20))

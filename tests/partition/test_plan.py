@@ -7,10 +7,10 @@ from tests.partition.test_segments import count_lines
 
 
 def plan_of(graph, placement, segments=None):
-    found = cut(graph, placement)
+    result = cut(graph, placement)
     devices = tuple(dict.fromkeys(placement))
     verdicts = {device: [SUPPORTED] * len(graph.atoms) for device in devices}
-    return make_plan(graph, devices, verdicts, placement, segments or found.segments, exact=found.exact)
+    return make_plan(graph, devices, verdicts, placement, segments or result.segments, exact=result.exact)
 
 
 def node(name, reads, makes, captured=()):

@@ -21,10 +21,10 @@ def assert_lawful(graph, placement, segments):
 @given(placed_graphs())
 def test_cut_of_two_labels_is_minimal(case):
     graph, placement = case
-    found = cut(graph, placement)
-    assert_lawful(graph, placement, found.segments)
-    assert found.exact
-    assert len(found.segments) == fewest_turns(graph, placement)
+    result = cut(graph, placement)
+    assert_lawful(graph, placement, result.segments)
+    assert result.exact
+    assert len(result.segments) == fewest_turns(graph, placement)
 
 
 @given(placed_graphs())
@@ -38,18 +38,18 @@ def test_host_keeps_accelerator_segments_at_their_minimum(case):
 @given(grouped_graphs())
 def test_atoms_of_several_nodes(case):
     graph, placement = case
-    found = cut(graph, placement)
-    assert_lawful(graph, placement, found.segments)
-    assert len(found.segments) == fewest_turns(graph, placement)
+    result = cut(graph, placement)
+    assert_lawful(graph, placement, result.segments)
+    assert len(result.segments) == fewest_turns(graph, placement)
 
 
 @given(placed_graphs(labels="abc", most=8))
 def test_three_labels(case):
     graph, placement = case
-    found = cut(graph, placement)
-    assert_lawful(graph, placement, found.segments)
-    assert found.exact
-    assert len(found.segments) == fewest_turns(graph, placement)
+    result = cut(graph, placement)
+    assert_lawful(graph, placement, result.segments)
+    assert result.exact
+    assert len(result.segments) == fewest_turns(graph, placement)
 
 
 def test_siblings_share_a_segment():

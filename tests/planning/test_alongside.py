@@ -16,8 +16,8 @@ from tests.planning.test_overlap import plan_of
 )
 def test_run_waits_for_values_read_on_another_device(predecessors, labels, handed, waits):
     plan = plan_of(predecessors, labels)
-    found = waiting(plan, needs_of(plan, {}), frozenset(), frozenset(handed))
-    assert found.threaded_segments == handed and not found.is_serial
-    assert found.host_waits == tuple(
+    result = waiting(plan, needs_of(plan, {}), frozenset(), frozenset(handed))
+    assert result.threaded_segments == handed and not result.is_serial
+    assert result.host_waits == tuple(
         HostWait(device=device, segment=last, waiting_segment=before) for device, last, before in waits
     )

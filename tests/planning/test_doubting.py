@@ -27,7 +27,7 @@ def measured():
 
 def keep(device, speed, off_by):
     """Store a calibration of `device` with this relative speed and this error."""
-    found = measured()
+    result = measured()
     lines = {
         each: replace(
             line,
@@ -35,11 +35,11 @@ def keep(device, speed, off_by):
             seconds_per_flop=line.seconds_per_flop / speed,
             seconds_per_byte=line.seconds_per_byte / speed,
         )
-        for each, line in found.lines.items()
+        for each, line in result.lines.items()
     }
-    riding = {carrier: {each: lines[each] for each in behind} for carrier, behind in found.fused_lines.items()}
+    riding = {carrier: {each: lines[each] for each in behind} for carrier, behind in result.fused_lines.items()}
     keep_calibration(replace(
-        found, device=device, driver_version=version(device), options=options(device), lines=lines, fused_lines=riding,
+        result, device=device, driver_version=version(device), options=options(device), lines=lines, fused_lines=riding,
         networks={"one": MeasuredNetwork(seconds=1.0, predicted=1 + off_by)}, sole_launch_seconds=0.0,
         launch_seconds=0.0, transfer_seconds=0.0, transfer_seconds_per_byte=0.0,
     ))  # fmt: skip
@@ -80,14 +80,14 @@ def report(**given):
 def test_doubtful_saving_keeps_the_cpu(speed, cpu_off, device_off, away):
     keep("cpu", 1.0, cpu_off)
     keep("fake_npu", speed, device_off)
-    found = report()
-    assert ({node.device for node in found.nodes} == {"fake_npu"}) == away
-    assert ("less than the error of the costs" in found.cost.note) != away
+    result = report()
+    assert ({node.device for node in result.nodes} == {"fake_npu"}) == away
+    assert ("less than the error of the costs" in result.cost.note) != away
     if not away:
-        assert {node.device for node in found.nodes} == {"cpu"}
-        assert found.cost.seconds == pytest.approx(found.cost.all_cpu_seconds) and found.cost.gap > 0
-        assert found.cost.candidates[0].name == "all on cpu"
-        assert found.cost.candidates[0].seconds > found.cost.candidates[1].seconds
+        assert {node.device for node in result.nodes} == {"cpu"}
+        assert result.cost.seconds == pytest.approx(result.cost.all_cpu_seconds) and result.cost.gap > 0
+        assert result.cost.candidates[0].name == "all on cpu"
+        assert result.cost.candidates[0].seconds > result.cost.candidates[1].seconds
 
 
 @pytest.mark.slow
@@ -101,8 +101,8 @@ def test_note_names_saving_and_error():
 def test_forbidden_fallback_disables_doubt():
     keep("cpu", 1.0, 0.5)
     keep("fake_npu", 1.1, 0.5)
-    found = report(fallback="forbid")
-    assert {node.device for node in found.nodes} == {"fake_npu"} and "in doubt" not in found.cost.note
+    result = report(fallback="forbid")
+    assert {node.device for node in result.nodes} == {"fake_npu"} and "in doubt" not in result.cost.note
     pinned = report(rules=nna.Rules(pins=(nna.Pin(device="fake_npu", op_type="Sin"),)))
     assert {node.device for node in pinned.nodes if node.op_type == "Sin"} == {"fake_npu"}
     assert "in doubt" not in pinned.cost.note

@@ -40,8 +40,8 @@ def test_a_few_plans_serve_all_shapes(among, devices):
     with nna.InferenceSession(model, devices=devices, options=nna.Options(fallback="allow")) as session:
         for rows in (3, 5, 1, 8, 13, 2, 6, 4):
             feed = {"x": numbers(rows, 4, seed=rows), "k": np.array([rows // 2]), "first": np.array(rows % 2 == 0)}
-            for got, wanted in zip(session.run(None, feed), run_whole(model, feed), strict=True):
-                np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+            for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
             assert not session.provenance.fell_back
         report = session.report()
     assert report.plans.compiled <= 4 and "for all input shapes" in report.plans.served_shapes_text

@@ -183,7 +183,7 @@ def test_step_runs_on_the_cpu_at_sizes_where_it_fails():
 
 
 @pytest.mark.parametrize(
-    ("name", "device_options", "why"),
+    ("name", "device_options", "reason"),
     [
         ("opensizes:fixed", {}, "compiles for static shapes only"),
         ("opensizes", {"fixed": True}, "does not take segment 0 with dynamic shapes: the options say so"),
@@ -191,11 +191,11 @@ def test_step_runs_on_the_cpu_at_sizes_where_it_fails():
         ("opensizes", {"refused": "Sin", "reason": "memory_limit"}, "may take 'Sin_1' at other sizes"),
     ],
 )
-def test_static_plans_per_shape_are_explained_in_the_report(name, device_options, why):
+def test_static_plans_per_shape_are_explained_in_the_report(name, device_options, reason):
     with session(CHAIN, name, **device_options) as opened:
         for rows in (1, 2, 3, 2):
             agree(opened, CHAIN, {"x": numbers(rows, 4)})
-        assert why in sizes(opened) and sizes(opened).startswith("a plan for every set of input shapes: ")
+        assert reason in sizes(opened) and sizes(opened).startswith("a plan for every set of input shapes: ")
         assert opened.report().plans.compiled == 3
 
 

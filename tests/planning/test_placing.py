@@ -87,7 +87,7 @@ def test_latency_delegates_large_work():
     assert set(devices_of(report).values()) == {"fake_npu"}
     assert report.cost.seconds < report.cost.all_cpu_seconds
     assert 0 <= report.cost.gap < 0.5 and report.cost.bound_seconds <= report.cost.seconds
-    assert {each.name for each in report.cost.candidates} >= {"all on cpu", "everything supported"}
+    assert {candidate.name for candidate in report.cost.candidates} >= {"all on cpu", "everything supported"}
 
 
 def test_every_segment_has_its_price_and_they_add_up():
@@ -137,7 +137,7 @@ def test_pins_and_bans_place_nodes():
     rules = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Sin"),), bans=(nna.Ban(device="fake_npu", name="Neg*"),))
     report = nna.partition_report(model_of(SMALL), "fake_npu", options={"rules": rules})
     assert devices_of(report) == {"Relu": "fake_npu", "Sin": "cpu", "Neg": "cpu"}
-    assert [each.nodes for each in report.rules] == [1, 1]
+    assert [rule.nodes for rule in report.rules] == [1, 1]
     assert {node.op_type: [r.reason for r in node.refusals] for node in report.nodes}["Sin"] == ["rule"]
 
 
@@ -229,7 +229,7 @@ def test_plan_file_matches_an_edited_model_in_part(tmp_path):
     edited = model_of(SMALL.replace("b = Sin (a) y = Neg (b)", "b = Sin (a) c = Cos (b) y = Exp (c)"))
     report = nna.partition_report(edited, "fake_npu", options={"plan": path})
     assert devices_of(report) == {"Relu": "fake_npu", "Sin": "cpu", "Cos": "fake_npu", "Exp": "fake_npu"}
-    assert [each.name for each in report.plan_file.unmatched_entries] == ["Neg_2"]
+    assert [unmatched_entry.name for unmatched_entry in report.plan_file.unmatched_entries] == ["Neg_2"]
     assert "Neg_2" in str(report)
 
 
@@ -260,7 +260,7 @@ def test_measured_choice_is_cached(tmp_path):
             report = session.report()
         assert how in report.cost.note
         assert report.cost.sources == {"fake_npu": "measured", "cpu": "measured"}
-        measured = [each.measured_seconds for each in report.cost.candidates if each.eligible]
+        measured = [candidate.measured_seconds for candidate in report.cost.candidates if candidate.eligible]
         assert report.cost.seconds == measured[0]
     known = nna.partition_report(model_of(SMALL), "fake_npu", options=given)
     assert devices_of(known) == devices_of(report) and known.cost.seconds == report.cost.seconds
@@ -323,9 +323,9 @@ def test_plan_file_splits_fused_nodes(tmp_path, policy, device):
         },
         save_plan=path,
     )
-    found = nna.partition_report(model, SIMULATED, options={"plan": path, "policy": policy, "fallback": "allow"})
-    assert devices_of(found) == {"Conv": {"cpu": "fake_npu", "fake_npu": "cpu"}[device], "Relu": device}
-    assert not found.plan_file.unmatched_entries
+    result = nna.partition_report(model, SIMULATED, options={"plan": path, "policy": policy, "fallback": "allow"})
+    assert devices_of(result) == {"Conv": {"cpu": "fake_npu", "fake_npu": "cpu"}[device], "Relu": device}
+    assert not result.plan_file.unmatched_entries
 
 
 @pytest.mark.parametrize("fault", ["compile", "compute"])
@@ -333,7 +333,7 @@ def test_failing_candidate_is_not_chosen(fault):
     options = nna.Options(policy="measured", fallback="allow")
     with nna.InferenceSession(model_of(SMALL), devices=("trial", {"fault": fault}), options=options) as session:
         session.run(None, {"x": numbers(2, 4)})
-        assert [each.name for each in session.report().cost.candidates] == ["all on cpu"]
+        assert [candidate.name for candidate in session.report().cost.candidates] == ["all on cpu"]
 
 
 def test_measurement_under_another_fallback_policy_is_not_reused():
@@ -342,7 +342,7 @@ def test_measurement_under_another_fallback_policy_is_not_reused():
         options = nna.Options(policy="measured", fallback=fallback)
         with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=options) as session:
             session.run(None, feed)
-            assert {each.name for each in session.report().cost.candidates} == expected
+            assert {candidate.name for candidate in session.report().cost.candidates} == expected
 
 
 def test_a_model_of_constants_is_measured_too():
@@ -431,9 +431,9 @@ def test_measured_report_separates_measurements_and_predictions(tmp_path):
     again = nna.partition_report(model_of(LARGE), SIMULATED, options=options)
     for cost in (measured, again.cost) if again.cost.word == "measured" else (measured,):  # the alternative is doubt
         assert cost.word == "measured" and cost.prediction_sources == before.sources
-        predicted = {each.name: each.seconds for each in cost.candidates}
-        assert predicted.items() <= {each.name: each.seconds for each in before.candidates}.items()
-        assert cost.predicted_seconds == pytest.approx(sum(each.predicted_seconds for each in report.segments))
+        predicted = {candidate.name: candidate.seconds for candidate in cost.candidates}
+        assert predicted.items() <= {candidate.name: candidate.seconds for candidate in before.candidates}.items()
+        assert cost.predicted_seconds == pytest.approx(sum(segment.predicted_seconds for segment in report.segments))
     assert "rests on other costs, of fake_npu: simulated, cpu: modeled" in " ".join(str(report).split())
 
 

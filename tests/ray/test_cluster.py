@@ -45,7 +45,7 @@ def expected(rows):
     return y, y.argmax(1)
 
 
-def held(dataset, count):
+def check_rows(dataset, count):
     """Compare the rows of a result with numpy, and return their number."""
     seen = sorted(dataset.take_all(), key=lambda row: row["id"])
     assert [row["id"] for row in seen] == list(range(count))
@@ -62,13 +62,18 @@ def dataset():
 
 def test_a_job_compiles_once_and_its_summary_adds_up(nodes):
     data = dataset().materialize()
-    made = nna.ray.map_batches(
+    result = nna.ray.map_batches(
         data, MODEL, devices=("faulty:fake_npu", {"script": FAULTS}), options={"fallback": "allow"},
         columns={"x": "data"}, passthrough_columns=["id"], batch_size=32, concurrency=2, num_cpus=0.5,
     )  # fmt: skip
-    held(made, len(ROWS))
-    report = nna.ray.report(made)
-    assert report.rows == len(ROWS) == sum(report.rows_by_device.values()) == sum(each.rows for each in report.machines)
+    check_rows(result, len(ROWS))
+    report = nna.ray.report(result)
+    assert (
+        report.rows
+        == len(ROWS)
+        == sum(report.rows_by_device.values())
+        == sum(machine.rows for machine in report.machines)
+    )
     assert report.compiles == 1 and len(report.kinds) == 1 and report.kinds[0].sessions == 2
     assert report.fallback_rows == report.rows_by_device.get("cpu", 0) > 0
     _errors(data)

@@ -59,7 +59,12 @@ def test_every_row_counts_once_if_a_node_is_killed(nodes):
     assert [row["id"] for row in rows] == list(range(len(ROWS)))
     np.testing.assert_allclose(np.stack([row["y"] for row in rows]), expected(ROWS)[0], atol=1e-5)
     report = nna.ray.report(result)
-    assert report.rows == len(ROWS) == sum(report.rows_by_device.values()) == sum(each.rows for each in report.machines)
+    assert (
+        report.rows
+        == len(ROWS)
+        == sum(report.rows_by_device.values())
+        == sum(machine.rows for machine in report.machines)
+    )
     assert report.compiles == 1 and report.fallback_rows > 0
     assert len(report.machines) == 2, "they land where their device is"
 

@@ -30,8 +30,8 @@ def test_without_ray_the_error_names_the_extra(monkeypatch):
 
 
 def test_devices_are_resources():
-    found = resources()
-    assert found[f"{PREFIX}fake_npu"] == 1.0 and f"{PREFIX}cpu" not in found
+    result = resources()
+    assert result[f"{PREFIX}fake_npu"] == 1.0 and f"{PREFIX}cpu" not in result
     assert needed(("fake_npu", "cpu"), 0.5) == {f"{PREFIX}fake_npu": 0.5}
     assert missing_devices(("fake_npu",)) == {} and "nobody" in missing_devices(("nobody",))["nobody"]
     check_declared({f"{PREFIX}fake_npu": 1}, {"CPU": 2.0})  # no machine declares its devices

@@ -85,8 +85,8 @@ def test_rows_of_several_shapes_are_grouped(lengths):
 
 
 def test_no_rows_are_no_run():
-    made = no_rows(SIZES, ("s", "y"))
-    assert [(name, array.shape, array.dtype.name) for name, array in made.items()] == [
+    result = no_rows(SIZES, ("s", "y"))
+    assert [(name, array.shape, array.dtype.name) for name, array in result.items()] == [
         ("s", (0,), "float32"),
         ("y", (0, 0), "float32"),
     ]

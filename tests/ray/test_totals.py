@@ -85,9 +85,9 @@ def test_runs_are_put_into_words_by_devices_and_shapes():
     for rows in range(300):
         sums.add(Provenance("cpu"), {"x": np.zeros(rows)}, 1, 0.5)
     kind = SimpleNamespace(name="kind-1")
-    made = sums.record(BatchKey("once", "0", 0), SimpleNamespace(machine="node-1", kind=kind), 10)
-    assert made.shapes[:2] == (("x[4, 3], z[4]", 2, 8, 4.0, 2.0), ("x[2, 3], z[2]", 1, 2, 1.0, 1.0))
-    assert len(made.shapes) == 257 and made.shapes[-1][:3] == ("others", 46, 46)
+    result = sums.record(BatchKey("once", "0", 0), SimpleNamespace(machine="node-1", kind=kind), 10)
+    assert result.shapes[:2] == (("x[4, 3], z[4]", 2, 8, 4.0, 2.0), ("x[2, 3], z[2]", 1, 2, 1.0, 1.0))
+    assert len(result.shapes) == 257 and result.shapes[-1][:3] == ("others", 46, 46)
 
 
 def report():
@@ -115,11 +115,11 @@ def report():
 
 
 def test_report_as_json_text_and_html(tmp_path):
-    made = report()
-    data = json.loads(made.to_json())
+    result = report()
+    data = json.loads(result.to_json())
     assert (data["rows"], data["compiles"], data["fallback_rows"]) == (154, 1, 64)
     assert data["kinds"][0]["segments"] == {"fake_npu": 1, "cpu": 1} and data["schema_version"] == 2
-    text = str(made)
+    text = str(result)
     for said in (
         "154 rows in 4 runs",
         "ran on   fake_npu: 90 rows",
@@ -127,13 +127,13 @@ def test_report_as_json_text_and_html(tmp_path):
         "compiled 1 time, 2.00 s",
     ):
         assert said in text
-    page = made.to_html()
+    page = result.to_html()
     assert (
         "<model>" not in page and "&lt;model&gt;.onnx" in page and "no &lt;b&gt;SDK" in page and "<script" not in page
     )
     assert re.search(r"default-src &#x27;none&#x27;; style-src &#x27;sha256-", page)
     for ending, start in ((".html", "<!doctype html>"), (".json", "{"), (".txt", "model")):
-        made.save(tmp_path / f"report{ending}")
+        result.save(tmp_path / f"report{ending}")
         assert (tmp_path / f"report{ending}").read_text().startswith(start)
 
 

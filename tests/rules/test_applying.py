@@ -71,7 +71,7 @@ def test_later_refusal_breaks_a_pin():
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "message"),
     [
         (
             [pin("a", "n0"), pin("b", "n?")],
@@ -85,10 +85,10 @@ def test_later_refusal_breaks_a_pin():
         ([ban("cpu", "n3"), ban("a", "n3")], r"leaves no device to node 'n3': it is banned from 'cpu', .*'b': unsup"),
     ],
 )
-def test_contradictory_rules_are_refused(rules, said):
+def test_contradictory_rules_are_refused(rules, message):
     pins = tuple(rule for rule in rules if isinstance(rule, nna.Pin))
     bans = tuple(rule for rule in rules if isinstance(rule, nna.Ban))
-    with pytest.raises(RulesError, match=said) as caught:
+    with pytest.raises(RulesError, match=message) as caught:
         applied(nna.Rules(pins=pins, bans=bans), {"a": "yyy", "b": "yn.", "cpu": "yyy"}, ((0,), (1, 2), (3,)))
     assert "\n" not in str(caught.value)
 

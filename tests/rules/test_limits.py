@@ -27,7 +27,7 @@ def candidates(*parts, benefits=None, flops=None):
     ]
 
 
-def yes(count=8, **refused):
+def supported_except(count=8, **refused):
     """Return verdicts that support everything except `refused`, a mapping of device to {atom: refusal}."""
     return {
         device: tuple(refused.get(device, {}).get(atom, SUPPORTED) for atom in range(count))
@@ -61,45 +61,45 @@ TURNS = candidates(
     ],
 )
 def test_limits_drop_segments(given_limits, expected):
-    found = segments_to_drop(limits(**given_limits), TURNS, yes())
-    assert sorted(found.segments) == expected
-    assert all(why.reason is Reason.RULE and "in r.toml" in why.detail for why in found.segments.values())
-    assert sum(effect.nodes for effect in found.effects) == sum(TURNS[at].nodes for at in expected)
+    result = segments_to_drop(limits(**given_limits), TURNS, supported_except())
+    assert sorted(result.segments) == expected
+    assert all(verdict.reason is Reason.RULE and "in r.toml" in verdict.detail for verdict in result.segments.values())
+    assert sum(effect.nodes for effect in result.effects) == sum(TURNS[at].nodes for at in expected)
 
 
 def test_limits_use_flops_without_costs():
     parts = candidates(("a", [0, 1]), ("cpu", [2]), ("a", [3]), flops=[10, None, 30])
-    found = segments_to_drop(limits(max_segments=1), parts, yes())
-    assert list(found.segments) == [0]
-    assert "by FLOPs, since costs are not known" in found.effects[0].note
+    result = segments_to_drop(limits(max_segments=1), parts, supported_except())
+    assert list(result.segments) == [0]
+    assert "by FLOPs, since costs are not known" in result.effects[0].note
 
 
 def test_a_minimum_of_benefit_needs_costs():
     with pytest.raises(RulesError, match=r"min_benefit_ms in r.toml needs costs, and those of 'a' .* calibrate a"):
-        segments_to_drop(limits(min_benefit_ms=1), candidates(("a", [0])), yes())
+        segments_to_drop(limits(min_benefit_ms=1), candidates(("a", [0])), supported_except())
 
 
 def test_segment_without_alternative_remains():
     parts = candidates(("a", [0]), ("cpu", [1]), ("a", [2, 3]))
-    kept = yes(b={0: NO}, cpu={0: NO})
-    found = segments_to_drop(limits(min_nodes=2), parts, kept)
-    assert not found.segments
-    assert found.effects[0].note == "1 segment below it, which no other device supports entirely"
+    kept = supported_except(b={0: NO}, cpu={0: NO})
+    result = segments_to_drop(limits(min_nodes=2), parts, kept)
+    assert not result.segments
+    assert result.effects[0].note == "1 segment below it, which no other device supports entirely"
     assert list(segments_to_drop(limits(max_segments=1), parts, kept).segments) == [2]
 
 
 @pytest.mark.parametrize("given_limits", [{"max_segments": 1}, {"whole_graph": True}])
 def test_limits_that_contradict_pins_are_refused(given_limits):
-    kept = yes(b=dict.fromkeys((0, 2), PINNED), cpu=dict.fromkeys((0, 2), PINNED))
+    kept = supported_except(b=dict.fromkeys((0, 2), PINNED), cpu=dict.fromkeys((0, 2), PINNED))
     with pytest.raises(RulesError, match=r"cannot be met: .* stay there, .*rule: pinned to 'a' by pin 1 in r.toml"):
         segments_to_drop(limits(**given_limits), candidates(("a", [0]), ("cpu", [1]), ("a", [2])), kept)
 
 
 def test_whole_graph_device_gets_everything():
     parts = candidates(("a", [0, 1, 2]), ("b", [3]))
-    assert list(segments_to_drop(limits(whole_graph=True), parts, yes(a={3: NO})).segments) == [0]
-    assert list(segments_to_drop(limits(whole_graph=True), parts, yes()).segments) == [1]
-    assert not segments_to_drop(limits(whole_graph=True), candidates(("b", [0, 1, 2, 3])), yes()).segments
+    assert list(segments_to_drop(limits(whole_graph=True), parts, supported_except(a={3: NO})).segments) == [0]
+    assert list(segments_to_drop(limits(whole_graph=True), parts, supported_except()).segments) == [1]
+    assert not segments_to_drop(limits(whole_graph=True), candidates(("b", [0, 1, 2, 3])), supported_except()).segments
 
 
 def turns(placement):
@@ -127,14 +127,14 @@ def test_rounds_end_with_all_limits_met(placement, most, least, whole, data):
     }
     for _ in range(2 * len(placement) + 1):
         parts = candidates(*turns(placement), flops=[1.0] * len(placement))
-        found = segments_to_drop(rules, parts, verdicts)
-        if not found.segments:
+        result = segments_to_drop(rules, parts, verdicts)
+        if not result.segments:
             break
-        for at, why in found.segments.items():
+        for at, reason in result.segments.items():
             for atom in parts[at].segment.atoms:
-                verdicts[parts[at].segment.device][atom] = why
+                verdicts[parts[at].segment.device][atom] = reason
         placement = [next(device for device in verdicts if verdicts[device][atom]) for atom in range(len(placement))]
-    assert not found.segments
+    assert not result.segments
     away = [part for part in parts if part.segment.device != "cpu"]
     assert most is None or len(away) <= most
     assert least is None or all(part.nodes >= least for part in away)

@@ -57,7 +57,7 @@ def test_texts_and_rules():
 
 
 @pytest.mark.parametrize(
-    ("text", "entry", "key", "said"),
+    ("text", "entry", "key", "message"),
     [
         ('[[pin]\ndevice = "cpu"', "", "", r"cut off: .* line 1, column 6"),
         ('\n[[pin]]\ndevice = "cpu', "", "", "cut off: .*end of document"),
@@ -89,10 +89,10 @@ def test_texts_and_rules():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_errors_name_file_entry_and_key(tmp_path, text, entry, key, said, end):
+def test_errors_name_file_entry_and_key(tmp_path, text, entry, key, message, end):
     path = tmp_path / "rules.toml"
     path.write_bytes(text.replace("\n", end).encode())
-    with pytest.raises(RulesError, match=said) as caught:
+    with pytest.raises(RulesError, match=message) as caught:
         read_rules(path)
     assert (caught.value.file, caught.value.entry, caught.value.key) == (str(path), entry, key)
     assert str(path) in str(caught.value) and entry in str(caught.value) and key in str(caught.value)

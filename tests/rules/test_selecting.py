@@ -70,7 +70,7 @@ def test_selectors(selectors, expected):
 
 
 @pytest.mark.parametrize(
-    ("selectors", "said"),
+    ("selectors", "message"),
     [
         ({"op_type": "Erff"}, "the model has no op type 'Erff'; did you mean 'Erf'?"),
         ({"op_type": "org::Erf"}, "the model has no op type 'org::Erf'; known: none"),
@@ -84,9 +84,9 @@ def test_selectors(selectors, expected):
         ({"op_type": "Neg", "name": "/a/*"}, "no node matches all criteria of the rule"),
     ],
 )
-def test_empty_selection_has_a_reason(selectors, said):
+def test_empty_selection_has_a_reason(selectors, message):
     assert chosen(**selectors) == []
-    assert why_nothing(GRAPH, **selectors) == said
+    assert why_nothing(GRAPH, **selectors) == message
 
 
 def test_chosen_branch_is_not_an_if():
@@ -99,18 +99,18 @@ def test_chosen_branch_is_not_an_if():
 
 def on_paths(graph, first, last):
     """Return the nodes of every path, enumerated one by one."""
-    found = set()
+    result = set()
 
     def walk(trail):
         if f"v{trail[-1]}" in last:
-            found.update(trail)
+            result.update(trail)
         for reader in graph.consumers.get(f"v{trail[-1]}", ()):
             walk((*trail, reader))
 
     for name in first:
         for reader in graph.consumers.get(name, ()):
             walk((reader,))
-    return found
+    return result
 
 
 @given(edges(8), st.data())
@@ -126,5 +126,5 @@ def test_patterns_match_as_in_the_shell_except_exact_names(names, pattern):
     nodes = tuple(Node(name, "Neg", "", (), (f"v{index}",)) for index, name in enumerate(names))
     graph = Graph(nodes, {}, frozenset(), (), ())
     expected = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
-    found = selected(graph, name=pattern)
-    assert sorted(names[position] for position in found) == sorted(expected)
+    result = selected(graph, name=pattern)
+    assert sorted(names[position] for position in result) == sorted(expected)

@@ -27,7 +27,7 @@ def test_domains(op_type, expected):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"device": "cpu"}, "selects no node; give op_type, name, or from and to"),
         ({"device": "", "name": "a"}, "'device': expected a text of length >= 1, got ''"),
@@ -44,13 +44,13 @@ def test_domains(op_type, expected):
     ],
 )
 @pytest.mark.parametrize("kind", [nna.Pin, nna.Ban])
-def test_wrong_rules(kind, given, said):
-    with pytest.raises(RulesError, match=said):
+def test_wrong_rules(kind, given, message):
+    with pytest.raises(RulesError, match=message):
         kind(**given)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"max_segments": 0}, "'max_segments': expected a whole number >= 1, got 0"),
         ({"max_segments": True}, "got True"),
@@ -62,8 +62,8 @@ def test_wrong_rules(kind, given, said):
         ({"whole_graph": 1}, "expected true or false, got 1"),
     ],
 )
-def test_wrong_limits(given, said):
-    with pytest.raises(InvalidOptionError, match=said):
+def test_wrong_limits(given, message):
+    with pytest.raises(InvalidOptionError, match=message):
         nna.Limits(**given)
 
 

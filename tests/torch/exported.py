@@ -29,7 +29,7 @@ def compiled(function, device="fake_npu"):
         sessions.append(session)
         names = [each.name for each in session.get_inputs()]
         (output,) = (node for node in graph.graph.nodes if node.op == "output")
-        is_none = [each is None for each in output.args[0]]
+        is_none = [arg is None for arg in output.args[0]]
 
         def run(*values):
             results = iter(session.run(None, {n: v.detach().numpy() for n, v in zip(names, values, strict=True)}))

@@ -102,10 +102,10 @@ def _work(connection) -> None:
         if known != (task.operator, task.dtype, task.gradients):
             known = (task.operator, task.dtype, task.gradients)
             torch.manual_seed(0)
-            made = OPERATORS[task.operator].sample_inputs("cpu", task.dtype, requires_grad=task.gradients)
+            result = OPERATORS[task.operator].sample_inputs("cpu", task.dtype, requires_grad=task.gradients)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                samples = list(itertools.islice(made, 16))
+                samples = list(itertools.islice(result, 16))
         connection.send(compare(task, samples[task.place]) if task.place < len(samples) else Outcome("no sample"))
 
 
@@ -143,7 +143,7 @@ def compare(task: Task, sample) -> Outcome:
 
 def _coverage(compiled) -> str:
     graphs = nna.torch.report(compiled).graphs
-    total, delegated = sum(each.operators for each in graphs), sum(each.delegated for each in graphs)
+    total, delegated = sum(graph.operators for graph in graphs), sum(graph.delegated for graph in graphs)
     return "none" if not delegated else "all" if delegated == total else "part"
 
 
@@ -160,13 +160,13 @@ def _results(function, sample, gradients: bool) -> list[torch.Tensor]:
     arguments = pytree.tree_map(copied, (sample.input, sample.args, sample.kwargs))
     torch.manual_seed(1)
     results = [each for each in pytree.tree_leaves(function(*arguments)) if isinstance(each, torch.Tensor)]
-    leaves = [each for each in copies.values() if each.requires_grad]
+    leaves = [copy for copy in copies.values() if copy.requires_grad]
     if gradients and leaves:
-        reached = [each for each in results if each.requires_grad]
+        reached = [result for result in results if result.requires_grad]
         weights = [_weights(each) for each in reached]
         made = torch.autograd.grad(reached, leaves, weights, allow_unused=True) if reached else ()
         results = [*results, *(torch.zeros(()) if each is None else each for each in made)]
-    return [each.detach().to_dense() if each.layout is not torch.strided else each.detach() for each in results]
+    return [result.detach().to_dense() if result.layout is not torch.strided else result.detach() for result in results]
 
 
 def _weights(result: torch.Tensor) -> torch.Tensor:

@@ -107,13 +107,13 @@ def make(seed: int, length: int = 9) -> Made:
     for _ in range(length * 3):
         values = _run(lines, dict(zip(names, _inputs(seed, kinds, aliases, trains, 4, 0), strict=True)))
         line, reads, table = _drawn(chance, values, rounded, f"t{len(lines)}")
-        made = _run([*lines, line], dict(zip(names, _inputs(seed, kinds, aliases, trains, 4, 0), strict=True)))
-        if not all(map(_is_reasonable, made.values())) or len(lines) == length or len(made) < len(values):
+        result = _run([*lines, line], dict(zip(names, _inputs(seed, kinds, aliases, trains, 4, 0), strict=True)))
+        if not all(map(_is_reasonable, result.values())) or len(lines) == length or len(result) < len(values):
             continue
         lines.append(line)
-        new = made.keys() - values.keys()
-        if table is ROUNDED or reads & rounded or any(made[name].dtype in HALVES for name in new):
-            rounded.update(new or made)
+        new = result.keys() - values.keys()
+        if table is ROUNDED or reads & rounded or any(result[name].dtype in HALVES for name in new):
+            rounded.update(new or result)
     results = [f"t{place}" for place, line in enumerate(lines) if line.startswith(f"t{place} = ")][-3:] or [names[0]]
     body = "".join(f"    {line}\n" for line in lines)
     source = f"def program({', '.join(names)}):\n{body}    return {', '.join(results)},\n"
@@ -121,8 +121,8 @@ def make(seed: int, length: int = 9) -> Made:
 
 
 def _inputs(seed, kinds, aliases, trains, rows, call):
-    made = torch.Generator().manual_seed(seed * 10 + call)
-    values = [torch.randint(-6, 7, (rows, 4), generator=made) for _ in kinds]
+    result = torch.Generator().manual_seed(seed * 10 + call)
+    values = [torch.randint(-6, 7, (rows, 4), generator=result) for _ in kinds]
     typed = [
         _typed(value, kind).requires_grad_(trains and kind in FLOATS) for value, kind in zip(values, kinds, strict=True)
     ]
@@ -153,10 +153,10 @@ def _run(lines, values):
 def _drawn(chance, values, rounded, name):
     """Draw a line; return it with the names that it reads and its table."""
     (table,) = chance.choices([table for table, _ in TABLES], [weight for _, weight in TABLES])
-    names = [each for each in values if table is not JUMPS or each not in rounded] or list(values)
-    matrices = [each for each in names if values[each].dim() == 2 and values[each].is_floating_point()] or names
-    vectors = [each for each in names if values[each].dim() == 1] or names
-    integers = [each for each in names if values[each].dtype in (torch.int64, torch.int32)] or names
+    names = [value for value in values if table is not JUMPS or value not in rounded] or list(values)
+    matrices = [name for name in names if values[name].dim() == 2 and values[name].is_floating_point()] or names
+    vectors = [name for name in names if values[name].dim() == 1] or names
+    integers = [name for name in names if values[name].dtype in (torch.int64, torch.int32)] or names
     among = {"x": names, "y": names, "m": matrices, "n": matrices, "q": matrices, "v": vectors, "i": integers}
     chosen = {key: chance.choice(some) for key, some in among.items()}
     template = chance.choice(table)

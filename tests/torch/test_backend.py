@@ -33,12 +33,12 @@ def test_pytorch_finds_it_by_its_name(tmp_path, monkeypatch):
         "import nnadapter as nna\n"
         "print(run(torch.tensor([-1.0, 2.0])).tolist(), nna.torch.report(run).graphs[0].delegated)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "[0.0, 2.0] 1\n", done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.stdout == "[0.0, 2.0] 1\n", process.stderr
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "message"),
     [
         ({"devices": ["nowhere"]}, DeviceNotFoundError, "no driver offers a device named 'nowhere'"),
         ({"devices": [3]}, InvalidOptionError, "got 3"),
@@ -48,12 +48,12 @@ def test_pytorch_finds_it_by_its_name(tmp_path, monkeypatch):
         (["fake_npu"], InvalidOptionError, "options of torch.compile must be a dictionary with devices, policy"),
     ],
 )
-def test_invalid_options_are_errors(options, error, said):
+def test_invalid_options_are_errors(options, error, message):
     run = torch.compile(torch.relu, backend=nna.torch.nnadapter, options=options)
     for _ in range(2):
         with pytest.raises(error) as caught:
             run(torch.ones(2))
-        assert said in str(caught.value) and "\n" not in str(caught.value)
+        assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_modes_of_another_back_end_are_refused():
@@ -69,10 +69,10 @@ def test_direct_call_with_a_graph():
     run = nna.torch.nnadapter(graph, [x], options={"devices": ["fake_npu"]})
     torch.testing.assert_close(run(x), model(x))
     run(x).sum().backward()
-    found = model[0].weight.grad.clone()
+    result = model[0].weight.grad.clone()
     model.zero_grad()
     model(x).sum().backward()
-    torch.testing.assert_close(found, model[0].weight.grad)
+    torch.testing.assert_close(result, model[0].weight.grad)
 
 
 def test_each_set_of_devices_is_in_the_report():

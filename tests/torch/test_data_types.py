@@ -64,7 +64,7 @@ def step(layer, wrap, dtype):
     x = torch.randn(8, 5, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
     result = wrap(layer)(x)
     (result * result).sum().backward()
-    return [result.detach(), x.grad, *(each.grad for each in layer.parameters()), *layer.buffers()]
+    return [result.detach(), x.grad, *(parameter.grad for parameter in layer.parameters()), *layer.buffers()]
 
 
 @pytest.mark.slow

@@ -166,8 +166,8 @@ def test_a_session_of_a_module_gives_the_same_numbers():
             return tuple(results_of(ALL_CASES)), values + 1
 
     with nna.InferenceSession(Module(), (ONE,), devices=["fake_npu"]) as session:
-        found = session.run(None, {session.get_inputs()[0].name: ONE.numpy()})
-    results = list(map(torch.from_numpy, found[:-1]))
+        result = session.run(None, {session.get_inputs()[0].name: ONE.numpy()})
+    results = list(map(torch.from_numpy, result[:-1]))
     assert not list(differences(names_of_results(ALL_CASES), results, results_of(ALL_CASES)))
 
 
@@ -187,9 +187,9 @@ def test_quantized_numbers_keep_their_bounds():
 
     x = torch.tensor([-100.0, -1.26, -0.05, 0, 0.05, 0.149, 1.7, 2.25, 100])
     with nna.InferenceSession(Module(), (x,), devices=["fake_npu"]) as session:
-        found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        result = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     names = ("all of int8", "a part of int8", "dequantized")
-    assert not list(differences(names, list(map(torch.from_numpy, found)), Module()(x)))
+    assert not list(differences(names, list(map(torch.from_numpy, result)), Module()(x)))
 
 
 INEXACT = {
@@ -228,8 +228,8 @@ def test_reductions_of_rank_0_and_determinants_run_in_sessions_without_a_warning
     run = torch.compile(function, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"]})
     with warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
-        found = run(ONE, torch.tensor([[1.0, 2], [3, 5]]))
-    torch.testing.assert_close(found, function(ONE, torch.tensor([[1.0, 2], [3, 5]])))
+        result = run(ONE, torch.tensor([[1.0, 2], [3, 5]]))
+    torch.testing.assert_close(result, function(ONE, torch.tensor([[1.0, 2], [3, 5]])))
     assert nna.torch.report(run).graphs[0].fallback_operators == ()
 
 
@@ -253,10 +253,10 @@ def test_saved_batch_normalization_statistics_have_the_type_of_weights(is_traini
     for dtype in (torch.float16, torch.float32):
         statistics = torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype)
         run = compiled(function)
-        found = run(x, *(each.clone() for each in statistics))
+        result = run(x, *(statistic.clone() for statistic in statistics))
         assert "driver_error" not in {row.reason for row in nna.torch.report(run).graphs[0].fallback_operators}
-        expected = function(x, *(each.clone() for each in statistics))
-        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+        expected = function(x, *(statistic.clone() for statistic in statistics))
+        torch.testing.assert_close(result, expected, rtol=1e-2, atol=1e-2)
 
 
 def test_mutating_custom_operator_is_reported_by_name():

@@ -179,8 +179,8 @@ def test_inference(name, device):
     with torch.no_grad():
         for sign in (1, -1, 1):
             x = sign * torch.randn(3, 4).abs()
-            found, expected = run(x), twin(x.clone())
-            for one, other in zip(tensors_of(found), tensors_of(expected), strict=True):
+            result, expected = run(x), twin(x.clone())
+            for one, other in zip(tensors_of(result), tensors_of(expected), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
                 assert one.stride() == other.stride()
     for one, other in zip(module.buffers(), twin.buffers(), strict=True):
@@ -200,7 +200,7 @@ def test_training(name, device):
         for called, given, optimizer in zip((run, twin), inputs, optimizers, strict=True):
             optimizer.zero_grad()
             results = [each for each in tensors_of(called(given)) if each.requires_grad]
-            sum(each.sin().sum() for each in results).backward()
+            sum(result.sin().sum() for result in results).backward()
         for one, other in zip((inputs[0], *module.parameters()), (inputs[1], *twin.parameters()), strict=True):
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
         for optimizer in optimizers:
@@ -219,11 +219,11 @@ def test_two_data_types(gradients, device):
     run = compiled(function, device)
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float32):
         one, other = (torch.linspace(-1, 1, 12).reshape(3, 4).to(dtype).requires_grad_(gradients) for _ in range(2))
-        found, expected = run(one), function(other)
+        result, expected = run(one), function(other)
         close = {"rtol": 3e-2, "atol": 3e-2} if dtype is torch.bfloat16 else {}
-        torch.testing.assert_close(found, expected, **close)
+        torch.testing.assert_close(result, expected, **close)
         if gradients:
-            found.sum().backward()
+            result.sum().backward()
             expected.sum().backward()
             torch.testing.assert_close(one.grad, other.grad, **close)
     assert not nna.torch.report(run).breaks
@@ -236,13 +236,13 @@ def test_mutated_input_is_visible_to_the_caller(device):
         return state * 2
 
     run = compiled(function, device)
-    found, expected = torch.ones(3, 3), torch.ones(3, 3)
+    result, expected = torch.ones(3, 3), torch.ones(3, 3)
     with torch.no_grad():
         for _ in range(3):
             x = torch.randn(3, 3)
-            torch.testing.assert_close(run(x, found), function(x, expected))
-    torch.testing.assert_close(found, expected)
-    assert found.stride() == expected.stride()
+            torch.testing.assert_close(run(x, result), function(x, expected))
+    torch.testing.assert_close(result, expected)
+    assert result.stride() == expected.stride()
 
 
 def test_random_numbers_and_seeds(device):

@@ -156,10 +156,10 @@ def test_inputs_are_changed_in_place_as_before():
         return state * 2
 
     run = compiled(function)
-    found, expected = torch.ones(3), torch.ones(3)
+    result, expected = torch.ones(3), torch.ones(3)
     for _ in range(3):
-        close(run(torch.ones(3), found), function(torch.ones(3), expected))
-    close(found, expected)
+        close(run(torch.ones(3), result), function(torch.ones(3), expected))
+    close(result, expected)
 
 
 @torch.no_grad()
@@ -169,13 +169,13 @@ def test_results_may_be_views_of_inputs_and_of_results():
         return x.t(), y, y[1:], y.t(), x
 
     run, x = compiled(function), torch.randn(3, 4)
-    found, expected = run(x), function(x)
-    for one, other in zip(found, expected, strict=True):
+    result, expected = run(x), function(x)
+    for one, other in zip(result, expected, strict=True):
         close(one, other)
         assert one.stride() == other.stride()
-    assert found[0].data_ptr() == x.data_ptr() and found[4] is x
-    found[1].zero_()
-    assert not found[2].any() and not found[3].any()
+    assert result[0].data_ptr() == x.data_ptr() and result[4] is x
+    result[1].zero_()
+    assert not result[2].any() and not result[3].any()
 
 
 @torch.no_grad()
@@ -204,10 +204,10 @@ def test_tied_weights_none_results_and_several_types():
     model = Tied()
     run, tokens = compiled(model), torch.tensor([[1, 2], [3, 4]])
     for scale in (torch.tensor(2.0), torch.tensor(2, dtype=torch.float64), torch.tensor(3)):
-        found, expected = run(tokens, scale), model(tokens, scale)
-        close(found[0], expected[0])
-        assert found[1] is None and found[0].dtype == expected[0].dtype
-        close(found[2]["tokens"], expected[2]["tokens"])
+        result, expected = run(tokens, scale), model(tokens, scale)
+        close(result[0], expected[0])
+        assert result[1] is None and result[0].dtype == expected[0].dtype
+        close(result[2]["tokens"], expected[2]["tokens"])
 
 
 @torch.no_grad()
@@ -341,8 +341,8 @@ def test_large_weights_and_python_constants():
             self.embedding = nn.Embedding(100, 64)
 
         def forward(self, tokens):
-            found = self.embedding(tokens)
-            return torch.cat([found, torch.tensor([])[None, None].expand(2, 3, 0), found * torch.tensor(2.0)], -1)
+            result = self.embedding(tokens)
+            return torch.cat([result, torch.tensor([])[None, None].expand(2, 3, 0), result * torch.tensor(2.0)], -1)
 
     model, tokens = Large(), torch.randint(0, 100, (2, 3))
     run = compiled(model, fallback="forbid")

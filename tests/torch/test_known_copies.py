@@ -49,7 +49,7 @@ def test_batches_of_a_data_set_pass():
     for start in (0, 8, 16, 24, 32, 40, 0, 8, 48, 48, 48, 56, 56, 64):
         gradients(model, run, data[start : start + 8])
     model.zero_grad()
-    assert used_bytes() <= before + sum(each.nbytes for each in model.parameters())
+    assert used_bytes() <= before + sum(parameter.nbytes for parameter in model.parameters())
 
 
 def test_unused_gradients_are_evicted():
@@ -59,7 +59,7 @@ def test_unused_gradients_are_evicted():
     for _ in range(6):
         model.zero_grad()
         run(x.clone()).sum().backward()
-        kept.append([each.grad for each in model.parameters()])
+        kept.append([parameter.grad for parameter in model.parameters()])
     assert len(COPY_CACHE) <= len(kept[0])
 
 
@@ -103,8 +103,8 @@ def test_concurrently_written_tensor_is_fed_consistently(rounds):
     thread = threading.Thread(target=note)
     thread.start()
     try:
-        found = [known.fed(weight, array, weight) for _ in range(rounds)]
+        results = [known.fed(weight, array, weight) for _ in range(rounds)]
     finally:
         ended.set()
         thread.join()
-    assert all(copies is None or not copies.host().any() for copies in found)
+    assert all(copies is None or not copies.host().any() for copies in results)

@@ -31,7 +31,7 @@ def living():
 
 
 def stay(module):
-    return all(each.copies is not None for each in module.parameters())
+    return all(parameter.copies is not None for parameter in module.parameters())
 
 
 def assert_same(found, expected):
@@ -59,7 +59,7 @@ def test_step_copies_only_results_to_the_host(kind, counters):
     assert after.bytes_out - before.bytes_out == result + counters * parameters  # PyTorch's step counters
     assert after.bytes_in - before.bytes_in == 2 * x.nbytes + result
     assert [back for _, back in moved(run)] == [result, 0]
-    assert stay(model) and all(type(each.grad) is Resident for each in model.parameters())
+    assert stay(model) and all(type(parameter.grad) is Resident for parameter in model.parameters())
     assert_same(plain(model.named_parameters()), dict(twin.named_parameters()))
 
 
@@ -78,7 +78,7 @@ def test_an_optimizer_on_the_host_reads_gradients_once():
         for each, function, update in ((model, run, optimizer), (twin, twin, other)):
             gradients_of(each, function, x)
             update.step()
-    parameters = sum(each.nbytes for each in twin.parameters())
+    parameters = sum(parameter.nbytes for parameter in twin.parameters())
     assert moved(run)[1][1] == parameters
     assert_same(plain(model.named_parameters()), dict(twin.named_parameters()))
 
@@ -215,11 +215,11 @@ def test_copies_and_files_are_plain():
     file.seek(0)
     assert_same(torch.load(file), twin.state_dict())
     copied = copy.deepcopy(model)
-    assert all(type(each) is nn.Parameter for each in copied.parameters())
+    assert all(type(parameter) is nn.Parameter for parameter in copied.parameters())
     assert_same(copied.state_dict(), twin.state_dict())
     session = nna.InferenceSession(model.eval(), (torch.ones(8, 6),), devices=["fake_npu"])
-    (found,) = session.run(None, {session.get_inputs()[0].name: np.ones((8, 6), np.float32)})
-    assert_same(torch.from_numpy(found), twin(torch.ones(8, 6)).detach())
+    (result,) = session.run(None, {session.get_inputs()[0].name: np.ones((8, 6), np.float32)})
+    assert_same(torch.from_numpy(result), twin(torch.ones(8, 6)).detach())
     assert stay(model)
 
 

@@ -36,12 +36,12 @@ def fault(module, inputs):
     with torch.no_grad():
         expected = tensors_of(module(**inputs))
         try:
-            found = tensors_of(run(**inputs))
-            error = relative_error(found, expected)
+            result = tensors_of(run(**inputs))
+            error = relative_error(result, expected)
         except Exception as failure:  # noqa: BLE001  any exception means that the network does not run
             return f"{type(failure).__name__}: {failure}"
     if not error <= TOLERANCE:
-        own, ours = (relative_error(each, in_float64(module, inputs)) for each in (expected, found))
+        own, ours = (relative_error(each, in_float64(module, inputs)) for each in (expected, result))
         if not ours <= 3 * own:
             return f"off by {error}, {ours} from float64, where PyTorch itself is {own} off"
     return "" if sum(graph.delegated for graph in nna.torch.report(run).graphs) else "nothing went to a session"

@@ -49,10 +49,10 @@ def test_all_operators(form, part):
     operators = list(database.OPERATORS)[part::PARTS]
     samples = int(os.environ.get("NNADAPTER_OPERATOR_SAMPLES", "10" if form == "float32" else "2"))
     if form == "narrow":
-        found = [each for dtype in NARROW for each in failures(operators, dtype, samples)]
+        results = [each for dtype in NARROW for each in failures(operators, dtype, samples)]
     elif form == "gradients":
-        found = list(failures(operators[::2], torch.float32, samples, gradients=True))
+        results = list(failures(operators[::2], torch.float32, samples, gradients=True))
     else:
         device = "openvino" if form == "openvino" else "fake_npu"
-        found = list(failures(operators, torch.float32, samples, device=device))
-    assert not found, "\n".join(found)
+        results = list(failures(operators, torch.float32, samples, device=device))
+    assert not results, "\n".join(results)

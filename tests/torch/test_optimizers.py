@@ -50,9 +50,9 @@ def test_twenty_steps_equal_pytorch(name):
     optimizer, other = kind(model.parameters(), **options), kind(twin.parameters(), **options)
     run = compiled(optimizer.step)
     torch.manual_seed(1)
-    found = train(model, optimizer, run, 20)
+    result = train(model, optimizer, run, 20)
     torch.manual_seed(1)
-    assert found == pytest.approx(train(twin, other, other.step, 20), rel=1e-4)
+    assert result == pytest.approx(train(twin, other, other.step, 20), rel=1e-4)
     torch.testing.assert_close(model.state_dict(), twin.state_dict(), rtol=1e-3, atol=1e-4)
     # square roots of small numbers
     torch.testing.assert_close(optimizer.state_dict(), other.state_dict(), rtol=3e-3, atol=1e-4)

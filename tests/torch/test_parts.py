@@ -42,11 +42,11 @@ def test_only_faulty_operators_run_in_pytorch(trains):
     for rows in (4, 6) if trains else (4, 6, 7):
         x = torch.randn(rows, 3, requires_grad=trains)
         with torch.set_grad_enabled(trains):
-            found, expected = run(x), model(x)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+            result, expected = run(x), model(x)
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
         if trains:
             leaves = [x, *model.parameters()]
-            gradients = [torch.autograd.grad(sum(map(torch.sum, each)), leaves) for each in (found, expected)]
+            gradients = [torch.autograd.grad(sum(map(torch.sum, each)), leaves) for each in (result, expected)]
             torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
     stayed = [row for graph in nna.torch.report(run).graphs for row in graph.fallback_operators]
     assert {row.operator.split(".")[1] for row in stayed} <= {"_linalg_det", "linalg_lu_solve"}

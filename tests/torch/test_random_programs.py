@@ -27,7 +27,7 @@ def called(function, made, call):
     leaves = [each for each in inputs if each.is_leaf and each.requires_grad]
     try:
         results = function(*inputs)
-        smooth = [each for each in results if each.requires_grad]
+        smooth = [result for result in results if result.requires_grad]
         gradients = list(torch.autograd.grad(weighed(smooth), leaves, allow_unused=True)) if smooth and leaves else []
     except Exception as error:  # noqa: BLE001  errors are compared with PyTorch's
         return error, []
@@ -35,16 +35,16 @@ def called(function, made, call):
 
 
 def weighed(results):
-    parts = [each * torch.arange(each.numel()).reshape(each.shape).cos().to(each.dtype) for each in results]
+    parts = [result * torch.arange(result.numel()).reshape(result.shape).cos().to(result.dtype) for result in results]
     return torch.stack([part.sum().double() for part in parts]).sum()
 
 
 def differences(made, device):
     """Describe differences from PyTorch, except the ones that AOTAutograd alone causes."""
     options = {"devices": [device], "fallback": "allow"}
-    found = list(differing(made, backend=nna.torch.nnadapter, options=options))
-    known = set(differing(made, backend="aot_eager")) if found else set()
-    return [each for each in found if each not in known]
+    result = list(differing(made, backend=nna.torch.nnadapter, options=options))
+    known = set(differing(made, backend="aot_eager")) if result else set()
+    return [each for each in result if each not in known]
 
 
 def differing(made, **compiled):
@@ -77,10 +77,12 @@ def compared(what, found, expected):
 def check(seeds, device):
     wrong = {}
     for seed in seeds:
-        made = make(seed)
-        found = differences(made, device)
-        if found:
-            wrong[seed] = f"{made.source}{made.kinds} {made.aliases} trains={made.trains}\n" + "\n".join(found[:3])
+        output = make(seed)
+        result = differences(output, device)
+        if result:
+            wrong[seed] = f"{output.source}{output.kinds} {output.aliases} trains={output.trains}\n" + "\n".join(
+                result[:3]
+            )
     assert not wrong, f"{len(wrong)} of {len(seeds)} differ:\n\n" + "\n\n".join(
         f"{seed}: {said}" for seed, said in wrong.items()
     )

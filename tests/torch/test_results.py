@@ -22,20 +22,20 @@ X = torch.ones(2, 3)
 
 def test_expected_results_are_not_copied():
     array = np.ones((2, 3), np.float32)
-    (found,) = checked(torch.sin, X)([array], [X])
-    assert found.data_ptr() == array.ctypes.data and found.shape == (2, 3)
+    (result,) = checked(torch.sin, X)([array], [X])
+    assert result.data_ptr() == array.ctypes.data and result.shape == (2, 3)
 
 
 @pytest.mark.parametrize(
-    ("array", "said"),
+    ("array", "message"),
     [
         (np.ones((3, 2), np.float32), r"result 'sin' is float32\[3, 2\], but PyTorch's graph declares float32\[2, 3\]"),
         (np.ones((2, 3), np.float64), r"is float64\[2, 3\], but PyTorch's graph declares float32\[2, 3\]"),
         (np.ones(6, np.float32), r"is float32\[6\]"),
     ],
 )
-def test_unexpected_sizes_and_types_are_an_error(array, said):
-    with pytest.raises(ExecutionError, match=said):
+def test_unexpected_sizes_and_types_are_an_error(array, message):
+    with pytest.raises(ExecutionError, match=message):
         checked(torch.sin, X)([array], [X])
 
 
@@ -52,5 +52,5 @@ def test_bfloat16_results_are_converted():
     import ml_dtypes
 
     value = X.bfloat16()
-    (found,) = checked(torch.sin, value)([np.ones((2, 3), ml_dtypes.bfloat16)], [value])
-    assert found.dtype is torch.bfloat16
+    (result,) = checked(torch.sin, value)([np.ones((2, 3), ml_dtypes.bfloat16)], [value])
+    assert result.dtype is torch.bfloat16

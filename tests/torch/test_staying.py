@@ -33,7 +33,7 @@ def assert_as_eager(model, run, x):
 
 def test_step_moves_batch_changed_weights_and_gradients():
     model, x = network(), torch.randn(8, 6)
-    run, parameters = compiled(model), sum(each.nbytes for each in model.parameters())
+    run, parameters = compiled(model), sum(parameter.nbytes for parameter in model.parameters())
     for _ in range(6):
         gradients(model, run, x.clone())
         with torch.no_grad():
@@ -70,7 +70,7 @@ def test_a_compiled_step_of_an_optimizer_is_fed_from_the_device():
         step()
         other.step()
     torch.testing.assert_close(model.state_dict(), twin.state_dict(), rtol=5e-4, atol=5e-5)
-    ((into, back),), parameters = moved(step), sum(each.nbytes for each in model.parameters())
+    ((into, back),), parameters = moved(step), sum(parameter.nbytes for parameter in model.parameters())
     assert into == 0 and back == pytest.approx(3 * parameters, rel=0.05)
     assert moved(run)[0][0] == x.nbytes
 
@@ -163,15 +163,15 @@ def test_gradients_of_one_graph_twice_and_added_up():
         loss.backward(retain_graph=True)
         loss.backward()
         function(x).sum().backward()
-        found.append([each.grad.clone() for each in model.parameters()])
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
 def test_hooks_on_saved_tensors_get_tensors():
-    model, x, seen = network(), torch.randn(8, 6), []
+    model, x, observed = network(), torch.randn(8, 6), []
 
     def pack(tensor):
-        seen.append(type(tensor))
+        observed.append(type(tensor))
         return tensor.numpy().copy() if not tensor.requires_grad else tensor
 
     def unpack(packed):
@@ -180,11 +180,11 @@ def test_hooks_on_saved_tensors_get_tensors():
     run = compiled(model)
     gradients(model, run, x)
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        found = gradients(model, run, x)
-    torch.testing.assert_close(found, gradients(model, model, x), rtol=1e-4, atol=1e-4)
+        result = gradients(model, run, x)
+    torch.testing.assert_close(result, gradients(model, model, x), rtol=1e-4, atol=1e-4)
     with torch.autograd.graph.save_on_cpu():
-        torch.testing.assert_close(gradients(model, run, x), found, rtol=1e-4, atol=1e-4)
-    assert Resident in seen
+        torch.testing.assert_close(gradients(model, run, x), result, rtol=1e-4, atol=1e-4)
+    assert Resident in observed
 
 
 def test_resident_tensor_is_readable():
@@ -262,7 +262,7 @@ def test_full_device_still_computes():
         memory.free()
     for _ in range(12):
         assert_as_eager(model, run, x.clone())
-    report, parameters = nna.torch.report(run), sum(each.nbytes for each in model.parameters())
+    report, parameters = nna.torch.report(run), sum(parameter.nbytes for parameter in model.parameters())
     assert not any(graph.device_memory_full or graph.fallback_operators for graph in report.graphs)
     forward, backward = moved(run)
     assert forward[0] == x.nbytes and backward[0] < parameters
@@ -290,9 +290,9 @@ def test_host_memory_devices_get_tensors_without_copies():
     HANDED.clear()
     result = run(x)
     given = [array.ctypes.data for inputs, _ in HANDED for array in inputs]
-    made = [array.ctypes.data for _, outputs in HANDED for array in outputs]
-    assert {x.data_ptr(), *(each.data_ptr() for each in model.parameters())} <= set(given)
-    assert result.data_ptr() in made
+    results = [array.ctypes.data for _, outputs in HANDED for array in outputs]
+    assert {x.data_ptr(), *(parameter.data_ptr() for parameter in model.parameters())} <= set(given)
+    assert result.data_ptr() in results
     assert moved(run)[0] == (0, 0) and "nothing copied" in str(nna.torch.report(run))
 
 

@@ -44,9 +44,9 @@ def test_losses_equal_pytorch_over_steps():
     model = digits()
     other = copy.deepcopy(model)
     run = compiled(model)
-    found, expected = steps(model, run, 10), steps(other, other, 10)
-    assert found == pytest.approx(expected, rel=1e-4)
-    assert found[-1] < found[0] / 2
+    result, expected = steps(model, run, 10), steps(other, other, 10)
+    assert result == pytest.approx(expected, rel=1e-4)
+    assert result[-1] < result[0] / 2
     torch.testing.assert_close(model[1].running_mean, other[1].running_mean, rtol=1e-3, atol=1e-4)
     forward, backward = nna.torch.report(run).graphs
     assert (forward.kind, backward.kind) == ("forward", "backward")
@@ -100,12 +100,12 @@ def test_gradients_of_fallback_operators():
     def function(x):
         return torch.fft.fft(torch.tanh(x)).abs().sum()
 
-    found = torch.randn(4, requires_grad=True)
-    expected = found.detach().clone().requires_grad_()
+    result = torch.randn(4, requires_grad=True)
+    expected = result.detach().clone().requires_grad_()
     run = compiled(function)
-    run(found).backward()
+    run(result).backward()
     function(expected).backward()
-    torch.testing.assert_close(found.grad, expected.grad)
+    torch.testing.assert_close(result.grad, expected.grad)
     assert all(graph.fallback_operators for graph in nna.torch.report(run).graphs)
 
 
@@ -114,6 +114,6 @@ def test_gradients_of_a_mean_loss_are_divided_by_its_weights(shape):
     scores, answers = torch.randn(*shape, requires_grad=True), torch.randint(0, 10, (shape[0], *shape[2:]))
     answers[0] = -100
     on_device = compiled(nn.functional.cross_entropy)
-    (found,) = torch.autograd.grad(on_device(scores, answers), scores)
+    (result,) = torch.autograd.grad(on_device(scores, answers), scores)
     (expected,) = torch.autograd.grad(nn.functional.cross_entropy(scores, answers), scores)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)

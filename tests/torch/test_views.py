@@ -70,13 +70,13 @@ def test_views_equal_pytorch(function, dynamic):
     for rows in (4, 4, 5, 7):
         a, b = torch.randn(rows, 4), torch.randn(rows, 4)
         again = a.clone()
-        found, expected = run(a, b), function(again, b)
-        for one, other in zip(found, expected, strict=True):
+        result, expected = run(a, b), function(again, b)
+        for one, other in zip(result, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
             assert one.stride() == other.stride() and one.storage_offset() == other.storage_offset()
         shared = [
             [each.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for each in all_]
-            for all_ in (found, expected)
+            for all_ in (result, expected)
         ]
         assert shared[0] == shared[1]
 
@@ -131,7 +131,7 @@ def each_of(functions):
 
 def gradients(function, inputs):
     results = function(*inputs)
-    weights = [torch.arange(each.numel()).view(each.shape) for each in results]
+    weights = [torch.arange(result.numel()).view(result.shape) for result in results]
     total = sum((each * weight).sum() for each, weight in zip(results, weights, strict=True))
     return results, torch.autograd.grad(total, inputs)
 
@@ -150,7 +150,7 @@ def test_fallback_operators_read_results_by_pytorch_strides(device):
     assert graph.sessions and not graph.pending_regions
 
 
-class Kept(torch.autograd.Function):
+class SavesTensor(torch.autograd.Function):
     """Function whose gradient reads a saved tensor by strides."""
 
     @staticmethod
@@ -168,7 +168,7 @@ class Kept(torch.autograd.Function):
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("device", ["fake_npu", pytest.param("cpu", marks=pytest.mark.sweep)])
 def test_gradients_of_functions_that_read_by_strides(device):
-    functions = [Kept.apply, *(BY_STRIDES[name] for name in BY_STRIDES if name not in WITHOUT_GRADIENTS)]
+    functions = [SavesTensor.apply, *(BY_STRIDES[name] for name in BY_STRIDES if name not in WITHOUT_GRADIENTS)]
     function, inputs = each_of(functions), some(len(functions), requires_grad=True)
     run = torch.compile(function, backend=nna.torch.nnadapter, options={"devices": [device]})
     torch.testing.assert_close(gradients(run, inputs), gradients(function, inputs), rtol=1e-4, atol=1e-4)

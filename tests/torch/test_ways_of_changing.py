@@ -123,8 +123,8 @@ def trained(compiled, change):
 
 def assert_as_pytorch(work):
     options = {"devices": ["fake_npu"]}
-    found = work(lambda function: torch.compile(function, backend=nna.torch.nnadapter, options=options))
-    torch.testing.assert_close(found, work(lambda function: function), rtol=1e-4, atol=1e-4)
+    result = work(lambda function: torch.compile(function, backend=nna.torch.nnadapter, options=options))
+    torch.testing.assert_close(result, work(lambda function: function), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("way", WEIGHT_WAYS)
@@ -157,7 +157,7 @@ def test_steps_of_optimizers(kind, extra):
 GRADIENT_WAYS = {
     "cut": lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.05),
     "bounded": lambda parameters: nn.utils.clip_grad_value_(parameters, 0.05),
-    "others": lambda parameters: [setattr(each, "grad", each.grad * 0.5) for each in parameters],
+    "others": lambda parameters: [setattr(parameter, "grad", parameter.grad * 0.5) for parameter in parameters],
     "an element": lambda parameters: parameters[0].grad.data[0, 0].add_(3),
     "weights": lambda parameters: parameters[0].data[0, 0].add_(3),
 }

@@ -44,8 +44,8 @@ def test_a_module_is_a_model_with_its_inputs(given):
     model, x = torch.nn.Linear(3, 2).eval(), torch.randn(4, 3)
     inputs = {"a tuple": (x,), "a tensor": x, "keywords": {"input": x}}[given]
     with nna.InferenceSession(model, inputs, devices=["fake_npu"]) as session:
-        (found,) = session.run(None, {"input": x.numpy()})
-        torch.testing.assert_close(torch.from_numpy(found), model(x).detach())
+        (result,) = session.run(None, {"input": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(result), model(x).detach())
         assert session.report().coverage.nodes == 1
 
 
@@ -55,8 +55,8 @@ def test_exported_program_is_a_model_with_dynamic_sizes():
     with nna.InferenceSession(program, devices=["fake_npu"]) as session:
         for count in (4, 5):
             x = torch.randn(count, 3)
-            (found,) = session.run(None, {"input": x.numpy()})
-            torch.testing.assert_close(torch.from_numpy(found), model(x).detach())
+            (result,) = session.run(None, {"input": x.numpy()})
+            torch.testing.assert_close(torch.from_numpy(result), model(x).detach())
 
 
 def test_inputs_that_are_results_keep_their_names():
@@ -66,9 +66,9 @@ def test_inputs_that_are_results_keep_their_names():
 
     x, y = torch.randn(4, 3), torch.randn(4, 3)
     with nna.InferenceSession(Passing(), (x, y), devices=["fake_npu"]) as session:
-        found = session.run(None, {"x": x.numpy(), "y": y.numpy()})
+        result = session.run(None, {"x": x.numpy(), "y": y.numpy()})
         assert len({value.name for value in (*session.get_inputs(), *session.get_outputs())}) == 5
-    for each, expected in zip(found, Passing()(x, y), strict=True):
+    for each, expected in zip(result, Passing()(x, y), strict=True):
         torch.testing.assert_close(torch.from_numpy(each), expected)
 
 
@@ -102,10 +102,10 @@ def test_training_mode_is_refused_if_results_differ(name):
         nna.InferenceSession(layer.train(), (x,))
     assert "\n" not in str(caught.value)
     with nna.InferenceSession(layer.eval(), (x,)) as session:
-        found = session.run(None, {"input": x.numpy()})
+        result = session.run(None, {"input": x.numpy()})
     with torch.no_grad():
         expected = torch.utils._pytree.tree_leaves(layer(x))
-    torch.testing.assert_close([torch.from_numpy(each) for each in found], expected)
+    torch.testing.assert_close([torch.from_numpy(each) for each in result], expected)
 
 
 class Masking(torch.nn.Module):
@@ -146,10 +146,10 @@ def test_training_only_randomness_is_accepted_at_inference(name):
     module, x = SEEDED[name].eval(), torch.randn(2, 5, 16)
     for given in ((module, (x,)), (torch.export.export(module, (x,)),)):
         with nna.InferenceSession(*given, devices=["fake_npu"]) as session:
-            found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+            result = session.run(None, {session.get_inputs()[0].name: x.numpy()})
         with torch.no_grad():
             expected = torch.utils._pytree.tree_leaves(module(x))
-        for each, wanted in zip(found, expected, strict=True):
+        for each, wanted in zip(result, expected, strict=True):
             torch.testing.assert_close(torch.from_numpy(each), wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -173,8 +173,8 @@ AS_COMPILED = {
 def test_module_results_equal_pytorch(name):
     function, x = AS_COMPILED[name]
     with nna.InferenceSession(of(function), (x,)) as session:
-        (found,) = session.run(None, {"x": x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), function(x), rtol=1e-3, atol=1e-3, equal_nan=True)
+        (result,) = session.run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(result), function(x), rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -205,15 +205,15 @@ def folder(tmp_path):
     return tmp_path
 
 
-def asked(*words):
+def invoke_report(*words):
     return CliRunner().invoke(main, ["report", *map(str, words), "-d", "fake_npu"])
 
 
 @pytest.mark.parametrize("named", ["script.py:make_model", "linear.pt2"])
 def test_report_of_models_named_on_the_command_line(folder, named):
-    done = asked(folder / named)
-    assert done.exit_code == 0, done.output
-    assert "coverage   100.0% of nodes" in done.output
+    outcome = invoke_report(folder / named)
+    assert outcome.exit_code == 0, outcome.output
+    assert "coverage   100.0% of nodes" in outcome.output
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_report_of_models_named_on_the_command_line(folder, named):
 )
 def test_commands_accept_exported_programs(folder, monkeypatch, words):
     monkeypatch.chdir(folder)
-    done = CliRunner().invoke(main, [words[0], "linear.pt2", *words[1:], "-d", "fake_npu"])
-    assert done.exit_code == 0, done.output
+    outcome = CliRunner().invoke(main, [words[0], "linear.pt2", *words[1:], "-d", "fake_npu"])
+    assert outcome.exit_code == 0, outcome.output
     assert words[0] != "compile" or (folder / "made.nna").stat().st_size
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("named", "message"),
     [
         ("script.py:make_nothing", "must return a module and its inputs, or an exported program, got int"),
         ("script.py:make_more", "does not name a function; pass SCRIPT.py:FUNCTION"),
@@ -242,9 +242,9 @@ def test_commands_accept_exported_programs(folder, monkeypatch, words):
         ("broken.pt2", "is not an exported program"),
     ],
 )
-def test_command_line_errors_are_one_line(folder, named, said):
-    done = asked(folder / named)
-    assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output
+def test_command_line_errors_are_one_line(folder, named, message):
+    outcome = invoke_report(folder / named)
+    assert outcome.exit_code == 2 and message in outcome.output and "Traceback" not in outcome.output
 
 
 def test_broken_program_file_logs_nothing(folder):
@@ -253,16 +253,16 @@ def test_broken_program_file_logs_nothing(folder):
     handler.emit = logged.append
     log.addHandler(handler)
     try:
-        asked(folder / "broken.pt2")
+        invoke_report(folder / "broken.pt2")
     finally:
         log.removeHandler(handler)
     assert not logged
 
 
 def test_output_of_a_script_is_not_in_the_report(folder):
-    done = asked(folder / "script.py:make_noise", "--format", "json")
-    assert done.exit_code == 0 and json.loads(done.stdout)["nodes"]
-    assert "made with care" in done.stderr
+    outcome = invoke_report(folder / "script.py:make_noise", "--format", "json")
+    assert outcome.exit_code == 0 and json.loads(outcome.stdout)["nodes"]
+    assert "made with care" in outcome.stderr
 
 
 def test_misfit_module_inputs_are_an_error():

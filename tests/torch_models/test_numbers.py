@@ -98,13 +98,13 @@ def test_numbers_computed_from_sizes_equal_pytorch(way, dtype):
         with nna.InferenceSession(
             torch.export.export(Sized(), (torch.ones(3, 5, dtype=dtype),), dynamic_shapes=(size,)), devices="cpu"
         ) as session:
-            made = [session.run(None, {"x": (torch.ones(shape) * 2).to(dtype).numpy()}) for shape in sizes]
+            outputs = [session.run(None, {"x": (torch.ones(shape) * 2).to(dtype).numpy()}) for shape in sizes]
     else:
         torch._dynamo.reset()
         run = torch.compile(Sized(), backend="nnadapter", options={"devices": ["cpu"]}, dynamic=True)
         with torch.no_grad():
-            made = [[each.numpy() for each in run((torch.ones(shape) * 2).to(dtype))] for shape in sizes]
-    for results, shape in zip(made, sizes, strict=True):
+            outputs = [[each.numpy() for each in run((torch.ones(shape) * 2).to(dtype))] for shape in sizes]
+    for results, shape in zip(outputs, sizes, strict=True):
         for got, expected in zip(results, Sized()((torch.ones(shape) * 2).to(dtype)), strict=True):
             np.testing.assert_allclose(got, expected.numpy(), rtol=1e-6, strict=True)
 

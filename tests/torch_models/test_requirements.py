@@ -47,8 +47,8 @@ def test_missing_package_is_named():
     )
     environment = {"PYTHONPATH": ":".join(sys.path), "PATH": ""}
     preloaded = "import nnadapter.torch.requirements\n" + code
-    done = subprocess.run([sys.executable, "-c", preloaded], capture_output=True, text=True, env=environment)
-    assert "MissingExtraError: torch.compile needs torch 2.13 or later, and it is not installed;" in done.stderr
+    process = subprocess.run([sys.executable, "-c", preloaded], capture_output=True, text=True, env=environment)
+    assert "MissingExtraError: torch.compile needs torch 2.13 or later, and it is not installed;" in process.stderr
 
 
 def test_the_package_does_not_import_pytorch():
@@ -63,7 +63,7 @@ def test_pytorch_without_needed_internals_is_an_error():
         "import nnadapter as nna, torch\n"
         "torch.compile(torch.relu, backend=nna.torch.nnadapter)(torch.ones(2))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    said = done.stderr.strip().splitlines()[-1]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = process.stderr.strip().splitlines()[-1]
     assert "MissingExtraError: torch.compile(backend='nnadapter') needs internals of torch 2.13 that torch 2." in said
     assert "create_op_support" in said and said.endswith("run: pip install 'torch==2.13.*'")

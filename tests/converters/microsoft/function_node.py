@@ -82,14 +82,14 @@ def check(
     """
     model = model_of(op_type, inputs, attributes, **keywords)
     feeds = feeds_of(inputs, keywords.get("constant", ()))
-    wanted = onnxruntime_results(model, feeds)
+    expected = onnxruntime_results(model, feeds)
     specialized, conversion = converted(model, feeds)
     assert conversion.verdicts[0], str(conversion.verdicts[0])
     ordered = [feeds[conversion.model.operands[index].name] for index in conversion.model.inputs]
-    _compare(by_definition(conversion.model, ordered), wanted, tolerance, valid)
+    _compare(by_definition(conversion.model, ordered), expected, tolerance, valid)
     for opset in opsets if has_body(specialized.nodes[0].domain, op_type) else ():
         plain = model_of(op_type, inputs, attributes, **{**keywords, "opset": opset})
-        _compare(onnxruntime_results(written_out(plain, feeds), feeds), wanted, tolerance, valid)
+        _compare(onnxruntime_results(written_out(plain, feeds), feeds), expected, tolerance, valid)
     return conversion
 
 
@@ -106,10 +106,10 @@ def written_out(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> onnx.Mode
     prepared = prepare(model)
     body = function_body(prepared, 0)
     assert body is not None, "no body"
-    made = expanded(prepared, {"node": body})
-    assert made is not None, "the body cannot be used"
-    assert not any(node.domain for node in made[0].model.graph.node)
-    return made[0].model
+    result = expanded(prepared, {"node": body})
+    assert result is not None, "the body cannot be used"
+    assert not any(node.domain for node in result[0].model.graph.node)
+    return result[0].model
 
 
 def refusal(op_type: str, inputs: Sequence[Array | None], attributes: Any = None, **keywords: Any) -> Unsupported:

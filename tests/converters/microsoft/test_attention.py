@@ -68,8 +68,8 @@ def test_mask_of_packed_texts_counts_keys_per_text(op_type, texts):
 
 def test_mask_with_wrong_number_of_lengths_is_refused():
     inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), np.array([1, 2, 3], np.int32)]
-    why = refusal("Attention", inputs, {"num_heads": 2}, constant=[1, 2])
-    assert why.reason is Reason.INVALID_NODE and "3 numbers for 2 sequences; expected 2, 4 or 8" in why.detail
+    verdict = refusal("Attention", inputs, {"num_heads": 2}, constant=[1, 2])
+    assert verdict.reason is Reason.INVALID_NODE and "3 numbers for 2 sequences; expected 2, 4 or 8" in verdict.detail
 
 
 def test_attention_with_different_widths_and_a_score_bias():
@@ -91,9 +91,9 @@ def test_attention_with_a_past(unidirectional, mask):
 def test_attention_with_a_past_of_no_elements(unidirectional):
     inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), None, floats(2, 2, 2, 0, 4)]
     attributes = {"num_heads": 2, "unidirectional": unidirectional}
-    found = check("Attention", inputs, attributes, constant=[1, 2], outputs=2, opsets=OPSETS)
-    read = {index for operation in found.model.operations for index in operation.inputs if index >= 0}
-    assert all(0 not in found.model.operands[index].type.dimensions for index in read)
+    result = check("Attention", inputs, attributes, constant=[1, 2], outputs=2, opsets=OPSETS)
+    read = {index for operation in result.model.operations for index in operation.inputs if index >= 0}
+    assert all(0 not in result.model.operands[index].type.dimensions for index in read)
 
 
 def test_attention_refusals():
@@ -118,11 +118,11 @@ def test_packed_inputs_of_multi_head_attention(packed):
     query, key, value = (floats(2, 5, 2, 4, seed=seed) for seed in range(3))
     apart = [each.reshape(2, 5, 8) for each in (query, key, value)]
     inputs = [apart[0], np.stack([key, value], 3)] if packed == "keys" else [np.stack([query, key, value], 3)]
-    wanted = onnxruntime_results(model_of("MultiHeadAttention", apart, {"num_heads": 2}), feeds_of(apart))
+    expected = onnxruntime_results(model_of("MultiHeadAttention", apart, {"num_heads": 2}), feeds_of(apart))
     model = model_of("MultiHeadAttention", inputs, {"num_heads": 2})
     conversion = converted(model, feeds_of(inputs))[1]
     (got,) = by_definition(conversion.model, inputs)
-    np.testing.assert_allclose(got, wanted[0], rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(got, expected[0], rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -159,10 +159,10 @@ def test_the_last_query_sees_all_keys_in_onnxruntime(keys, past):
     if keys <= 3:
         check("MultiHeadAttention", inputs, attributes, opsets=(13, 21), outputs=outputs)
     else:
-        why = refusal("MultiHeadAttention", inputs, attributes, outputs=outputs)
-        assert "more keys than queries" in why.detail
+        verdict = refusal("MultiHeadAttention", inputs, attributes, outputs=outputs)
+        assert "more keys than queries" in verdict.detail
         model = model_of("MultiHeadAttention", inputs, attributes, outputs=outputs)
         feeds = feeds_of(inputs)
-        wanted = onnxruntime_results(model, feeds)
-        for got, want in zip(onnxruntime_results(written_out(model, feeds), feeds), wanted, strict=True):
+        expected = onnxruntime_results(model, feeds)
+        for got, want in zip(onnxruntime_results(written_out(model, feeds), feeds), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)

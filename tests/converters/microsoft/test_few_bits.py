@@ -29,8 +29,8 @@ def test_products(bits, points):
         pytest.skip("ONNX Runtime has no kernel for these")
     inputs = [floats(2, 3, 70), *weights(bits, points), None, floats(5) if bits == 4 else None]
     constant = [place for place in range(1, 6) if inputs[place] is not None]
-    made = check("MatMulNBits", inputs, attributes(bits), constant=constant, tolerance=1e-4, opsets=(14, 23))
-    assert types(made) == ["MAT_MUL_N_BITS"]
+    result = check("MatMulNBits", inputs, attributes(bits), constant=constant, tolerance=1e-4, opsets=(14, 23))
+    assert types(result) == ["MAT_MUL_N_BITS"]
 
 
 def test_scales_and_zero_points_in_a_row():
@@ -49,14 +49,14 @@ def test_scales_and_zero_points_in_a_row():
 )
 def test_other_orders_and_other_bits_are_refused(more, stated, word):
     inputs = [floats(3, 70), *weights(4, "none"), *more]
-    why = refusal("MatMulNBits", inputs, {**attributes(4), **stated}, constant=(1, 2, 4)[: 2 + len(more)])
-    assert why.reason is Reason.UNSUPPORTED_ATTRIBUTE and word in why.detail
+    verdict = refusal("MatMulNBits", inputs, {**attributes(4), **stated}, constant=(1, 2, 4)[: 2 + len(more)])
+    assert verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and word in verdict.detail
 
 
 def test_misshaped_scales_are_refused():
     weight, scale, _ = weights(4, "none")
-    why = refusal("MatMulNBits", [floats(3, 70), weight, scale[:4]], attributes(4), constant=(1, 2))
-    assert why.reason is Reason.INVALID_NODE and "expected [5, 3]" in why.detail
+    verdict = refusal("MatMulNBits", [floats(3, 70), weight, scale[:4]], attributes(4), constant=(1, 2))
+    assert verdict.reason is Reason.INVALID_NODE and "expected [5, 3]" in verdict.detail
 
 
 @pytest.mark.slow
@@ -77,8 +77,8 @@ def test_rows(table, indices, zero_points):
 
 def test_one_axis_for_both_is_refused():
     inputs = [integers(6, 48), np.array([1]), floats(6, 3)]
-    why = refusal("GatherBlockQuantized", inputs, {"block_size": 32, "quantize_axis": 0}, constant=(0, 2))
-    assert why.reason is Reason.UNSUPPORTED_ATTRIBUTE and "expected the last axis" in why.detail
+    verdict = refusal("GatherBlockQuantized", inputs, {"block_size": 32, "quantize_axis": 0}, constant=(0, 2))
+    assert verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and "expected the last axis" in verdict.detail
 
 
 @pytest.mark.parametrize("kind", [0, 1])
@@ -86,8 +86,8 @@ def test_one_axis_for_both_is_refused():
 def test_products_with_four_bits_as_in_bitsandbytes(kind, units):
     inputs = [floats(2, 3, 70), integers(units * 35), abs(floats(-(-units * 70 // 32)))]
     stated = {"N": units, "K": 70, "block_size": 32, "quant_type": kind}
-    made = check("MatMulBnb4", inputs, stated, constant=(1, 2), tolerance=1e-4, opsets=(14, 23))
-    assert types(made) == ["MAT_MUL"]
+    result = check("MatMulBnb4", inputs, stated, constant=(1, 2), tolerance=1e-4, opsets=(14, 23))
+    assert types(result) == ["MAT_MUL"]
 
 
 @pytest.mark.parametrize(
@@ -102,5 +102,5 @@ def test_other_weights_of_four_bits_are_refused(stated, word):
 
 def test_nonconstant_four_bit_weights_are_refused():
     inputs = [floats(3, 70), integers(5 * 35), abs(floats(11))]
-    why = refusal("MatMulBnb4", inputs, {"N": 5, "K": 70, "block_size": 32, "quant_type": 1})
-    assert why.reason is Reason.NOT_CONSTANT
+    verdict = refusal("MatMulBnb4", inputs, {"N": 5, "K": 70, "block_size": 32, "quant_type": 1})
+    assert verdict.reason is Reason.NOT_CONSTANT

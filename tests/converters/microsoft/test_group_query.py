@@ -18,12 +18,12 @@ def inputs_of(batch=1, steps=1, past=0, room=0, *, lengths=None, packed=False, r
     parts = [np.concatenate(parts, 2), None, None] if packed else parts
     cache = [floats(batch, groups, room, SIZE, seed=seed) for seed in (5, 6)]
     lengths = [past + steps - 1] * batch if lengths is None else lengths
-    given = [*parts, *cache, np.array(lengths, np.int32), np.array([past + steps], np.int32)]
+    inputs = [*parts, *cache, np.array(lengths, np.int32), np.array([past + steps], np.int32)]
     angles = floats(LONGEST, SIZE // 2, seed=7)
-    return [*given, np.cos(angles), np.sin(angles)] if rotary else given
+    return [*inputs, np.cos(angles), np.sin(angles)] if rotary else inputs
 
 
-def held(inputs, attributes=None, constant=(6, 7, 8), *, opsets=(13, 21), **keywords):
+def check_group_query(inputs, attributes=None, constant=(6, 7, 8), *, opsets=(13, 21), **keywords):
     known = [position for position in constant if position < len(inputs)]
     given = {**HEADS, **({"do_rotary": 1} if len(inputs) > 8 and inputs[7] is not None else {}), **(attributes or {})}
     check("GroupQueryAttention", inputs, given, constant=known, outputs=3, opsets=opsets, **keywords)
@@ -33,13 +33,13 @@ def held(inputs, attributes=None, constant=(6, 7, 8), *, opsets=(13, 21), **keyw
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("interleaved", [0, 1])
 def test_one_text(steps, past, packed, interleaved):
-    held(inputs_of(1, steps, past, packed=packed), {"rotary_interleaved": interleaved}, opsets=())
+    check_group_query(inputs_of(1, steps, past, packed=packed), {"rotary_interleaved": interleaved}, opsets=())
 
 
 @pytest.mark.parametrize(("steps", "past"), [(5, 0), (1, 4)])
 def test_a_cache_with_room(steps, past):
     filled = (slice(None), slice(None), slice(0, steps + past))
-    held(inputs_of(1, steps, past, 9), valid=(None, filled, filled), opsets=())
+    check_group_query(inputs_of(1, steps, past, 9), valid=(None, filled, filled), opsets=())
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -49,14 +49,14 @@ def test_a_cache_with_room(steps, past):
 )
 @pytest.mark.parametrize(("steps", "past"), [(5, 0), (1, 4)])
 def test_attributes(batch, attributes, steps, past):
-    held(inputs_of(batch, steps, past, rotary=False), attributes, opsets=())
+    check_group_query(inputs_of(batch, steps, past, rotary=False), attributes, opsets=())
 
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(("steps", "past"), [(5, 0), (1, 4)])
 def test_a_sink_of_every_head(batch, steps, past):
     given = inputs_of(batch, steps, past, rotary=False)
-    held([*given, None, None, None, None, floats(HEADS["num_heads"], seed=8) * 4], constant=(6, 11))
+    check_group_query([*given, None, None, None, None, floats(HEADS["num_heads"], seed=8) * 4], constant=(6, 11))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_sink_of_every_head(batch, steps, past):
 def test_noncausal_queries_see_every_key_of_their_text(batch, steps, past, room, lengths):
     valid = (slice(None), slice(None), slice(0, min(lengths) + 1))
     inputs = inputs_of(batch, steps, past, room, lengths=lengths, rotary=False)
-    held(inputs, {"causal": 0}, valid=(None, valid, valid))
+    check_group_query(inputs, {"causal": 0}, valid=(None, valid, valid))
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_a_bias_of_scores(steps, past, room, heads):
     filled = (slice(None), slice(None), slice(0, steps + past))
     inputs = [*inputs_of(1, steps, past, room, rotary=False), None, None, None]
     inputs.append(floats(1, heads, steps, steps + past, seed=8))
-    held(inputs, constant=(6,), valid=(None, filled, filled))
+    check_group_query(inputs, constant=(6,), valid=(None, filled, filled))
 
 
 @pytest.mark.slow
@@ -94,23 +94,23 @@ def test_prompt_positions_continue_from_the_first(positions, past):
     positions = np.array(positions)
     positions = positions[:, :1] if past and len(positions) > 1 else positions
     inputs = [*inputs_of(*positions.shape, past), positions]
-    held(inputs)
+    check_group_query(inputs)
 
 
 def test_texts_of_several_lengths():
     inputs = inputs_of(2, 1, 4, lengths=[4, 2])
     valid = [(slice(None), slice(None), slice(0, 3))] * 2
-    held(inputs, valid=(None, *valid), opsets=())
+    check_group_query(inputs, valid=(None, *valid), opsets=())
 
 
 def test_padded_prompt():
     """`lengths` counts, not the total length: the prompt was padded."""
     valid = [(slice(None), slice(None), slice(0, 4))] * 2
-    held(inputs_of(1, 1, 5, lengths=[3]), valid=(None, *valid), opsets=())
+    check_group_query(inputs_of(1, 1, 5, lengths=[3]), valid=(None, *valid), opsets=())
 
 
 def test_a_prompt_of_several_texts():
-    held(inputs_of(2, 5, 0, lengths=[4, 4]), opsets=())
+    check_group_query(inputs_of(2, 5, 0, lengths=[4, 4]), opsets=())
 
 
 def test_unconvertible_group_query_attention_is_refused():

@@ -62,7 +62,11 @@ def test_default_epsilon_is_of_the_op(op_type, stated):
 
 def test_default_epsilon_of_embeddings():
     tables = [floats(5, 4) * 1e-3, floats(7, 4, seed=1) * 1e-3, None, floats(4, seed=3), floats(4, seed=4)]
-    inputs = [np.array([[1, 0, 4]], np.int32), None, *(None if each is None else each.astype("f") for each in tables)]
+    inputs = [
+        np.array([[1, 0, 4]], np.int32),
+        None,
+        *(None if table is None else table.astype("f") for table in tables),
+    ]
     check("EmbedLayerNormalization", inputs, constant=[2, 3, 5, 6], outputs=2, tolerance=1e-3)
 
 

@@ -39,13 +39,15 @@ def test_fused_gemm(attributes, bias):
 
 
 def test_unknown_activation_is_named():
-    why = refusal("FusedGemm", [floats(2, 4), floats(4, 3)], {"activation": "Swirl"})
-    assert why.reason is Reason.UNSUPPORTED_ATTRIBUTE and "'Swirl'" in why.detail and "LeakyRelu" in why.detail
+    verdict = refusal("FusedGemm", [floats(2, 4), floats(4, 3)], {"activation": "Swirl"})
+    assert (
+        verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and "'Swirl'" in verdict.detail and "LeakyRelu" in verdict.detail
+    )
 
 
 def test_attributes_are_checked_against_the_schema():
-    why = refusal("FusedMatMul", [floats(2, 4), floats(4, 3)], {"transC": 1})
-    assert why.reason is Reason.INVALID_NODE
-    assert why.detail.startswith(
+    verdict = refusal("FusedMatMul", [floats(2, 4), floats(4, 3)], {"transC": 1})
+    assert verdict.reason is Reason.INVALID_NODE
+    assert verdict.detail.startswith(
         "attribute 'transC' is not defined by FusedMatMul of schema version 1, which has alpha,"
     )

@@ -39,8 +39,8 @@ def types(conversion):
 def test_arithmetic(op_type, dtype, shape):
     a, b = integers(2, 3, 4, dtype=dtype), integers(*shape, dtype=dtype, seed=1)
     inputs = [a, scale(0.031), dtype(100), b, scale(0.017), dtype(3), scale(0.043), dtype(90)]
-    made = check(op_type, inputs, constant=(1, 2, 4, 5, 6, 7), opsets=OPSETS)
-    assert [each for each in types(made) if each != "STORAGE_CAST"] == [op_type[7:].upper()]
+    result = check(op_type, inputs, constant=(1, 2, 4, 5, 6, 7), opsets=OPSETS)
+    assert [each for each in types(result) if each != "STORAGE_CAST"] == [op_type[7:].upper()]
 
 
 def test_computed_scales():
@@ -76,8 +76,10 @@ def test_concat(dtype):
 
 
 def test_a_part_without_its_scale_is_refused():
-    why = refusal("QLinearConcat", [scale(0.1), np.uint8(0), integers(2), scale(0.1)], {"axis": 0}, constant=(0, 1, 3))
-    assert why.reason is Reason.INVALID_NODE and "4 inputs" in why.detail
+    verdict = refusal(
+        "QLinearConcat", [scale(0.1), np.uint8(0), integers(2), scale(0.1)], {"axis": 0}, constant=(0, 1, 3)
+    )
+    assert verdict.reason is Reason.INVALID_NODE and "4 inputs" in verdict.detail
 
 
 def test_where():
@@ -104,8 +106,8 @@ def test_average_pool(attributes, channels_last, dtype):
 
 def test_averages_with_other_divisors_are_refused():
     inputs = [integers(1, 1, 5, 5), scale(0.1), np.uint8(0), scale(0.1), np.uint8(0)]
-    why = refusal("QLinearAveragePool", inputs, {"kernel_shape": [2, 2], "ceil_mode": 1, "count_include_pad": 1})
-    assert why.reason is Reason.UNSUPPORTED_ATTRIBUTE and "'count_include_pad'" in why.detail
+    verdict = refusal("QLinearAveragePool", inputs, {"kernel_shape": [2, 2], "ceil_mode": 1, "count_include_pad": 1})
+    assert verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and "'count_include_pad'" in verdict.detail
 
 
 @DTYPES
@@ -119,7 +121,7 @@ def test_global_average_pool(channels_last, dtype):
 @DTYPES
 def test_sixteen_bits_before_onnx_has_them(dtype):
     wide = {np.uint8: np.uint16, np.int8: np.int16}[dtype]
-    given = [floats(3, 5) * 9, scale([0.01, 0.02, 0.03]), np.array([5, 300, 20000], wide)]
-    check("QuantizeLinear", given, {"axis": 0}, constant=(1, 2), opsets=(23,))
-    given = [integers(3, 5, dtype=wide), scale([0.01, 0.02, 0.03]), np.array([5, 300, 20000], wide)]
-    check("DequantizeLinear", given, {"axis": 0}, constant=(1, 2), opsets=(23,))
+    inputs = [floats(3, 5) * 9, scale([0.01, 0.02, 0.03]), np.array([5, 300, 20000], wide)]
+    check("QuantizeLinear", inputs, {"axis": 0}, constant=(1, 2), opsets=(23,))
+    inputs = [integers(3, 5, dtype=wide), scale([0.01, 0.02, 0.03]), np.array([5, 300, 20000], wide)]
+    check("DequantizeLinear", inputs, {"axis": 0}, constant=(1, 2), opsets=(23,))

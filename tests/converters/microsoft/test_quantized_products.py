@@ -19,8 +19,8 @@ def test_convolution(per_channel, channels_last, dtype):
     bias = np.arange(-3000, 3000, 1000, dtype=np.int32)
     inputs = [x, scale(0.03), dtype(7), weight, w_scale, w_zero, scale(0.7), dtype(9), bias]
     attributes = {"channels_last": channels_last, "group": 2, "strides": [2, 1], "pads": [1, 0, 1, 1]}
-    made = check("QLinearConv", inputs, attributes, constant=range(1, 9), opsets=OPSETS)
-    assert types(made).count("CONV_2D") == 1
+    result = check("QLinearConv", inputs, attributes, constant=range(1, 9), opsets=OPSETS)
+    assert types(result).count("CONV_2D") == 1
 
 
 @DTYPES
@@ -41,8 +41,8 @@ def test_qgemm_with_constants(c, turned, per_column):
     inputs = [integers(5, 4), scale(0.03), np.uint8(7), b, b_scale, b_zero, bias]
     constant = [place for place in range(1, 9) if place != 6 or c is not None]
     attributes = {"transB": turned, "alpha": 0.5}
-    made = check("QGemm", [*inputs, scale(0.2), np.uint8(11)], attributes, constant=constant, opsets=OPSETS)
-    assert "FULLY_CONNECTED" in types(made) and "DEQUANTIZE" not in types(made)
+    result = check("QGemm", [*inputs, scale(0.2), np.uint8(11)], attributes, constant=constant, opsets=OPSETS)
+    assert "FULLY_CONNECTED" in types(result) and "DEQUANTIZE" not in types(result)
     check("QGemm", inputs, attributes, constant=constant[:-2], opsets=OPSETS)
 
 

@@ -41,8 +41,8 @@ def test_lstm(direction, per_column):
     feeds = {"x0": x, "x5": state, "x6": state}
     conversion = converted(model_of("DynamicQuantizeLSTM", inputs, attributes, **keywords), feeds)[1]
     ordered = [feeds[conversion.model.operands[index].name] for index in conversion.model.inputs]
-    wanted = onnxruntime_results(plain, {**feeds, "x1": reals[0], "x2": reals[1], "x3": bias})
-    for got, want in zip(by_definition(conversion.model, ordered), wanted, strict=True):
+    expected = onnxruntime_results(plain, {**feeds, "x1": reals[0], "x2": reals[1], "x3": bias})
+    for got, want in zip(by_definition(conversion.model, ordered), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -50,5 +50,5 @@ def test_misshaped_scales_are_refused():
     w, scale, zero_point = quantized(floats(1, 5, 24), per_column=False)
     inputs = [floats(4, 2, 5), w, floats(1, 6, 24).astype(np.int8), *[None] * 5]
     parameters = [np.ones(3, np.float32), zero_point, scale, zero_point]
-    why = refusal("DynamicQuantizeLSTM", [*inputs, *parameters], {"hidden_size": 6}, constant=(1, 2, 8, 9, 10, 11))
-    assert why.reason is Reason.INVALID_NODE and "3 scales" in why.detail
+    verdict = refusal("DynamicQuantizeLSTM", [*inputs, *parameters], {"hidden_size": 6}, constant=(1, 2, 8, 9, 10, 11))
+    assert verdict.reason is Reason.INVALID_NODE and "3 scales" in verdict.detail

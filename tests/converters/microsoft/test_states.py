@@ -37,8 +37,8 @@ def test_causal_convolutions(activation, steps, taps, bias, past):
     inputs = convolution(steps, taps, bias=bias, past=past)
     if taps == 1 and past:
         inputs.pop()  # the state has no elements
-    made = check("CausalConvWithState", inputs, stated, outputs=STATES, constant=[1], opsets=(13, 23))
-    assert types(made) == ["CAUSAL_CONV"]
+    result = check("CausalConvWithState", inputs, stated, outputs=STATES, constant=[1], opsets=(13, 23))
+    assert types(result) == ["CAUSAL_CONV"]
 
 
 @for_every_pair(
@@ -62,8 +62,8 @@ def test_causal_convolution_variants(dilation, channels, last, past, activation)
     ],
 )
 def test_refused_causal_convolution_variants(stated, reason):
-    why = refusal("CausalConvWithState", convolution(), stated, outputs=STATES, constant=[1])
-    assert why.reason is reason and next(iter(stated)) in why.detail
+    verdict = refusal("CausalConvWithState", convolution(), stated, outputs=STATES, constant=[1])
+    assert verdict.reason is reason and next(iter(stated)) in verdict.detail
 
 
 def attention(rule, heads, groups, keys, *, steps=3, past=True, single_decay=False, single_rate=False):
@@ -92,14 +92,14 @@ def test_linear_attention(rule, heads, past, single):
     stated = {"q_num_heads": heads[0], "kv_num_heads": heads[1], "update_rule": rule, "chunk_size": 2}
     stated |= {"scale": 0.3} if single else {}
     inputs = attention(rule, *heads, past=past, steps=3 if past else 1, single_decay=single, single_rate=single)
-    made = check("LinearAttention", inputs, stated, outputs=STATES, opsets=())
-    assert types(made)[-1] == "LINEAR_ATTENTION"
+    result = check("LinearAttention", inputs, stated, outputs=STATES, opsets=())
+    assert types(result)[-1] == "LINEAR_ATTENTION"
 
 
 def test_several_states_of_linear_attention_are_refused():
     stated = {"q_num_heads": 2, "kv_num_heads": 2, "state_window": 2}
-    why = refusal("LinearAttention", attention("gated_delta", 2, 2, 2, past=False), stated, outputs=STATES)
-    assert why.reason is Reason.UNSUPPORTED_ATTRIBUTE and "state_window" in why.detail
+    verdict = refusal("LinearAttention", attention("gated_delta", 2, 2, 2, past=False), stated, outputs=STATES)
+    assert verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and "state_window" in verdict.detail
 
 
 @for_every(dtype=(np.float32, np.float16), rate=(False, True), far=(1.0, 20.0))
@@ -125,8 +125,8 @@ def test_gated_normalization(dtype, groups, rank, activation):
 def test_gates_of_unknown_activations_and_scales_that_do_not_fit_are_refused():
     inputs = [floats(2, 8), floats(4, seed=1), floats(2, 8, seed=2)]
     assert refusal("GatedRMSNorm", inputs, {"activation": "relu"}).reason is Reason.INVALID_NODE
-    why = refusal("GatedRMSNorm", [inputs[0], floats(3), inputs[2]])
-    assert why.reason is Reason.INVALID_NODE and "8 features and a scale of 3" in why.detail
+    verdict = refusal("GatedRMSNorm", [inputs[0], floats(3), inputs[2]])
+    assert verdict.reason is Reason.INVALID_NODE and "8 features and a scale of 3" in verdict.detail
 
 
 def rotation(*, packed, part, dtype=np.float32, size=16, heads=3):
@@ -157,8 +157,8 @@ def test_rotations_by_three_positions(dtype, packed, part, layout, interleaved, 
 def test_sections_that_are_not_all_pairs_are_refused():
     inputs = rotation(packed=True, part=0)
     for sections in ([2, 3, 4], [8], [9, -1, 0]):
-        why = refusal("MRotaryEmbedding", inputs, {"mrope_section": sections, "num_heads": 3}, constant=[2, 3])
-        assert why.reason is Reason.INVALID_NODE and "three of 8 pairs" in why.detail
+        verdict = refusal("MRotaryEmbedding", inputs, {"mrope_section": sections, "num_heads": 3}, constant=[2, 3])
+        assert verdict.reason is Reason.INVALID_NODE and "three of 8 pairs" in verdict.detail
 
 
 def test_linear_attention_has_no_body_in_old_opsets():

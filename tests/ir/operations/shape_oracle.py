@@ -37,12 +37,12 @@ def onnx_dimensions(
 ) -> list[Shape]:
     """Return the shapes of the outputs. An input is a shape (float32) or an array, which becomes an initializer."""
     names = [f"x{index}" for index in range(len(inputs))]
-    made = [f"y{index}" for index in range(outputs)]
-    node = helper.make_node(op_type, names, made, **attributes)
+    results = [f"y{index}" for index in range(outputs)]
+    node = helper.make_node(op_type, names, results, **attributes)
     pairs = list(zip(names, inputs, strict=True))
     given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, x) for n, x in pairs if isinstance(x, tuple)]
     fixed = [numpy_helper.from_array(x, n) for n, x in pairs if not isinstance(x, tuple)]
-    graph = helper.make_graph([node], "one", given, [onnx.ValueInfoProto(name=n) for n in made], fixed)
+    graph = helper.make_graph([node], "one", given, [onnx.ValueInfoProto(name=n) for n in results], fixed)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     result = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph.output
     return [tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim) for value in result]

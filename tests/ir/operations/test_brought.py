@@ -66,7 +66,7 @@ def test_shape_rule_results_are_normalized(bring):
 
 
 @pytest.mark.parametrize(
-    ("results", "said"),
+    ("results", "message"),
     [
         ((), "expected an OperandType for each output"),
         ((OperandType("float32", ()),) * 2, "expected an OperandType for each output"),
@@ -78,9 +78,9 @@ def test_shape_rule_results_are_normalized(bring):
         ((OperandType("float32", 4),), "expected integers"),
     ],
 )
-def test_invalid_shape_rule_result_names_the_package(bring, results, said):
+def test_invalid_shape_rule_result_names_the_package(bring, results, message):
     bring(infer=lambda types, attributes: results)
-    with pytest.raises(DriverError, match=f"ZETA_TWICE of zeta-ops 1.0 .*{said}"):
+    with pytest.raises(DriverError, match=f"ZETA_TWICE of zeta-ops 1.0 .*{message}"):
         twice()
 
 
@@ -105,7 +105,7 @@ def test_a_definition_writes_to_none_of_its_inputs(bring):
 
 
 @pytest.mark.parametrize(
-    ("definition", "said"),
+    ("definition", "message"),
     [
         (lambda x, rate: x.nothing, "failed: AttributeError"),
         (lambda x: x, "failed: TypeError"),
@@ -114,9 +114,9 @@ def test_a_definition_writes_to_none_of_its_inputs(bring):
         (lambda x, rate: [x, x], "returned results of shapes"),
     ],
 )
-def test_failing_definition_names_the_package(bring, definition, said):
+def test_failing_definition_names_the_package(bring, definition, message):
     bring(definition=definition)
-    with pytest.raises(DriverError, match=f"definition of ZETA_TWICE of zeta-ops 1.0 {said}"):
+    with pytest.raises(DriverError, match=f"definition of ZETA_TWICE of zeta-ops 1.0 {message}"):
         by_definition(twice(), [X])
 
 

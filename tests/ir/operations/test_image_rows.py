@@ -78,9 +78,9 @@ _IMAGE_OPERATIONS = [
 
 @pytest.mark.parametrize(("type_", "others", "attributes"), _IMAGE_OPERATIONS)
 def test_nhwc_result_is_the_transposed_nchw_result(type_, others, attributes):
-    rest = [operand(*shape) for shape in others]
-    (plain,) = infer(type_, [operand(2, 4, 6, 8), *rest], **attributes)
-    (last,) = infer(type_, [operand(2, 6, 8, 4, layout="NHWC"), *rest], **attributes)
+    remaining = [operand(*shape) for shape in others]
+    (plain,) = infer(type_, [operand(2, 4, 6, 8), *remaining], **attributes)
+    (last,) = infer(type_, [operand(2, 6, 8, 4, layout="NHWC"), *remaining], **attributes)
     batch, channels, height, width = plain.dimensions
     assert last.layout is Layout.NHWC
     assert last.dimensions == (batch, height, width, channels)

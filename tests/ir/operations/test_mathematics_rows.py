@@ -137,10 +137,10 @@ def test_invalid_equations_are_refused(equation, shapes, message):
 
 def test_ellipses_are_written_out():
     """An ellipsis stands for the same axes in all terms, and for the first axes of the result."""
-    given, equation = [operand(2, 3, 4, 5), operand(2, 3, 5, 6)], "...ij, ...jk"
-    assert infer("EINSUM", given, equation=equation) == (operand(2, 3, 4, 6),)
-    assert flops("EINSUM", given, equation=equation) == flops("EINSUM", given, equation="abij,abjk->abik")
-    arrays = [np.arange(np.prod(each.dimensions), dtype=np.float32).reshape(each.dimensions) for each in given]
+    inputs, equation = [operand(2, 3, 4, 5), operand(2, 3, 5, 6)], "...ij, ...jk"
+    assert infer("EINSUM", inputs, equation=equation) == (operand(2, 3, 4, 6),)
+    assert flops("EINSUM", inputs, equation=equation) == flops("EINSUM", inputs, equation="abij,abjk->abik")
+    arrays = [np.arange(np.prod(each.dimensions), dtype=np.float32).reshape(each.dimensions) for each in inputs]
     made = FUNCTIONS["EINSUM"](*arrays, equation=equation)
     np.testing.assert_allclose(made, np.einsum("abij,abjk->abik", *arrays), rtol=1e-6)
 
@@ -165,5 +165,5 @@ def test_int4_sums_of_products_wrap_around():
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.INT4, (2, 3)))
     model = builder.finish(builder.add_operation("EINSUM", (x,), {"equation": "ij->i"}))
-    (made,) = by_definition(model, [np.array([[7, 7, 1], [-8, -8, -1]], "int4")])
-    assert made.tolist() == [-1, -1]
+    (result,) = by_definition(model, [np.array([[7, 7, 1], [-8, -8, -1]], "int4")])
+    assert result.tolist() == [-1, -1]

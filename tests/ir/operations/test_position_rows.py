@@ -24,14 +24,14 @@ def test_gather_nd_agrees_with_onnx(data):
     batch = data.draw(st.integers(0, len(shape) - 1))
     depth = data.draw(st.integers(1, len(shape) - batch))
     indices = (*shape[:batch], *data.draw(st.lists(st.integers(1, 3), max_size=2)), depth)
-    (found,) = _infer("GATHER_ND", [shape, indices], batch_dims=batch)
+    (result,) = _infer("GATHER_ND", [shape, indices], batch_dims=batch)
     array = np.zeros(indices, np.int64)
-    assert [found.dimensions] == onnx_dimensions("GatherND", [shape, array], opset=13, batch_dims=batch)
+    assert [result.dimensions] == onnx_dimensions("GatherND", [shape, array], opset=13, batch_dims=batch)
 
 
 def test_one_hot_has_the_type_of_its_values():
-    (found,) = infer("ONE_HOT", [operand(2, 3, dtype="int64"), operand(2, dtype="int8")], axis=1, depth=5)
-    assert (found.dimensions, found.dtype) == ((2, 5, 3), DataType.INT8)
+    (result,) = infer("ONE_HOT", [operand(2, 3, dtype="int64"), operand(2, dtype="int8")], axis=1, depth=5)
+    assert (result.dimensions, result.dtype) == ((2, 5, 3), DataType.INT8)
 
 
 _ERRORS = [

@@ -13,9 +13,9 @@ def test_recurrent_layers_agree_with_onnx():
     for type_, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
         shapes = [_INPUT, (2, 3 * gates, 4), (2, 3 * gates, 3)]
         outputs = 3 if type_ == "LSTM" else 2
-        wanted = onnx_dimensions(type_, shapes, outputs, direction="bidirectional", hidden_size=3)
+        expected = onnx_dimensions(type_, shapes, outputs, direction="bidirectional", hidden_size=3)
         names = " ".join([functions[type_]] * 2)
-        assert dimensions(type_, shapes, direction="bidirectional", activations=names) == wanted
+        assert dimensions(type_, shapes, direction="bidirectional", activations=names) == expected
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_recurrent_flops_by_hand():
 
 
 def test_attention_returns_requested_scores():
-    given = [operand(2, 6, 3, 4), operand(2, 2, 5, 4), operand(2, 2, 5, 7)]
-    assert [type_.dimensions for type_ in infer("ATTENTION", given, scale=1.0)] == [(2, 6, 3, 7)]
-    both = infer("ATTENTION", given, scale=1.0, scores="softmax")
+    inputs = [operand(2, 6, 3, 4), operand(2, 2, 5, 4), operand(2, 2, 5, 7)]
+    assert [type_.dimensions for type_ in infer("ATTENTION", inputs, scale=1.0)] == [(2, 6, 3, 7)]
+    both = infer("ATTENTION", inputs, scale=1.0, scores="softmax")
     assert [type_.dimensions for type_ in both] == [(2, 6, 3, 7), (2, 6, 3, 5)]
-    assert flops("ATTENTION", given, scale=1.0) == 2 * 6 * 3 * 5 * (2 * 4 + 2 * 7 + 7)
+    assert flops("ATTENTION", inputs, scale=1.0) == 2 * 6 * 3 * 5 * (2 * 4 + 2 * 7 + 7)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_attention_checks_its_inputs(shapes, complaint):
     ("rule", "decay", "rate"), [("linear", True, False), ("gated", False, False), ("delta", False, False)]
 )
 def test_linear_attention_requires_inputs_of_its_rule(rule, decay, rate):
-    given = [operand(2, 5, 8), operand(2, 5, 8), operand(2, 5, 8), None]
-    given += [operand(2, 5, 2) if decay else None, operand(2, 5, 2) if rate else None]
+    inputs = [operand(2, 5, 8), operand(2, 5, 8), operand(2, 5, 8), None]
+    inputs += [operand(2, 5, 2) if decay else None, operand(2, 5, 2) if rate else None]
     with pytest.raises(InvalidModelError, match="update_rule"):
-        infer("LINEAR_ATTENTION", given, query_heads=2, key_value_heads=2, scale=1.0, update_rule=rule)
+        infer("LINEAR_ATTENTION", inputs, query_heads=2, key_value_heads=2, scale=1.0, update_rule=rule)
 
 
 def test_causal_convolution_returns_its_state():
@@ -99,16 +99,16 @@ def test_norms_check_their_attributes(type_, attributes):
 
 
 def test_losses_reduce_or_do_not():
-    given = [operand(2, 5, 3), operand(2, 3, dtype="int64")]
-    assert infer("NEGATIVE_LOG_LIKELIHOOD_LOSS", given)[0].dimensions == ()
-    both = infer("SOFTMAX_CROSS_ENTROPY_LOSS", given, reduction="none")
+    inputs = [operand(2, 5, 3), operand(2, 3, dtype="int64")]
+    assert infer("NEGATIVE_LOG_LIKELIHOOD_LOSS", inputs)[0].dimensions == ()
+    both = infer("SOFTMAX_CROSS_ENTROPY_LOSS", inputs, reduction="none")
     assert [type_.dimensions for type_ in both] == [(2, 3), (2, 5, 3)]
     with pytest.raises(InvalidModelError, match="target has dimensions"):
         infer("NEGATIVE_LOG_LIKELIHOOD_LOSS", [operand(2, 5, 3), operand(2, 4, dtype="int64")])
 
 
 @pytest.mark.parametrize(
-    ("parts", "attributes", "wanted"),
+    ("parts", "attributes", "expected"),
     [
         (1, {}, (2, 7, 2)),
         (2, {"inverse": True}, (2, 7, 2)),
@@ -116,8 +116,8 @@ def test_losses_reduce_or_do_not():
         (2, {"onesided": True, "inverse": True}, (2, 7, 1)),
     ],
 )
-def test_fourier_transforms(parts, attributes, wanted):
-    assert dimensions("DFT", [(2, 6, parts)], axis=1, length=7, **attributes) == [wanted]
+def test_fourier_transforms(parts, attributes, expected):
+    assert dimensions("DFT", [(2, 6, parts)], axis=1, length=7, **attributes) == [expected]
 
 
 def test_frames_fit_into_the_signal():

@@ -24,9 +24,9 @@ def test_windows_over_volumes_agree_with_onnx(attributes):
     )
     for type_, op_type in (("MAX_POOL_3D", "MaxPool"), ("AVERAGE_POOL_3D", "AveragePool"), ("LP_POOL_3D", "LpPool")):
         for ceil in (False, True):
-            found = dimensions(type_, [_VOLUME], kernel_shape=(3, 2, 3), ceil_mode=ceil, **attributes)
+            result = dimensions(type_, [_VOLUME], kernel_shape=(3, 2, 3), ceil_mode=ceil, **attributes)
             given = {"kernel_shape": (3, 2, 3), "ceil_mode": int(ceil), **attributes}
-            assert found == onnx_dimensions(op_type, [_VOLUME], **given)
+            assert result == onnx_dimensions(op_type, [_VOLUME], **given)
 
 
 def test_indices_are_as_many_as_values():

@@ -96,8 +96,8 @@ FOLLOWING = [
 @pytest.mark.parametrize(("type_", "attributes"), FOLLOWING)
 def test_operations_that_follow_their_input(type_, attributes):
     program = Program(x=(2, 3, 4, 5))
-    made = program(type_, conv(program, program.x), **attributes)
-    after = check(CHANNELS_LAST, program.finish(*(made if isinstance(made, tuple) else (made,))))
+    result = program(type_, conv(program, program.x), **attributes)
+    after = check(CHANNELS_LAST, program.finish(*(result if isinstance(result, tuple) else (result,))))
     assert types(after)[:3] == ["TRANSPOSE", "CONV_2D", type_]
 
 
@@ -250,9 +250,9 @@ def networks(draw):
     values = [program.x]
     for _ in range(draw(st.integers(2, 10))):
         step = draw(st.sampled_from([_conv, _unary, _image, _binary, _axes, _move]))
-        made = step(draw, program, draw(st.sampled_from(values[-3:])))
-        made = made if isinstance(made, tuple) else (made,)
-        values += [each for each in made if prod(program.dimensions(each)) <= 400]
+        result = step(draw, program, draw(st.sampled_from(values[-3:])))
+        result = result if isinstance(result, tuple) else (result,)
+        values += [each for each in result if prod(program.dimensions(each)) <= 400]
     outputs = [value for value in values if draw(st.booleans())] or values[-1:]
     return program.finish(*outputs)
 

@@ -42,10 +42,10 @@ def test_error_names_pass_output_and_position():
 def test_error_names_the_position_of_the_largest_difference():
     given = np.array([1, -2, 5, -9], "f").reshape(2, 2)
     program = Program(x=(2, 2))
-    wanted = program.finish(program("NEG", program.x))
+    expected = program.finish(program("NEG", program.x))
     check = check_numbers(by_definition, feeds=lambda _: [given])
     with pytest.raises(PassError, match=r"difference is 10 at \[1, 0\], got 5.0, expected -5.0 within"):
-        run_passes(wanted, [replacing("NEG", "ABS")], check)
+        run_passes(expected, [replacing("NEG", "ABS")], check)
 
 
 def test_invalid_models_and_changed_signatures_are_errors():
@@ -72,7 +72,7 @@ def test_pass_without_model_result_is_an_error(made, check):
 
 
 @pytest.mark.parametrize(
-    ("results", "why"),
+    ("results", "reason"),
     [
         ((), r"RELU is replaced by \(\), expected 1 operands"),
         ((0, 0), "expected 1 operands"),
@@ -83,11 +83,11 @@ def test_pass_without_model_result_is_an_error(made, check):
         ((2,), "cannot become"),
     ],
 )
-def test_misfit_replacement_is_an_error(results, why):
+def test_misfit_replacement_is_an_error(results, reason):
     def mine(given):
         return rewrite(given, [RewriteRule(operation("RELU", operand("x")), lambda editor, match: results)])
 
-    with pytest.raises(PassError, match=f"pass 'mine' failed: .*{why}") as caught:
+    with pytest.raises(PassError, match=f"pass 'mine' failed: .*{reason}") as caught:
         run_passes(model(), [mine])
     assert caught.value.name == "mine"
 
@@ -106,31 +106,31 @@ def test_unchanged_model_is_not_evaluated():
 @pytest.mark.parametrize(("dtype", "fits"), [("float32", True), ("float64", False)])
 def test_tolerance_depends_on_the_data_type(dtype, fits):
     program = Program(dtype, x=(4,))
-    wanted = program.finish(program("CLIP", program.x, min=0.0, max=9.0))
+    expected = program.finish(program("CLIP", program.x, min=0.0, max=9.0))
     pass_ = replacing("CLIP", "CLIP", min=1e-5, max=9.0)
     if fits:
-        run_passes(wanted, [pass_], check_numbers(by_definition))
+        run_passes(expected, [pass_], check_numbers(by_definition))
     else:
         with pytest.raises(PassError, match="changed output"):
-            run_passes(wanted, [pass_], check_numbers(by_definition))
+            run_passes(expected, [pass_], check_numbers(by_definition))
 
 
 def test_integers_are_equal_or_not():
     big = np.array([2**53 + 1, 2**53 + 3], np.int64)
     program = Program("int64", x=(2,))
-    wanted = program.finish(program("ASSIGN", program.x))
+    expected = program.finish(program("ASSIGN", program.x))
     answers = iter([[big], [big - 1]])
     with pytest.raises(PassError, match="changed output"):
-        run_passes(wanted, [replacing("ASSIGN", "RELU")], check_numbers(lambda *_: next(answers)))
+        run_passes(expected, [replacing("ASSIGN", "RELU")], check_numbers(lambda *_: next(answers)))
 
 
 def test_not_a_number_agrees_with_itself_and_infinities_too():
     given = np.array([np.nan, np.inf, -np.inf, 1], "f")
     program = Program(x=(4,))
-    wanted = program.finish(program("ASSIGN", program.x))
-    run_passes(wanted, [replacing("ASSIGN", "ASSIGN")], check_numbers(by_definition, feeds=lambda _: [given]))
+    expected = program.finish(program("ASSIGN", program.x))
+    run_passes(expected, [replacing("ASSIGN", "ASSIGN")], check_numbers(by_definition, feeds=lambda _: [given]))
     with pytest.raises(PassError, match="largest difference is inf"):
-        run_passes(wanted, [replacing("ASSIGN", "RELU")], check_numbers(by_definition, feeds=lambda _: [given]))
+        run_passes(expected, [replacing("ASSIGN", "RELU")], check_numbers(by_definition, feeds=lambda _: [given]))
 
 
 def test_samples_are_valid_indices_and_the_same_every_time():
@@ -157,14 +157,14 @@ def test_samples_are_valid_indices_and_the_same_every_time():
 
 
 def test_every_step_is_a_file(tmp_path):
-    seen = []
-    observer = all_of(dump_to(tmp_path / "steps"), lambda name, before, after: seen.append(name))
+    observed = []
+    observer = all_of(dump_to(tmp_path / "steps"), lambda name, before, after: observed.append(name))
     run_passes(model(), ["remove_dead", "simplify"], observer)
     files = sorted((tmp_path / "steps").iterdir())
     assert [file.name for file in files] == ["00-given.txt", "01-remove_dead.txt", "02-simplify.txt"]
     given, same, simplified = (file.read_text().splitlines() for file in files)
     assert given == same
-    assert seen == ["remove_dead", "simplify"]
+    assert observed == ["remove_dead", "simplify"]
     gone, come = set(given) - set(simplified), set(simplified) - set(given)
     assert len(gone) == 2
     assert len(come) == 1

@@ -245,6 +245,8 @@ def test_shared_editor_equals_separate_editors(model, order):
     together, apart = run_passes(model, order), run_passes(model, order, lambda name, before, after: None)
     assert together.structure == apart.structure and numbers(together) == numbers(apart)
     assert border(together) == border(apart)
-    assert [each.origins for each in together.operations] == [each.origins for each in apart.operations]
+    assert [operation.origins for operation in together.operations] == [
+        operation.origins for operation in apart.operations
+    ]
     for one, other in zip(constants(together), constants(apart), strict=True):
         np.testing.assert_array_equal(one, other)

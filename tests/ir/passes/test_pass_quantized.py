@@ -106,8 +106,8 @@ def check(function, model):
     verify_again(after)
     assert border(after) == border(model)
     given = feeds(model)
-    for got, wanted in zip(by_definition(after, given), by_definition(model, given), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for got, expected in zip(by_definition(after, given), by_definition(model, given), strict=True):
+        np.testing.assert_array_equal(got, expected)
     return after
 
 
@@ -135,8 +135,8 @@ def test_networks_on_the_device_and_through_passes(data):
     check(lambda model: run_passes(model, names), model)
     check(lambda model: run_passes(model, DEVICE_PASSES), model)
     if not ROUNDED & set(types(model)):
-        for got, wanted in zip(run_model(model, feeds(model)), by_definition(model, feeds(model)), strict=True):
-            np.testing.assert_array_equal(got, wanted)
+        for got, expected in zip(run_model(model, feeds(model)), by_definition(model, feeds(model)), strict=True):
+            np.testing.assert_array_equal(got, expected)
 
 
 def test_signed_operands_become_unsigned():

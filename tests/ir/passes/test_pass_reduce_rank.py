@@ -51,19 +51,19 @@ def largest_inside(model):
     return max((each.type.rank for index, each in enumerate(model.operands) if index not in border), default=0)
 
 
-def one(type_):
+def single_operation(type_):
     """Put the operation between two others of high rank, to keep its values off the model's boundary."""
     program = Program(x=SHAPE)
-    made = program(type_, program("TANH", program.x), *OTHERS.get(type_, []), **UNARY[type_])
-    made = made if isinstance(made, tuple) else (made,)
-    return program.finish(*(program("ABS", each) for each in made))
+    result = program(type_, program("TANH", program.x), *OTHERS.get(type_, []), **UNARY[type_])
+    result = result if isinstance(result, tuple) else (result,)
+    return program.finish(*(program("ABS", each) for each in result))
 
 
 @pytest.mark.parametrize("largest", [4, 5])
 @pytest.mark.parametrize("type_", UNARY)
 def test_operations_with_fewer_dimensions(type_, largest):
     reduce = partial(reduce_rank, largest=largest)
-    after = check(reduce, one(type_))
+    after = check(reduce, single_operation(type_))
     assert largest_inside(after) <= largest
     assert reduce(after) is after
 

@@ -79,11 +79,11 @@ def test_unchanged_model_is_the_same_object(name):
 def test_observer_sees_every_step():
     program = Program(x=(2, 3))
     model = program.finish(program("RELU", program("ASSIGN", program.x)))
-    seen = []
+    observed = []
     after = run_passes(
-        model, ["remove_dead", SIMPLIFY], lambda name, old, new: seen.append((name, len(new.operations)))
+        model, ["remove_dead", SIMPLIFY], lambda name, old, new: observed.append((name, len(new.operations)))
     )
-    assert seen == [("remove_dead", 2), ("simplify", 1)]
+    assert observed == [("remove_dead", 2), ("simplify", 1)]
     assert origins(after) == origins(model)
 
 

@@ -22,8 +22,8 @@ def test_duplicate_chain_is_computed_once():
 
 def test_only_equal_constants_merge():
     program = Program(x=(2, 3))
-    made = [program("MUL", program.x, freeze(random(seed, 3))) for seed in (1, 1, 2)]
-    after = check(COMMON, program.finish(program("SUM", *made)))
+    results = [program("MUL", program.x, freeze(random(seed, 3))) for seed in (1, 1, 2)]
+    after = check(COMMON, program.finish(program("SUM", *results)))
     assert types(after) == ["MUL", "MUL", "SUM"]
 
 
@@ -46,8 +46,8 @@ def test_two_outputs_keep_their_names():
 
 def test_symbolic_sizes_are_compared_by_origin():
     program = Program(x=(6, 3))
-    made = [program("RESHAPE", program.x, shape=(3, 6)) for _ in range(2)]
-    model = program.finish(program("ADD", *made))
+    results = [program("RESHAPE", program.x, shape=(3, 6)) for _ in range(2)]
+    model = program.finish(program("ADD", *results))
     trace = SymbolicTrace()
     six = trace.variable(6)
     traced = with_numbers(model, [six if value == 6 else value for value in numbers(model)])

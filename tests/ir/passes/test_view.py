@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nnadapter.ir.passes import FROM_NCHW, View
 
 
-def seen(view, array):
+def apply_view(view, array):
     return array.reshape(view.shape).transpose(view.perm)
 
 
@@ -37,7 +37,7 @@ def test_view_equals_numpy(data, size):
         if reshaped is not None:
             view, expected = reshaped, expected.reshape(dimensions)
     assert view.dimensions == expected.shape
-    np.testing.assert_array_equal(seen(view, array), expected)
+    np.testing.assert_array_equal(apply_view(view, array), expected)
     if view.is_identity:
         np.testing.assert_array_equal(array.ravel(), expected.ravel())
 

@@ -37,8 +37,10 @@ def only(type_, value=None, quantization=None):
 
 def assert_same(model, other):
     assert to_text(other) == to_text(model)
-    assert [each.lifetime for each in other.operands] == [each.lifetime for each in model.operands]
-    assert [list(each.attributes) for each in other.operations] == [list(each.attributes) for each in model.operations]
+    assert [operand.lifetime for operand in other.operands] == [operand.lifetime for operand in model.operands]
+    assert [list(operation.attributes) for operation in other.operations] == [
+        list(operation.attributes) for operation in model.operations
+    ]
     for before, after in zip(model.operands, other.operands, strict=True):
         if before.value is not None:
             assert after.value.dtype == before.value.dtype and not after.value.flags.writeable

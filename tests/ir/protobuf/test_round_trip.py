@@ -38,7 +38,7 @@ _VALUES = {
 }
 
 
-def again(model):
+def round_trip(model):
     contents, data = to_bytes(model)
     return from_bytes(contents, {"weights": data})
 
@@ -55,9 +55,9 @@ def test_every_row_of_the_schema_table(row, empty):
     attributes = {attribute.name: value_of(attribute) for attribute in row.attributes}
     if empty:
         attributes |= {
-            each.name: ()
-            for each in row.attributes
-            if each.kind in (AttributeKind.INTS, AttributeKind.FLOATS) and not each.length
+            attribute.name: ()
+            for attribute in row.attributes
+            if attribute.kind in (AttributeKind.INTS, AttributeKind.FLOATS) and not attribute.length
         }
     operation = Operation(row.type, (7, ABSENT, 0), (8, 9), attributes, ("node", "größer"))
     message = new("Operation")
@@ -79,7 +79,7 @@ def test_converted_onnx_operator_tests_round_trip():
     models = [conversion.model for conversion, _ in map(suite._converted, cases) if suite._reason(conversion) is None]
     assert len(models) > 550
     for model in models:
-        assert_same(model, again(model))
+        assert_same(model, round_trip(model))
 
 
 @for_every(dtype=DataType, dimensions=[(), (1,), (5,), (3, 5), (0,), (2, 0, 3)])
@@ -87,7 +87,7 @@ def test_every_data_type(dtype, dimensions):
     count = int(np.prod(dimensions))
     values = np.arange(-(count // 2), count - count // 2) if dtype.value[0] not in "ub" else np.arange(count)
     model = only(None, values.reshape(dimensions).astype(dtype.array_type))
-    assert_same(model, again(model))
+    assert_same(model, round_trip(model))
 
 
 @pytest.mark.parametrize(("dtype", "first", "beyond"), [(DataType.INT4, -8, 8), (DataType.UINT4, 0, 16)])
@@ -102,7 +102,7 @@ def test_two_4_bit_elements_stand_in_a_byte(dtype, first, beyond):
 def test_nonfinite_numbers_keep_every_bit():
     patterns = np.arange(256, dtype=np.uint8)
     for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
-        assert_same(only(None, patterns.view(dtype)), again(only(None, patterns.view(dtype))))
+        assert_same(only(None, patterns.view(dtype)), round_trip(only(None, patterns.view(dtype))))
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -117,14 +117,14 @@ def test_nonfinite_numbers_keep_every_bit():
 )
 def test_layouts_and_quantization(layout, quantization):
     model = only(OperandType(DataType.INT8, (3, 2, 4, 5), layout, quantization))
-    read = again(model)
+    read = round_trip(model)
     assert_same(model, read)
     assert read.operands[0].type == model.operands[0].type
 
 
 def test_big_endian_arrays_are_written_little_endian():
     model = only(None, np.array([1, 2, 3], ">f4"))
-    assert again(model).operands[0].value.tolist() == [1, 2, 3]
+    assert round_trip(model).operands[0].value.tolist() == [1, 2, 3]
 
 
 def test_files_are_mapped_and_store_equal_contents_once(tmp_path):
@@ -160,22 +160,22 @@ def test_a_model_may_be_replaced_while_it_is_in_use(tmp_path):
 
 
 def test_the_same_model_gives_the_same_bytes():
-    assert to_bytes(network()) == to_bytes(network()) == to_bytes(again(network()))
+    assert to_bytes(network()) == to_bytes(network()) == to_bytes(round_trip(network()))
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), min_size=1, max_size=8))
 def test_equal_constants_share_storage(picks):
     builder = ModelBuilder()
     dtypes = {"a": np.float32, "b": np.int32, "c": ml_dtypes.int4}
-    made = [
+    results = [
         builder.add_constant(f"{position}", np.full(size, 1, dtypes[which]))
         for position, (which, size) in enumerate(picks)
     ]
-    model = builder.finish(made)
+    model = builder.finish(results)
     _, data = to_bytes(model)
     distinct = {operand.value.tobytes() for operand in model.operands if operand.value.size}
     assert len(data) <= 64 * len(distinct)
-    assert_same(model, again(model))
+    assert_same(model, round_trip(model))
 
 
 @pytest.mark.slow
@@ -185,5 +185,5 @@ def test_reading_and_writing_import_no_onnx(tmp_path):
         "import sys; from nnadapter.ir.protobuf import load, save; save(load(sys.argv[1]), sys.argv[1]); "
         "print(sorted({'onnx', 'onnxruntime', 'ml_dtypes'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "m"], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    process = subprocess.run([sys.executable, "-c", code, tmp_path / "m"], capture_output=True, text=True, check=True)
+    assert process.stdout == "[]\n"

@@ -23,5 +23,5 @@ def test_examples_equal_onnx_runtime(type_):
     model = inlined(to_onnx(example.model))
     arrays = [given[1] for given in example.inputs if given is not None]
     got = run_whole(model, {value.name: array for value, array in zip(model.graph.input, arrays, strict=True)})
-    for result, (_, wanted) in zip(got, example.outputs, strict=True):
-        np.testing.assert_allclose(result.astype(np.float64), wanted.astype(np.float64), rtol=1e-4, atol=1e-5)
+    for result, (_, expected) in zip(got, example.outputs, strict=True):
+        np.testing.assert_allclose(result.astype(np.float64), expected.astype(np.float64), rtol=1e-4, atol=1e-5)

@@ -44,8 +44,8 @@ def kind_prices(graph, seed=0, *, devices=("npu", "cpu"), launch=1.0, supported=
     crossing = source.lognormal(-0.3, 1, (2, len(kinds))) * transfer
     first = np.array([kinds[graph.nodes[nodes[0]].op_type] for nodes in graph.atoms])
     values = topology_of(graph).values
-    made = [kinds[graph.nodes[graph.producer[name]].op_type] if name in graph.producer else 0 for name in values]
+    results = [kinds[graph.nodes[graph.producer[name]].op_type] if name in graph.producer else 0 for name in values]
     into, out = np.zeros((2, len(devices), len(values)))
-    into[:-1], out[:-1] = crossing[0][made], crossing[1][made]
+    into[:-1], out[:-1] = crossing[0][results], crossing[1][results]
     launches = np.array([launch] * others + [0.0])
     return Prices(tuple(devices), devices[-1], run[:, first].copy(), into, out, launches, values)

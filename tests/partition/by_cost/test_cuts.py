@@ -32,14 +32,14 @@ def test_least_over_all_placements(case, seed, forbidden, some):
     active = np.random.default_rng(seed).random(topology.atoms) < (0.7 if some else 1.1)
     choices = [(0, 1) if on else (-1,) for on in active]
     best = min(without_launches(topology, prices, rows) for rows in product(*choices))
-    found = two_way(topology, prices, (0, 1), active)
+    result = two_way(topology, prices, (0, 1), active)
     if np.isinf(best):
-        assert found is None
+        assert result is None
         return
-    reached = without_launches(topology, prices, np.where(active, found.second.astype(int), -1))
-    assert found.bound <= best * (1 + 1e-12) and reached <= best * (1 + 1e-6)
-    assert found.bound == pytest.approx(best, rel=1e-6)
-    assert not found.second[~active].any()
+    reached = without_launches(topology, prices, np.where(active, result.second.astype(int), -1))
+    assert result.bound <= best * (1 + 1e-12) and reached <= best * (1 + 1e-6)
+    assert result.bound == pytest.approx(best, rel=1e-6)
+    assert not result.second[~active].any()
     assert two_way(topology, prices, (1, 0), active).bound == pytest.approx(best, rel=1e-6)
 
 
@@ -47,9 +47,9 @@ def test_large_sums_do_not_wrap():
     graph = woven(5000)
     prices = random_prices(graph)
     topology = topology_of(graph)
-    found = two_way(topology, prices, (0, 1))
-    true = without_launches(topology, prices, found.second.astype(int))
-    assert true * (1 - 1e-4) < found.bound <= true
+    result = two_way(topology, prices, (0, 1))
+    true = without_launches(topology, prices, result.second.astype(int))
+    assert true * (1 - 1e-4) < result.bound <= true
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-9, 1e12])
@@ -67,9 +67,9 @@ def test_any_unit(scale):
         prices.launch,
         prices.values,
     )
-    found = two_way(topology, scaled, (0, 1))
-    assert found.bound <= without_launches(topology, scaled, rows.astype(int)) * (1 + 1e-12)
-    assert scale < 1e-100 or np.array_equal(found.second, rows)
+    result = two_way(topology, scaled, (0, 1))
+    assert result.bound <= without_launches(topology, scaled, rows.astype(int)) * (1 + 1e-12)
+    assert scale < 1e-100 or np.array_equal(result.second, rows)
 
 
 @given(placed_graphs())
@@ -94,9 +94,9 @@ def test_launches_along_paths_are_a_lower_bound(seed, number):
     source = np.random.default_rng(seed)
     rows = source.integers(0, 2, (number, 8))
     paths = [costliest_path(graph, row, prices.launch) for row in rows]
-    found = two_way(topology_of(graph), prices, (0, 1), surcharge=along_paths(paths, prices.launch, 8))
+    result = two_way(topology_of(graph), prices, (0, 1), surcharge=along_paths(paths, prices.launch, 8))
     best = min(price(graph, prices, [prices.devices[row] for row in each]) for each in product((0, 1), repeat=8))
-    assert found.bound <= best * (1 + 1e-12)
+    assert result.bound <= best * (1 + 1e-12)
 
 
 def test_the_longest_of_the_costliest_paths():

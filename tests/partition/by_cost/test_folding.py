@@ -81,8 +81,8 @@ def test_similar_prices_count_as_equal():
 
 
 def grouped(graph, atoms):
-    rest = {node for nodes in atoms for node in nodes}
-    every = sorted([*atoms, *((node,) for node in range(len(graph.nodes)) if node not in rest)])
+    remaining = {node for nodes in atoms for node in nodes}
+    every = sorted([*atoms, *((node,) for node in range(len(graph.nodes)) if node not in remaining)])
     return Graph(graph.nodes, graph.values, graph.constants, graph.inputs, graph.outputs, tuple(every))
 
 

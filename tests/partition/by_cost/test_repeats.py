@@ -115,7 +115,7 @@ def test_irregular_layers_get_a_feasible_placement(devices):
     placed = place_by_latency(graph, prices, blocks=blocks_of(graph))
     assert_lawful(graph, prices, placed)
     assert len(placed.repeats) > 1
-    assert {ALL_FIRST, "all on cpu"} <= {str(each.origin) for each in placed.candidates}
+    assert {ALL_FIRST, "all on cpu"} <= {str(candidate.origin) for candidate in placed.candidates}
     assert placed.cost <= place_by_latency(graph, prices).cost * 1.005
 
 
@@ -131,7 +131,7 @@ def test_layers_whose_values_never_cross():
 def test_candidates_name_their_origin():
     graph = stack(40)
     prices = equal_prices(graph, 3, launch=0.0)
-    names = [str(each.origin) for each in place_by_latency(graph, prices, blocks=blocks_of(graph)).candidates]
+    names = [str(candidate.origin) for candidate in place_by_latency(graph, prices, blocks=blocks_of(graph)).candidates]
     assert any(name.startswith("one of 39 repeats: ") for name in names), names
 
 

@@ -17,7 +17,9 @@ TWO, THREE = ("npu", "cpu"), ("gpu", "npu", "cpu")
 def load_of(graph, prices, placement, sharing=()):
     """Return the load of the busiest device; devices that share processors count as one."""
     seconds = dict(zip(prices.devices, device_seconds(graph, prices, placement).tolist(), strict=True))
-    return max([sum(seconds[each] for each in sharing), *(seconds[each] for each in seconds if each not in sharing)])
+    return max(
+        [sum(seconds[each] for each in sharing), *(seconds[second] for second in seconds if second not in sharing)]
+    )
 
 
 def least_load(graph, prices, sharing=()):
@@ -41,9 +43,9 @@ def even_prices(graph, *, launch=0.0, cross=0.0):
 def test_few_placements_are_all_priced(make, devices, seed):
     graph = make(7 if devices is TWO else 5, seed)
     prices = random_prices(graph, seed, devices=devices, launch=0.2)
-    found = place_by_throughput(graph, prices)
-    assert found.stage == pytest.approx(least_load(graph, prices))
-    assert found.bound <= found.stage
+    result = place_by_throughput(graph, prices)
+    assert result.stage == pytest.approx(least_load(graph, prices))
+    assert result.bound <= result.stage
 
 
 @pytest.mark.slow
@@ -53,11 +55,11 @@ def test_few_placements_are_all_priced(make, devices, seed):
 def test_search_is_close_to_the_optimum(make, devices, seed):
     graph = make(8, seed)
     prices = random_prices(graph, seed, devices=devices, launch=0.2)
-    starts = [each.placement for each in place_by_latency(graph, prices).candidates]
-    found = place_by_throughput(graph, prices, starts=starts, enumerate_few=False)
+    starts = [candidate.placement for candidate in place_by_latency(graph, prices).candidates]
+    result = place_by_throughput(graph, prices, starts=starts, enumerate_few=False)
     least = least_load(graph, prices)
-    assert found.bound <= least <= found.stage + 1e-12
-    assert found.stage <= 1.2 * least
+    assert result.bound <= least <= result.stage + 1e-12
+    assert result.stage <= 1.2 * least
 
 
 @for_every_value(
@@ -68,44 +70,44 @@ def test_search_is_close_to_the_optimum(make, devices, seed):
 def test_loads_of_devices_that_share_processors_add_up(make, sharing, enumerate_few):
     graph = make(5 if enumerate_few else 7, 1)
     prices = random_prices(graph, 1, devices=THREE, launch=0.2)
-    starts = [each.placement for each in place_by_latency(graph, prices).candidates]
-    found = place_by_throughput(graph, prices, sharing=sharing, starts=starts, enumerate_few=enumerate_few)
+    starts = [candidate.placement for candidate in place_by_latency(graph, prices).candidates]
+    result = place_by_throughput(graph, prices, sharing=sharing, starts=starts, enumerate_few=enumerate_few)
     least = least_load(graph, prices, sharing)
-    assert found.stage == pytest.approx(load_of(graph, prices, found.placement, sharing))
-    assert found.bound <= least <= found.stage + 1e-12
-    assert found.stage <= (1 if enumerate_few else 1.2) * least + 1e-12
-    assert sum(found.loads[device] for device in found.busiest) == pytest.approx(found.stage)
+    assert result.stage == pytest.approx(load_of(graph, prices, result.placement, sharing))
+    assert result.bound <= least <= result.stage + 1e-12
+    assert result.stage <= (1 if enumerate_few else 1.2) * least + 1e-12
+    assert sum(result.loads[device] for device in result.busiest) == pytest.approx(result.stage)
 
 
 def test_one_device_is_best_if_all_share_processors():
     graph = chain(8)
-    found = place_by_throughput(graph, even_prices(graph, launch=1.0), sharing=("a", "b"), enumerate_few=False)
-    assert len(set(found.placement)) == 1
-    assert (found.stage, found.busiest) == (9.0, ("a", "b"))
+    result = place_by_throughput(graph, even_prices(graph, launch=1.0), sharing=("a", "b"), enumerate_few=False)
+    assert len(set(result.placement)) == 1
+    assert (result.stage, result.busiest) == (9.0, ("a", "b"))
 
 
 def test_loads_match_the_placement():
     graph = transformer(40)
     prices = random_prices(graph, 3, devices=THREE)
-    found = place_by_throughput(graph, prices)
-    seconds = device_seconds(graph, prices, found.placement)
-    assert list(found.loads.values()) == pytest.approx(seconds.tolist())
-    assert seconds.sum() == pytest.approx(price(graph, prices, found.placement))
+    result = place_by_throughput(graph, prices)
+    seconds = device_seconds(graph, prices, result.placement)
+    assert list(result.loads.values()) == pytest.approx(seconds.tolist())
+    assert seconds.sum() == pytest.approx(price(graph, prices, result.placement))
 
 
 @pytest.mark.parametrize("count", [10, 11, 200])
 def test_even_work_is_halved(count):
     graph = chain(count)
-    found = place_by_throughput(graph, even_prices(graph), enumerate_few=False)
-    assert found.stage == (count + 1) // 2
-    assert found.bound == pytest.approx(max(1.0, count / 2))
+    result = place_by_throughput(graph, even_prices(graph), enumerate_few=False)
+    assert result.stage == (count + 1) // 2
+    assert result.bound == pytest.approx(max(1.0, count / 2))
 
 
 @pytest.mark.parametrize("enumerate_few", [True, False])
 def test_expensive_transfers_keep_atoms_together(enumerate_few):
     graph = chain(8)
-    found = place_by_throughput(graph, even_prices(graph, cross=100.0), enumerate_few=enumerate_few)
-    assert len(set(found.placement)) == 1
+    result = place_by_throughput(graph, even_prices(graph, cross=100.0), enumerate_few=enumerate_few)
+    assert len(set(result.placement)) == 1
 
 
 @pytest.mark.slow
@@ -128,5 +130,5 @@ def test_unsupported_atom_is_an_error():
 def test_nothing_to_place():
     graph = chain(0)
     nothing = Prices(("a",), "a", np.zeros((1, 0)), np.zeros((1, 0)), np.zeros((1, 0)), np.zeros(1), ())
-    found = place_by_throughput(graph, nothing)
-    assert (found.placement, found.stage, found.bound) == ((), 0.0, 0.0)
+    result = place_by_throughput(graph, nothing)
+    assert (result.placement, result.stage, result.bound) == ((), 0.0, 0.0)

@@ -158,8 +158,10 @@ def test_long_json_is_refused_unread(monkeypatch):
 
 
 def test_errors_have_their_status():
-    found = [http_error(error).status for error in (InvalidInputError("x"), DeadlineExceededError("x"), KeyError("x"))]
-    assert found == [400, 504, 500]
+    results = [
+        http_error(error).status for error in (InvalidInputError("x"), DeadlineExceededError("x"), KeyError("x"))
+    ]
+    assert results == [400, 504, 500]
     assert http_error(ExecutionError("the device")).status == 503
     assert "secret" not in http_error(KeyError("secret")).message
 
@@ -246,13 +248,13 @@ def test_faulty_request_does_not_fail_others():
 
 
 def test_expired_requests_are_not_run():
-    seen = []
+    observed = []
 
     def run(outputs, feed, rows, seconds):
-        seen.append((rows, seconds))
+        observed.append((rows, seconds))
         return sums(outputs, feed, rows, seconds)
 
     one = np.ones((1, 3), np.float32)
     given = Batcher(OPEN, 8, None).run([waiting(one, until=0.0), waiting(one), waiting(one, until=1e12)], run)
     assert isinstance(given[0].error, DeadlineExceededError) and given[1].error is given[2].error is None
-    assert seen == [(2, None)]  # a run has a deadline if all its requests have one
+    assert observed == [(2, None)]  # a run has a deadline if all its requests have one

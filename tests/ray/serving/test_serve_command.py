@@ -91,7 +91,7 @@ class Served:
         out, err = self.process.communicate()
         self.watch.cancel()
         folders = (each for each in Path("/proc").iterdir() if each.name.isdigit())
-        left = [each.name for each in folders if session_of(each) == self.process.pid]
+        left = [folder.name for folder in folders if session_of(folder) == self.process.pid]
         return self.process.returncode, out + err, left
 
     def close(self):

@@ -25,12 +25,12 @@ def test_last_nnadapter_error_of_a_trace_is_reported():
 
 
 @needs("ray")
-@pytest.mark.parametrize(("said", "token"), [({}, True), ({"RAY_AUTH_MODE": "disabled"}, False)])
-def test_ray_gets_a_secret_token(monkeypatch, said, token):
+@pytest.mark.parametrize(("message", "token"), [({}, True), ({"RAY_AUTH_MODE": "disabled"}, False)])
+def test_ray_gets_a_secret_token(monkeypatch, message, token):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", *OTHERS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    for name, value in said.items():
+    for name, value in message.items():
         monkeypatch.setenv(name, value)
     application._prepare()
     assert ("RAY_AUTH_TOKEN" in application.os.environ) is token
