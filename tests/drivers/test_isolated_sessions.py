@@ -66,7 +66,7 @@ def alive(process_id):
 
 
 @pytest.fixture(autouse=True)
-def no_rest(monkeypatch):
+def no_pause(monkeypatch):
     """Disable the pause before a lost device is tried again."""
     monkeypatch.setattr(plan_devices, "FIRST_PAUSE", 0.0)
 

@@ -178,7 +178,7 @@ def run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "beside fake_npu"])
+@pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "next to fake_npu"])
 @pytest.mark.parametrize("name", WRONG | INLINED)
 def test_a_wrong_optimizer_is_disabled(name: str, devices: object) -> None:
     model = parsed((WRONG | INLINED)[name])
@@ -188,7 +188,7 @@ def test_a_wrong_optimizer_is_disabled(name: str, devices: object) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "beside fake_npu"])
+@pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "next to fake_npu"])
 @pytest.mark.parametrize("name", CRASHES)
 def test_crashing_optimizer_is_disabled(name: str, devices: object) -> None:
     model = parsed(CRASHES[name])
@@ -261,7 +261,7 @@ def test_the_optimizers_that_a_caller_disables_stay_disabled() -> None:
     ]
 
 
-@pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "beside fake_npu"])
+@pytest.mark.parametrize("devices", ["cpu", CPU_NEXT_TO_FAKE_NPU], ids=["cpu", "next to fake_npu"])
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_model_that_optimizers_break_runs_at_a_lower_level(name: str, devices: object) -> None:
     model = parsed(BREAKS[name])

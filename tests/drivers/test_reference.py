@@ -31,7 +31,7 @@ def test_there_is_one():
         ReferenceDriver().open("1")
 
 
-def test_it_computes_what_onnx_runtime_computes():
+def test_results_equal_onnxruntime():
     feed = {"x": numbers(2, 3)}
     with nna.InferenceSession(parse(CHAIN), devices="reference", options=nna.Options(fallback="forbid")) as session:
         np.testing.assert_allclose(session.run(None, feed)[0], run_whole(parse(CHAIN), feed)[0], rtol=1e-6)

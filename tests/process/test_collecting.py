@@ -67,7 +67,7 @@ print(gc.get_freeze_count() > 1_000, 100_000 <= len(gc.get_objects(2)))
 """
 
 
-@pytest.mark.parametrize("preparation", ["", "gc.freeze()"], ids=["usual", "somebody froze"])
+@pytest.mark.parametrize("preparation", ["", "gc.freeze()"], ids=["usual", "already frozen"])
 def test_objects_of_the_first_call_are_frozen(preparation):
     command = [sys.executable, "-c", FIRST.format(before=preparation)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

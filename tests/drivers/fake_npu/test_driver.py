@@ -269,7 +269,7 @@ def test_float16_models():
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_network_computes_what_its_operations_mean(batch):
+def test_network_equals_its_definition(batch):
     model, x = small_network(batch), floats(batch, 4, 12, 12, seed=7)
     expected = by_definition(model, [x])
     for result, right in zip(context().compile(model).create_execution().compute([x]), expected, strict=True):

@@ -52,7 +52,7 @@ class Worker(threading.Thread):
         assert not self.is_alive()
 
 
-def begun(limit) -> Worker:
+def started_worker(limit) -> Worker:
     worker = Worker(limit)
     assert worker.began.wait(SECONDS)
     return worker
@@ -61,7 +61,7 @@ def begun(limit) -> Worker:
 def test_single_program_gets_the_requested_threads() -> None:
     initial = blas_threads()
     for limit, expected in ((1, {1}), (0, initial), (1000, initial)):
-        worker = begun(limit)
+        worker = started_worker(limit)
         assert blas_threads() == expected
         worker.finish()
         assert blas_threads() == initial
@@ -69,7 +69,7 @@ def test_single_program_gets_the_requested_threads() -> None:
 
 def test_lowest_limit_holds_until_the_last_program_finishes() -> None:
     initial = blas_threads()
-    high, low = begun(1000), begun(1)
+    high, low = started_worker(1000), started_worker(1)
     assert blas_threads() == {1}
     high.finish()
     assert blas_threads() == {1}
@@ -121,7 +121,7 @@ def test_interrupt_at_any_step_restores_the_number() -> None:
         else:
             break
     assert moments > 20
-    worker = begun(1)
+    worker = started_worker(1)
     assert set(set_number()) == {1}
     worker.finish()
     assert set_number() == initial
@@ -130,7 +130,7 @@ def test_interrupt_at_any_step_restores_the_number() -> None:
 def test_a_forked_process_computes_while_its_parent_does() -> None:
     initial = set_number()
     program = product(8)
-    workers = [begun(1) for _ in range(2)]
+    workers = [started_worker(1) for _ in range(2)]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # about forks in threaded processes
@@ -160,7 +160,7 @@ def product(rows, columns=None):
     return context().compile(builder.finish([result]))
 
 
-def test_many_threads_compute_what_one_does() -> None:
+def test_many_threads_compute_the_same_as_one() -> None:
     initial = blas_threads()
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (64, 64)))
@@ -193,7 +193,7 @@ def test_any_thread_sets_and_restores_the_number() -> None:
     """threadpoolctl lets only the first thread set the number again while it lives."""
     initial = blas_threads()
     with threadpool_limits(limits=max(initial), user_api="blas"):
-        first, second = begun(1), begun(1)
+        first, second = started_worker(1), started_worker(1)
         assert blas_threads() == {1}
         second.finish()
         first.finish()

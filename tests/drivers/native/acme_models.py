@@ -74,7 +74,7 @@ def check(name, device="acme_c"):
     with nna.InferenceSession(model, devices=device) as session:
         results = session.run(None, feeds)
         assert session.report().coverage.nodes > 0.5 and not session.provenance.fell_back
-        run_beside_each_other(session, feeds, results)
+        check_concurrent_runs(session, feeds, results)
     for result, expected in zip(results, run_whole(model, feeds), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
@@ -145,7 +145,7 @@ def check_bounds(context):
     return refused
 
 
-def run_beside_each_other(session, feeds, expected):
+def check_concurrent_runs(session, feeds, expected):
     wrong = []
 
     def run():

@@ -38,7 +38,7 @@ def execution_of(device, model, **options):
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_model_computes_what_onnxruntime_does(acme, name):
+def test_model_results_equal_onnxruntime(acme, name):
     check(name)
 
 

@@ -19,7 +19,7 @@ LISTS = {AttributeCode.KIND_INTS: ("integers", ctypes.c_int64), AttributeCode.KI
 SINGLE = {AttributeCode.KIND_BOOL: "boolean", AttributeCode.KIND_INT: "integer", AttributeCode.KIND_FLOAT: "real"}
 
 
-def made_of(rows, columns, table=None, dtype=DataType.FLOAT32):
+def model_of_sizes(rows, columns, table=None, dtype=DataType.FLOAT32):
     """Build a model with shapes of rows and columns; `table` is a constant, or an input if None."""
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (rows, 3, columns)))
@@ -90,27 +90,27 @@ def contents_of(address):
     )
 
 
-def fillable(dtype=DataType.FLOAT32):
+def specializable(dtype=DataType.FLOAT32):
     trace = SymbolicTrace()
-    return trace, fillable_of(trace.variable(2), trace.variable(5), dtype)
+    return trace, specializable_of(trace.variable(2), trace.variable(5), dtype)
 
 
-def fillable_of(rows, columns, dtype=DataType.FLOAT32):
-    model = made_of(rows, columns, dtype=dtype)
+def specializable_of(rows, columns, dtype=DataType.FLOAT32):
+    model = model_of_sizes(rows, columns, dtype=dtype)
     return SpecializableModel(model, [index for index in model.inputs if model.operands[index].name == "table"])
 
 
-def filled_at(trace, of, rows, columns, dtype=np.float32):
+def specialized_at(trace, of, rows, columns, dtype=np.float32):
     table = np.arange(columns).astype(dtype)
     return SpecializedModel(of, trace.replay([rows, columns]), dict.fromkeys(of.given, table)), table
 
 
 @pytest.mark.parametrize("sizes", [(2, 5), (7, 3), (3, 4)])
 def test_specialized_model_equals_one_built_for_its_sizes(sizes):
-    trace, of = fillable()
+    trace, of = specializable()
     template, holder, other = ModelTemplates(of.group), Holder(), Holder()
-    model, table = filled_at(trace, of, *sizes)
-    built = made_of(*sizes, table)
+    model, table = specialized_at(trace, of, *sizes)
+    built = model_of_sizes(*sizes, table)
     address = template.build(model, holder)
     assert "operands" not in model.__dict__  # no operands were built
     assert contents_of(address) == contents_of(build(model, other)) == contents_of(build(built, other))
@@ -121,9 +121,9 @@ def test_specialized_model_equals_one_built_for_its_sizes(sizes):
 
 
 def test_specialized_models_are_independent_of_each_other_and_the_template():
-    trace, of = fillable()
+    trace, of = specializable()
     template, holders = ModelTemplates(of.group), [Holder(), Holder()]
-    models = [filled_at(trace, of, *sizes)[0] for sizes in ((2, 5), (3, 4))]
+    models = [specialized_at(trace, of, *sizes)[0] for sizes in ((2, 5), (3, 4))]
     addresses = [template.build(model, holder) for model, holder in zip(models, holders, strict=True)]
     initial = list(map(contents_of, addresses))
     del template, of, models
@@ -134,7 +134,9 @@ def test_specialized_models_are_independent_of_each_other_and_the_template():
 def test_models_specialized_together_equal_those_specialized_alone():
     trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
-    models = [SpecializableModel(made_of(*order)) for order in ((rows, columns), (columns, rows), (rows, columns))]
+    models = [
+        SpecializableModel(model_of_sizes(*order)) for order in ((rows, columns), (columns, rows), (rows, columns))
+    ]
     templates = ModelTemplates(SpecializationGroup(models))
     for sizes in ((7, 3), (3, 4), (7, 3)):
         answers = trace.replay(sizes)
@@ -161,7 +163,7 @@ def test_too_large_tensor_is_refused(sizes):
 def test_model_holds_only_its_own_tables():
     trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
-    models = [SpecializableModel(made_of(rows, columns)) for _ in range(50)]
+    models = [SpecializableModel(model_of_sizes(rows, columns)) for _ in range(50)]
     templates, answers, holder = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
     templates.build(SpecializedModel(models[0], answers, {}), holder)
     ((words, _),) = holder.objects
@@ -171,7 +173,7 @@ def test_model_holds_only_its_own_tables():
 def test_models_specialized_together_share_a_block_except_duplicates():
     trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
-    models = [fillable_of(rows, columns) for _ in range(3)]
+    models = [specializable_of(rows, columns) for _ in range(3)]
     templates, answers, holder = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
     tables = [np.arange(3).astype(np.float32) + number for number in range(3)]
     filled = [
@@ -182,18 +184,20 @@ def test_models_specialized_together_share_a_block_except_duplicates():
     memory = [block[0] for block in holder.objects if isinstance(block, tuple)]
     assert memory[0] is memory[1] is not memory[2]
     other = Holder()
-    assert list(map(contents_of, addresses)) == [contents_of(build(made_of(7, 3, table), other)) for table in tables]
+    assert list(map(contents_of, addresses)) == [
+        contents_of(build(model_of_sizes(7, 3, table), other)) for table in tables
+    ]
 
 
 def test_4_bit_constants_are_built():
-    trace, of = fillable(DataType.INT4)
-    model, _ = filled_at(trace, of, 3, 4, DataType.INT4.array_type)
+    trace, of = specializable(DataType.INT4)
+    model, _ = specialized_at(trace, of, 3, 4, DataType.INT4.array_type)
     assert ModelTemplates(of.group).build(model, Holder()) is None
 
 
 def test_specialized_model_can_be_pickled():
-    trace, of = fillable()
-    model, _ = filled_at(trace, of, 3, 4)
+    trace, of = specializable()
+    model, _ = specialized_at(trace, of, 3, 4)
     unpickled = pickle.loads(pickle.dumps(model))
     assert (
         type(unpickled) is not SpecializedModel
@@ -203,11 +207,11 @@ def test_specialized_model_can_be_pickled():
 
 
 def test_sharing_key_depends_on_sizes():
-    trace, of = fillable()
-    _, other = fillable()
-    assert program_sharing_key_of(filled_at(trace, of, 2, 5)[0]) == program_sharing_key_of(
-        filled_at(trace, other, 2, 5)[0]
+    trace, of = specializable()
+    _, other = specializable()
+    assert program_sharing_key_of(specialized_at(trace, of, 2, 5)[0]) == program_sharing_key_of(
+        specialized_at(trace, other, 2, 5)[0]
     )
-    assert program_sharing_key_of(filled_at(trace, of, 2, 5)[0]) != program_sharing_key_of(
-        filled_at(trace, of, 5, 2)[0]
+    assert program_sharing_key_of(specialized_at(trace, of, 2, 5)[0]) != program_sharing_key_of(
+        specialized_at(trace, of, 5, 2)[0]
     )

@@ -48,7 +48,7 @@ g (float[{batch}, {length}, {three}] x) => (float[{batch}, {length}, {width}] y)
 }}"""
 
 
-@pytest.mark.parametrize("text", [PACKED, SEPARATE], ids=["packed", "apart"])
+@pytest.mark.parametrize("text", [PACKED, SEPARATE], ids=["packed", "separate"])
 @pytest.mark.parametrize(("batch", "heads", "features"), [(1, 2, 4), (1, 4, 16), (3, 5, 5), (2, 8, 1), (4, 4, 4)])
 def test_attention_with_as_many_heads_as_tokens(text, batch, heads, features):
     width = heads * features
