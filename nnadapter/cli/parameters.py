@@ -305,8 +305,9 @@ _CACHE = click.option(
 
 _SHAPE_SETS = click.option(
     "--shape", "shape_sets", multiple=True, metavar="NAME=1,3,224,224", callback=_shape_sets,
-    help=("Shape of an input with dynamic dimensions. Repeating an input starts another set of shapes, "
-"which keeps the shapes of the other inputs. Default: assumed shapes."),
+    help=("Shape of an input with dynamic dimensions. A second --shape for the same input starts another set; "
+"other inputs keep their shapes. Default: the first shape that fits: from the model's metadata, otherwise batch 1 "
+"and usual sizes."),
 )  # fmt: skip
 
 _PLACING_DECORATORS = (

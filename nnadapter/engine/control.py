@@ -284,21 +284,21 @@ class RunControl:
         return Control(deadline_seconds=seconds_left, cancelled=self._is_over)
 
     def error(self, interrupted: str, *, device: str, segment: int | None = None) -> CancelledError:
-        """Return the error for a stopped run; `interrupted` is the step in progress or next."""
+        """Return the error for a stopped run; `interrupted` is the time, such as `while segment 0 ran`."""
         late = self._end is not None and time.monotonic() >= self._end and not self._stopped
         if late and self._deadlines is not None:
             seconds = self._deadlines.seconds
             more = "Options(deadline_s=...)" if self._of_call is None else f"{ENTRY!r} of its run options"
             return DeadlineExceededError(
-                f"the run took longer than {seconds:g} s: {interrupted}; allow more by {more}",
+                f"the run took longer than {seconds:g} s, and ended {interrupted}; allow more by {more}",
                 device=device,
                 segment=segment,
             )
         if self._stopped:
-            return CancelledError(f"the run was stopped by its caller: {interrupted}", device=device, segment=segment)
+            return CancelledError(f"the run was stopped by its caller {interrupted}", device=device, segment=segment)
         from nnadapter.drivers.onnxruntime.failures import TERMINATED
 
-        text = f"the run was stopped by its run options: {interrupted} ({TERMINATED})"
+        text = f"the run was stopped by its run options {interrupted} ({TERMINATED})"
         return CancelledError(text, device=device, segment=segment)
 
     def _is_over(self) -> bool:

@@ -42,7 +42,7 @@ class CpuFallback:
         except FAILURES as error:
             if control is None or not control.is_over:
                 raise
-            raise control.error(f"the original model on {self.device!r} was running", device=self.device) from error
+            raise control.error(f"while the original model ran on {self.device!r}", device=self.device) from error
         results = dict(zip(self.outputs, computed, strict=True))
         run = StepRun(0, self.device, time.perf_counter() - started, failure)
         outputs = [output_of(results[name], name, feeds, out_devices, transfers) for name in names]

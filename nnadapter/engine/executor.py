@@ -222,16 +222,16 @@ class OneRun(NamedTuple):
 _MOST_FAILURES = 5
 
 
-def _stopped(control: RunControl, bound: BoundStep, device: str, how: str) -> errors.CancelledError:
+def _stopped(control: RunControl, bound: BoundStep, device: str, moment: str) -> errors.CancelledError:
     segment = bound.step.segment
-    return control.error(f"segment {segment} on {device!r} {how}", device=device, segment=segment)
+    return control.error(f"{moment} segment {segment} ran on {device!r}", device=device, segment=segment)
 
 
 def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
     """Wait for the turn of the next step; raise CancelledError if the run is to stop."""
     control.before(bound.step.device, shared=shared)
     if control.is_over:
-        raise _stopped(control, bound, bound.step.device, "was next")
+        raise _stopped(control, bound, bound.step.device, "before")
 
 
 def run_step(
@@ -275,7 +275,7 @@ def after_failure(
     """Retry a failed step on its device or run its substitute, and store its outputs; or raise."""
     device = bound.step.device
     if control is not None and control.is_over:
-        raise _stopped(control, bound, device, "was running") from error
+        raise _stopped(control, bound, device, "while") from error
     if not bound.guarded or isinstance(error, (OtherShapeError, errors.DonatedValueError, errors.InputValueError)):
         # The host has no substitute. A donated value is lost, and a value out of range is wrong on every device.
         raise error
@@ -286,7 +286,7 @@ def after_failure(
             results = _computed(bound, _on_host(bound, values), control, sizes, buffers)
         except errors.FAILURES as second:
             if control is not None and control.is_over:
-                raise _stopped(control, bound, device, "was running") from second
+                raise _stopped(control, bound, device, "while") from second
             is_over = isinstance(error, errors.TransientError) or isinstance(second, errors.DonatedValueError)
             # The first try donated the value, so its error is the cause.
             if not isinstance(second, errors.DonatedValueError):
@@ -402,7 +402,7 @@ def _results_of(
         results = substitute.pool.compute(handed, control)
     except errors.NNAdapterError as second:
         if control is not None and control.is_over:
-            raise _stopped(control, bound, substitute.device, "was running") from second
+            raise _stopped(control, bound, substitute.device, "while") from second
         segment = bound.step.segment
         also = substitute.display_name
         message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"

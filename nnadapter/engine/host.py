@@ -162,7 +162,7 @@ class HostEngine:
         try:
             return run(control.begin(options, self._deadlines))
         except CancelledError as error:
-            raise control.error("the model was running", device=CPU) from error
+            raise control.error("while the model ran", device=CPU) from error
         finally:
             control.end()
 

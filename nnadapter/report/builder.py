@@ -508,7 +508,7 @@ def _search(plan: Plan, halvings: Sequence[str] = ()) -> str:
     devices = [step.device for step in plan.steps]
     few = len(set(devices)) < _SEARCHED
     if plan.exact:
-        return "exact for two devices" if few else "an exact search"
+        return "optimal for two devices" if few else "an exact search"
     if any(map(eq, devices, devices[1:])):  # an optimal cut never has two consecutive segments of one device
         return (
             f"a segment was cut in two: {halvings[0]}"

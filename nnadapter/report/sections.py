@@ -271,7 +271,8 @@ def _staying(report: ReportFacts) -> Iterator[str]:
         )
         more = f" and {len(stay) - _SHOWN_STEPS} more" if len(stay) > _SHOWN_STEPS else ""
         size = quantity(sum(resident_value.nbytes or 0 for resident_value in stay), "B")
-        yield f"{count(len(stay), 'value stays', 'values stay')} ({size}): {shown}{more}"
+        values = count(len(stay), "value also stays on its device", "values also stay on their devices")
+        yield f"{values} ({size}): {shown}{more}"
 
 
 def _waiting(report: ReportFacts) -> Iterator[str]:
@@ -400,11 +401,11 @@ class RefusedGroup:
 
     @property
     def between(self) -> str:
-        """Costs between devices: `12 switches, 1.20 ms together`."""
+        """Costs between devices: `causes 12 switches, 1.20 ms together`."""
         if self.caused is None or self.caused.switches <= 0:
             return ""
         times = f", {foretold(self.switching, self.guessed)} together" if self.switching else ""
-        return count(self.caused.switches, "switch", "switches") + times
+        return f"causes {count(self.caused.switches, 'switch', 'switches')}{times}"
 
 
 def refused_groups(report: ReportFacts) -> tuple[RefusedGroup, ...]:

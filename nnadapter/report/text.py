@@ -195,7 +195,7 @@ def _row(cells: Sequence[str], priced: bool) -> str:
 
 
 def _fact(name: str, value: float | str | None) -> str:
-    words = name.replace("_", " ")
+    words = name.replace("_over_bound_", "_above_its_lower_bound_").replace("_", " ")
     if name.endswith("_bytes") and isinstance(value, (int, float)):
         return f"{words.removesuffix(' bytes')} {quantity(value, 'B')}"
     if name.endswith("_percent") and isinstance(value, (int, float)):

@@ -23,6 +23,7 @@ from nnadapter.options import Options, default_devices, options_from
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import SessionDevice, Setting, open_setting
 from nnadapter.policies import POLICIES
+from nnadapter.report.facts import GUESSES
 from nnadapter.report.missing_features import Feature, PlanOutcome, Situation, situation_of
 from nnadapter.report.what_if_facts import FailedModel, FeatureFacts, ModelFacts, PlanTotals, RoadStep, WhatIf
 
@@ -279,7 +280,6 @@ class _Workload:
 def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: Sequence[FailedModel]) -> WhatIf:
     """Return the what-if report."""
     sources = {name: str(source) for situation in situations for name, source in situation.sources.items()}
-    assumed = [name for name, source in sources.items() if source == Source.ASSUMED]
     workload = _Workload.of(situations)
     ranking = rank(situations, by_time if workload.timed else by_flops(workload.flops), regions=not workload.timed)
     return WhatIf(
@@ -295,7 +295,7 @@ def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: 
         failed=tuple(failed),
         untried_features=ranking.untried_features,
         all_cpu_seconds=workload.seconds(sum(situation.on_cpu for situation in situations)),
-        notes=tuple(_notes(situations, device, policy, assumed, ranking.untried_features)),
+        notes=tuple(_notes(situations, device, policy, sources, ranking.untried_features)),
     )
 
 
@@ -335,12 +335,19 @@ def _model(situation: Situation) -> ModelFacts:
 
 
 def _notes(
-    situations: Sequence[Situation], device: str, policy: str, assumed: Sequence[str], left_out: int
+    situations: Sequence[Situation], device: str, policy: str, sources: Mapping[str, str], left_out: int
 ) -> Iterator[str]:
+    assumed = [name for name, source in sources.items() if source == Source.ASSUMED]
+    guesses = [name for name, source in sources.items() if source in GUESSES]
     if assumed:
         yield (
             f"costs of {', '.join(assumed)} are not known, so features are ranked by FLOPs and segments, "
             f"without times; `nnadapter calibrate {assumed[0]}` measures them"
+        )
+    elif guesses:
+        yield (
+            f"times are guesses, because costs of {', '.join(guesses)} are not measured; `nnadapter calibrate "
+            f"{guesses[0]}` measures them"
         )
     if POLICIES[policy].times:
         yield f"nothing was timed: for policy {policy!r}, times are predictions"

@@ -177,7 +177,8 @@ def cpu_words(facts: WhatIfFacts) -> str:
     if cpu_seconds is None or current_seconds is None or current_seconds - cpu_seconds < NOTHING:
         return ""
     text = (
-        f"the CPU alone is better: {facts.word} {duration(cpu_seconds)}, {duration(current_seconds - cpu_seconds)} less"
+        f"the CPU alone is faster: {facts.word} {duration(cpu_seconds)}, "
+        f"{duration(current_seconds - cpu_seconds)} less than the current plans"
     )
     if not facts.road_map:
         return text
@@ -186,9 +187,9 @@ def cpu_words(facts: WhatIfFacts) -> str:
     )
     first = next(faster_steps, None)
     return f"{text}; " + (
-        "still after every step of the road map"
+        "even the entire road map does not change that"
         if first is None
-        else f"step {first} of the road map is the first to beat it"
+        else f"from step {first} of the road map on, the devices are faster"
     )
 
 

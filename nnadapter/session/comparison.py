@@ -689,7 +689,8 @@ def _described(value: Any) -> tuple[str, tuple[int, ...]]:
 def _line(difference: OutputDifference) -> str:
     verdict = "agrees" if difference.agrees else f"DIFFERS in {difference.beyond} elements"
     steps = ", quantized values may be off by 1" if difference.steps else ""
-    constant = f", constant: {difference.constant}" if difference.constant else ""
+    constant = f"; note: the output is constant ({difference.constant})" if difference.constant else ""
+    constant += ", so agreement says little" if constant and difference.agrees else ""
     largest = f"{difference.largest_absolute:.3g} absolute, {difference.largest_relative:.3g} relative"
     head = f"  feed {difference.feed} {difference.name} {difference.dtype}{list(difference.shape)}"
     if difference.cpu_differs:

@@ -68,7 +68,7 @@ def test_where_no_flops_are_known_no_share_is_told():
 
 def test_refusals_are_grouped_with_an_example():
     text = str(report(SANDWICH, switched_off="Sin,Cos"))
-    assert "  fake_npu: Sin x1  switched_off  2 switches\n      Sin_" in text
+    assert "  fake_npu: Sin x1  switched_off  causes 2 switches\n      Sin_" in text
     assert "SIN is switched off" in text
     assert "segments   5 (3 off the CPU, the fewest possible), 4 switches between devices" in text
 
@@ -85,7 +85,7 @@ def found(devices, exact):
 @pytest.mark.parametrize(
     ("devices", "exact", "words"),
     [
-        ("aba", True, "exact for two devices"),
+        ("aba", True, "optimal for two devices"),
         ("abca", True, "an exact search"),
         ("abca", False, "a bounded beam search"),
         ("abba", False, "a segment was cut in two, because its device refuses it as a whole"),

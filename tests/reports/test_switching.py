@@ -41,7 +41,7 @@ def test_without_costs_switches_are_counted():
     report = nna.partition_report(chain(("Sin", "Neg", "Sin")), ("fake_npu", {"switched_off": "Sin"}))
     (cost,) = report.refusal_costs
     assert cost.switches == report.switches and cost.seconds is None
-    assert f"switched_off  {report.switches} switches" in str(report)
+    assert f"switched_off  causes {report.switches} switches" in str(report)
 
 
 def test_a_device_that_comes_later_causes_nothing():

@@ -29,7 +29,7 @@ def test_the_plan_is_weighed_against_the_cpu_alone(all_cpu, kind, words):
 def test_what_is_not_known_is_said_with_what_to_do():
     found = verdict(nna.partition_report(parse(SANDWICH), ("fake_npu", {"switched_off": "Sin"}), {"x": (2, 4)}))
     assert found.kind == "open" and "`nnadapter calibrate fake_npu`" in found.headline
-    assert "Refused: Sin (switched_off; 1 node, 8 FLOP, 2 switches)." in found.more[0]
+    assert "Refused: Sin (switched_off; 1 node, 8 FLOP, causes 2 switches)." in found.more[0]
 
 
 def test_what_costs_most_with_its_switches_stands_in_the_way_first():

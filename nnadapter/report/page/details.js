@@ -27,7 +27,7 @@ function segmentPanel(plan, index, { select, showNodes }) {
 /** Facts from the device about a segment. */
 function toldBy(device, facts) {
   if (!facts) return null;
-  const pairs = Object.entries(facts).map(([name, value]) => pair(name.replace(/_(bytes|percent)$/, "").replaceAll("_", " "), factText(name, value)));
+  const pairs = Object.entries(facts).map(([name, value]) => pair(name.replace("_over_bound_", "_above_its_lower_bound_").replace(/_(bytes|percent)$/, "").replaceAll("_", " "), factText(name, value)));
   return make("dl", { "aria-label": `reported by ${device}` }, make("dt", { class: "says" }, `reported by ${device}`), pairs);
 }
 
