@@ -294,7 +294,7 @@ def copy_constants(model: Model, transfers: HostTransfers) -> Constants:
 
 
 def _host_forms(arrays: Iterable[Array | None], values: Iterable[Any], transfers: HostTransfers) -> Iterator[Array]:
-    """Yield each constant and its device value as array: results may be either."""
+    """Yield each constant and, as an array, its device value; results may share memory with either."""
     for array, value in zip(arrays, values, strict=False):
         if array is not None:
             yield array

@@ -156,7 +156,7 @@ def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """Compiled piece."""
+    """One step of a program: a driver's program or a kernel call."""
 
     work: Program | KernelCall
     inputs: tuple[int, ...]
@@ -341,7 +341,7 @@ class KernelContext(Context):
         return onnx_segment(model) if has_calls(model) else None
 
     def _is_call(self, operation: Operation, types: Sequence[OperandType]) -> bool:
-        """Return False for operations of the driver."""
+        """Return True if a kernel computes a CUSTOM operation; False if the driver does."""
         call = CustomCall.of(operation.attributes)
         return call.domain not in self._domains or isinstance(self.table.choose(Request.of(call, types)), Choice)
 

@@ -122,7 +122,7 @@ def ir_segment(model: Model, is_call: Callable[[Operation, Sequence[OperandType]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelPiece:
-    """Part that runs in one step."""
+    """Part of a segment that runs in one step: a submodel for the driver, or a kernel call."""
 
     operations: tuple[int, ...]
     inputs: tuple[str, ...]

@@ -354,7 +354,7 @@ def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
 
 
 def _mask(body: BodyBuilder, query: str, key: str) -> tuple[str, str]:
-    """Return the additive bias and which queries see any key; empty if nothing is masked."""
+    """Return the additive bias, and a mask of queries that see any key; empty names if nothing is masked."""
     dtype = body.inputs.dtype(0)
     allowed = _both(body, _causal_mask(body, query, key), _within(body, key))
     if not body.input(_MASK):
@@ -404,7 +404,7 @@ def _total(body: BodyBuilder) -> int | None:
 
 
 def _causal_mask(body: BodyBuilder, query: str, key: str) -> str:
-    """Return `[S, T]` or `[B, 1, S, T]`: keys up to each query; empty if not causal."""
+    """Return a mask `[S, T]` or `[B, 1, S, T]` of keys up to each query; an empty name if not causal."""
     if not body.node.integer("is_causal", 0):
         return ""
     places = body.unsqueeze(steps_along(body, query, 2, body.inputs.width(0, -2)), 1)
@@ -418,21 +418,21 @@ def _causal_mask(body: BodyBuilder, query: str, key: str) -> str:
 
 
 def _within(body: BodyBuilder, key: str) -> str:
-    """Return `[B, 1, 1, T]`: keys that are not padding; empty without lengths."""
+    """Return a mask `[B, 1, 1, T]` of keys that are not padding; an empty name without lengths."""
     if not body.input(_LENGTHS):
         return ""
     return body.add("Less", body.cast(steps_along(body, key, 2, _total(body)), _COUNTS), _lengths(body, key))
 
 
 def _lengths(body: BodyBuilder, key: str) -> str:
-    """Return key counts `[B, 1, 1, 1]`, looked up as floats since few devices cast int64."""
+    """Return the number of valid keys per sequence, `[B, 1, 1, 1]`, from a table of floats: few devices cast int64."""
     count = body.add("Squeeze", body.add("Add", length_of(body, key, 2), body.constant((1,))))
     numbers = body.cast(body.add("Range", body.constant(0), count, body.constant(1)), _COUNTS)
     return body.reshape(body.add("Gather", numbers, body.input(_LENGTHS)), -1, 1, 1, 1)
 
 
 Writer = Callable[[OnnxNode, Sequence[Value | None], Mapping[int, Array]], Body | None]
-"""(node, inputs, constants) -> body, or None."""
+"""(node, inputs, constants) -> body, or None if the node stays."""
 
 
 def written_through(body: Body, inputs: Sequence[Value | None], constants: Mapping[int, Array], write: Writer) -> Body:

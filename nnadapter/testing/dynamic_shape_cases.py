@@ -120,7 +120,7 @@ def _filled(
 def _reshaped(
     attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
 ) -> dict[str, Any]:
-    """Make equal sizes dynamic, and compute the largest from the remaining elements."""
+    """Replace `size` in a RESHAPE's shape by the variable; the largest size follows from the number of elements."""
     named = _replaced(attributes["shape"], size, variable)
     sizes: Dimensions = size_hint(named)
     if not sizes or 0 in sizes:
@@ -187,7 +187,7 @@ def ir_sizes(bench: Bench) -> Iterator[Case]:
 
 
 def onnx_sizes(bench: Bench) -> Iterator[Case]:
-    """Yield the same for ONNX."""
+    """Yield cases of each ONNX op with a dynamic size, and random graphs."""
     if bench.device.full_capability.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return

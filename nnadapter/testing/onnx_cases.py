@@ -93,12 +93,12 @@ NODES: Mapping[str, Make] = MappingProxyType(
 
 
 def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a model of one node, or None."""
+    """Return a conformance subject with a model of one node; None if the op cannot be made or has no defined result."""
     return _grown(bench.settings.precision, random, dimensions, [op_type])
 
 
 def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
-    """Return a random graph of supported ops, or None."""
+    """Return a conformance subject with a random graph of supported ops; None if none can be made."""
     op_types = ops_taken(bench)
     dimensions = random.choice(_DIMENSIONS)
     chosen = [random.choice(op_types) for _ in range(count)] if op_types else []
@@ -106,7 +106,7 @@ def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
 
 
 def with_dynamic_dimension(bench: Bench, random: Random, op_types: Sequence[str]) -> DynamicOnnxModel | None:
-    """Return a model with one dynamic input axis, or None."""
+    """Return a model with one dynamic input axis; None if no node can be made."""
     dimensions = random.choice(_DIMENSIONS)
     graph = _Graph(random, dimensions)
     for op_type in op_types:
@@ -149,13 +149,13 @@ class DynamicOnnxModel:
 
 
 def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
-    """Return a model of the first supported op."""
+    """Return a conformance subject with a model of the first supported op; None if there is none."""
     op_types = ops_taken(bench)
     return of_op(bench, Random(0), op_types[0], dimensions) if op_types else None
 
 
 def one_input(bench: Bench, dimensions: tuple[int, ...]) -> onnx.ModelProto | None:
-    """Return such a model without data, for dimensions too large for memory."""
+    """Return a model of the first supported op, without data, for dimensions too large for memory."""
     op_types = ops_taken(bench)
     if not op_types:
         return None

@@ -93,7 +93,7 @@ _EIGHT_BITS = ("int8", "uint8")
 
 
 def furthest(got: Array, expected: Array, precision: Precision, *, steps: int = 0) -> str:
-    """Describe where `got` exceeds the tolerance, `steps` for 8-bit integers; empty if nowhere."""
+    """Describe the first element beyond the tolerance; empty if there is none. 8-bit integers may differ by `steps`."""
     wrong = _wrong(got, expected, precision, steps)
     if not wrong.any():
         return ""

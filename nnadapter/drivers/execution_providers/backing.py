@@ -443,7 +443,7 @@ _SHAPE = (1, 4, 4, 4)
 
 
 def takes_addition(backing: Backing) -> bool:
-    """Return whether the provider supports float32 addition, as every accelerator does.
+    """Return whether the provider computes a float32 addition. A provider that does not is unusable.
 
     ONNX Runtime silently drops a provider that fails.
 

@@ -230,7 +230,7 @@ def _is_saturating_cast(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _has_small_integers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether 2- or 4-bit integers are computed, or signed with a single scale and no zero point."""
+    """Return whether 2- or 4-bit integers are computed, or constant and signed with one scale and no zero point."""
     dtype, shape = facts.dtype(node.input[0]), facts.shape(node.input[1])
     if dtype and dtype not in _SMALL_INTEGERS:
         return False
@@ -245,7 +245,7 @@ def _is_misquantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _is_dropped(quantize: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether a QDQ pair is between float operators."""
+    """Return whether a QuantizeLinear and its DequantizeLinear are between operators on floats."""
     consumers = facts.consumers.get(quantize.output[0], ())
     reals = [consumer.output[0] for consumer in consumers if consumer.op_type == "DequantizeLinear"]
     producer = facts.producers.get(quantize.input[0])
@@ -262,7 +262,7 @@ def _are_consumers_quantized(name: str, facts: _ModelValueIndex) -> bool:
 
 
 def _is_quantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether a node is surrounded by QDQ."""
+    """Return whether all computed inputs of a node are dequantized, and all its outputs quantized."""
     producers = [facts.producers.get(name) for name in node.input if name and name not in facts.constants]
     results = [name for name in node.output if name]
     consumers = [consumer for name in results for consumer in facts.consumers.get(name, ())]
@@ -374,7 +374,7 @@ _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 def float16_nodes(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
-    """Return refusals of float16 nodes."""
+    """Return refusals of float16 nodes, for a provider that accepts float16 without hardware support."""
     if provider not in _MAY_LACK_HALF:
         return {}
     facts, reason = _ModelValueIndex(model), f"{provider} accepts float16, but the hardware does not support it"
@@ -430,7 +430,7 @@ def _read(nodes: list[onnx.NodeProto]) -> dict[str, None]:
 
 
 _UNCHANGED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-"""The original graph, so that every node is found again."""
+"""Level that keeps the original graph, so that every node is found again."""
 _REMEMBERED = 64
 """Capacity of the verdict cache."""
 
@@ -549,7 +549,7 @@ class Asker:
         return self._backing.open(model.contents, level, profile, without, model.weights)
 
     def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
-        """Return the assignment; with dynamic shapes, sizes may stay on the CPU."""
+        """Return the assignment. With dynamic shapes, computations of sizes may be on the CPU and do not count."""
         assignment = read_assignment(session, self._backing.provider)
         return assignment.without(size_computations(model)) if has_open_inputs(model) else assignment
 
@@ -600,7 +600,7 @@ def _untyped_consumers(model: onnx.ModelProto, refused: Container[int]) -> dict[
 
 
 def size_computations(model: onnx.ModelProto) -> frozenset[int]:
-    """Return positions of nodes that compute sizes, always on the CPU."""
+    """Return positions of nodes that compute sizes, which providers leave to the CPU."""
     names = size_names(model)
     return frozenset(at for at, node in enumerate(model.graph.node) if names.issuperset(filter(None, node.output)))
 

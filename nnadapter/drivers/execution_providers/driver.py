@@ -130,7 +130,7 @@ class EpDriver(Driver):
         return EpDevice(device_id, provider)
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """List providers; plug-in libraries are tried in separate processes."""
+        """Return a row per provider. Plug-in libraries are tried in separate processes."""
         providers, packages = installed_providers(), installed()
         names = sorted({*providers, *onnxruntime.get_all_providers()})
         return tuple(_row(name, providers, packages.get(name)) for name in names if not is_cpu(name))
@@ -172,7 +172,7 @@ class EpDevice(Device):
 
 
 def why_unusable(provider: str) -> str:
-    """Return why an installed provider is unusable. Plug-in libraries are tried."""
+    """Return why an installed provider is unusable, empty if it is usable. Plug-in libraries are tried."""
     if provider in installed():
         return _try_in_process(provider, tuple(path_entry for path_entry in sys.path if isinstance(path_entry, str)))
     return "" if has_hardware(provider) else NO_HARDWARE

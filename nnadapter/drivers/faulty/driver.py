@@ -143,7 +143,7 @@ class FaultyExecution(Execution):
         return results
 
     def _due(self) -> tuple[list[TriggeredFault], bool]:
-        """Return due faults, and whether those before the computation have happened."""
+        """Return due faults, and whether faults that precede the computation have been applied already."""
         self._retained_outputs.write()
         if self._carried_over:
             return self._carried_over.popleft(), True

@@ -186,7 +186,7 @@ class Faults:
         self.last_blob = b""
 
     def moment(self, phase: Phase, subject: Subject = NOTHING, kinds: frozenset[Kind] = READING) -> CallPoint | None:
-        """Return a call point; None if no fault can be due there."""
+        """Return the call point of a phase and subject; None if no fault can be due there."""
         numbered_faults = [
             (number, fault)
             for number, fault in self._script
@@ -366,7 +366,7 @@ def alter_admission(admission: Admission, due: Sequence[TriggeredFault]) -> Admi
 
 
 def alter_compatibility(compatibility: Compatibility | None) -> Compatibility:
-    """Return a wrong answer."""
+    """Return an answer that contradicts `compatibility`."""
     wrong = (Compatibility.RECOMPILE, Compatibility.INCOMPATIBLE)
     return Compatibility.IDENTICAL if compatibility in wrong else Compatibility.INCOMPATIBLE
 

@@ -107,11 +107,11 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.LIES_ABOUT_BLOB: KindRow("`check_blob` returns the opposite", _BLOB),
 }
 WRITING = frozenset((Kind.DAMAGED_BLOB, Kind.FOREIGN_BLOB))
-"""For `serialize`."""
+"""Kinds of faults for `Program.serialize`."""
 CHECKING = frozenset((Kind.LIES_ABOUT_BLOB,))
-"""For `check_blob`."""
+"""Kinds of faults for `Context.check_blob`."""
 READING = frozenset(Kind) - WRITING - CHECKING
-"""For `deserialize` and other phases."""
+"""Kinds of faults for all other calls."""
 
 
 Text = Annotated[str, Meta(min_length=1)]

@@ -351,7 +351,7 @@ class _Pattern:
 
     block: StructTemplate
     sizes: Array
-    """All dimensions, then all byte counts."""
+    """Words of all dimensions, then of all byte counts."""
     data: Array
     memory: Array
 

@@ -374,7 +374,7 @@ def _reciprocal(graph: WireGraph) -> bool:
 
 
 def _nearly_neutral(graph: WireGraph) -> bool:
-    """Return whether a float64 operand is neutral in float32 only."""
+    """Return whether a float64 constant, rounded to float32, becomes neutral, such as 1 for Mul."""
     for node in graph.nodes:
         neutral = _NEUTRAL.get(node.op_type)
         for name in node.inputs if neutral is not None else ():
@@ -399,7 +399,7 @@ def _expand_to_nothing(graph: WireGraph) -> bool:
 
 
 def _quantized_relu(graph: WireGraph) -> bool:
-    """Return whether a quantized Relu has an unusual zero point."""
+    """Return whether a Relu is quantized with a zero point that is computed or of an unusual type."""
     for node in graph.nodes:
         if node.op_type != "QuantizeLinear" or len(node.inputs) < 3:
             continue
@@ -432,7 +432,7 @@ def _parameters(graph: WireGraph, node: WireNode) -> tuple[object, ...]:
 
 
 def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
-    """Return axis and block size; empty for one scale."""
+    """Return axis and block size of a quantizer; empty if it has one scale."""
     scale = _constant(graph, node.inputs[1])
     is_single = scale is not None and not scale.shape
     return () if is_single else (graph.integer(node, "axis", 1), graph.integer(node, "block_size", 0))
@@ -512,7 +512,7 @@ def _constant(graph: WireGraph, name: str) -> WireConstant | None:
 
 
 def _root(graph: WireGraph, name: str) -> str:
-    """Return the value before operators without effect."""
+    """Return the value that reaches `name` through operators without effect."""
     for _ in range(_LONGEST_CHAIN):
         node = graph.producers.get(name)
         if node is None or not node.inputs:
@@ -528,7 +528,7 @@ def _root(graph: WireGraph, name: str) -> str:
 
 
 def _other_operand(graph: WireGraph, node: WireNode) -> str | None:
-    """Return the operand that an operator passes on."""
+    """Return the operand that an operator passes on because the other one is neutral; None otherwise."""
     neutral = _NEUTRAL.get(node.op_type)
     if neutral is None or len(node.inputs) != 2:
         return None

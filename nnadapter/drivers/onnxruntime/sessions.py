@@ -138,7 +138,7 @@ def loadable_of(model: onnx.ModelProto, *, by_address: bool) -> Loadable:
 
     Args:
         model: the model.
-        by_address: pass large weights separately; a caller's session options would keep them forever.
+        by_address: pass large weights separately. False with a caller's session options, which would keep them forever.
 
     Raises:
         InvalidModelError: no supported opset can express a node.
@@ -492,7 +492,7 @@ def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | Non
 def _options_as_given() -> Iterator[None]:
     """Ignore options stored in models, in the block; needs `options_lock`.
 
-    ONNX Runtime reads the variable for every session.
+    ONNX Runtime reads the environment variable that is changed here for every session.
     """
     if os.environ.get(_CONFIG_FROM_MODEL) != "1":
         yield

@@ -86,7 +86,7 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
 
 
 def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether all values are tensors, some of an unsupported type."""
+    """Return whether runs must copy values by memory: all are tensors, some of a type that the interface lacks."""
     types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
     return not types <= _PLAIN and all(type_.startswith("tensor(") for type_ in types)
 
@@ -158,12 +158,12 @@ def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
 
 
 def is_foreign(array: Any) -> bool:
-    """Return whether the interface does not support an array."""
+    """Return whether ONNX Runtime's Python interface does not support an array."""
     return isinstance(array, np.ndarray) and array.dtype != object and is_foreign_type(array.dtype)
 
 
 def is_foreign_type(dtype: np.dtype[Any]) -> bool:
-    """Return whether the interface does not support a data type."""
+    """Return whether ONNX Runtime's Python interface does not support a data type."""
     return f"tensor({_words(dtype.name)})" not in _PLAIN
 
 

@@ -29,7 +29,7 @@ def compare_the_other_way(operator: Any) -> None:
 
 
 def divide_exactly(division: Any) -> None:
-    """Prevent multiplication by the reciprocal."""
+    """Prevent the engine from multiplying by the reciprocal of the divisor."""
     division.get_rt_info()["nonconvertable_divide_0"] = True
 
 
@@ -68,7 +68,7 @@ _LEAST = np.finfo(np.float32).tiny
 
 
 def exclude_threshold(suppression: Any) -> None:
-    """Raise a constant threshold to the next float."""
+    """Raise a constant overlap threshold to the next float, so that only larger overlaps are suppressed."""
     port = suppression.input(_THRESHOLD)
     threshold = port.get_source_output()
     if is_constant(threshold):
@@ -77,7 +77,7 @@ def exclude_threshold(suppression: Any) -> None:
 
 
 _LARGE = 1024.0
-"""Smaller terms cost a small term at most 2^-14 of it in float32."""
+"""Constants below it change a small term of the same sum by at most 2^-14 in float32."""
 _REAL_DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 _ADDING = ("Add", "Subtract")
 _MOVING = frozenset((
@@ -97,7 +97,7 @@ _NONE = _Size()
 
 
 def keep_small_terms(operators: Operators) -> None:
-    """Separate large constants of sums or products."""
+    """Prevent the engine from combining large constants of consecutive sums or products."""
     constant_names, sizes = set[str](), dict[str, _Size]()
     for kind, operator in operators:
         read = [source.get_node() for source in operator.input_values()]

@@ -166,7 +166,7 @@ def _is_other_size(engine_size: int | None, declared_size: int | str | None) -> 
 
 
 def _is_as_said(value: Value, port: Any) -> bool:
-    """Check for an exact match; faster as text than per dimension."""
+    """Check whether a port has exactly the value's shape and type. Text is compared, which is fast."""
     shape = value.static_shape
     return (
         shape is not None
@@ -180,7 +180,7 @@ _RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
 
 
 def is_read_as_written(model: onnx.ModelProto) -> bool:
-    """Check that an imported program computes the same; otherwise it is not serialized."""
+    """Check whether an imported program of this model computes the same; otherwise programs are not serialized."""
     recurrent = [node for node in model.graph.node if node.op_type in _RECURRENT and not node.domain]
     if not recurrent:
         return True

@@ -114,7 +114,7 @@ class Form:
 
 
 def makes_part_of_pixel(form: Form) -> bool:
-    """Check Resize for a fractional output size."""
+    """Check whether Resize scales a size to a fractional number of pixels."""
     shape = form.shape(0)
     axes = form.attribute("axes", range(len(shape)))
     scaled = ((scale, shape[axis]) for axis, scale in zip(axes, form.scales, strict=False))
@@ -122,7 +122,7 @@ def makes_part_of_pixel(form: Form) -> bool:
 
 
 def changes_channels(form: Form) -> bool:
-    """Check Resize for changed batch or channels."""
+    """Check whether Resize changes the batch size or the number of channels."""
     if len(form.shape(0)) < 4:
         return False
     pairs = zip(form.shape(0)[:2], form.output_shape[:2], strict=True)
@@ -132,7 +132,7 @@ def changes_channels(form: Form) -> bool:
 
 
 def wide_strides(form: Form) -> bool:
-    """Check automatic padding for dilations or wide strides."""
+    """Check for automatic padding with dilations, or with strides wider than the window."""
     windows = zip(form.per_axis("kernel_shape"), form.per_axis("strides"), form.per_axis("dilations"), strict=True)
     return bool(form.attribute("auto_pad", b"").startswith(b"SAME")) and any(
         stride > _extent(size, dilation) or _extent(size, dilation) > size for size, stride, dilation in windows
@@ -140,7 +140,7 @@ def wide_strides(form: Form) -> bool:
 
 
 def overhanging(form: Form) -> bool:
-    """Check for a window beyond counted padding."""
+    """Check for a pool that averages over padding, with a last window that reaches beyond it."""
     if not (form.attribute("ceil_mode", 0) and form.attribute("count_include_pad", 0)):
         return False
     sizes = form.shape(0)[2:]
@@ -164,9 +164,9 @@ def pads_whole_windows(form: Form) -> bool:
 
 
 def padding_to_shape(form: Form) -> bool:
-    """Check for a wrongly computed output_shape of ConvTranspose.
+    """Check whether the engine computes an `output_shape` of ConvTranspose wrongly.
 
-    Cut outputs are right with one group, except an odd cut with SAME_UPPER; enlarged outputs are wrong.
+    Outputs that are cut are right with one group, except an odd cut with SAME_UPPER; enlarged outputs are wrong.
     """
     output_shape = form.attribute("output_shape", [])
     if not output_shape:
@@ -185,27 +185,27 @@ def padding_to_shape(form: Form) -> bool:
 
 
 def single_column(form: Form) -> bool:
-    """Check for one channel and strides to one last element."""
+    """Check for one channel, a stride of 1 before a larger last one, and a last output dimension of 1."""
     *outer_strides, last = form.per_axis("strides")
     strides = last > 1 and 1 in outer_strides and form.shape(1)[1] * form.attribute("group", 1) == 1
     return bool(strides and form.output_shape[-1] == 1)
 
 
 def padded_pixels(form: Form) -> bool:
-    """Check for a strided, padded convolution of pixels."""
+    """Check for a convolution by a kernel of one pixel, with strides and padding."""
     pads = any(form.attribute("pads", [])) or form.attribute("auto_pad", b"").startswith(b"SAME")
     return bool(pads and max(form.per_axis("strides")) > 1 and set(form.shape(1)[2:]) == {1})
 
 
 def other_functions_backwards(form: Form) -> bool:
-    """Check for other activation functions backward."""
+    """Check whether the two directions have different activation functions."""
     lists = [form.attribute(f"activation{name}", []) for name in ("s", "_alpha", "_beta")]
     both = form.attribute("direction", b"forward") == b"bidirectional"
     return both and any(list(values[: len(values) // 2]) != list(values[len(values) // 2 :]) for values in lists)
 
 
 def is_crossed(form: Form) -> bool:
-    """Check for Softmax over several axes."""
+    """Check for a Softmax of an old opset, over several axes together."""
     shape, axis = form.shape(0), form.attribute("axis", 1)
     if form.opset < 11:
         return len(shape) == 1 and axis == 1
@@ -213,7 +213,7 @@ def is_crossed(form: Form) -> bool:
 
 
 def swaps_alike(form: Form) -> bool:
-    """Check for a shape-preserving Transpose of non-reals."""
+    """Check for a Transpose of integers or booleans that keeps the shape."""
     if form.has_dynamic_shapes or form.dtype(0) in _REALS:
         return False
     shape = form.shape(0)
@@ -222,13 +222,13 @@ def swaps_alike(form: Form) -> bool:
 
 
 def is_read_plainly_too(form: Form) -> bool:
-    """Check for other readers of transposed weights."""
+    """Check whether weights that a Gemm transposes have other readers."""
     name = form.node.input[1]
     return bool(form.attribute("transB", 0)) and name in form.parts.weights and len(form.parts.readers[name]) > 1
 
 
 def is_spread_over_weights(form: Form) -> bool:
-    """Check for broadcast over constant matrices."""
+    """Check whether the first factor is broadcast over a stack of constant matrices."""
     factor, weights = form.shape(0), form.shape(1)
     if form.node.input[1] not in form.parts.weights or len(weights) < 3 or len(factor) > 3:
         return False
@@ -238,7 +238,7 @@ def is_spread_over_weights(form: Form) -> bool:
 
 
 def is_crosswise(form: Form) -> bool:
-    """Check for empty inputs, or different dynamic dimensions."""
+    """Check for an empty input, or inputs with dynamic dimensions at different axes."""
     shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]
     axes = [{len(shape) - at for at, size in enumerate(shape) if isinstance(size, DynamicSize)} for shape in shapes]
     opened = [dynamic_axes for dynamic_axes in axes if dynamic_axes]
@@ -255,13 +255,13 @@ def is_filled(form: Form) -> bool:
 
 
 def is_plain_einsum(form: Form) -> bool:
-    """Check for an identity Einsum."""
+    """Check for an Einsum that returns its input unchanged."""
     terms, result = _equation(form)
     return terms == [result]
 
 
 def lone_labels(form: Form) -> Sequence[str]:
-    """Return terms with a summed label of their own."""
+    """Return the terms that have a label of their own: no other term and not the result has it."""
     terms, result = _equation(form)
     everything = "".join(terms) + result
     return [term for term in terms if any(everything.count(label) == term.count(label) for label in term)]
@@ -319,12 +319,12 @@ _ANY_AXIS = frozenset(("Add", "Sub", "Mul"))
 
 
 def is_beside_quantized(form: Form) -> bool:
-    """Check whether the model quantizes or dequantizes."""
+    """Check whether the model contains QuantizeLinear or DequantizeLinear."""
     return not QUANTIZING.isdisjoint(form.parts.op_types)
 
 
 def has_scales_elsewhere(form: Form) -> bool:
-    """Check for scales along an axis that readers drop."""
+    """Check for a weight with scales per block, or along an axis for which a reader needs one scale."""
     if not _is_weight(form) or math.prod(form.shape(1)) == 1:
         return False
     if len(form.shape(1)) != 1 or form.attribute("block_size", 0):

@@ -104,7 +104,7 @@ def _enlarges(constant: Any, shape: Any) -> bool:
 
 
 def separate_reduction(reduction: Any) -> None:
-    """Separate a reduction that drops dimensions from elementwise readers."""
+    """Prevent the fusion of a reduction that drops dimensions with elementwise readers."""
     if not reduction.get_attributes().get("keep_dims", True) and _reaches_elementwise(reduction.output(0)):
         insert(reduction.output(0))
 
@@ -122,7 +122,10 @@ def _reaches_elementwise(value: Any) -> bool:
 
 
 def separate_gates(product: Any) -> None:
-    """Separate operands from the result of attention."""
+    """Prevent the fusion of attention with operands that elementwise operators combine with its result.
+
+    A Split is inserted before the operand, or before the result if the operand has more dimensions.
+    """
     if any(True for _ in _weights(product)):
         for port in list(_gates(product)):
             part(port, opaque)
@@ -165,21 +168,21 @@ def _gates(product: Any) -> Iterator[Any]:
 
 
 def _is_computed(value: Any) -> bool:
-    """Check whether operators compute a value; inputs other than float32 are converted."""
+    """Check whether an operator computes a value. Inputs of other types than float32 count: they are converted."""
     if kind_of(value) == "Parameter":
         return bool(value.get_element_type().get_type_name() != "f32")
     return kind_of(value) not in {"Constant", "VariadicSplit"}
 
 
 def separate_weights(product: Any) -> None:
-    """Separate a Softmax from a product of another rank."""
+    """Prevent the fusion of a Softmax with a product of another rank."""
     ranks = {str(source.get_partial_shape().rank) for source in product.input_values()}
     if any({str(softmax.get_output_partial_shape(0).rank)} != ranks for softmax in _weights(product)):
         part(product.input(0), opaque)
 
 
 def multiply_by_number(product: Any) -> None:
-    """Multiply by a one-element constant elementwise."""
+    """Replace a product with a constant matrix of one element by an elementwise multiplication."""
     matrix, number = product.input_values()
     is_number = is_constant(number) and tuple(number.get_shape()) == (1, 1)
     if is_number and not product.get_attributes()["transpose_a"] and matrix.get_partial_shape().rank == 2:
@@ -187,7 +190,7 @@ def multiply_by_number(product: Any) -> None:
 
 
 def separate_slope(product: Any) -> None:
-    """Separate Relu from a vector that is not per channel."""
+    """Prevent the fusion of Relu with a multiplication by a vector that is not per channel."""
     for port, other in (product.inputs(), product.inputs()[::-1]):
         vector, shape = other.get_partial_shape(), port.get_partial_shape()
         if vector.rank == 1 and (shape.rank.is_dynamic or len(shape) > _CHANNELS + 1):
@@ -205,7 +208,7 @@ def _is_rectified(node: Any) -> bool:
 
 
 def separate_rotation(concat: Any) -> None:
-    """Separate a Concat that is no plain rotary embedding."""
+    """Prevent the fusion of a Concat into a rotary embedding of another form than the engine assumes."""
     if concat.get_input_size() == 2 and _is_odd_rotation(concat):
         insert(concat.output(0))
 
@@ -261,7 +264,7 @@ def _has_width(value: Any, shape: Any) -> bool:
 
 
 def separate_factor(sigmoid: Any) -> None:
-    """Separate a Sigmoid from a computed factor."""
+    """Prevent the fusion of a Sigmoid with a product by a computed number."""
     source = sigmoid.input_value(0)
     factors = source.get_node().input_values() if kind_of(source) == "Multiply" else []
     if any(_is_number(factor) and not is_constant(factor) for factor in factors):
@@ -274,7 +277,7 @@ def _is_number(value: Any) -> bool:
 
 
 def separate_scales(operators: Operators) -> None:
-    """Separate norms of quantized models, and multi-dimensional Gather, from scales."""
+    """Prevent the engine from moving scales through norms, and through Gather with indices of several dimensions."""
     if all(kind != "FakeQuantize" for kind, _ in operators):
         return
     values = [value for kind, operator in operators for value in _scaled(kind, operator)]
@@ -284,7 +287,7 @@ def separate_scales(operators: Operators) -> None:
 
 
 def _scaled(kind: str, operator: Any) -> Iterator[Any]:
-    """Yield the inputs where scales must stay, of norms and Gathers."""
+    """Yield inputs of norms and Gathers through which scales must not move."""
     is_mean = kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")
     if is_mean or kind in {"GroupNormalization", "MVN", "NormalizeL2"}:
         yield operator.input_value(0)

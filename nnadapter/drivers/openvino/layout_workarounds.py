@@ -24,7 +24,7 @@ _ORDER = 1
 
 
 def separate_shape_preserving(transpose: Any) -> None:
-    """Separate a shape-preserving Transpose of reals."""
+    """Prevent the engine from dropping a Transpose of reals that keeps the shape."""
     if transpose.get_output_element_type(0).is_real() and _keeps_shape(transpose):
         part(transpose.input(0))
         insert(transpose.output(0), parted)
@@ -39,7 +39,7 @@ def _keeps_shape(transpose: Any) -> bool:
 
 
 def preserves_shape(sizes: tuple[int, ...], order: list[int]) -> bool:
-    """Check for a shape-preserving permutation beyond the last two dimensions."""
+    """Check whether a permutation keeps the shape, and moves a dimension before the last two."""
     is_moved = any(sizes[axis] > 1 for at, axis in enumerate(order[:-2]) if at != axis)
     return is_moved and tuple(sizes[axis] for axis in order) == sizes
 
@@ -48,7 +48,7 @@ _REALS = frozenset(("f16", "f32"))
 
 
 def part_scores(softmax: Any) -> None:
-    """Separate a product from a Softmax or Exp of dynamic length."""
+    """Prevent the fusion of a product with a Softmax or Exp along a dynamic dimension."""
     is_real = softmax.get_output_element_type(0).get_type_name() in _REALS
     if is_real and _grows(softmax.get_output_partial_shape(0)) and _is_of_product(softmax.input_value(0).get_node()):
         part(softmax.input(0))
@@ -76,7 +76,7 @@ _ELEMENTWISE = frozenset((
 
 
 def leave_out_opposite_order(last: Any) -> None:
-    """Remove Transposes that undo each other."""
+    """Remove two Transposes that undo each other around elementwise operators."""
     value, port = last.input_value(0), None
     while (input_port := _elementwise_input(value)) is not None:
         port, value = input_port, input_port.get_source_output()
@@ -119,7 +119,7 @@ _PARTS = 3
 
 
 def keep_gather(gather: Any) -> None:
-    """Count the axis from the end, which the engine does not look for."""
+    """Make the axis negative, so that the engine's pattern does not match."""
     axis, shape = _axis_of(gather, _AXIS), gather.get_input_partial_shape(0)
     indices = gather.get_input_partial_shape(_INDICES)
     if axis is None or axis < 0 or shape.rank.is_dynamic or indices.is_dynamic:
@@ -136,7 +136,7 @@ def _gathers_back(gather: Any) -> bool:
 
 
 def keep_parts(concat: Any) -> None:
-    """State the sizes of the parts, which the engine does not look for."""
+    """Replace a Split by one with explicit sizes, which the engine's pattern does not match."""
     sources = concat.input_values()
     splits = {source.get_node().get_friendly_name(): source.get_node() for source in sources}
     if len(sources) != _PARTS or len(splits) > 1:
@@ -185,7 +185,7 @@ _LAST = _RANK - 1
 def reduce_in_four_dimensions(reduction: Any) -> None:
     """Reduce over a fourth dimension of size 1 as well.
 
-    Without constants after it a reduction stays, since norms are recognized by form.
+    A reduction without constants after it stays, because it may belong to a norm that the engine recognizes.
     """
     axis = _reduced_axis(reduction)
     if axis not in (0, _LAST) or not _meets_constants(reduction):
@@ -210,7 +210,7 @@ def _reduced_axis(reduction: Any) -> int | None:
 
 
 def _meets_constants(operator: Any) -> bool:
-    """Check whether single readers combine with a constant of several elements."""
+    """Check whether a chain of single readers combines the result with a constant of several elements."""
     readers = operator.output(0).get_target_inputs()
     while len(readers) == 1:
         reader = next(iter(readers))

@@ -54,7 +54,7 @@ class Footprint(NamedTuple):
 
 
 def _runtime_operations(compiled: Any) -> Sequence[Any]:
-    """Return the executed operations in order; none without the device's graph."""
+    """Return the executed operations in order; empty if the engine does not report its graph."""
     with suppress(Exception):
         operations: Sequence[Any] = compiled.get_runtime_model().get_ordered_ops()
         return operations
@@ -62,7 +62,7 @@ def _runtime_operations(compiled: Any) -> Sequence[Any]:
 
 
 def footprint_of(compiled: Any) -> Footprint:
-    """Return a model's footprint; empty without its graph."""
+    """Return the footprint of a compiled model; all 0 if the engine does not report its graph."""
     operations = _runtime_operations(compiled)
     input_names = {name for port in compiled.inputs for name in port.get_names()}
     constants = set[str]()
@@ -149,7 +149,7 @@ class RecoverableModel:
         self._lock = new_lock()
 
     def latest_model(self) -> RecoverableModel:
-        """Return the newest replacement, if any."""
+        """Return the newest replacement, or this model if there is none."""
         later = self._next
         return self if later is None or later is self else later.latest_model()
 
@@ -302,7 +302,7 @@ class OpenvinoExecution(Execution):
             raise _failed(error) from error
 
     def _at_open_sizes(self, infer: Callable[[Mapping[int, Any]], Any], fed: Mapping[int, Any]) -> Any:
-        """Run, unless a run of this model fails before or meanwhile."""
+        """Run with dynamic shapes; raise ExecutionError if another run of this model failed before or meanwhile."""
         living = self._living
         with living.turn:
             if living.why:

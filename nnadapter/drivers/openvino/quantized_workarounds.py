@@ -88,12 +88,12 @@ _NEGATIVE: Mapping[str, Callable[[Any], bool]] = {
     "Negative": lambda _: True,
     "Subtract": lambda operator: constant_numbers(operator.input_value(0)) is not None,
 }
-"""Operators that quantizers fuse with or pass, and the check for sign changes."""
+"""Operator that quantizers fuse with or move past -> check whether it changes signs."""
 _OF_KNOWN: Mapping[str, Callable[..., Any]] = {"Subtract": np.subtract, "Multiply": np.multiply}
 
 
 def keep_signs(operators: Operators) -> None:
-    """Separate quantizers from products with negative numbers."""
+    """Prevent the fusion of quantizers with products by negative numbers."""
     for kind, operator in operators:
         if kind == "FakeQuantize":
             port = operator.input(0)
@@ -156,11 +156,11 @@ _READERS = frozenset((
     "Add", "BatchNormInference", "Divide", "Identity", "Multiply", "Negative", "Reshape", "Squeeze", "Subtract",
     "Transpose", "Unsqueeze",
 ))  # fmt: skip
-"""Forms of a scaling operator, or operators before it."""
+"""Operators that may scale by a constant, or precede one that does."""
 
 
 def part_rectified(rectifier: Any) -> None:
-    """Separate a rectified product from sign changes."""
+    """Prevent the fusion of a rectified product with operators that change signs."""
     if _is_product(rectifier.input_value(0)):
         for port in rectifier.output(0).get_target_inputs():
             if _changes_signs(port.get_node()):
@@ -202,7 +202,7 @@ _IN_INTEGERS = _DEQUANTIZING | {"AvgPool", "Clamp", "Concat", "MaxPool", "Pad", 
 
 
 def keep_sums(product: Any) -> None:
-    """Separate a product whose sums would saturate."""
+    """Compute a product in floating point if its integer sums would saturate."""
     is_wide = (
         _is_of_integers(product.input_value(0).get_node()) and _largest(product.input_value(1).get_node()) > _ROOMY
     )
@@ -297,7 +297,7 @@ def _constant(output: Any) -> Array | None:
 
 
 def keep_bounds(quantizer: Any) -> None:
-    """Bound values before a quantizer to more than 8 bits."""
+    """Clip values to the bounds of their quantizer, if it has more than 256 levels."""
     low, high = (quantizer.input_value(position) for position in (_LOW, _HIGH))
     if quantizer.get_attributes()["levels"] > _LEVELS and is_finite(low) and is_finite(high):
         operators, port = module().opset13, quantizer.input(0)
@@ -309,7 +309,7 @@ _PASSED = frozenset(("Convert", "Multiply", "Reshape", "Subtract", "Transpose"))
 
 
 def part_products(operator: Any) -> None:
-    """Separate a shared product of quantized values."""
+    """Insert a step between a product of quantized values and its readers, if it has several."""
     if operator.get_output_element_type(0).get_type_name() != "f32":
         return
     product = _behind_identities(operator.output(0))
@@ -319,7 +319,7 @@ def part_products(operator: Any) -> None:
 
 
 def _behind_identities(value: Any) -> Any:
-    """Follow Identity, which the engine removes."""
+    """Return the result of the Identity operators that read `value` alone; the engine removes them."""
     readers = [reader.get_node() for reader in value.get_target_inputs()]
     is_one = len(readers) == 1 and readers[0].get_type_name() == "Identity"
     return _behind_identities(readers[0].output(0)) if is_one else value
@@ -336,7 +336,7 @@ def _is_dequantized(value: Any) -> bool:
 
 
 def part_from_order(transpose: Any) -> None:
-    """Separate a Transpose from a pixelwise convolution."""
+    """Prevent the fusion of a Transpose with a convolution by a computed kernel of one pixel."""
     node = transpose.input_value(0).get_node()
     if node.get_type_name() in ("Convolution", "GroupConvolution") and not is_constant(node.input_value(1)):
         shape = node.get_input_partial_shape(1)

@@ -382,7 +382,7 @@ MOVING = frozenset((
 
 
 def counted_names(model: onnx.ModelProto) -> Collection[str]:
-    """Return values that are counts, or moved counts."""
+    """Return the names of counts and positions, and of values that only move their elements."""
     names: set[str] = set()
     for node in model.graph.node:
         if plain_domain(node.domain):
@@ -393,7 +393,7 @@ def counted_names(model: onnx.ModelProto) -> Collection[str]:
 
 
 def measured_names(model: onnx.ModelProto) -> Collection[str]:
-    """Return values computed from shapes and constants."""
+    """Return the names of values computed from shapes, possibly with constants."""
     constants = {tensor.name for tensor in model.graph.initializer}
     names: set[str] = set()
     for node in model.graph.node:
@@ -522,7 +522,7 @@ def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
 
 
 def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
-    """Return the verdict on a bound of sizes; after negative ones, dimensions are wrong."""
+    """Return the verdict on Min, Max or Clip of sizes. After a negative bound, OpenVINO computes wrong dimensions."""
     value = parts.value(node.output[0])
     if node.op_type not in _LEAST or value is None or value.static_shape is None:  # positions are not dimensions
         return SUPPORTED

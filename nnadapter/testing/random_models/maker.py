@@ -23,7 +23,7 @@ from nnadapter.ir.schema import Attributes, AttributeValue, OperationSchema
 from nnadapter.ir.text import to_text
 
 Perturb = Callable[[Array, Array | None], Array]
-"""Adds relative noise to a value, or to an optional magnitude."""
+"""Adds noise to a value, in proportion to the value and to an optional magnitude."""
 
 _RUNS, _MORE_RUNS = 2, 64
 _ROOM = 4.0
@@ -89,7 +89,7 @@ def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda val
 
 
 def _size(operation: Operation, result: Array) -> Array | None:
-    """Return the magnitude of errors, if it is not the result."""
+    """Return the magnitude to which errors are in proportion; None if it is the result's own."""
     axes = _MADE_TOGETHER.get(operation.type)
     if axes is None or not result.size:
         return None

@@ -25,7 +25,7 @@ SHARED = functions_over(jnp)
 
 
 def shared(types: str) -> dict[str, Callable[..., Any]]:
-    """Return shared definitions."""
+    """Return the shared definitions of operations, whose names are in `types`, separated by spaces."""
     return {type_: SHARED[type_] for type_ in types.split()}
 
 
