@@ -273,7 +273,7 @@ def test_nodes_out_of_order_are_sorted_as_onnxruntime_does():
 
 
 def test_cyclic_nodes_are_refused():
-    with pytest.raises(InvalidModelError, match="not in order"):
+    with pytest.raises(InvalidModelError, match="nodes are not in topological order"):
         prepare(out_of_order(("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"]), ("Neg", ["a"], ["y"])))
 
 
