@@ -307,7 +307,7 @@ def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
     for name in filter(None, node.outputs):
         operand = context.operand_of.get(name)
         if operand is None:
-            raise Refusal(Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is not an output of the op")
+            raise Refusal(Reason.INVALID_NODE, f"the node has output {name!r}, which {node.op_type} does not define")
         actual, declared = context.type_of(operand), context.declared(name)
         if actual.dtype != declared.dtype or size_hint(actual.dimensions) != declared.dimensions:
             raise Refusal(

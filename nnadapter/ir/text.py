@@ -147,7 +147,7 @@ def canonical(model: Model) -> Canonical:
         NotCanonicalError: a dynamic shape, or a value that is not plain data.
     """
     if model.has_dynamic_shapes:
-        raise NotCanonicalError("its sizes are open, in a form that no file has")
+        raise NotCanonicalError("it has dynamic shapes, which have no canonical form")
     operands = [(_canonical_type(operand), operand.value is not None) for operand in model.operands]
     operations = [
         (operation.type, tuple(operation.inputs), tuple(operation.outputs), tuple(sorted(operation.attributes.items())))

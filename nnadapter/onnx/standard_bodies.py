@@ -306,9 +306,12 @@ def _heads(body: BodyBuilder) -> _Heads:
         queries, keys = (body.inputs.width(position, 1) or 0 for position in (0, 1))
         parts = (1, 1, 1)
     if queries < 1 or keys < 1 or queries % keys:
-        raise body.invalid(f"has {queries} heads of queries that share {keys} of keys; expected a divisor")
+        raise body.invalid(f"has {queries} query heads for {keys} key heads; expected a multiple of the key heads")
     if any(not width or width % part for width, part in zip(widths, parts, strict=True)):
-        raise body.invalid(f"has widths {widths}; expected numbers that {queries} and {keys} heads divide")
+        raise body.invalid(
+            f"has Q, K and V of widths {widths}; expected known ones, in multiples of {queries} query heads and {keys} "
+            "key heads"
+        )
     size, _, wide = (int(width or 0) // part for width, part in zip(widths, parts, strict=True))
     return _Heads(queries=queries, keys=keys, size=size, wide=wide)
 

@@ -37,7 +37,7 @@ def _attention(
             "together, expected one batch, one depth of query and key, and as many values as keys"
         )
     if groups == 0 or heads % groups:
-        raise InvalidModelError(f"{heads} query heads share {groups} heads of keys, expected a divisor")
+        raise InvalidModelError(f"query has {heads} heads and key has {groups}, expected a multiple of the key heads")
     check_at_least(-1, windows=(left_window, right_window))
     of_scores = (batch, heads, queries, keys)
     if mask is not None:
@@ -88,7 +88,9 @@ def _linear(
 ) -> tuple[OperandType, ...]:
     heads, groups = query_heads, key_value_heads
     if heads < 1 or groups < 1 or heads % groups:
-        raise InvalidModelError(f"{heads} query heads share {groups} heads of keys, expected a divisor of one or more")
+        raise InvalidModelError(
+            f"query_heads is {heads} and key_value_heads is {groups}, expected at least 1, and query_heads a multiple"
+        )
     batch, steps, width = query.dimensions
     if width % heads:
         raise InvalidModelError(f"query has {width} features for {heads} heads, expected a multiple")

@@ -79,7 +79,7 @@ def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     _refuse(body)
     heads, groups = body.node.integer("num_heads"), body.node.integer("kv_num_heads")
     if groups < 1 or heads < 1 or heads % groups:
-        raise body.invalid(f"has {heads} heads of queries that share {groups} of keys; expected a divisor")
+        raise body.invalid(f"has {heads} query heads for {groups} key heads; expected a multiple of the key heads")
     query, key, value, head_size = _parts(body, heads, groups)
     cache = _cache(body)
     first = "" if cache.is_first else _first_positions(body, query, cache)
@@ -390,7 +390,10 @@ def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
 def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
     queries, width, name = body.inputs.width(0), body.inputs.width(position), body.input(position)
     if queries is None or width is None or queries % heads or groups % heads:
-        raise body.invalid(f"has {heads} heads of queries of {queries} features for {groups} heads of values")
+        raise body.invalid(
+            f"has queries of width {queries} in {heads} heads for {groups} value heads; expected a width and "
+            "a number of value heads that are multiples of the query heads"
+        )
     depth = queries // heads
     if width == groups * depth:
         return name

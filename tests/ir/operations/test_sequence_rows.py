@@ -50,7 +50,7 @@ def test_attention_returns_requested_scores():
 @pytest.mark.parametrize(
     ("shapes", "complaint"),
     [
-        ([(2, 6, 3, 4), (2, 4, 5, 4), (2, 4, 5, 7)], "expected a divisor"),
+        ([(2, 6, 3, 4), (2, 4, 5, 4), (2, 4, 5, 7)], "expected a multiple of the key heads"),
         ([(2, 6, 3, 4), (2, 2, 5, 3), (2, 2, 5, 7)], "do not fit together"),
         ([(2, 6, 3, 4), (2, 2, 5, 4), (2, 2, 4, 7)], "do not fit together"),
         ([(2, 6, 3, 4), (2, 5, 4), (2, 2, 4, 7)], "expected four"),
