@@ -92,7 +92,7 @@ STEP = 1
 _EIGHT_BITS = ("int8", "uint8")
 
 
-def furthest(got: Array, expected: Array, precision: Precision, *, steps: int = 0) -> str:
+def first_difference(got: Array, expected: Array, precision: Precision, *, steps: int = 0) -> str:
     """Describe the first element beyond the tolerance; empty if there is none. 8-bit integers may differ by `steps`."""
     wrong = _wrong(got, expected, precision, steps)
     if not wrong.any():
@@ -228,7 +228,7 @@ def by_band(
 
 def _differ_by_band(got: Sequence[Array], expected: Sequence[Array], precision: Precision) -> str:
     pairs = enumerate(zip(got, expected, strict=True))
-    differences = ((position, furthest(*pair, precision, steps=1)) for position, pair in pairs)
+    differences = ((position, first_difference(*pair, precision, steps=1)) for position, pair in pairs)
     return next((f"output {position}{text}" for position, text in differences if text), "")
 
 

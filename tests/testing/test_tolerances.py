@@ -9,7 +9,7 @@ import pytest
 
 from nnadapter.accuracy import BANDS
 from nnadapter.testing import Precision
-from nnadapter.testing.subjects import furthest
+from nnadapter.testing.subjects import first_difference
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 ROW = re.compile(r"^\| (b?float\w+) \| 2\^(-\d+) \| (\S+) \| (\S+) \|$", re.MULTILINE)
@@ -38,23 +38,23 @@ def test_documentation_has_the_table():
 def test_bands(dtype, off, fine):
     expected = np.asarray([1, 2], dtype)
     got = (expected.astype(np.float64) + np.asarray([0, off])).astype(dtype)
-    assert (furthest(got, expected, Precision.FLOAT32, steps=1) == "") is fine
+    assert (first_difference(got, expected, Precision.FLOAT32, steps=1) == "") is fine
 
 
 def test_half_precision_widens():
     got, expected = np.float32([1.005]), np.float32([1])
-    assert furthest(got, expected, Precision.FLOAT32) and not furthest(got, expected, Precision.FLOAT16)
+    assert first_difference(got, expected, Precision.FLOAT32) and not first_difference(got, expected, Precision.FLOAT16)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.float8_e4m3fnuz])
 def test_nan_and_infinity_must_match(dtype):
     nan = np.asarray([np.nan, 1], dtype)
-    assert not furthest(nan, nan, Precision.FLOAT32)
-    assert "1 of 2 elements" in furthest(nan, np.asarray([1, 1], dtype), Precision.FLOAT32)
-    assert furthest(np.float32([np.inf]), np.float32([1]), Precision.FLOAT32)
+    assert not first_difference(nan, nan, Precision.FLOAT32)
+    assert "1 of 2 elements" in first_difference(nan, np.asarray([1, 1], dtype), Precision.FLOAT32)
+    assert first_difference(np.float32([np.inf]), np.float32([1]), Precision.FLOAT32)
 
 
 def test_zeros_of_sums_of_large_numbers():
     got, expected = np.float32([1e-4, 50]), np.float32([0, 50])
-    assert not furthest(got, expected, Precision.FLOAT32)
-    assert furthest(got[:1], expected[:1], Precision.FLOAT32).endswith("expected 0.0; 1 of 1 elements are off")
+    assert not first_difference(got, expected, Precision.FLOAT32)
+    assert first_difference(got[:1], expected[:1], Precision.FLOAT32).endswith("expected 0.0; 1 of 1 elements are off")

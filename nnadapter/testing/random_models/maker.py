@@ -144,7 +144,7 @@ def check(
         for _ in range(runs):
             if not _widen(model, feeds, expected, spread, noise(generator, precision)):
                 return
-        off = _furthest(model, got, expected, spread, precision)
+        off = _first_difference(model, got, expected, spread, precision)
         if off is None:
             return
     raise AssertionError(off)
@@ -166,7 +166,7 @@ def _widen(
     return True
 
 
-def _furthest(
+def _first_difference(
     model: Model, got: Sequence[Array], expected: Sequence[Array], spread: Sequence[Array], precision: DataType
 ) -> str | None:
     for output, expected_output, room, operand in zip(got, expected, spread, model.outputs, strict=True):
