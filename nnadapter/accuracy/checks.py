@@ -414,7 +414,7 @@ def _model(plan: RunnablePlan, bound: BoundStep) -> SegmentModel | None:
 
 
 def _banned(device: SessionDevice, partitioning: Partitioning, bound: BoundStep, located: ErrorLocation) -> bool:
-    """Ban nodes; return True if all could be banned."""
+    """Ban the nodes whose results are wrong; return True if all could be banned."""
     graph, off = partitioning.plan.graph, located.deviation
     if device.bans is None or off is None:
         return False

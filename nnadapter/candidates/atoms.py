@@ -34,7 +34,7 @@ def groups_of(specialized: Specialized, visible_values: Collection[str] = ()) ->
 
 
 def with_own_sources(specialized: Specialized, visible_values: Collection[str] = ()) -> Specialized:
-    """Return the graph with one DequantizeLinear per group, so that a cut between groups keeps both intact."""
+    """Return the graph with a DequantizeLinear for each group that shares one, so that cuts keep groups intact."""
     groups, graph = groups_of(specialized, visible_values), specialized.graph
     shared = shared_sources(groups, specialized.nodes, {*graph.outputs, *captured_names(graph)}) if groups else {}
     if not shared:
@@ -96,7 +96,7 @@ def with_atoms(
 
 
 def with_per_node_conversions(specialized: Specialized, conversion: Conversion) -> Conversion:
-    """Return the conversion with lazy conversions of single nodes of its atoms."""
+    """Return the conversion with lazily computed conversions of the single nodes of multi-node atoms."""
     is_trivial = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
     return (
         conversion
@@ -295,7 +295,7 @@ class Trial:
     """Outcome of expanding some nodes."""
 
     worthwhile: Bodies
-    """Expanded nodes with all remaining parts taken by devices."""
+    """Expanded nodes for which devices take every part."""
     hopeless: frozenset[str]
     """Nodes that could not be expanded, or have a part that is refused at all shapes."""
     lasting: frozenset[str]

@@ -82,7 +82,7 @@ class ConversionTemplate:
 
 @dataclass(frozen=True, eq=False)
 class DynamicConversion:
-    """Model converted for all sizes: no shape-derived content is guarded."""
+    """Model converted for all sizes: no guard depends on the contents of shape-derived values."""
 
     shapes: Mapping[str, tuple[Any, ...]]
     """Dimensions by input; symbolic if dynamic."""
@@ -106,7 +106,7 @@ class DynamicConversion:
         return (name for name in self.sizes if self.conversion.operand_of.get(name) in input_operands)
 
     def table_operations(self, operands: Iterable[int]) -> Iterator[int]:
-        """Yield the table operations behind `operands`, transitively."""
+        """Yield the operations that compute the tables among `operands`, and the tables that these read."""
         model, tables = self.conversion.model, self.conversion.tables
         pending, visited = list(operands), set[int]()
         while pending:
@@ -192,7 +192,7 @@ def runs_graphs(node: OnnxNode) -> bool:
 
 
 def resizes(node: OnnxNode) -> bool:
-    """Return whether its converter can size a node's result even if it refuses the node."""
+    """Return True for Resize: its converter can infer the result's sizes even if it refuses the node."""
     return (
         not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
     )
@@ -534,7 +534,7 @@ class ConversionTracing:
         return evaluate_nodes(self._prepared, list(missing), constants, missing_names) if missing else {}
 
     def _evaluated_types(self, positions: Iterable[int]) -> Iterator[Value]:
-        """Yield evaluated values without sizes in the model."""
+        """Yield the types of evaluated values whose sizes the model does not have."""
         names = (name for index in positions for name in self._prepared.nodes[index].outputs if name in self._known)
         for name in names:
             value, array = self._values.get(name) or Value(name), self._known[name]

@@ -155,7 +155,7 @@ class Conversions:
             self.clear()
 
     def call_kernels(self, nodes: frozenset[str]) -> None:
-        """Let exactly these nodes call custom kernels, and nodes without a converter."""
+        """Let exactly these nodes call custom kernels, in addition to nodes without a converter."""
         if self._calls is not None and nodes != self._calls.forced:
             self._calls = replace(self._calls, forced=nodes)
             self.clear()

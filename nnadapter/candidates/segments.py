@@ -87,7 +87,7 @@ def _request(
 
 
 Placed = tuple[int, Node]
-"""Position in the model, and the node as placed; repeated nodes have their own value names."""
+"""Position in the model, and the graph's node; copies of one node have value names of their own."""
 
 
 @dataclass(frozen=True, eq=False)

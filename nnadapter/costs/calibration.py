@@ -94,13 +94,13 @@ class Calibration(
     options: Mapping[str, OptionValue]
     machine: str
     crowded: bool
-    """Other programs used the processors meanwhile."""
+    """True if other programs used the processors meanwhile."""
     processors: Annotated[float, Meta(ge=0)] | None = None
     """Host processors in use during computation; None if not counted."""
     launch_seconds: Seconds
     """Launch of a nearly empty segment between other devices' segments."""
     sole_launch_seconds: Seconds
-    """Launch of the same as sole segment."""
+    """Launch of such a segment if it is the only one of its plan."""
     transfer_seconds: Seconds
     """Transfer of one tensor in either direction."""
     transfer_seconds_per_byte: Seconds
@@ -172,7 +172,7 @@ def _line_text(name: str, line: Line) -> str:
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6
-"""Work of a medium operation, and seconds below which no device has computed it."""
+"""FLOPs or bytes of a medium operation, and a time too short for it on any device."""
 
 
 def _rate(prefix: str, seconds: float, unit: str) -> str:

@@ -60,7 +60,7 @@ class DeviceCosts:
 
     source: Source
     profile: Profile
-    """Limits; if calibrated, launch, transfers, and substitutes for unmeasured classes."""
+    """Declared limits; if calibrated, measured launch and transfers, and limits for classes without measurements."""
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
     """Measured lines by class; the roofline of the profile applies to others."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class DeviceCosts:
     processors: float = 0.0
     """Host processors in use during computation, if counted."""
     has_resident_values: bool = False
-    """Values stay in its memory for its other segments."""
+    """True if values stay in its memory for its other segments."""
     notes: tuple[str, ...] = ()
 
     off_by: float = 0.0

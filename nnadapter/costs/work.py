@@ -297,7 +297,7 @@ class UnitWork:
     channels: Numbers | None = None
     """[units, 2] of the main node, if requested."""
     changed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Units that read the values."""
+    """Units that read a value whose layout changes."""
     changed_bytes: Numbers = field(default_factory=lambda: np.zeros(0))
 
 
@@ -343,7 +343,7 @@ class GraphWork:
 
     @cached_property
     def computing(self) -> frozenset[str]:
-        """The same for nodes with FLOPs."""
+        """Data types of the first inputs of nodes with FLOPs."""
         return frozenset(dtype for dtype, flops in zip(self._first_dtypes, self.conversion.flops, strict=True) if flops)
 
     @cached_property

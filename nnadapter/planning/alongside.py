@@ -30,7 +30,7 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
 
 
 def _sharing(partitioning: Partitioning) -> list[str] | None:
-    """Return the device that may compete for processors, if any; None if concurrency cannot pay."""
+    """Return the device that may compete for processors, as a list of at most one; None if concurrency cannot pay."""
     plan, setting = partitioning.plan, partitioning.setting
     devices = dict.fromkeys(step.device for step in plan.steps)
     if len(devices) < 2 or setting.constraints.policy.times:  # one device needs no calibration files

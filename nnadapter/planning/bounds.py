@@ -21,9 +21,9 @@ from nnadapter.onnx.signature import Shapes
 
 
 def beyond_bounds(model: Model, capability: Capability) -> str:
-    """Return how a model's dynamic sizes exceed a device's bounds, as text.
+    """Return a text on how a model's dynamic sizes exceed a device's bounds; empty if they do not.
 
-    The comparisons are guarded, so other sizes ask the device again.
+    The comparisons set guards, so the device is asked again for sizes that would compare otherwise.
     """
     bounds = capability.dimension_bounds
     if capability.dynamic_shapes is not DynamicShapes.BOUNDED or bounds is None:

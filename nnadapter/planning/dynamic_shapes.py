@@ -43,7 +43,7 @@ from partition.plan import Plan, Segment, Step, make_plan
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
-    """Return whether `nodes` alone run the model at these shapes, with non-empty tensors and windows that fit."""
+    """Return True if all nodes that run at these shapes are in `nodes`, tensors have elements, and windows fit."""
     try:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
@@ -138,16 +138,17 @@ def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[
 
 
 _MOST_LOST = 4
-"""A device may lose one in this many of its nodes."""
+"""With dynamic shapes, a device may refuse at most one in this many of the atoms that it takes."""
 _MOST_CUTS = 4
 """Maximum of additional cuts: each costs switches in every run."""
 
 
 def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
-    """Return the judgment with ONNX devices' verdicts on the graph with dynamic dimensions.
+    """Return the judgment with new verdicts of ONNX devices, asked about the graph with dynamic dimensions.
 
-    At certain sizes a device may take a node that it takes only there (a window that divides evenly). None if nothing
-    changes or a node becomes unplaceable, or if rules, demands, limits or costs decide placement.
+    A static verdict may hold only at these sizes, such as for a window that divides them evenly. Return None if no
+    verdict
+    changes, a node becomes unplaceable, or rules, demands, limits or costs decide the placement.
     """
     judgment, setting = partitioning.judgment, partitioning.setting
     onnx_devices = [device for device in setting.devices if device.accelerates and not device.takes_ir]
@@ -177,12 +178,12 @@ def _is_decided(partitioning: Partitioning) -> bool:
 
 
 def _can_be_asked(device: SessionDevice) -> bool:
-    """Return whether a device supports any dynamic shapes; custom kernels are bound to types."""
+    """Return True if the device supports any dynamic shapes and has no custom kernels, which require static types."""
     return device.capability.dynamic_shapes is DynamicShapes.ANY and not device.kernels.kernels
 
 
 def is_worth_it(partitioning: Partitioning, static_partitioning: Partitioning) -> bool:
-    """Return whether a dynamic partitioning has not many more segments than the static one."""
+    """Return True if a dynamic partitioning has at most a few more segments than the static one."""
     return len(partitioning.plan.steps) <= len(static_partitioning.plan.steps) + 2 * _MOST_CUTS
 
 
@@ -237,7 +238,7 @@ class DynamicPartitioning:
     """Segments to specialize per set of sizes; devices are not asked yet."""
     why_fixed: str = ""
     unchecked: str = ""
-    """Indices to check per shape, as text."""
+    """Indices that must be checked at every new shape, as text; empty if there are none."""
 
     @cached_property
     def is_looked_through(self) -> bool:
@@ -385,7 +386,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
 
 
 def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
-    """Return whether an adapter IR device also refuses the nodes with dynamic dimensions; keep its guards."""
+    """Return True if an adapter IR device refuses the nodes with dynamic dimensions too. Its guards remain."""
     if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
     ir_conversion = conversion.conversion
@@ -458,9 +459,11 @@ def _by_sizes(
 
 
 def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion) -> _OpenSegment:
-    """Return an adapter IR segment: with table operations, with tables as inputs, or to be specialized.
+    """Return the first form of a segment that its device takes.
 
-    Guards set during a refusal, such as by an error message, are rolled back.
+    The segment computes shape-derived tables itself, reads them as inputs, or is specialized per set of sizes. Guards
+    that a
+    refusing device sets, such as by writing an error message, are rolled back.
     """
     reading_tables = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:
@@ -523,7 +526,7 @@ def _with_sized_outputs(plan: Plan, parts: DynamicParts, host: str) -> Plan:
 
 
 def _export_shape_sources(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
-    """Return the plan with values as outputs if later ONNX segments need their sizes."""
+    """Return the plan in which steps also output values whose sizes later ONNX segments need."""
     made_in = {name: number for number, step in enumerate(plan.steps) for name in _made(plan, step)}
     outputs = [dict.fromkeys(step.outputs) for step in plan.steps]
     for number, step in enumerate(plan.steps):
@@ -554,7 +557,7 @@ def _missing_size(
 
 
 def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: DynamicParts) -> tuple[Step, ...]:
-    """Return the steps with the inputs of their dynamic parts, and matching releases.
+    """Return the steps with the inputs that their dynamic parts read; values are released after their last reader.
 
     A fallback runs the ONNX part, which may read more than the adapter IR part.
     """

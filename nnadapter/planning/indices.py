@@ -166,7 +166,7 @@ def _plus(size: Bound, number: int) -> Bound:
 
 
 def _source(view: GraphView, end: AnalysisEnd, graph: Graph) -> str:
-    """Return the model input that a value equals, with the same allowed range."""
+    """Return the model input that a value equals, with the same allowed range; empty if there is none."""
     if end.value in graph.inputs:
         return end.value
     ends = list(trace_back(view, end.value, end.allowed, graph.inputs.__contains__))
@@ -176,9 +176,9 @@ def _source(view: GraphView, end: AnalysisEnd, graph: Graph) -> str:
 
 
 def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[int, Unsupported]:
-    """Return nodes of a step that compute unchecked indices, which must leave its device.
+    """Return a refusal for each node of a step that computes indices of unproven range.
 
-    From another device, indices enter the segment and are checked.
+    The step's device does not check indices. If another device computes them, they are inputs, which are checked.
     """
     graph, refused = plan.graph, dict[int, Unsupported]()
     for end, words in _unproven(model, plan, step, step.inputs):

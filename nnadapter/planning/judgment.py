@@ -153,7 +153,7 @@ def answers(judgment: Judgment, setting: Setting) -> Answers:
 
 
 def completed(judgment: Judgment, setting: Setting) -> Judgment:
-    """Return the judgment with the last resort asked if some atom has no device."""
+    """Return the judgment, with the last resort's verdicts too if some atom has no device."""
     support, spare = judgment.support, setting.last_resort
     if spare.name in support.verdicts or support.is_complete:
         return judgment
@@ -186,7 +186,7 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
 
 
 def placed_as(judgment: Judgment, labels: Sequence[str] | None) -> Judgment:
-    """Return the judgment with `labels` demanded while devices take the atoms; None restores the policy."""
+    """Return the judgment that demands device `labels[atom]` for each atom it takes; None restores the policy."""
     placement = None if labels is None else dict(enumerate(labels))
     return replace(judgment, demands=replace(judgment.demands, complete_placement=placement))
 

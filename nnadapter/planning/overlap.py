@@ -97,7 +97,7 @@ class Overlap(NamedTuple):
     threaded_segments: frozenset[int] = frozenset()
     """Segments in a thread of their device."""
     host_waits: tuple[HostWait, ...] = ()
-    """Waits for these segments; every other segment blocks the host."""
+    """Points at which the host waits for such a segment; every other segment blocks the host while it runs."""
     awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """Segment -> segments to wait for before it."""
 

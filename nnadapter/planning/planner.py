@@ -113,10 +113,11 @@ class Variant:
             self._dequantized.clear()
 
     def judge(self, shapes: Shapes) -> Judgment:
-        """Specialize, convert and ask every device; offer atoms that a device refuses node by node.
+        """Specialize, convert and ask every device; offer refused atoms again, node by node.
 
-        Refused nodes become calls of the device's custom kernels, if it has any. Constants that devices read
-        dequantized, but do not dequantize, are evaluated from then on.
+        Refused nodes become calls of the device's custom kernels, if it has any. Quantized constants that a device
+        reads but
+        does not dequantize itself are dequantized in advance from then on.
         """
         if self._dequantized is not None:
             return self._dequantized.judge(shapes)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Costs = Mapping[str, DeviceCosts]
 RunsAs = Sequence[str]
-"""Texts per operation that fused ones share; empty if unknown."""
+"""Devices' descriptions of operations; fused operations have the same. Empty if unknown."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -151,9 +151,9 @@ FOUR_OF_SEVEN = 0.18
 def beyond_doubt(
     placed: CheapestPlacement, prices: Prices, costs: Mapping[str, DeviceCosts]
 ) -> tuple[CheapestPlacement, str]:
-    """Return the cheapest placement that saves more than its doubt over simpler ones, and a note if it differs.
+    """Return the cheapest placement whose saving over simpler ones exceeds the error of the costs.
 
-    CPU only is simplest, then other single devices, then mixed placements.
+    CPU only is simplest, then other single devices, then mixed placements. Also return a note if it is not `placed`.
     """
     host = prices.host
     cpu = next((candidate for candidate in placed.candidates if candidate.origin == all_on(host)), None)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 DeviceByAtom = Mapping[int, str]
-"""Atom -> device to keep while it takes the atom."""
+"""Atom -> device demanded for it; ignored if the device does not take the atom."""
 NO_DEVICES: DeviceByAtom = MappingProxyType({})
 
 
@@ -211,7 +211,7 @@ class Setting:
 
     @cached_property
     def domains(self) -> frozenset[str]:
-        """Domains for which some device is offered unconverted nodes."""
+        """Operator domains whose nodes some adapter IR device is offered without conversion."""
         return frozenset(domain for device in self.devices if device.takes_ir for domain in device.capability.domains)
 
     @cached_property

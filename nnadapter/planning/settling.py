@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def with_single_segments(placed: CheapestPlacement, table: CostTable) -> CheapestPlacement:
-    """Return `placed`, or a cheaper candidate, with sole launches in the costs of single segments."""
+    """Return the cheapest candidate, with the launch of a sole segment in costs of single-device placements."""
     candidates = sorted(
         (_with_sole_launch(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
     )
@@ -70,7 +70,7 @@ class Placement:
 
     labels: tuple[str, ...]
     placed: CheapestPlacement | None = None
-    """Set if costs decided; in terms of `graph`."""
+    """Result of the search by costs, on the atoms of `graph`; None if costs did not decide."""
     table: CostTable | None = None
     graph: FusedGraph | None = None
     note: str = ""

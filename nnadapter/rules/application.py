@@ -129,7 +129,7 @@ class RuleEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AppliedRules:
-    """Restricted verdicts, and rules for devices that are queried later."""
+    """Verdicts restricted by rules, and the rules for devices that are asked later."""
 
     verdicts: Mapping[str, tuple[Verdict, ...]]
     """Verdicts by device and atom."""
@@ -167,9 +167,8 @@ def apply_rules(
 ) -> AppliedRules:
     """Restrict verdicts by `rules`, and report the effect of each.
 
-    1. Rules select nodes of `model_graph`. A rule applies to an atom of `graph` if it selects any of its nodes;
-       `positions`
-       maps nodes of `graph` to nodes of `model_graph`.
+    1. Rules select nodes of `model_graph`. A rule applies to an atom of `graph` if it selects any of its nodes.
+       `positions` maps nodes of `graph` to nodes of `model_graph`.
     2. A ban turns the device's yes into a refusal with `Reason.RULE`; a pin does so for every other device.
     3. Bans from devices outside the session, and rules without nodes that run, have no effect.
 
@@ -362,7 +361,7 @@ class SegmentCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsDroppedByLimits:
-    """Result of one round."""
+    """Segments that one round of limits drops."""
 
     segments: Mapping[int, Unsupported]
     """Dropped candidate -> refusal."""
@@ -377,9 +376,9 @@ def segments_to_drop(
 ) -> SegmentsDroppedByLimits:
     """Return the segments that limits drop in this round.
 
-    1. `whole_graph`: unless one segment has everything, drop all segments, or keep those of the first of several
-       devices that
-       supports everything.
+    1. `whole_graph`: unless one segment has everything, drop all segments. If they are on several devices, keep those
+       of
+       the first device that supports everything.
     2. `min_nodes`, `min_flops`, `min_benefit_ms`: drop segments below the minimum. Unknown FLOPs pass.
     3. `max_segments`: drop half of the excess, smallest benefit (or FLOPs, if costs are unknown) first.
     4. A segment with an atom that no other device supports is exempt from minima, which is reported.

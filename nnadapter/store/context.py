@@ -375,7 +375,7 @@ class CachedContext(Context):
         self._entries: WeakKeyDictionary[Program, Key] = WeakKeyDictionary()
         self._last: tuple[object, Canonical] | None = None
         self._was_spared = False
-        """A cached answer was used, so the driver was not asked."""
+        """True if a cached answer was used, so the driver was not asked."""
 
     def outcome(self, program: Program) -> Outcome | None:
         return self._outcomes.get(program)
@@ -419,7 +419,7 @@ class CachedContext(Context):
         return self._compiled(model, self.inner.compile_whole_graph, is_sole=True)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Clone, unless the program is cached: `compile` returns it."""
+        """Clone the program with other constants; return None if the result is cached, so that `compile` loads it."""
         keyed, miss = self._keyed(PROGRAM, model, is_sole=False)
         if keyed is not None and self._folder.has(keyed.key):
             return None

@@ -279,7 +279,7 @@ def _named(data: bytes, overlap: int) -> Iterator[str]:
 
 
 def _name_behind(data: bytes, at: int, begins: bytes) -> str:
-    """Return the name after the word; UnkeyedError unless the entry holds exactly this key and value."""
+    """Return the name after the word `location`; UnkeyedError unless the entry holds exactly this key and value."""
     length = _LENGTH.match(data, at + len(_LOCATION))
     if begins == _USUAL and length is not None:
         (digits,) = length.groups()
@@ -372,7 +372,7 @@ def _of_session(options: Options) -> dict[str, object]:
 
 
 def _option_value(value: Any) -> str:
-    """Return the contents of an option: a text has several lines, a path one."""
+    """Return an option's text if it has several lines, otherwise a digest of the file that it names."""
     if value is None:
         return ""
     if isinstance(value, str) and "\n" in value:

@@ -195,7 +195,7 @@ def _called(graph_module: fx.GraphModule) -> list[fx.Node]:
 def _exported(
     graph_module: fx.GraphModule, refused: dict[fx.Node, Unsupported], computed: Collection[fx.Node]
 ) -> list[tuple[Region, onnx.ModelProto]]:
-    """Export regions; add failing operators to `refused`, and cut again."""
+    """Export all regions; if operators fail, add them to `refused` and partition again, until every export succeeds."""
     exports: dict[tuple[fx.Node, ...], tuple[Region, onnx.ModelProto]] = {}
     while True:
         part_views(graph_module, computed, readers(refused))
@@ -212,7 +212,7 @@ def _exported(
 
 
 def _blamed(region: Region, failure: ExportFailure) -> dict[fx.Node, Unsupported]:
-    """Return the nodes of the operator that the exporter names, otherwise bisect."""
+    """Return the nodes to refuse: those of the operator that the exporter names, otherwise found by bisection."""
     named = {node for node in region.nodes if str(node.target) == failure.target}
     if not named and len(region.working) > 1:
         reasons = {node: reason for half in halved(region) for node, reason in _failing(half).items()}
@@ -542,7 +542,7 @@ def _form_of(node: fx.Node, value: Resident) -> Any:
 
 
 def _lying(graph_module: fx.GraphModule, kind: str, lying: frozenset[int], written: Sequence[int]) -> frozenset[int]:
-    """Return device-resident results: gradients, or all results of an optimizer step."""
+    """Return indices of results to leave on the device: gradients, or all results of an optimizer step."""
     results = graph_module.graph.output_node().args[0]
     if kind == "backward":  # one gradient per input
         return lying if max(lying, default=0) < len(results) else frozenset()

@@ -23,9 +23,8 @@ def nnadapter(graph_module: Any, example_inputs: Any, **keywords: Any) -> Callab
             `nnadapter.Options`.
 
     Returns:
-        A function that PyTorch calls in place of the graph. It raises errors in the options, because PyTorch would
-        replace
-        errors raised now.
+        A function that PyTorch calls in place of the graph. Errors in the options are raised by its first call, because
+        PyTorch would replace errors raised now.
     """
     try:
         require_torch("torch.compile(backend='nnadapter')")

@@ -107,7 +107,7 @@ def register_numbers(registry: Any) -> None:
 
 
 def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute static sequences in PyTorch: rounding decides their length."""
+    """Return a form that computes constant sequences in PyTorch, because rounding decides their length."""
 
     def written(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
         are_known = all(isinstance(number, (int, float)) for number in numbers)

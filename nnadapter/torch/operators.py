@@ -36,11 +36,11 @@ _AVERAGES = frozenset((torch.ops.aten.avg_pool2d.default, torch.ops.aten.avg_poo
 _SMOOTHED = (torch.ops.aten._upsample_bilinear2d_aa.default, torch.ops.aten._upsample_bicubic2d_aa.default)
 _STATISTICS = frozenset(getattr(torch.ops.aten, name) for name in ("mean", "var", "var_mean", "std", "std_mean"))
 _OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default))
-"""Constants, which AOTAutograd handles; it fails if they are decomposed."""
+"""Operators on constants; not decomposed, because AOTAutograd handles them and fails otherwise."""
 _BY_STRIDES = frozenset((torch.ops.aten.as_strided_scatter.default,))
-"""PyTorch's decomposition mutates a tensor."""
+"""Not decomposed, because PyTorch's decomposition mutates a tensor."""
 _OF_SIGNS = frozenset((torch.ops.aten.copysign.Tensor, torch.ops.aten.copysign.Scalar))
-"""PyTorch's decomposition declares a sign bit as a number."""
+"""Not decomposed, because PyTorch's decomposition declares a sign bit as a number."""
 _BAGS = frozenset(
     (torch.ops.aten.embedding_bag, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
 )
@@ -99,7 +99,7 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., Any]:
-    """Skip random calls: their numbers for a seed would change."""
+    """Return a decomposition that skips random calls, because their numbers for a seed would change."""
     if not _is_seeded(operator):
         return written
     return lambda *arguments, **named: (

@@ -318,7 +318,7 @@ class Program:
 
     @property
     def transferred_bytes(self) -> TransferredBytes:
-        """Bytes of the last call, or according to the graph."""
+        """Bytes of the last call; without device-resident values, as the sizes in the graph imply."""
         bound = self._latest
         if bound is None:
             return TransferredBytes(0, 0, 0, 0)
@@ -397,7 +397,7 @@ class Program:
         return run(*inputs)
 
     def _divided(self) -> Callable[..., tuple[Any, ...]] | None:
-        """Return a function that runs both halves; None if undivided."""
+        """Return a function that runs both halves of the region; None if it cannot be divided."""
         if len(self.region.working) < 2 or not self._failures.take():
             return None
         module, regions = halves(self.region)

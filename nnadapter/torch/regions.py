@@ -95,7 +95,10 @@ def working(graph_module: fx.GraphModule) -> set[fx.Node]:
 def regions_of(
     graph_module: fx.GraphModule, refused: Collection[fx.Node], computed: Collection[fx.Node] = ()
 ) -> list[Region]:
-    """Partition nodes that are not in `refused` into regions; include views in `computed`."""
+    """Partition nodes that are not in `refused` into regions.
+
+    Views that only PyTorch reads stay outside, except those in `computed`.
+    """
     views = last_views(graph_module, computed, readers(refused))
     nodes = [node for node in graph_module.graph.nodes if node.op == "call_function"]
     supported_nodes = {node for node in nodes if node not in refused and node not in views}
@@ -294,7 +297,7 @@ def joined(
 def weighing_in(
     module: fx.GraphModule, part: Region, is_weight: Callable[[int, Any], bool]
 ) -> Callable[[int, Any], bool]:
-    """Return the predicate for constants of a part of `module`."""
+    """Return `is_weight` for the inputs of a part of `module`, by their positions in the part."""
     placeholders = list(module.graph.find_nodes(op="placeholder"))
     places = {place: placeholders.index(node) for place, node in enumerate(part.inputs) if node.op == "placeholder"}
     return lambda place, value: place in places and is_weight(places[place], value)
@@ -332,7 +335,10 @@ class Roles:
 
 
 def computed_results(graph_module: fx.GraphModule, kind: str, shown: int | None) -> frozenset[fx.Node]:
-    """Return results that may be views in sessions: saved ones after `shown`, and gradients that cover their base."""
+    """Return results that sessions may compute although they are views.
+
+    They are results saved for the backward graph, after the first `shown`, and gradients that cover their base.
+    """
     results = [result for result in graph_module.graph.output_node().args[0] if isinstance(result, fx.Node)]
     if kind == "backward":
         return frozenset(result for result in results if is_view(result) and _covers_base(result))

@@ -38,7 +38,7 @@ _FIRST, _MOST = 2, 1024
 
 
 class Trials:
-    """Values tried on the device. Thread-safe; a race costs one more try."""
+    """Results and inputs that are tried as device-resident. Thread-safe; a race costs one more try."""
 
     def __init__(self, places: Collection[int]) -> None:
         self._places = frozenset(places)
@@ -147,7 +147,7 @@ class CopyCache:
         return copies
 
     def note(self, tensor: torch.Tensor, copies: Copies, owner: object) -> None:
-        """Record contents that a tensor has, or is about to have."""
+        """Record that a tensor has these contents, or is about to have them."""
         key = _key(tensor)
         entry = self._of(key, tensor)
         if entry is None:
@@ -285,7 +285,7 @@ class ResidentRunner:
         return COPY_CACHE.fed(value, array, owner) or array
 
     def _previous_occurrence(self, name: str, tensor: torch.Tensor) -> Occurrence | None:
-        """Return the owner of a tensor that came twice."""
+        """Return the owner for a copy of a tensor that this input got before too; otherwise None."""
         occurrence = self._came.get(name)
         if occurrence is not None and occurrence.matches(tensor):
             return occurrence
@@ -313,7 +313,7 @@ class ResidentRunner:
         return values
 
     def _learn(self, feeds: Mapping[str, Any], transfers: Sequence[Transfer]) -> None:
-        """Exclude results that were copied to the device, and inputs that were not."""
+        """Exclude results that had to be copied to the device, and inputs with copies that are not on it."""
         brought = {transfer.value for transfer in transfers if transfer.target == self._device}
         places = [place for place, name in enumerate(self._outputs) if name in brought]
         unused = {
@@ -353,7 +353,7 @@ class ResidentRunner:
                 self._wait(place, tensors[place], value)
 
     def _wait(self, place: int, tensor: torch.Tensor, value: Copies) -> None:
-        """Cache a result that may be fed back."""
+        """Cache a result that may be fed back; stop after `_CALLS_BEFORE_LEAVING` results that were not."""
         waiting = self._waiting.get(place, ())
         waiting = () if waiting and waiting[-1].was_fed else waiting
         if len(waiting) >= _CALLS_BEFORE_LEAVING:

@@ -180,7 +180,7 @@ class ResidentStorage:
         """On devices or in an array; None once code may have written to `plain`."""
         self.plain = plain
         self.is_pinned = False
-        """The address of `plain` was handed out."""
+        """True once the address of `plain` was handed out."""
         self.read = read
 
     def on_host(self, dtype: torch.dtype) -> torch.Tensor:
@@ -379,7 +379,7 @@ class _All:
 
 @functools.cache
 def _keeping(function: Any) -> tuple[Any, Any]:
-    """Return arguments that may be written or aliased; None if metadata changes."""
+    """Return positions and names of arguments that are written or aliased; None for both if metadata changes."""
     schema = getattr(function, "_schema", None)
     if schema is None:
         return _All(), _All()
@@ -418,7 +418,7 @@ _LYING: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.zeros_like.default: _full_like,
     torch.ops.aten.full_like.default: _full_like,
 }
-"""Operators that need no values; None if they do."""
+"""Operator -> form that needs no values on the host; the form returns None if it does need them."""
 
 
 _DTYPES = frozenset(

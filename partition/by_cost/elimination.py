@@ -146,7 +146,7 @@ class _Elimination:
     slot: Indices
     begin: int
     consumed_table_starts: Indices
-    """[t] Tables taken over."""
+    """[t] Tables of earlier groups that this elimination adds to its own."""
     taker: Indices
     weights: NDArray[np.int32]
     """[t, neighbors + 1] Strides of the bits in a table."""
@@ -162,7 +162,7 @@ class Elimination:
     remaining_vertices: Indices
     remaining_edges: Indices
     over: tuple[tuple[Indices, Indices], ...]
-    """Unclaimed tables [t] and their neighbors [t, n], for one and for two neighbors."""
+    """Tables [t] that no elimination takes over, with their neighbors [t, n]: first of one neighbor, then of two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -124,7 +124,7 @@ def _logit(values: Tensor, eps: float | None = None) -> Any:
 
 
 def _of_float64(written: Decomposition) -> Decomposition:
-    """Restrict to float64, which the exporter rounds to float32."""
+    """Return a decomposition for float64 only, which the exporter would round to float32."""
     return lambda values: written(values) if values.dtype is torch.float64 else NotImplemented
 
 
@@ -294,7 +294,7 @@ def as_one_element(operator: torch._ops.OpOverload) -> Decomposition:
 
 
 def of_first_match(*written: Decomposition) -> Decomposition:
-    """Try decompositions in order."""
+    """Return a decomposition that tries these in order."""
 
     def decomposed(*arguments: Any, **named: Any) -> Any:
         for decomposition in written:
