@@ -350,9 +350,9 @@ class ResidentRunner:
                 COPY_CACHE.note(target, value, target)
                 continue
             if place in self._trials.staying:
-                self._wait(place, tensors[place], value)
+                self._keep(place, tensors[place], value)
 
-    def _wait(self, place: int, tensor: torch.Tensor, value: Copies) -> None:
+    def _keep(self, place: int, tensor: torch.Tensor, value: Copies) -> None:
         """Cache a result that may be fed back; stop after `_CALLS_BEFORE_LEAVING` results that were not."""
         waiting = self._waiting.get(place, ())
         waiting = () if waiting and waiting[-1].was_fed else waiting
