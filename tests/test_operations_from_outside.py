@@ -162,10 +162,10 @@ def test_the_commands_say_what_the_page_says(folder):
 
 def test_without_the_package_it_is_told_what_is_missing(folder):
     without = said(folder, "report", "swish.onnx", "-d", "fake_npu", "--shape", "x=2,3", site=False)
-    assert "(Swish) is taken by no device" in without and "install the package that brings com.acme::Swish" in without
+    assert "(Swish) is taken by no device" in without and "install the package that provides com.acme::Swish" in without
     assert len(without.splitlines()) == 1
     alone = said(folder, "run", "swish.onnx", "-d", "cpu", "--shape", "x=2,3", site=False)
-    assert "install the package that brings com.acme::Swish, and name a device that takes it" in alone
+    assert "install the package that provides com.acme::Swish, and name a device that takes it" in alone
 
 
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu,cpu"])

@@ -282,8 +282,8 @@ class SessionChecks:
     def _accept(self, plan: RunnablePlan, bound: BoundStep, check: StepCheck) -> None:
         self._past_of(plan, bound).accept(check)
         self._note(
-            f"segment {bound.step.segment} on {bound.step.device!r} differs from the CPU, but none of its "
-            f"nodes does alone: {_off(check.largest)}"
+            f"segment {bound.step.segment} on {bound.step.device!r} differs from the CPU, although each "
+            f"of its nodes agrees when it runs alone: {_off(check.largest)}"
         )
 
     def _withdraw_wrong_nodes(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> Incident:

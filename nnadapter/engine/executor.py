@@ -566,7 +566,7 @@ class CompiledPlan:
         with self._lock:
             if self._whole is None:
                 self._whole = self._make_whole(error) if self._make_whole else None
-        assert self._whole is not None and self._whole.say is not None, "somebody made it, or raised"
+        assert self._whole is not None and self._whole.say is not None, "the CPU fallback exists"
         try:
             outputs, provenance = self._whole.run(feeds, names, errors.describe(error), out_devices, control)
         except errors.CancelledError:

@@ -210,7 +210,7 @@ def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: Cont
         writer.add(CONSTANT, data)
     if model.has_dynamic_shapes:
         read = read_model(contents, constants.__getitem__, check_contents=False)
-        assert numbers(read) == numbers(sized_model), "numbers stand where they stood"
+        assert numbers(read) == numbers(sized_model), "numbers keep their places"
         places = [place for place, number in enumerate(all_numbers) if isinstance(number, SymbolicNumber)]
         message.places.extend(places)
         message.numbers.extend(all_numbers[place].number for place in places)

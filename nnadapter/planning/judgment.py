@@ -240,7 +240,7 @@ def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
         for name in verdicts
         if _may_take(setting.by_name[name], op) or (brought and name in setting.accelerators)
     )
-    package = f"install the package that brings {node.domain}::{node.op_type}, " if node.domain else ""
+    package = f"install the package that provides {node.domain}::{node.op_type}, " if node.domain else ""
     if brought and brought in other_refusals:  # they already explain why its converter is not used
         return (
             f"{description} is taken by no device, not even by {host.display_name}: "

@@ -385,5 +385,5 @@ def left_to_last_resort(
         unknown = next((node for node, verdict in zip(model.graph.node, verdicts, strict=True) if not verdict), None)
         if unknown is not None and unknown.domain:
             op = f"{unknown.domain}::{unknown.op_type}"
-            advice = f"install the package that brings {op}, and name a device that takes it"
+            advice = f"install the package that provides {op}, and name a device that takes it"
     return InvalidModelError(f"{failed}; {advice}") if advice else failed

@@ -421,7 +421,7 @@ class _Limiter:
         chosen_device = capable_devices[0] if capable_devices and len(devices) > 1 else None
         drop = [at for at in away if self.candidates[at].segment.device != chosen_device]
         self._refuse_stuck("whole_graph", drop)
-        return self._given_up("whole_graph", "whole_graph = true", drop, "asks for one segment of one device or none")
+        return self._given_up("whole_graph", "whole_graph = true", drop, "requires one segment on one device, or none")
 
     def minima(self) -> SegmentsDroppedByLimits:
         """Apply rule 2."""
@@ -439,7 +439,7 @@ class _Limiter:
         """Report rule 4."""
         for name, rule, below in self._below():
             if below:
-                note = f"{_counted(len(below))} below it, which no other device supports entirely"
+                note = f"{_counted(len(below))} below it kept, because no other device supports every node"
                 yield RuleEffect(rule=rule, source=self.rules.limit_location(name), nodes=0, note=note)
 
     def at_most(self) -> SegmentsDroppedByLimits:

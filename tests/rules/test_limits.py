@@ -84,7 +84,7 @@ def test_segment_without_alternative_remains():
     kept = supported_except(b={0: NO}, cpu={0: NO})
     result = segments_to_drop(limits(min_nodes=2), parts, kept)
     assert not result.segments
-    assert result.effects[0].note == "1 segment below it, which no other device supports entirely"
+    assert result.effects[0].note == "1 segment below it kept, because no other device supports every node"
     assert list(segments_to_drop(limits(max_segments=1), parts, kept).segments) == [2]
 
 
