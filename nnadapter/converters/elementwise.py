@@ -164,7 +164,7 @@ _VARIADIC: Mapping[str, tuple[Converter, tuple[int, ...]]] = {
     "Min": (partial(_extreme, "MIN"), (8, 12, 13)),
     "Sum": (_sum, (8, 13)),
 }
-"""Version 6 requires equal shapes."""
+"""Op -> converter and versions; version 6 requires equal shapes."""
 
 
 def _of_one_shape(convert: Converter) -> Converter:

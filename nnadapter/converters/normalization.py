@@ -153,9 +153,10 @@ def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNo
 
 
 def _over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
-    """Convert versions 1 and 11, over all axes from `axis` (default 1) on.
+    """Convert Softmax, LogSoftmax or Hardmax (1, 11), over all axes from `axis` (default 1) on.
 
-    A single axis above size 1 suffices; otherwise reshape to a matrix.
+    The operation along one axis suffices if at most one axis is larger than 1; otherwise the input is reshaped to a
+    matrix.
     """
     dimensions = context.dimensions(node.input(0))
     rank, axis = len(dimensions), node.integer("axis", 1)

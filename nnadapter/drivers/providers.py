@@ -118,7 +118,7 @@ def has_hardware(provider: str) -> bool:
 
 
 def is_cpu(provider: str) -> bool:
-    """Return whether it is the device `cpu`."""
+    """Return whether a provider is the device `cpu`."""
     return provider == CPU_PROVIDER
 
 

@@ -269,13 +269,13 @@ class EditedModel:
         self.model = model
         self.changed = False
         self.types = model.operation_types
-        """Includes types of removed operations."""
+        """Types of the model's operations, including removed ones."""
         self._operands = list(model.operands)
         self._operations: list[Operation | None] = list(model.operations)
         self._origins: dict[int, Origins] = {}
         """Changed origins by operation; untouched operations have no entry."""
         self._sequence: Sequence[int] = range(len(model.operations))
-        """Order at the start of the sweep."""
+        """Order of the operations at the start of the sweep."""
         self._is_settled = True
         """True if nothing was added or removed since the sweep started."""
         self._placed: dict[int, list[int]] = {}

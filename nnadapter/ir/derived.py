@@ -317,7 +317,7 @@ def _contents(array: Array) -> _Contents:
 
 
 def _register(array: Array, key: Hashable) -> _Contents:
-    """Record the contents; an earlier record wins."""
+    """Return the record of an array's contents; an earlier record wins."""
     reference = _living.get(key)
     contents = None if reference is None else reference()
     if contents is None:

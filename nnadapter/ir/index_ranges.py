@@ -14,7 +14,7 @@ import numpy as np
 from nnadapter.ir.operand import Array
 
 _MOST = 2**31 - 1
-"""Larger bounds might overflow."""
+"""Largest bound of an interval; larger ones might overflow."""
 _REACH, _LEAST_REACH = 32, 1024
 """Limit of a region's distance from the origin, in sides of the image and in pixels."""
 _DEEPEST = 64
@@ -347,7 +347,7 @@ USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
     "com.microsoft:GatherBlockQuantized": _gather_block,
     "com.microsoft:GatherND": _gather_nd,
 }
-"""Indices and lengths that operators read."""
+"""ONNX op -> rule for the indices and lengths that it reads."""
 UNCHECKED_BY_HOST = frozenset(["TopK", "RoiAlign", "MaxRoiPool", "com.microsoft:GatherBlockQuantized"])
 """Operators that ONNX Runtime does not fully check."""
 

@@ -218,7 +218,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
 def _is_entire_model(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Return False for models with `covarying_number_groups`, which parts drop."""
+    """Return True if the part is the entire model; False if it has `covarying_number_groups`, which parts drop."""
     return (
         len(operations) == len(model.operations)
         and len(operands) == len(model.operands)

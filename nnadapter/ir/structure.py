@@ -245,7 +245,7 @@ class SpecializableModel:
         ]
         inputs = tuple(index for index in model.inputs if index not in self.given)
         self.model = Model(tuple(operands), model.operations, inputs, model.outputs)
-        """Constant inputs have no contents."""
+        """The symbolic model; its constant inputs have no contents."""
         self.traced = SymbolicModel(model)
         self.is_verified = model.is_verified
         self.has_traced_operations = any(map(is_symbolic, _values(model.operations)))
@@ -263,7 +263,7 @@ class SpecializableModel:
         SpecializationGroup([self])
 
     group: SpecializationGroup
-    """Initially only this model."""
+    """Models that are specialized together; initially only this one."""
     group_index: int
     signature_key: int
     """Equal for models of the group with equal signatures."""

@@ -435,7 +435,7 @@ class SymbolicTrace:
 
     @property
     def answers(self) -> Mapping[int, Any]:
-        """Guards."""
+        """Guards: symbolic number -> required value."""
         return MappingProxyType(self._answers)
 
     def variable(self, value: int) -> SymbolicNumber:

@@ -45,9 +45,9 @@ class Request:
     version: int
     attributes: Mapping[str, Any]
     inputs: tuple[OperandType | None, ...]
-    """None if absent."""
+    """Types of the inputs; None if absent."""
     outputs: tuple[OperandType, ...] | None = None
-    """None if only the kernel infers them."""
+    """Types of the outputs; None if only the kernel infers them."""
 
     @classmethod
     def of(cls, call: CustomCall, inputs: Sequence[OperandType]) -> Request:

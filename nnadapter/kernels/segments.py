@@ -59,7 +59,7 @@ class SegmentOperation:
     """Input names, without constants."""
     makes: tuple[str, ...]
     called: Called | None = None
-    """None for the driver."""
+    """The kernel call; None if the driver runs the operation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,13 +213,13 @@ class StoredPiece:
 
 @dataclass(frozen=True, eq=False)
 class StoredKernelProgram:
-    """Serialized in addition to the driver's programs."""
+    """Data that is serialized in addition to the driver's programs."""
 
     calls: Model
     """Kernel calls; outputs of driver programs are inputs."""
     pieces: tuple[StoredPiece, ...]
     order: tuple[int, ...]
-    """Piece, or -1 for the next call."""
+    """Execution order: index of a piece, or -1 for the next kernel call."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 

@@ -95,7 +95,7 @@ _SAME_SINCE = {
     "Transpose": 13,
     "Unsqueeze": 13,
 }
-"""Op -> first version after which versions until opset 28 only add data types and neutral attributes."""
+"""Op -> version since which, up to opset 28, new versions only add data types and attributes with neutral defaults."""
 
 Opsets = Mapping[str, int]
 Bodies = Mapping[str, onnx.FunctionProto]

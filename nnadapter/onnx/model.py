@@ -297,9 +297,9 @@ class Operators:
     contradiction: Callable[[OnnxNode, Mapping[str, Value], Mapping[str, Array]], Unsupported | None]
     """(node, values, constants) -> fault, or None."""
     output_types: TypesByConversion = lambda node, values, constants: None
-    """For convertible ops unknown to onnx."""
+    """(node, values, constants) -> output types, for ops that have a converter but no schema in onnx."""
     rules: Rules = field(default_factory=lambda: NO_RULES)
-    """For other ops unknown to onnx."""
+    """Type rules for other ops without a schema in onnx."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

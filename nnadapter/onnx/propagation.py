@@ -77,7 +77,7 @@ _MEASURING = frozenset(("Shape", "Size", "Constant"))
 _ALIKE = frozenset(("Add", "Sub", "Mul"))
 """Propagating ops with results typed like `Max`."""
 _ALIKE_SINCE = 13
-"""First opset that propagates."""
+"""First opset in which onnx propagates them."""
 _OF_FIRST = frozenset(("Cast", "Gather", "Slice", "Squeeze", "Unsqueeze"))
 """Ops that propagate their first input."""
 _HANDING_ON = _ALIKE | _OF_FIRST | {"Concat", "Size"}
@@ -99,7 +99,7 @@ Source: onnx 1.23.2, by inference over every schema in a child process; tests/on
 _ELEMENT_TYPES = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items()}
 """Schema type name -> element type."""
 _WITHHELD = "nnadapter.withheld"
-"""Domain without schemas."""
+"""Domain without schemas, which hides nodes from inference."""
 Types = dict[str, onnx.ValueInfoProto]
 
 

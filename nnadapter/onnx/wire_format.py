@@ -211,7 +211,7 @@ _STRIDE = (1 << 14) - 1
 """Fields between checks of the limit."""
 _FULL_OF_NUMBERS = frozenset(("AttributeProto", "TensorProto"))
 _DIMENSIONS = ("TensorProto", 1)
-"""Field that may be packed."""
+"""Field with the dimensions, which may be packed."""
 
 
 def check_size(source: str | os.PathLike[str] | bytes, label: str) -> bool:
@@ -388,7 +388,7 @@ class WireNode:
 
     @property
     def attributes(self) -> Mapping[str, tuple[int, int]]:
-        """Attribute name -> position."""
+        """Attribute name -> start and end of its message."""
         if self._attributes is None:
             self._attributes = {_name_of(self._contents, *place): place for place in self._places}
         return self._attributes

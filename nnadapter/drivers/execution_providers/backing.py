@@ -98,7 +98,7 @@ _registered: dict[str, str] = {}
 
 
 def installed() -> Mapping[str, LibrarySource]:
-    """Return packages by provider."""
+    """Return the installed packages with provider libraries, by provider."""
     libraries = {provider: LibrarySource(module, distribution) for provider, module, distribution in _present()}
     for point in metadata.entry_points(group=GROUP):
         distribution = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
@@ -194,12 +194,12 @@ _INSERTED = frozenset(("Cast", "MemcpyFromHost", "MemcpyToHost", "Transpose"))
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Assignment of marked nodes."""
+    """Assignment of the nodes of a marked model to the provider or the CPU."""
 
     provider_nodes: frozenset[int]
-    """Entirely on the provider."""
+    """Nodes that run entirely on the provider."""
     cpu_nodes: frozenset[int]
-    """Partly on the CPU."""
+    """Nodes of which a part runs on the CPU."""
     cpu_op_types_in_functions: tuple[str, ...]
     """Parts of functions, whose nodes have no marks."""
 
@@ -298,7 +298,7 @@ class Backing:
 
     provider: str
     devices: tuple[onnxruntime.OrtEpDevice, ...] = ()
-    """Empty for built-in providers."""
+    """The provider's devices; empty for built-in providers."""
     options: Mapping[str, str] = field(default_factory=dict)
     optimization: str = "basic"
 

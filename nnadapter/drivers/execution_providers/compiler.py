@@ -321,7 +321,7 @@ _QNN: _Forms = {
     ),
     "Softplus": (_any_node, _ATTRIBUTE, "is off by more than a hundredth"),
 }
-"""Observed with 2.7.0 in the emulator."""
+"""Defects of QNN, observed with 2.7.0 in the emulator."""
 _CUDA: _Forms = {
     "Attention": (_returns_processed_scores, _ATTRIBUTE, "returns only unprocessed attention scores"),
     "Cast": (_is_cast_without_kernel, _TYPE, "accepts this Cast without a kernel, or with a wrong one"),
@@ -347,7 +347,7 @@ _CUDA: _Forms = {
     "ReduceMin": (_is_imprecise_extreme, _TYPE, _INFINITIES),
     "Shrink": (_is_unsigned, _TYPE, "returns 0 for unsigned differences below 0"),
 }
-"""Observed with ONNX Runtime 1.31 on H100 and H200."""
+"""Defects of the CUDA provider, observed with ONNX Runtime 1.31 on H100 and H200."""
 _WEB_GPU: _Forms = {
     "BatchNormalization": (lambda node, _: bool(_attribute_value(node, "training_mode")), _ATTRIBUTE, "does not train"),
     "LayerNormalization": (_has_broadcast_scale, _RANK, "requires a scale per normalized element"),
@@ -360,7 +360,7 @@ _WEB_GPU: _Forms = {
     "Resize": (lambda node, _: bool(_attribute_value(node, "antialias")), _ATTRIBUTE, "has no antialiasing"),
     "Softmax": (_is_empty, _RANK, _NOTHING),
 }
-"""Observed with ONNX Runtime 1.27 on a software GPU."""
+"""Defects of the WebGPU provider, observed with ONNX Runtime 1.27 on a software GPU."""
 _FORMS: Mapping[str, _Forms] = {
     "CUDAExecutionProvider": _CUDA,
     "QNNExecutionProvider": _QNN,

@@ -49,7 +49,7 @@ class Subject:
 
     @cached_property
     def key(self) -> str:
-        """Stable across processes, independent of sizes."""
+        """Key by which calls are counted, stable across processes and independent of sizes."""
         return f"{crc32(self.to_bytes()):08x}"
 
     def concerns(self, fault: Fault) -> bool:
@@ -515,7 +515,7 @@ class RetainedOutputs:
 
 _ENVELOPE = Envelope(magic=b"NNAFAULT", version=1)
 _ALIGNMENT = 64
-"""devices may read the contents in place"""
+"""Bytes, because devices may read the contents in place."""
 
 
 def wrapped(blob: bytes, subject: Subject) -> bytes:

@@ -30,7 +30,7 @@ class Phase(StrEnum):
     JUDGE = "judge"
     ADMIT = "admit"
     COMPILE = "compile"
-    """Also `compile_whole_graph` and `clone_with_constants`."""
+    """`Context.compile`, `compile_whole_graph` and `clone_with_constants`."""
     DESERIALIZE = "deserialize"
     """`Context.deserialize`, `deserialize_view` and `check_blob`, `Program.serialize`."""
     CREATE = "create"
@@ -140,11 +140,11 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     name: Text | None = None
     """Node in the model; `*` matches any characters."""
     nth: Number | None = None
-    """Only this call."""
+    """Number of the only call at which the fault occurs."""
     from_: Number | None = None
-    """First call."""
+    """Number of the first call at which the fault occurs."""
     every: Number | None = None
-    """Period from the first call."""
+    """The fault occurs at the first call, and at every call that follows at a multiple of this distance."""
     times: Number | None = None
     """Maximum number of occurrences."""
     probability: Annotated[float, Meta(ge=0, le=1)] = 1.0

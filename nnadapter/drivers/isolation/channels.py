@@ -282,9 +282,9 @@ class Lane:
 
     def __init__(self, channel: Channel, device: str) -> None:
         self.is_talking = False
-        """A request is unanswered."""
+        """True while a request is unanswered."""
         self.is_alone = False
-        """There is no other lane."""
+        """True if there is no other lane."""
         self.was_used = True
         self._channel, self._device = channel, device
         self._block: Block | None = None

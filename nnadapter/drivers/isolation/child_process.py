@@ -194,7 +194,7 @@ class Child:
         self._idle: list[Lane] = []
         self._lanes: WeakSet[Lane] = WeakSet()
         self._ending = RLock()
-        """reentrant, because a finalizer may call `end` inside `end`"""
+        """Reentrant, because a finalizer may call `end` inside `end`."""
         try:
             self._output: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
         except OSError as error:

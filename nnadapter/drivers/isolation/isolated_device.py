@@ -258,7 +258,7 @@ class IsolatedProgram(Program):
 
     @property
     def _memory_facts(self) -> tuple[int, int, Mapping[Hashable, int]]:
-        """Cached, so that a busy device is not asked again."""
+        """Memory bytes, bytes per execution and shared bytes, cached so that a busy device is not asked again."""
         if self._memory is None:
             location = self.remote.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
@@ -486,7 +486,7 @@ class IsolatedDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        """Weights are always included, and adapter IR has static shapes."""
+        """Capability under isolation: weights are always included, and adapter IR has static shapes."""
         return self._capability
 
     @property

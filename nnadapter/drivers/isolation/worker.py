@@ -102,7 +102,7 @@ class _ObjectTable:
 
 
 class DeviceServer:
-    """Request handlers `_COMMAND`."""
+    """Handlers of requests; method `_COMMAND` serves the request `COMMAND`."""
 
     def __init__(self) -> None:
         self._objects = _ObjectTable()

@@ -125,7 +125,7 @@ def _members(text: str) -> Members:
 STRUCTURES: Mapping[str, Members] = MappingProxyType(
     {name: _members(f"size:u32 version:u32 {text}") for name, text in _STRUCTURES.items()}
 )
-"""Keys lack the prefix `NNAdapter`."""
+"""Members of each C structure; keys lack the prefix `NNAdapter`."""
 UNIONS: Mapping[str, Members] = MappingProxyType({name: _members(text) for name, text in _UNIONS.items()})
 FUNCTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: tuple(text.split()) for name, text in _FUNCTIONS.items()}
@@ -148,7 +148,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
 )
 """Member of the driver's table -> structure."""
 LATER = frozenset(("synchronize_event", "query_event", "check_blob"))
-"""Added later; older drivers lack them."""
+"""Functions that were added later; older drivers lack them."""
 
 
 _TYPES: dict[str, Any] = {
@@ -177,7 +177,7 @@ CLASSES: Mapping[str, Any] = MappingProxyType(
 SIGNATURES: Mapping[str, Any] = MappingProxyType(
     {name: ctypes.CFUNCTYPE(*(_TYPES[type_] for type_ in types)) for name, types in FUNCTIONS.items()}
 )
-"""Calls release the GIL."""
+"""Function types of ctypes, by name; calls release the GIL."""
 ATTRIBUTE_VALUE: Any = _TYPES["AttributeValue"]
 CODED_VERSION = VERSION[0] << 16 | VERSION[1]
 

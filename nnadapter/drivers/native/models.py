@@ -68,7 +68,7 @@ class NumberedSizes:
         return len(self._traced)
 
     def of(self, sizes: Sequence[Any]) -> list[int]:
-        """Select the model's sizes from a run's."""
+        """Return the values of the numbered sizes, selected from all sizes of a run."""
         return [sizes[number] for number in self._traced]
 
     def c_array(self, numbers: Sequence[int]) -> Any:

@@ -421,7 +421,7 @@ class RunSignature:
         self._sizes, self._signature = sizes, signature
 
     def numbers(self, sizes: Sequence[Any]) -> list[int]:
-        """Select the model's sizes from a run's."""
+        """Return the values of the model's numbered sizes, selected from all sizes of a run."""
         return self._sizes.of(sizes)
 
     def at(self, numbers: Sequence[int]) -> CallSignature:

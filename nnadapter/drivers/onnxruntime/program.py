@@ -76,7 +76,7 @@ def not_counting(pools: int) -> Iterator[None]:
 
 
 _PYTHON_COPIES = 1
-"""kept by the Python session"""
+"""Copies of the serialized model that a Python session keeps."""
 _BYTES_PER_NODE = 7 << 10
 _BYTES_PER_SESSION = 96 << 10
 

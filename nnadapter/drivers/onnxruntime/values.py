@@ -55,7 +55,7 @@ def _message(*fields: tuple[int, int | bytes]) -> bytes:
 Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
 """Output names, feeds, run options -> results."""
 RunInto = Callable[[Iterable[tuple[str, Any]], Iterable[tuple[str, Any]], Any], None]
-"""Feeds, output arrays, run options."""
+"""Runs a session into existing arrays: feeds, output arrays, run options."""
 RunInPlace = Callable[[Iterable[tuple[str, Any]], Sequence[str], Any], list[Any]]
 """OrtValues by input name, output names, run options -> OrtValues."""
 

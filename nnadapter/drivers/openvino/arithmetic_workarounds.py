@@ -64,7 +64,7 @@ def reach_infinities(operator: Any) -> None:
 
 _THRESHOLD = 3
 _LEAST = np.finfo(np.float32).tiny
-"""The engine flushes smaller numbers to zero."""
+"""Smallest threshold; the engine flushes smaller numbers to zero."""
 
 
 def exclude_threshold(suppression: Any) -> None:

@@ -35,7 +35,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.process.resources import new_lock, new_re_lock
 
 _BYTES_PER_NODE = 22 << 10
-"""A kernel and its generated code."""
+"""Estimated bytes of a kernel and its generated code."""
 _WORKING_MEMORY = 1.2
 """Working memory relative to live tensors, because channels are padded to 8 or 16."""
 

@@ -67,7 +67,7 @@ def window_count_ceil(name: str, size: int, begin: int, end: int, kernel: int, s
 
 
 def moves(rank: int) -> str:
-    """Return the window attributes of a signature."""
+    """Return the text of strides, pads and dilations for the signature of a row."""
     ones = " ".join(["1"] * rank)
     # pads = begin of every axis, then end of every axis
     pads = " ".join(["0"] * 2 * rank)

@@ -160,7 +160,7 @@ REMAP: Mapping[str, Remap] = {
     "SLICE": _slices,
     "PAD": _pads,
 }
-"""Other operations require NCHW."""
+"""Operation -> rule for its attributes if its operands are transposed. Other operations require NCHW."""
 
 
 def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int, ...]:

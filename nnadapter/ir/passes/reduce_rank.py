@@ -172,10 +172,10 @@ class RankShapes(Protocol):
         pass
 
     def any_shape(self, operand: int) -> int:
-        """Return the elements in any allowed rank."""
+        """Return an operand with the same elements, in any allowed rank."""
 
     def shaped(self, operand: int, shape: Axes) -> int:
-        """Return the elements in these dimensions."""
+        """Return an operand with the same elements, in these dimensions."""
 
     def add(self, type_: str, inputs: Sequence[int], attributes: Mapping[str, AttributeValue]) -> tuple[int, ...]:
         pass
@@ -539,7 +539,7 @@ class Ranks:
             self._give(index, (output,), self.add("RESHAPE", (self._low.get(source, source),), {"shape": shape}))
 
     def _plain(self, operand: int) -> None:
-        """Materialize the original dimensions."""
+        """Add a RESHAPE to the operand's original dimensions, if they are not available."""
         if operand not in self._low or operand in self._there:
             return
         low, shape = self._low[operand], self.dimensions(operand)

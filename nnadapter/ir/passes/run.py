@@ -195,7 +195,7 @@ TOLERANCES: Mapping[DataType, float] = {
 """Allowed difference, relative to the largest number of an output; other types must be equal."""
 
 _SMALLEST_SCALE = 1e-3
-"""Smaller outputs may be rounding errors."""
+"""Least scale of a tolerance, because smaller outputs may be rounding errors."""
 
 Feeds = Callable[[Model], Sequence[Array]]
 

@@ -113,7 +113,7 @@ class Weights:
 
     @property
     def digest(self) -> str:
-        """Part of the file's name."""
+        """Digest of all weights, part of the data file's name."""
         hasher = sha256()
         for block in self.blocks:
             hasher.update(block.digest)
@@ -234,7 +234,7 @@ def references_in(operands: Iterable[Message]) -> Iterator[Message]:
 FORMAT = "nnadapter model"
 """Start of every file."""
 VERSION = 1
-"""Newer versions are rejected."""
+"""Version of the format; newer ones are rejected."""
 BEGINNING = b"\x0a\x0f" + FORMAT.encode()
 """First bytes of a file: field 1 of `File`."""
 

@@ -42,7 +42,7 @@ class _Cache:
     size: int = 0
     """Cache capacity in keys."""
     is_first: bool = False
-    """All caches are empty."""
+    """True if all caches are empty."""
 
 
 @function_op(
@@ -347,7 +347,7 @@ _ELSEWHERE = {
     "state_length": 0,
     "state_update_capacity": 0,
 }
-"""Attributes without a CPU kernel."""
+"""Attributes that ONNX Runtime's CPU kernel does not support, with their neutral values."""
 
 _STATES_SINCE = 27
 

@@ -142,7 +142,7 @@ def axes_given(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
 
 
 def axes_behind(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
-    """Return the axes from one on."""
+    """Return the axes from the attribute `axis` on."""
     axis = attributes["axis"]
     assert isinstance(axis, int)
     return tuple(range(axis, rank))

@@ -78,7 +78,7 @@ def _floor_divide(x: Any, y: Any) -> Any:
 
 
 def _zero_by_zero(quotient: Any, divisor: Any) -> Any:
-    """Replace quotients by 0, which vary by device, by 0."""
+    """Replace quotients with divisor 0, which vary by device, by 0."""
     return jnp.where(divisor == 0, 0, quotient)
 
 

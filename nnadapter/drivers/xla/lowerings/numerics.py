@@ -30,7 +30,7 @@ def shared(types: str) -> dict[str, Callable[..., Any]]:
 
 
 def converted(x: Any, dtype: Any) -> Any:
-    """Convert a value; nonzero is true.
+    """Convert a value to a data type; nonzero is true.
 
     As on CPUs, floats outside an integer type become its smallest 32- or 64-bit number.
     """

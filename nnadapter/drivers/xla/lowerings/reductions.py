@@ -28,12 +28,12 @@ from nnadapter.ir.operations.windows import IMAGES
 
 
 def smallest(dtype: Any) -> Any:
-    """Return the identity of maximum."""
+    """Return the smallest value of a data type, the neutral element of a maximum."""
     return dtype.type(-jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[0])
 
 
 def largest(dtype: Any) -> Any:
-    """Return the identity of minimum."""
+    """Return the largest value of a data type, the neutral element of a minimum."""
     return dtype.type(jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[1])
 
 
