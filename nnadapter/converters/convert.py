@@ -94,8 +94,7 @@ def convert_graph(
     2. A node is refused, and adds nothing, if it violates its schema, has no converter, has a value that is not a dense
        tensor of known shape, or yields other types than the graph's. Converters and the IR schema may also refuse it.
     3. A refused node becomes a CUSTOM call if a device has a kernel, or if it has no converter and a device declares
-       its
-       domain. `calls` can force calls.
+       its domain. `calls` can force calls.
     4. Unused outputs after the first count as absent.
     5. Model outputs are `outputs`, inputs of refused nodes, and `captured` values, which subgraphs read.
     """

@@ -21,8 +21,7 @@ def convert_gemm(context: ConversionContext, node: OnnxNode) -> None:
     """Convert Gemm (7, 9, 11, 13) to FULLY_CONNECTED or MAT_MUL.
 
     FULLY_CONNECTED requires real or quantized values, only B transposed, alpha 1, and no C or a bias, so that B is
-    never
-    copied.
+    never copied.
     """
     if _is_fully_connected(context, node):
         inputs = [context.operand(node.input(0)), context.operand(node.input(1))]

@@ -5,9 +5,8 @@ computation, and fails if an answer that it depended on differs. Reading the con
 use `applied`, `decided`, `group_key` or `derived` to avoid that.
 
 `derived` memoizes results for as long as arrays with the same contents live. It must not depend on input shapes:
-entries
-would pile up. Contents are identified by a digest or `know_contents`, derived arrays by their key, so that no entry
-keeps itself alive.
+entries would pile up. Contents are identified by a digest or `know_contents`, derived arrays by their key, so that no
+entry keeps itself alive.
 """
 
 from __future__ import annotations

@@ -271,8 +271,8 @@ def read_graph(
     """Return the graph of a model; node i is node i of `model.graph`.
 
     An initializer that is also an input is a constant before IR version 4, and an overridable input since then.
-    `values`
-    override value infos. `nodes` are the model's nodes as already read; `origins` default to the nodes themselves.
+    `values` override value infos. `nodes` are the model's nodes as already read; `origins` default to the nodes
+    themselves.
 
     Raises:
         GraphError: a value is defined twice or never, or nodes are not in topological order.

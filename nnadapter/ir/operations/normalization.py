@@ -1,8 +1,7 @@
 """Normalizations, softmax, and losses.
 
 FLOPs per element: batch normalization 2, the others the steps of their formulas. Losses compare scores [N, C, d1, …]
-with
-classes [N, d1, …]. Targets equal to `ignore_index` do not count, not even in the mean; -1 ignores none.
+with classes [N, d1, …]. Targets equal to `ignore_index` do not count, not even in the mean; -1 ignores none.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@ Operations treat quantized operands in one of four ways:
 
 - Movers see integers, and pass on a per-tensor quantization.
 - Products (CONV_2D, FULLY_CONNECTED, MAT_MUL) subtract the zero points and accumulate exactly, in int32 without a
-  quantized
-  result. With one, sums and int32 bias are multiplied by scale of input * scale of filter / scale of result, in
-  float32,
-  rounded half to even, shifted by the zero point and saturated, as in ONNX Runtime.
+  quantized result. With one, sums and int32 bias are multiplied by scale of input * scale of filter / scale of result,
+  in float32, rounded half to even, shifted by the zero point and saturated, as in ONNX Runtime.
 - Operations on reals (`REALS`) compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
 - All others see integers only.
 """

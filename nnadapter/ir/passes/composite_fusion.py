@@ -27,8 +27,7 @@ def fuse_layer_normalization(editor: ModelEditor) -> None:
     """Recognize LAYER_NORMALIZATION.
 
     1. d = SUB(x, REDUCE_MEAN(x)); v = REDUCE_MEAN of d squared (POW by 2, or MUL with itself); d / SQRT(v + epsilon)
-       (or
-       times its RECIPROCAL), times a constant scale.
+       (or times its RECIPROCAL), times a constant scale.
     2. ADD of a constant after it becomes the bias.
     3. All means use the same trailing axes, with `keepdims`.
     """
@@ -99,8 +98,7 @@ def fuse_gelu(editor: ModelEditor) -> None:
 
     1. x * (1 + erf(x / sqrt(2))) / 2 becomes GELU(x; none).
     2. x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2 becomes GELU(x; tanh). The cube may be a POW or two MULs,
-       and
-       one x may be factored out of the inner sum.
+       and one x may be factored out of the inner sum.
     """
     apply_rules(editor, _GELU_RULES)
 

@@ -345,8 +345,7 @@ def channels_last(model: Model) -> Model:
     """Convert images to [N, H, W, C] between the operations that support it.
 
     1. Convolutions, pools, BATCH_, INSTANCE_ and LOCAL_RESPONSE_NORMALIZATION, RESIZE_…, DEPTH_TO_SPACE and
-       SPACE_TO_DEPTH of
-       rank 4 take and return NHWC operands. Filters stay as they are.
+       SPACE_TO_DEPTH of rank 4 take and return NHWC operands. Filters stay as they are.
     2. Elementwise operations compute in NHWC if an input is available only in NHWC.
     3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with renumbered
        axes.

@@ -54,8 +54,7 @@ def quantized_to_real(editor: ModelEditor) -> None:
     """Decompose operations on quantized operands: DEQUANTIZE, the operation in float32, QUANTIZE.
 
     Bit-exact. Refused: unary functions, for which a lookup table is better; products, which are exact on integers;
-    CONCAT
-    that only moves elements.
+    CONCAT that only moves elements.
     """
     for index in editor.sweep(_SPELLED_OUT):
         operation = editor.operation(index)

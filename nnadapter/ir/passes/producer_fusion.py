@@ -46,8 +46,7 @@ def fuse_activation(editor: ModelEditor) -> None:
     """Fuse an activation into its producer's `fuse_code`.
 
     Fused: RELU, CLIP, SIGMOID, HARD_SIGMOID, HARD_SWISH, TANH, LEAKY_RELU, GELU and SWISH with alpha 1. Refused:
-    integers; a
-    producer with other readers, an activation, or a model output.
+    integers; a producer with other readers, an activation, or a model output.
     """
     apply_rules(editor, _ACTIVATION_RULES)
 
@@ -337,8 +336,7 @@ def fuse_batch_normalization(editor: ModelEditor) -> None:
     """Replace BATCH_NORMALIZATION with constant parameters.
 
     1. After a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED without other readers, it is folded into filter and bias,
-       in
-       float64, rounded once.
+       in float64, rounded once.
     2. Otherwise it becomes MUL and ADD.
     3. Refused: a producer with a fused activation or another channel axis; a result that is not finite.
     """

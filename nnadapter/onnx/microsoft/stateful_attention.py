@@ -2,8 +2,7 @@
 
 GroupQueryAttention appends keys to caches, by lengths in `seqlens_k`. If sizes and `total_sequence_length` show that
 caches are empty, new keys are used directly. Otherwise keys are scattered, or with dynamic sizes gathered, and masks
-hide
-unused slots.
+hide unused slots.
 """
 
 from __future__ import annotations

@@ -138,8 +138,7 @@ def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str
     """Return both hashes of every node, in linear time.
 
     1. The content hash covers op, version, attributes, and whether inputs are absent, computed or constant. Constants
-       count
-       by type and shape, small integers also by contents.
+       count by type and shape, small integers also by contents.
     2. The ancestry hash adds the producers' hashes and output indices. Model inputs count by data type.
     3. Names, weights and computed shapes never count.
     """
