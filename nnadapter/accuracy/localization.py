@@ -393,7 +393,7 @@ class Search:
         return Stretch(start, end, excerpt, feed, got, expected, self._largest(got, expected))
 
     def _side_by_side(self, atoms: Sequence[int], values: Values, deviations: dict[int, Deviation]) -> Iterator[int]:
-        """Fill in the deviations of atoms; retry those that did not run in halves."""
+        """Run atoms at once and store their deviations. Retry the missed ones in halves; yield those missed alone."""
         excerpt = self.cutting.side_by_side(atoms, values)
         outcome = self.trials.run(excerpt, values)
         missed = []

@@ -165,7 +165,7 @@ _Rule = Callable[[OnnxNode, Sequence["Sizes | None"], "Sizes"], "Sizes | None"]
 def sizes_left(
     node: OnnxNode, dimensions_of: Callable[[str], Sizes | None], values: Mapping[str, Value]
 ) -> dict[str, Sizes]:
-    """Return the symbolic dimensions of an unconverted node's results by rules.
+    """Infer the symbolic dimensions of an unconverted node's results, by a rule for its op type.
 
     `dimensions_of` returns None if unknown. `values` are inferred at the current shapes; contradicting results are left
     out.

@@ -367,7 +367,7 @@ class BoundStep:
     health_keys: tuple[str, ...] = ()
     """Outputs and nodes of the step, which plans for other shapes share."""
     copies_inputs: bool = False
-    """The device gets copies of inputs, since it could write to them."""
+    """True if the device gets copies of inputs, since it could write to them."""
     index_checks: tuple[BoundCheck, ...] = ()
     position: int = 0
     takes_sizes: bool = False

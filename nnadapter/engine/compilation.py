@@ -144,7 +144,7 @@ def bound_by(binder: Binder, position: int, built: Built) -> BoundStep:
 
 
 def atoms_of(plan: Plan, step: Step) -> Atoms:
-    """Return the identity of a segment, however the graph around it is cut."""
+    """Return a segment's device and atoms, which identify it in plans that are cut differently."""
     return step.device, tuple(sorted({plan.graph.atom_of[node] for node in step.nodes}))
 
 

@@ -146,7 +146,7 @@ class Deadlines:
                 watching.start()
 
     def _tell(self) -> float | None:
-        """Notify runs past their deadline; return seconds to the next one, or None after as long without runs."""
+        """Stop runs past their deadline; return seconds to the next deadline. None (no runs) ends the thread."""
         if not self._goes_on():
             return None
         current_time = time.monotonic()

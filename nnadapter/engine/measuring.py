@@ -147,7 +147,7 @@ class Outcome:
     winner: int
     seconds: tuple[float, ...]
     is_sure: bool
-    """The winner is faster than the others, or as good, beyond noise."""
+    """True if no other candidate is faster than the winner by more than a margin and noise."""
 
 
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:

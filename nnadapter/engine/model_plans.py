@@ -132,10 +132,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         self.needs_elements = False in takes_ir
         """True if a device takes ONNX. Empty tensors then need plans of their own, except an empty key/value cache."""
         self._is_made_with_elements = takes_ir == {False}
-        """True if all devices take ONNX. Plans are then made at non-empty shapes, since only guards of IR devices cover
-        empty
-        tensors.
-        """
+        """True if all devices take ONNX. Plans are then made without empty tensors, which only IR guards cover."""
         self._reasons: list[str] = []
         self._in_vain = 0
         self._wanted = 0

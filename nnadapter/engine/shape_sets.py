@@ -63,9 +63,9 @@ class ShapeSet:
 
     guards: GuardedShapes | None
     limits: Bounds | ProbedBounds | None
-    """For engines with unknown guards; None for all sizes."""
+    """Checked bounds of sizes, if the guards of an engine are unknown; None for all sizes."""
     vicinity: Bounds | None = None
-    """Sizes near the compared ones; None for all sizes."""
+    """Sizes near those at which costs were compared; None for all sizes."""
     holds_indices: Callable[[Shapes], bool] | None = None
     """Checks indices that are computed from shapes; None if all are in range."""
 

@@ -219,7 +219,7 @@ class _Expanded:
 
 
 def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
-    """Return `model` prepared as far as shapes do not matter.
+    """Return `model` after the preparation that does not depend on shapes.
 
     Raises:
         InvalidModelError: the graph contradicts itself.

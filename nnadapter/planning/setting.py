@@ -365,7 +365,7 @@ def left_to_last_resort(
     setting: Setting,
     session_options: onnxruntime.SessionOptions | None,
 ) -> dict[int, Unsupported] | InvalidModelError:
-    """Return the nodes that ONNX Runtime refuses and the last resort takes, with reasons; otherwise an error.
+    """Return the nodes that ONNX Runtime refuses and the last resort takes, with reasons; or the error to raise.
 
     The error names a package with the op, if there is one. The CPU is the first of the devices.
 

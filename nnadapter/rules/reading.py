@@ -48,7 +48,7 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _parse(text: str) -> object:
-    """Reject long texts, which parse slowly."""
+    """Parse TOML; reject long texts, which parse slowly."""
     longest = max(map(len, text.splitlines()), default=0)
     if len(text) > limits.RULES_BYTES or longest > limits.RULES_LINE:
         raise ValueError(

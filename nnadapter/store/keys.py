@@ -203,7 +203,7 @@ def _of_file(path: Path) -> Source:
 
 
 def _external_file(path: Path) -> tuple[int, str]:
-    """Return size and digest of an external data file; bytes in weights may look like names."""
+    """Return size and digest of an external data file. It is not searched for names: weights may look like them."""
     try:
         size, _, digest = _file(path, _no_names)
     except (OSError, ValueError):

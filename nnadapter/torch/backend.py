@@ -457,7 +457,7 @@ def _as_captured(
 
 
 def _run(capture: Capture, graph_module: fx.GraphModule, *inputs: Any) -> Any:
-    """Keep the capture, and so its report, alive."""
+    """Run the graph. The argument `capture` keeps the capture, and so its report, alive."""
     return graph_module(*inputs)
 
 

@@ -270,7 +270,7 @@ def _refuse_smoothing(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _refuse_kept_lengths(node: torch.fx.Node) -> Unsupported | None:
-    """Refuse scales that keep a length: only ONNX resamples then."""
+    """Refuse to resize by scales that leave a length unchanged: only ONNX resamples then."""
     if node.target not in BY_SCALES or not node.args[-1]:
         return None
     lengths = _tensors(node.args[0].meta["val"])[0].shape[2:]

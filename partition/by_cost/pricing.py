@@ -16,7 +16,7 @@ Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Seconds = NDArray[np.float64]
 _CACHE_ATTRIBUTE = "topology"
-"""Caches a graph's topology on it; `Graph.revalued` shares it."""
+"""Attribute of a graph that caches its topology; `Graph.revalued` shares it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -236,7 +236,7 @@ class _GraphFacts:
     ends: Indices
     """[atoms, 2] First and last node."""
     wide: Indices
-    """[multi-node atoms, 2] The same, sorted."""
+    """[multi-node atoms, 2] First and last node, sorted."""
     column: dict[str, int]
     output: Seconds
 

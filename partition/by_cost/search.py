@@ -315,7 +315,7 @@ def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, roun
 
 
 def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[Named]:
-    """Yield cuts that pay the average cost of returns so far."""
+    """Yield cuts that also pay for returning values: each pays the average charge of the cuts before it."""
     topology = topology_of(graph)
     rows, total = _rows(plain), np.zeros((2, topology.atoms))
     paths = []

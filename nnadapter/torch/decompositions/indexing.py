@@ -52,7 +52,7 @@ def diagonal_scatter(values: Tensor, diagonal: Tensor, offset: int = 0, dim1: in
 
 
 def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
-    """Handle rank 0, other indices than int64, and sources larger than the indices."""
+    """Return a scatter for rank 0, indices of other types than int64, and sources larger than the indices."""
 
     def written(values: Tensor, dim: int, index: Tensor, source: Tensor, *arguments: Any, **named: Any) -> Any:
         if not (values.dim() and index.dim() and source.dim()):
