@@ -1,4 +1,4 @@
-"""Driver interface. Implement six methods; everything else has a default.
+"""Driver interface. Implement six methods and the property `Device.capability`; everything else has a default.
 
     1  Driver.open
     2  Device.create_context    from validated options

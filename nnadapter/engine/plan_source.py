@@ -62,18 +62,18 @@ class PlanSource(ABC, Generic[PlanT]):
 
     @abstractmethod
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[PlanT]:
-        """Return the plan for input shapes, made or loaded if needed; see `PlanCache.take`.
+        """Return the plan for input shapes, made or loaded if needed; implement it with `self.plans.take`.
 
         `feed` are checked inputs, which select branches; None to prepare a plan without inputs.
         """
 
     @abstractmethod
     def prepare(self, shapes: Shapes) -> None:
-        pass
+        """Make or load the plan for input shapes, so that a later `take` finds it."""
 
     @abstractmethod
     def observed(self, last_shapes: InputShapes | None) -> Observed | KeptReport:
-        pass
+        """Return the facts for a report of the plan of the last run, or of a usual one before the first run."""
 
     @abstractmethod
     def close(self) -> None:
@@ -102,7 +102,7 @@ class PlanSource(ABC, Generic[PlanT]):
         return None
 
     def write_new_plans(self) -> None:
-        pass
+        """Write plans made since the last call to the cache. Called after runs; does nothing by default."""
 
     def successor(self, error: Exception) -> PlanSource[Any]:
         """Return the source that serves the model after a recoverable error, or raise."""
