@@ -24,7 +24,7 @@ from nnadapter.converters.registry import problems_of_packages
 from nnadapter.costs.calibration import Calibration, contents_of, is_calibrated, keep_calibration
 from nnadapter.costs.calibrator import ROUNDS
 from nnadapter.costs.calibrator import calibrate as measure
-from nnadapter.drivers.capability import Capability, DeviceInfo, OperationSupport
+from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, OperationSupport
 from nnadapter.drivers.registry import open_device, sources
 from nnadapter.drivers.selection import CPU, HOSTS, REFERENCE
 from nnadapter.errors import DeviceNotFoundError, InvalidOptionError, NNAdapterError, NotDelegatedError, describe
@@ -107,19 +107,6 @@ def _limits_of_sums(device: DeviceInfo) -> str:
 
 
 _WIDTH = 100
-_UNKNOWN: dict[str, Any] = {
-    "form": None,
-    "threading": None,
-    "role": None,
-    "dynamic_shapes": None,
-    "dimension_bounds": None,
-    "checks_indices": None,
-    "supports_external_initializers": None,
-    "domains": None,
-    "memory_bytes": None,
-    "options": [],
-    "memory": None,
-}
 
 
 @click.command(cls=Command)
@@ -168,7 +155,8 @@ def _line(device: nnadapter.DeviceInfo) -> str:
 def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
     row = {**device.to_dict(), "health": check_health(device).to_dict()}
     if device.capability is None:
-        return {**row, **_UNKNOWN}
+        unknown = dict.fromkeys(Capability(form=ModelForm.IR).to_dict())
+        return {**row, **unknown, "options": [], "memory": None}
     return {**row, **device.capability.to_dict(), "memory": _memory(device.name)}
 
 
