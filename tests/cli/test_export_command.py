@@ -38,7 +38,7 @@ def test_a_model_becomes_onnx(call, folder):
 def test_what_is_no_model_is_an_error(call, folder):
     Path("text").write_text("nothing")
     said = call("export text -o small.onnx", exit_code=2).stderr
-    assert said.startswith("Error: 'text' is no nnadapter model: ")
+    assert said.startswith("Error: 'text' is not an nnadapter model")
     assert not Path("small.onnx").exists()
 
 
