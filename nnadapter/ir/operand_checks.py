@@ -135,7 +135,9 @@ def check_quantization(name: str, type_: OperandType) -> None:
     if not all(isinstance(scale, float) for scale in quantization.scale):
         raise InvalidModelError(f"{name} has a scale that is not a number, expected numbers")
     if not all(_LEAST_SCALE <= scale <= _LARGEST_SCALE for scale in quantization.scale):
-        raise InvalidModelError(f"{name} has a scale that is not positive and finite in float32")
+        raise InvalidModelError(
+            f"{name} has a scale that is not positive and finite, expected numbers above 0 within float32"
+        )
     if not all(isinstance(point, int) for point in quantization.zero_point):
         raise InvalidModelError(f"{name} has a zero point that is not an integer, expected integers")
     smallest, largest = integer_range(type_.dtype)

@@ -105,7 +105,7 @@ def unknown_dimension(random: Random, model: Model) -> Mutated:
     """Set a dimension of another type."""
     index = random.randrange(len(model.operands))
     size = random.choice((None, "N", 2.0))
-    return with_type(model, index, dimensions=(2, size)), f"{named(model, index)}.*expected whole numbers"
+    return with_type(model, index, dimensions=(2, size)), f"{named(model, index)}.*expected integers"
 
 
 def unknown_data_type(random: Random, model: Model) -> Mutated:
@@ -232,7 +232,7 @@ def scale_that_is_no_number(random: Random, model: Model) -> Mutated:
     """Set a scale of another type."""
     scale = random.choice(("0.5", None, (0.5,)))
     changed = _quantized(model, _integer(random), (2,), scale=(scale,), zero_point=(0,))
-    return changed, "'quantized' has a scale that is no number"
+    return changed, "'quantized' has a scale that is not a number"
 
 
 def zero_point_out_of_range(random: Random, model: Model) -> Mutated:
@@ -245,7 +245,7 @@ def zero_point_out_of_range(random: Random, model: Model) -> Mutated:
 def zero_point_that_is_no_integer(random: Random, model: Model) -> Mutated:
     """Set a zero point of another type."""
     changed = _quantized(model, _integer(random), (2,), scale=(0.5,), zero_point=(random.choice((0.5, None, "0")),))
-    return changed, "'quantized' has a zero point that is no whole number"
+    return changed, "'quantized' has a zero point that is not an integer"
 
 
 def quantized_along_no_axis(random: Random, model: Model) -> Mutated:
@@ -272,12 +272,14 @@ def listed_index_out_of_range(random: Random, model: Model) -> Mutated:
     name, index = random.choice(("inputs", "outputs")), random.choice((-1, len(model.operands), None, 0.0))
     listed = (*getattr(model, name), index)
     mutated = replace(model, inputs=listed) if name == "inputs" else replace(model, outputs=listed)
-    return mutated, f"model {name[:-1]} {index!r} is no operand"
+    return mutated, f"model {name[:-1]} {index!r} is not an operand"
 
 
 def input_twice(random: Random, model: Model) -> Mutated:
     """List a model input twice."""
-    return replace(model, inputs=(*model.inputs, random.choice(model.inputs))), "model inputs are .*expected none twice"
+    return replace(
+        model, inputs=(*model.inputs, random.choice(model.inputs))
+    ), "model inputs are .*expected no duplicates"
 
 
 def input_not_listed(random: Random, model: Model) -> Mutated:
@@ -307,7 +309,7 @@ def output_that_nothing_makes(random: Random, model: Model) -> Mutated:
     type_ = OperandType(DataType.FLOAT32, (2,))
     operands = (*model.operands, Operand("never made", type_, Lifetime.MODEL_OUTPUT))
     changed = replace(model, operands=operands, outputs=(*model.outputs, len(model.operands)))
-    return changed, "'never made' is model_output, expected an operation that makes it"
+    return changed, "'never made' is model_output, expected an operation that produces it"
 
 
 def dangling_operand(random: Random, model: Model) -> Mutated:
@@ -350,21 +352,21 @@ def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
     position, operation = _reading(random, model)
     index = random.choice((len(model.operands), -2, 10**6))
     changed = with_operation(model, position, inputs=(index, *operation.inputs[1:]))
-    return changed, f"{at(model, position)}reads operand {index}, expected one that exists"
+    return changed, f"{at(model, position)}reads operand {index}, expected one defined earlier"
 
 
 def reads_no_number(random: Random, model: Model) -> Mutated:
     """Read an operand of another type."""
     position, operation = _reading(random, model)
     changed = with_operation(model, position, inputs=(random.choice((None, "x")), *operation.inputs[1:]))
-    return changed, f"{at(model, position)}reads operand .*expected a whole number"
+    return changed, f"{at(model, position)}reads operand .*expected an integer"
 
 
 def reads_its_own_result(random: Random, model: Model) -> Mutated:
     """Read an operation's own result."""
     position, operation = _reading(random, model)
     changed = with_operation(model, position, inputs=(operation.outputs[0], *operation.inputs[1:]))
-    return changed, f"{at(model, position)}reads operand {operation.outputs[0]}, expected one that exists by then"
+    return changed, f"{at(model, position)}reads operand {operation.outputs[0]}, expected one defined earlier"
 
 
 def cycle(random: Random, model: Model) -> Mutated:
@@ -390,7 +392,7 @@ def operation_before_its_input(random: Random, model: Model) -> Mutated:
     reader, operand = random.choice(reads)
     order = list(model.operations)
     order.insert(model.producer[operand], order.pop(reader))
-    return replace(model, operations=tuple(order)), ": reads operand .*expected one that exists by then"
+    return replace(model, operations=tuple(order)), ": reads operand .*expected one defined earlier"
 
 
 def required_input_absent(random: Random, model: Model) -> Mutated:
@@ -479,7 +481,7 @@ def makes_what_is_given(random: Random, model: Model) -> Mutated:
     outputs = (index, *model.operations[position].outputs[1:])
     return with_operation(
         model, position, outputs=outputs
-    ), f"{at(model, position)}makes operand {index} {named(model, index)}"
+    ), f"{at(model, position)}produces operand {index} {named(model, index)}"
 
 
 def makes_one_operand_twice(random: Random, model: Model) -> Mutated:
@@ -488,7 +490,7 @@ def makes_one_operand_twice(random: Random, model: Model) -> Mutated:
     position = random.choice(candidates)
     outputs = model.operations[position].outputs
     changed = with_operation(model, position, outputs=(outputs[0],) * len(outputs))
-    return changed, f"{at(model, position)}outputs are .*expected none twice"
+    return changed, f"{at(model, position)}outputs are .*expected no duplicates"
 
 
 def makes_too_few(random: Random, model: Model) -> Mutated:
@@ -513,7 +515,7 @@ def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
     outputs = (index, *model.operations[position].outputs[1:])
     return with_operation(
         model, position, outputs=outputs
-    ), f"{at(model, position)}makes operand {index}, expected one of"
+    ), f"{at(model, position)}produces operand {index}, expected one of"
 
 
 def _is_plain(model: Model, index: int) -> bool:
@@ -557,7 +559,7 @@ def operation_left_out(random: Random, model: Model) -> Mutated:
     operations = (*model.operations[:position], *model.operations[position + 1 :])
     return replace(
         model, operations=operations
-    ), "reads operand .*expected one that exists|expected an operation that makes"
+    ), "reads operand .*expected one defined earlier|expected an operation that produces"
 
 
 OPERATION_MUTATIONS: tuple[Mutation, ...] = (

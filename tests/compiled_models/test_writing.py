@@ -54,7 +54,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     before = path.read_bytes()
     command = [sys.executable, "-c", FULL, tmp_path / "m.onnx", path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "cannot be written" in done.stdout and "free some room" in done.stdout
+    assert "cannot be written" in done.stdout and "free some space" in done.stdout
     assert path.read_bytes() == before and sorted(each.name for each in tmp_path.iterdir()) == ["f", "m.onnx"]
 
 

@@ -84,4 +84,4 @@ def test_other_runs_continue_after_a_failing_free(monkeypatch):
             with pytest.warns(DriverWarning, match="ZeroDivisionError"):
                 other.run(None, {"x": x})
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
-    assert not TENSORS._gone
+    assert not TENSORS._dead_owners

@@ -157,7 +157,7 @@ def test_damaged_entry_is_replaced(model, program, tmp_path):
     contents = bytearray(entry.read_bytes())
     contents[contents.index(b'{"ba') + 1] ^= 1
     entry.write_bytes(contents)
-    with pytest.warns(CacheWarning, match="made anew"):
+    with pytest.warns(CacheWarning, match="created again"):
         assert conversion.as_onnx(model, options) == b'{"ba'
 
 

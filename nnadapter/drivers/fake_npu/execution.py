@@ -236,7 +236,11 @@ class FakeNpuExecution(Execution):
 
     def __init__(self, binding: Binding, resources: Resources, events: InstructionEvents | None = None) -> None:
         self._binding, self._resources, self._events = binding, resources, events
-        self._holder: object = self
+
+    @property
+    def _holder(self) -> object:
+        """Key of the bound kernels in an arena."""
+        return self
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self.compute_within(inputs, UNLIMITED)

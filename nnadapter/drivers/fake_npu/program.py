@@ -315,7 +315,11 @@ class _SizedExecution(FakeNpuExecution):
 
     def __init__(self, program: FakeNpuOpenProgram, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._program = self._holder = program
+        self._program = program
+
+    @property
+    def _holder(self) -> object:
+        return self._program
 
     def _bound(self, arena: Arena) -> Bound:
         binding, symbolic = self._binding, self._program.symbolic
