@@ -74,7 +74,7 @@ class PerNodeConversions:
     conversion: Conversion
     """Conversion of one node of each distinct kind."""
     like: tuple[int, ...] = ()
-    """Position in `conversion`, for each node, of the node of its kind."""
+    """Position in `conversion` of the node of each node's kind."""
     copies: tuple[int, ...] = ()
     """Duplicates of shared nodes, each for one group."""
 

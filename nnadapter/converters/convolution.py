@@ -13,7 +13,6 @@ from nnadapter.ir import AttributeValue, schema_of
 from nnadapter.ir.symbolic_numbers import symbolic_max
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
-"""Values of `auto_pad`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

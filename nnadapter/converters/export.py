@@ -42,7 +42,6 @@ class Export:
     nodes: tuple[range, ...]
     """Node positions per operation."""
     refusals: Mapping[int, Unsupported]
-    """Refusals by operation."""
 
 
 def to_onnx(model: Model) -> onnx.ModelProto:

@@ -184,7 +184,6 @@ class _Linear:
     context: ConversionContext
     node: OnnxNode
     dtype: DataType
-    """Data type of the integers."""
 
     @property
     def axis(self) -> int:

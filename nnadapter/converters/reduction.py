@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reduction:
-    """Reduction of an operand."""
-
     context: ConversionContext
     input: int
     axes: tuple[int, ...]

@@ -286,7 +286,6 @@ def convert_deform_conv(context: ConversionContext, node: OnnxNode) -> None:
 
 
 _RATIO_TOLERANCE = 1e-6
-"""Tolerance for quotients of sizes."""
 
 
 _PRECISIONS = (np.float32, np.float64)

@@ -76,7 +76,6 @@ class Kernel:
     """Registered kernel, compared by identity."""
 
     op_type: str
-    """ONNX op that it computes."""
     function: KernelFunction
     """Gets read-only numpy arrays and returns new ones; may be called from several threads."""
     device: str = ""
@@ -102,7 +101,6 @@ class Kernel:
     """Replaces the device's own implementation; otherwise serves only nodes that the device refuses."""
     origin: KernelOrigin = KernelOrigin.DRIVER
     number: int = 0
-    """Registration counter."""
 
     def __post_init__(self) -> None:
         """Validate and normalize the fields.

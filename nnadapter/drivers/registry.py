@@ -207,7 +207,6 @@ class DriverSource(NamedTuple):
     distribution: str
     """Name and version; NNADAPTER_DRIVER_PATH for a library found there."""
     library: Path | None = None
-    """Library found in NNADAPTER_DRIVER_PATH."""
     is_around: bool = False
     """Its devices wrap others, named after the colon."""
 

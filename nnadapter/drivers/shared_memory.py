@@ -144,8 +144,6 @@ _MAP_FIXED = 0x10
 
 
 class _Blocks:
-    """Fork hook for all blocks."""
-
     after_fork = staticmethod(_make_private)
 
 

@@ -21,7 +21,6 @@ Names = str | Iterable[str]
 _Function = TypeVar("_Function", bound=Lowers)
 
 _ROWS = "nnadapter_lowerings"
-"""Function attribute that stores its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,6 @@ class Lowering:
     fuse_codes: frozenset[str]
     """Activations that the operation can apply to its result."""
     layouts: frozenset[Layout]
-    """Layouts of images."""
     quantized: bool
     """True if operands may be quantized."""
     limits: str

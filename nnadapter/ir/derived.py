@@ -47,8 +47,6 @@ class _TracedStep:
 
 @dataclass(slots=True, eq=False)
 class _Comparison:
-    """Grouping of arrays by a key."""
-
     key: Callable[[Array], Hashable]
     arrays: list[int] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)

@@ -42,12 +42,10 @@ class NamedOperation:
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """Output operands."""
         return tuple(self._model.operands[index] for index in self._operation.outputs)
 
     @property
     def output(self) -> Operand:
-        """First output operand."""
         return self._model.operands[self._operation.outputs[0]]
 
     @property

@@ -189,8 +189,6 @@ def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
 
 
 class _State(NamedTuple):
-    """Bindings of a partial match."""
-
     operands: dict[str, int]
     named: dict[str, int]
     operations: tuple[int, ...]

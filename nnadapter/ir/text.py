@@ -127,7 +127,6 @@ class Canonical:
     structure: str
     """Operations, attributes, data types and connections."""
     shapes: str
-    """All dimensions."""
     constants: tuple[Contents, ...]
     """Sorted in an order that the structure determines."""
     operations: str

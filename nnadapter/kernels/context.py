@@ -77,7 +77,6 @@ class KernelCall:
     types: tuple[OperandType | None, ...]
     """Types of the node's inputs; None if absent."""
     names: tuple[str, ...]
-    """Names of the outputs."""
     attributes: Mapping[str, Any]
 
     @classmethod
@@ -395,8 +394,6 @@ def _calls_kernels(blob: bytes | memoryview) -> bool:
 
 
 class _Deserialized:
-    """Deferred deserialization."""
-
     def __init__(self, inner: Context, blob: bytes) -> None:
         self._inner, self._blob = inner, blob
 

@@ -142,8 +142,6 @@ def refer_to_files(
 
 
 class _Files:
-    """External data files of one model."""
-
     def __init__(self, path: str | None, label: str, in_memory: Mapping[str, memoryview]) -> None:
         self._path, self._what, self._in_memory = path, label, in_memory
         self._known: dict[str, tuple[Path, os.stat_result]] = {}

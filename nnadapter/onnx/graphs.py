@@ -104,7 +104,6 @@ def needed_functions(
 
 _OPERAND_TYPES = frozenset(map(str, DataType))
 _UNTYPED = "?"
-"""Unstated element type."""
 
 
 def value_of(info: ValueInfoProto) -> Value:

@@ -342,10 +342,7 @@ class Inference:
     def _infer_corrected(
         self, facts: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
-        """Return the inferred types, and the skeleton that they are from.
-
-        Corrected results replace nodes that onnx infers wrongly, and inference is repeated.
-        """
+        """Return the skeleton and its inferred types; corrected results replace nodes that onnx infers wrongly."""
         corrected: dict[int, Types] = {}
         while True:
             remaining_nodes = [index for index in facts.nodes if index not in corrected] if corrected else facts.nodes

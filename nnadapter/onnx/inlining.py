@@ -138,8 +138,6 @@ def expand_functions(
 
 @dataclass(frozen=True, slots=True)
 class _Library:
-    """Functions that nodes may call."""
-
     model_functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
     opsets: dict[str, int]
     """Imports of the model and of expanded bodies."""
@@ -252,8 +250,6 @@ def _free_name(stem: str, existing_names: set[str]) -> str:
 
 @dataclass(slots=True)
 class _FunctionCall:
-    """Names and attributes of one function call."""
-
     prefix: str
     used_names: set[str]
     attributes: dict[str, onnx.AttributeProto]

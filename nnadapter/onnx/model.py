@@ -39,8 +39,6 @@ _ANY_ATTRIBUTES = frozenset({"LayerNormalization"})
 
 @dataclass(frozen=True, slots=True)
 class _SchemaRules:
-    """Constraints of a schema."""
-
     operator_name: str
     types: dict[str, int]
     """Attribute name -> `AttributeProto.AttributeType`."""
@@ -95,7 +93,6 @@ class _NodeForm(NamedTuple):
     inputs: int
     outputs: int
     absent: tuple[int, ...]
-    """Positions of absent inputs."""
 
 
 @memoize(_FORMS)

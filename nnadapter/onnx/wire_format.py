@@ -332,10 +332,8 @@ _NAME_OF_TENSOR = 8
 _FLOATS, _INTEGERS = 7, 8
 """Fields of AttributeProto."""
 _MOST_NODES = 100_000
-"""Maximum number of inlined nodes."""
 _DEEPEST_CALL = 32
 _MOST_VALUES = 64
-"""Maximum elements to decode."""
 
 
 class WireConstant(NamedTuple):

@@ -94,7 +94,6 @@ class EpContext(Context):
 
 _TRY_SECONDS = 60.0
 _UNUSABLE = 3
-"""Exit code if unusable."""
 _TRY = """
 import sys
 sys.path[:] = sys.argv[2:]

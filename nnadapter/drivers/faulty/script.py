@@ -144,7 +144,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
     from_: Number | None = None
     """Number of the first call at which the fault occurs."""
     every: Number | None = None
-    """The fault occurs at the first call, and at every call that follows at a multiple of this distance."""
+    """Number of calls from one occurrence to the next."""
     times: Number | None = None
     """Maximum number of occurrences."""
     probability: Annotated[float, Meta(ge=0, le=1)] = 1.0

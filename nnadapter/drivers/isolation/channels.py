@@ -399,15 +399,12 @@ class Lane:
 
 
 class _Request:
-    """Tensors of a request."""
-
     def __init__(self, lane: Lane, computation: Computation) -> None:
         self._lane = lane
         self.nbytes = HEADER_BYTES
         self.copies: list[tuple[int, Array]] = []
         """Inputs to copy into the lane's memory."""
         self.new_blocks: list[Block] = []
-        """Blocks to announce."""
         self.inputs = [self._input(array) for array in computation.inputs]
         self._into = computation.into
         self._places: list[tuple[int, Form]] = []

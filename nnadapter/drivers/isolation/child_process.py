@@ -177,7 +177,6 @@ class Child:
         self.lost = ""
         """Reason of the loss; empty while it lives."""
         self.is_ended = False
-        """True if it was ended on purpose."""
         self.has_delivered = False
         """True after a computation."""
         self.users: WeakSet[object] = WeakSet()
@@ -185,7 +184,6 @@ class Child:
         self.closing: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         """Numbers of objects to close, also from finalizers."""
         self.opening_answer: Any = None
-        """Answer to opening the device."""
         self.model: tuple[int, Any] = (0, None)
         self.model_lock = RLock()
         self._limit, self._on_tick = limit_s, on_tick

@@ -191,8 +191,6 @@ class IsolatedExecution(Execution):
 
 
 class _SpecializedExecution(Execution):
-    """Specialized view of an execution."""
-
     def __init__(self, execution: IsolatedExecution, sizes: Sequence[Any]) -> None:
         self._execution, self._sizes = execution, sizes
 

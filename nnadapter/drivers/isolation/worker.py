@@ -74,8 +74,6 @@ Results = tuple[list[list[Array]], list[tuple[int, ...]]]
 
 
 class _ObjectTable:
-    """Objects by number."""
-
     def __init__(self) -> None:
         self._numbers = count(1)
         self._lock = Lock()

@@ -448,8 +448,6 @@ class ModelTemplates:
 
 
 class _SpecializedStructs(NamedTuple):
-    """Specialized models in one block."""
-
     words: Array
     address: int
     starts: dict[int, int]
@@ -457,8 +455,6 @@ class _SpecializedStructs(NamedTuple):
 
 
 class _Joined:
-    """Templates that are specialized together."""
-
     def __init__(self, templates: Mapping[int, _Template]) -> None:
         self._blocks = JoinedBlocks([template.block for template in templates.values()])
         self._starts = dict(zip(templates, self._blocks.starts, strict=False))
@@ -479,8 +475,6 @@ class _Joined:
 
 
 class _Numbers:
-    """Words to fill with symbolic values."""
-
     def __init__(self, standing: Iterable[tuple[int, int]]) -> None:
         numbers = list(standing)
         self._words = np.array([word for word, _ in numbers], np.intp)
@@ -491,8 +485,6 @@ class _Numbers:
 
 
 class _Products:
-    """Words to fill with products of symbolic values."""
-
     def __init__(self, standing: Iterable[tuple[int, _Bytes]]) -> None:
         different = dict[tuple[int, tuple[int, ...]], list[int]]()
         for start, product in standing:

@@ -398,8 +398,6 @@ _Type = tuple[Any, ...]
 
 
 class _DynamicSignature:
-    """Signature with dynamic shapes."""
-
     def __init__(self, inputs: Sequence[_Type], outputs: Sequence[_Type]) -> None:
         self._types = inputs, outputs
         self._specializations: Cache[tuple[int, ...], CallSignature] = Cache("drivers.native.open_borders", 8)
@@ -421,7 +419,7 @@ class RunSignature:
         self._sizes, self._signature = sizes, signature
 
     def numbers(self, sizes: Sequence[Any]) -> list[int]:
-        """Return the values of the model's numbered sizes, selected from all sizes of a run."""
+        """See `NumberedSizes.of`."""
         return self._sizes.of(sizes)
 
     def at(self, numbers: Sequence[int]) -> CallSignature:
@@ -598,8 +596,6 @@ class NativeExecution(Execution):
 
 
 class _SpecializedExecution(Execution):
-    """Specialized view of an execution."""
-
     def __init__(self, execution: NativeExecution, signature: CallSignature) -> None:
         self._execution, self._signature = execution, signature
 

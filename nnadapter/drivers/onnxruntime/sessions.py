@@ -366,8 +366,6 @@ def session_execution(
 
 
 class _ProfiledExecution(SessionExecution):
-    """Execution that counts runs for a profile."""
-
     def __init__(self, session: onnxruntime.InferenceSession, where: str, profile: SessionProfile) -> None:
         super().__init__(session, where)
         self._profile = profile

@@ -44,8 +44,6 @@ def without_conversion_tools() -> Iterator[None]:
 
 
 class _Finder:
-    """Import finder that hides the tools."""
-
     def __init__(self) -> None:
         self.threads: set[int] = set()
 

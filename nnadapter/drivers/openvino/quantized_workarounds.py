@@ -319,7 +319,7 @@ def part_products(operator: Any) -> None:
 
 
 def _behind_identities(value: Any) -> Any:
-    """Return the result of the Identity operators that read `value` alone; the engine removes them."""
+    """Follow Identity, which the engine removes."""
     readers = [reader.get_node() for reader in value.get_target_inputs()]
     is_one = len(readers) == 1 and readers[0].get_type_name() == "Identity"
     return _behind_identities(readers[0].output(0)) if is_one else value

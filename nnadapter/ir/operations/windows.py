@@ -93,7 +93,6 @@ Source: NNAPI FuseCode, extended by current activations.
 """
 
 FUSED = f"fuse_code: string({'|'.join(FUSE_CODES)}) = none, fuse_parameters: floats = ()"
-"""Attributes of fusable operations."""
 
 _EXACT_ON_INTEGERS = frozenset({"none", "relu", "clip"})
 

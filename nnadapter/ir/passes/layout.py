@@ -200,8 +200,6 @@ _FOLLOWERS = frozenset(REMAP) - IMAGE
 
 @dataclass(frozen=True, slots=True)
 class _TransposedOperand:
-    """`source` transposed by `perm`."""
-
     source: int
     perm: Axes
     operation: int
@@ -368,8 +366,6 @@ def channels_last(model: Model) -> Model:
 
 
 class _Images:
-    """Available layouts of each operand."""
-
     def __init__(self, editor: ModelEditor) -> None:
         self._editor = editor
         self._views: dict[int, View] = {}

@@ -125,8 +125,6 @@ def _shift(value: Array) -> Array:
 
 
 class _Shifting:
-    """Operands available as uint8."""
-
     def __init__(self, editor: ModelEditor) -> None:
         self._editor = editor
         self._unsigned: dict[int, int] = {}

@@ -309,7 +309,6 @@ def _perm(editor: ModelEditor, index: int) -> tuple[int, ...]:
 
 
 def _producer_of_same_type(editor: ModelEditor, index: int) -> int | None:
-    """Return the producer if it has the same type."""
     operation = editor.operation(index)
     producer = editor.producer(operation.inputs[0])
     return producer if producer is not None and editor.operation(producer).type == operation.type else None

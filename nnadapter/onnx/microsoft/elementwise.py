@@ -87,7 +87,6 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "Tanh": (),
     "ThresholdedRelu": ("alpha",),
 }
-"""Parameters in order."""
 _BOUNDS = "Clip"
 
 

@@ -443,10 +443,7 @@ def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping
 
 
 def _with_sizes(value: Value, all_sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
-    """Return the value's shape with sizes for dynamic dimensions.
-
-    Sizes come from `bound_sizes`. Otherwise the first dimension is 1, and others take `all_sizes` in order.
-    """
+    """Return the value's shape. Dynamic sizes come from `bound_sizes`; others are 1, then `all_sizes` in order."""
     shape: list[int] = []
     size_index, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others
     for position, dimension in enumerate(value.shape or ()):
@@ -483,7 +480,6 @@ _PROMPT = 64
 _MANY_ROWS, _LONG = 8, (256, 512, 1024)
 """Past and new tokens, smallest first, since plans beyond a model's last position are useless."""
 _MOST_COMBINED = 3
-"""Maximum number of dimensions to combine."""
 _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
 """Limits while doubling sizes."""
 
