@@ -21,7 +21,8 @@ def test_all_that_fail_are_told_each_with_its_arguments():
     assert tried == [(0, "a"), (0, "b"), (1, "a"), (1, "b"), (2, "a"), (2, "b")]
     notes = [error.__notes__ for error in caught.value.exceptions]
     assert notes[0] == ["with number=0, word='a'"] and notes[3] == ["with number=2, word='b'"]
-    assert (of_even_numbers.__name__, of_even_numbers.__doc__) == ("of_even_numbers", "Whatever is said of it.")
+    assert of_even_numbers.__name__ == "of_even_numbers"
+    assert of_even_numbers.__doc__ == "Record the case; fail for even numbers."
 
 
 def test_a_table_without_a_case_checks_nothing_and_is_told():

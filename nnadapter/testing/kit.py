@@ -231,8 +231,7 @@ class BoundCase:
         """Run the case.
 
         Raises:
-            AssertionError: the driver failed.
-            unittest.SkipTest: the case is not for this device; pytest skips it too.
+            AssertionError: the driver failed. unittest.SkipTest: the case is not for this device; pytest skips it too.
         """
         outcome = self.case.run(self.bench)
         if isinstance(outcome, SkippedOutcome):
