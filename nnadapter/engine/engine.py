@@ -488,7 +488,7 @@ class Repeat:
         return self._fits is not None
 
     def run(self, feed: Any) -> RunResult | None:
-        """Run the plan; do nothing and return None if the feed differs from the last one or is invalid."""
+        """Run the plan. Return None without running if the feed is invalid, or its types, shapes or branches differ."""
         if type(feed) is not dict or len(feed) != len(self._expected):
             return None
         for name, dtype, shape in self._expected:

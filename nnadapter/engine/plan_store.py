@@ -120,7 +120,7 @@ PlanT = TypeVar("PlanT", bound=HeldPlan)
 
 
 class ExistingOnly:
-    """Use that takes only an existing plan and never waits."""
+    """Request for an existing plan; never waits for one to be made."""
 
 
 class NotMadeError(NNAdapterError):

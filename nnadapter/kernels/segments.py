@@ -203,7 +203,7 @@ _ENVELOPE = Envelope(magic=MAGIC, version=1)
 
 @dataclass(frozen=True, eq=False)
 class StoredPiece:
-    """Signature of a driver program."""
+    """Stored signature of a driver program."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -367,7 +367,7 @@ def type_rules(
 def calls_of(
     tables: Sequence[KernelTable], opsets: Mapping[str, int], domains: frozenset[str] = frozenset()
 ) -> KernelCalls | None:
-    """Return possible kernel calls; None if no device has kernels or `domains` of unconverted nodes."""
+    """Return possible kernel calls; None if no device has kernels and `domains` is empty."""
     ops = frozenset(op for table in tables for op in table.by_op)
     if not ops and not domains:
         return None

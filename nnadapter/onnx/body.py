@@ -138,7 +138,7 @@ class Body:
         )
 
     def types(self, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> Iterator[onnx.ValueInfoProto]:
-        """Yield inferred types of used outputs, under inner names."""
+        """Yield the inferred type of each named output, by its name in the body."""
         symbols = {size for value in inputs if value is not None for size in value.shape or ()}
         types = self.known_types(inputs, constants)
         return (_without_new_symbols(types[name], symbols) for name in self.outputs if name and name in types)

@@ -63,7 +63,7 @@ class PlanFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmatchedEntry:
-    """Entry without a usable node."""
+    """Entry of a plan file that was not applied: no node matches, or its device is missing or refuses the node."""
 
     name: str
     device: str

@@ -275,7 +275,7 @@ def read_devices(devices: Any, *, is_compiled: bool) -> dict[str, Mapping[str, A
 
 
 def read_options(options: Any) -> Options:
-    """Return session options. Raises InvalidOptionError, also for options of single sessions."""
+    """Return session options. Raises InvalidOptionError, also for options that need one local session."""
     chosen = options_from(options)
     for name in ("trace", "shadow"):
         if getattr(chosen, name) is not None:

@@ -507,7 +507,7 @@ def _has_packed_sizes(of: SpecializableModel) -> bool:
 
 
 def _of_list(start: int, values: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Yield (word, number) of symbolic values in a list."""
+    """Yield the word index in the block and the symbolic number of each symbolic element."""
     return ((start + place, value.number) for place, value in enumerate(values) if isinstance(value, SymbolicNumber))
 
 

@@ -130,7 +130,7 @@ class CpuProgram(Program):
     def _repeat(
         self, names: Sequence[str], feeds: Mapping[str, Any], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, list[Array]] | None:
-        """Repeat a failed run with fewer optimizations, and keep them."""
+        """Repeat a failed run in a session with fewer optimizations, and use that session from now on."""
         if not self._unoptimized_runs.allows(error):
             return None
         results: list[Array] = []

@@ -431,7 +431,7 @@ _WIDTH = 96
 
 
 def to_text(entry: Entry) -> str:
-    """Return the entry as text for a terminal."""
+    """Return the reference entry of an operation as text for a terminal."""
     return "\n".join(line.rstrip() for line in _lines(entry))
 
 

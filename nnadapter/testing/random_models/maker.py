@@ -265,7 +265,7 @@ class MakesOperation(Protocol):
 
     @property
     def knows_values(self) -> bool:
-        """True if the oracle has results for all defined inputs."""
+        """True if the reference gives results for every valid value of the inputs."""
 
     def propose(self, maker: Maker, schema: OperationSchema) -> Proposal:
         """Choose inputs and attributes; raise InvalidModelError if nothing fits."""
