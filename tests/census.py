@@ -47,6 +47,7 @@ MANNERISMS = re.compile(
 _LAYOUT = frozenset((
     tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER,
 ))  # fmt: skip
+_FSTRING_START, _FSTRING_END = (getattr(tokenize, name, -1) for name in ("FSTRING_START", "FSTRING_END"))
 
 
 @cache
@@ -68,10 +69,14 @@ def docstrings(source: str) -> Iterator[str]:
 
 def tokens(source: str) -> tuple[int, int]:
     """Return the number of tokens without docstrings, and of words in comments."""
-    count = words = 0
+    count = words = depth = 0
     is_start = True
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
+        depth += token.type == _FSTRING_START
+        if depth:  # an f-string is one token, as before Python 3.12
+            depth -= token.type == _FSTRING_END
+            count += not depth and not is_start
+        elif token.type == tokenize.COMMENT:
             words += len(token.string.split())
         elif token.type in _LAYOUT:
             is_start = True
