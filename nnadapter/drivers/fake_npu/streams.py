@@ -103,8 +103,6 @@ Work = Callable[[], object]
 
 
 class _Point:
-    """Position in a stream's work."""
-
     __slots__ = ("failure", "happened_ns", "under_way")
 
     def __init__(self) -> None:

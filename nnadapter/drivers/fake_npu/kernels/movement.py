@@ -31,7 +31,6 @@ def _slice(out: Array, x: Array, *, axes: Sizes, starts: Sizes, ends: Sizes, ste
 
 
 def _pad(out: Array, x: Array, *, pads: Sizes, mode: str, value: float) -> None:
-    """Pad a tensor; negative pads crop."""
     pairs = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
     x = x[tuple(slice(max(0, -begin), size - max(0, -end)) for (begin, end), size in zip(pairs, x.shape, strict=True))]
     pairs = [(max(0, begin), max(0, end)) for begin, end in pairs]

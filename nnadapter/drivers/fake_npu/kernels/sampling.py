@@ -309,7 +309,6 @@ def _max_roi_pool(out: Array, x: Array, regions: Array, *, spatial_scale: float)
 
 
 def _rounded(places: Array) -> Array:
-    """Round half away from zero."""
     return np.copysign(np.floor(np.abs(places) + np.float32(0.5)), places)
 
 

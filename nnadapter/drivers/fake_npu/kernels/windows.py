@@ -102,7 +102,6 @@ _IMAGE, _AXES = 1, 2
 def _combined(
     x: Array, window: Window, first: int, result: Sequence[int], combine: Callable[..., object], fill: float = 0
 ) -> Array:
-    """Combine the elements of each window, axis by axis."""
     x = window.pad(x, first, result, fill)
     for axis in range(window.rank):
         leading = (slice(None),) * (first + axis)

@@ -15,7 +15,6 @@ from nnadapter.ir.operations.equation import read_equation
 
 
 def _channel_axis(emitter: Emitter, operand: int) -> int:
-    """Return the last axis with layout NHWC, otherwise the second."""
     type_ = emitter.model.operands[operand].type
     return type_.rank - 1 if type_.layout is Layout.NHWC else 1
 
