@@ -3,7 +3,8 @@
 Each network runs on each device with each policy, in one process per checkout and device. Both get the same files.
 These must be equal:
 
-- results, bitwise; within 1e-3 for the policy `measured`, because timings may place nodes differently.
+- results, bitwise or within `--tolerance`; within 1e-3 for the policy `measured`, whose timings may place nodes
+  differently.
 - the report as JSON: keys, numbers and single words at every depth, such as devices, segments and refusal codes. Not
   sentences, durations, or counts of caches. For `measured`, nothing of the report.
 - the class of an error, and the kind of each warning.
@@ -109,7 +110,12 @@ def run_network(
 
 
 def differences(
-    base: Mapping[str, Any], head: Mapping[str, Any], *, measured: bool, renamed: Mapping[str, str]
+    base: Mapping[str, Any],
+    head: Mapping[str, Any],
+    *,
+    measured: bool,
+    renamed: Mapping[str, str],
+    tolerance: float = 0,
 ) -> Iterator[str]:
     """Yield the differences between two runs of a network.
 
@@ -118,6 +124,7 @@ def differences(
         head: the same from another checkout.
         measured: whether timings decided.
         renamed: new JSON keys and words by old ones.
+        tolerance: absolute and relative, of results; 0 compares bits.
     """
     for key in ("error", "warnings"):
         if base.get(key) != head.get(key):
@@ -127,7 +134,7 @@ def differences(
     if len(base["results"]) != len(head["results"]):
         yield f"results: {len(base['results'])}, now {len(head['results'])}"
     for place, pair in enumerate(zip(base["results"], head["results"], strict=False)):
-        if not _equal(*pair, tolerance=_MEASURED_TOLERANCE if measured else 0):
+        if not _equal(*pair, tolerance=max(_MEASURED_TOLERANCE if measured else 0, tolerance)):
             yield f"result {place} differs"
     if not measured:
         yield from _report_differences(base["report"], head["report"], "report", renamed)
@@ -172,6 +179,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", nargs="+", default=DEVICES, metavar="NAME")
     parser.add_argument("--policies", nargs="+", default=POLICIES, choices=POLICIES)
     parser.add_argument("--renamed", type=Path, metavar="TABLE.json")
+    parser.add_argument("--tolerance", type=float, default=0, help="absolute and relative, of results; 0 compares bits")
 
 
 def run(options: argparse.Namespace, results: Results) -> None:
@@ -188,7 +196,7 @@ def run(options: argparse.Namespace, results: Results) -> None:
                 base, head = pool.map(recorded, (options.old, options.new))
         for key in sorted(base.keys() | head.keys()):
             counts["runs"] += 1
-            for text in _differences_of_run(key, base, head, renamed):
+            for text in _differences_of_run(key, base, head, renamed, options.tolerance):
                 counts["differences"] += 1
                 results.note(f"{name}, {', '.join(key)}: {text}")
     results.table().add(counts)
@@ -197,13 +205,18 @@ def run(options: argparse.Namespace, results: Results) -> None:
 
 
 def _differences_of_run(
-    key: tuple[str, str], base: Mapping[Any, Any], head: Mapping[Any, Any], renamed: Mapping[str, str]
+    key: tuple[str, str],
+    base: Mapping[Any, Any],
+    head: Mapping[Any, Any],
+    renamed: Mapping[str, str],
+    tolerance: float,
 ) -> Iterator[str]:
     """Yield the differences of a run on a device with a policy."""
     if key not in base or key not in head:
         yield "the process ended" + ("" if key in base else " in the old checkout")
     else:
-        yield from differences(base[key], head[key], measured=key[1] == "measured", renamed=renamed)
+        measured = key[1] == "measured"
+        yield from differences(base[key], head[key], measured=measured, renamed=renamed, tolerance=tolerance)
 
 
 def _recorded(checkout: Path, folder: str, options: argparse.Namespace) -> Mapping[tuple[str, str], Mapping[str, Any]]:
