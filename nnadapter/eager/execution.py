@@ -42,7 +42,7 @@ def set_eager_fallback(rule: str) -> str:
     InvalidOptionError for others.
     """
     if rule not in FALLBACKS:
-        raise errors.InvalidOptionError(f"the fallback of tensors is one of {', '.join(FALLBACKS)}, got {rule!r}")
+        raise errors.InvalidOptionError(f"set_eager_fallback got {rule!r}, expected one of {', '.join(FALLBACKS)}")
     previous_rule, _rule[0] = _rule[0], rule
     return previous_rule
 

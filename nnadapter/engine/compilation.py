@@ -744,7 +744,7 @@ class Compiler:
             with suppress(CompilationError):
                 return last_resort, self._builder.built(part, NamedCalls(last_resort.name, *about))
         raise ExecutionError(
-            f"{message}; no other device runs it: {last}", device=step.device, segment=step.segment
+            f"{message}; no other device can run the segment: {last}", device=step.device, segment=step.segment
         ) from error
 
 

@@ -480,7 +480,8 @@ class Loader:
             substitute = self._reference(record, slots, step)
         except NNAdapterError as second:
             raise ExecutionError(
-                f"{run_failure(step, message.nodes, describe(error))}; no other device runs it: {describe(second)}",
+                f"{run_failure(step, message.nodes, describe(error))}; no other device can run the segment: "
+                f"{describe(second)}",
                 device=step.device,
                 segment=step.segment,
                 nodes=list(message.nodes),

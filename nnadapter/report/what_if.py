@@ -410,10 +410,7 @@ def what_if(
     """
     chosen = options_from(options)
     if chosen.plan is not None:
-        raise InvalidOptionError(
-            f"plan {os.fspath(chosen.plan)!r} fixes the placement, whatever the device supports; run "
-            "what-if without a plan"
-        )
+        raise InvalidOptionError(f"plan {os.fspath(chosen.plan)!r} fixes the placement; run what-if without a plan")
     sources = model_sources(models)
     setting = open_setting(default_devices() if devices is None else devices, chosen)
     try:

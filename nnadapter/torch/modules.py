@@ -200,7 +200,9 @@ def _of_script(named: str, path: Path, name: str) -> onnx.ModelProto:
 
 def _function(named: str, function: Any) -> Callable[[], Any]:
     if not callable(function):
-        raise InvalidOptionError(f"{named!r} does not name a function; pass SCRIPT.py:FUNCTION, without parameters")
+        raise InvalidOptionError(
+            f"{named!r} does not name a function; pass SCRIPT.py:FUNCTION, a function that takes no arguments"
+        )
     needed = _needed(function)
     if needed:
         raise InvalidOptionError(

@@ -34,7 +34,7 @@ def checked_row(value: object, plug_in: PlugIn) -> OperationSchema:
     if not isinstance(value, OperationSchema):
         raise ValueError(f"{plug_in.target} is {type(value).__name__}, expected an nnadapter.ir.OperationSchema")
     if value.type != plug_in.name:
-        raise ValueError(f"{plug_in.target} is the row of {value.type!r}, expected {plug_in.name!r}")
+        raise ValueError(f"{plug_in.target} defines the operation {value.type!r}, expected {plug_in.name!r}")
     if value.definition is None:
         raise ValueError(f"{plug_in.target} has no definition, expected a function in numpy")
     for field, (is_sound, expected) in _FIELDS.items():

@@ -134,7 +134,9 @@ def _tensor_scatter(
         expected[axis] = updates.dimensions[axis]
     check_dimensions("updates", updates, tuple(expected))
     if expected[axis] > first.dimensions[axis]:
-        raise InvalidModelError(f"updates has {expected[axis]} positions, expected at most {first.dimensions[axis]}")
+        raise InvalidModelError(
+            f"updates has {expected[axis]} elements along axis {axis}, expected at most {first.dimensions[axis]}"
+        )
     check_vector("indices", indices, first.dimensions[0])
     return _plain(first, *first.dimensions)
 

@@ -92,13 +92,13 @@ def _col_to_im(
     check_at_least(0, pads=pads)
     batch, rows, columns = first.dimensions
     if not rank or rows % block:
-        raise InvalidModelError(f"input has {rows} rows, expected a multiple of {block}, the elements of a block")
+        raise InvalidModelError(f"input has {rows} rows, expected a multiple of {block}, the product of kernel_shape")
     padded = [size + pads[axis] + pads[axis + rank] for axis, size in enumerate(image_shape)]
     names = [f"image_shape[{axis}]" for axis in range(rank)]
     blocks = prod(map(window_count, names, padded, kernel_shape, strides, dilations))
     if columns != blocks:
         raise InvalidModelError(
-            f"input has {columns} columns, expected {blocks}, the blocks of an image {list(image_shape)}"
+            f"input has {columns} columns, expected {blocks}, the number of windows in an image {list(image_shape)}"
         )
     return OperandType(first.dtype, (batch, rows // block, *image_shape))
 

@@ -112,7 +112,10 @@ def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
     packed, most = body.inputs.contents(1), body.inputs.contents(2)
     count = units * depth
     if min(units, depth) < 1 or packed.size != -(-count // 2) or most.size != -(-count // block_size):
-        raise body.invalid(f"has {packed.size} bytes and {most.size} scales for a weight of {units} by {depth}")
+        raise body.invalid(
+            f"has {packed.size} bytes and {most.size} scales for a weight of {units} by {depth}; "
+            f"expected {-(-count // 2)} bytes and {-(-count // block_size)} scales"
+        )
     weight = derived(_bnb4_weight, packed, most, units=units, depth=depth, block_size=block_size, kind=kind)
     return [body.add("MatMul", body.input(0), body.constant(weight, body.inputs.dtype()))]
 

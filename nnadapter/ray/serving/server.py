@@ -147,7 +147,7 @@ class Server:
     def check_health(self) -> None:
         """Raise DriverError if the device fails without a fallback; Ray Serve then replaces the replica."""
         if self._health.state == "fails":
-            raise DriverError(f"the last runs of model {self._settings.name!r} failed")
+            raise DriverError(f"the last runs of model {self._settings.name!r} failed; see the incidents in its report")
 
     async def _answer(self, route: Route, request: Request) -> Response:
         name, signature = self._settings.name, self._signature

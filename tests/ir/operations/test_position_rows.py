@@ -46,7 +46,7 @@ _ERRORS = [
     ("SCATTER_ND", [(2, 3), (4, 1), (4, 2)], {}, r"updates has dimensions \[4, 2\], expected \[4, 3\]"),
     ("SCATTER_ND", [(2, 3), (), ()], {}, "indices is a scalar"),
     ("TENSOR_SCATTER", [(2, 3), (2, 2)], {"axis": 0}, "axis is 0"),
-    ("TENSOR_SCATTER", [(2, 3), (2, 4)], {"axis": 1}, "updates has 4 positions, expected at most 3"),
+    ("TENSOR_SCATTER", [(2, 3), (2, 4)], {"axis": 1}, "updates has 4 elements along axis 1, expected at most 3"),
     ("TENSOR_SCATTER", [(2, 3), (3, 2)], {"axis": 1}, r"updates has dimensions \[3, 2\], expected \[2, 2\]"),
     ("TENSOR_SCATTER", [(2, 3), (2, 2), (3,)], {"axis": 1}, r"indices has dimensions \[3\], expected \[2\]"),
     ("ONE_HOT", [(2,), (3,)], {"axis": 0, "depth": 4}, r"values has dimensions \[3\], expected \[2\]"),
