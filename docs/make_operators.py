@@ -38,7 +38,7 @@ OLDEST_OPSET = 7
 _BECOMES = {
     "MatMulNBits": ["MAT_MUL_N_BITS"],
 }
-"""What ops become that have a converter of their own, and no operator test."""
+"""Operations of ops that no operator test of onnx covers."""
 _SEVERAL_OUTPUTS = frozenset(["Split", "TopK"])
 _FURTHER = (
     "(float[1, 1, 3, 3, 3] x, float[1, 1, 2, 2, 2] w) => (float[1, 1, 2, 2, 2] y) { y = Conv (x, w) }",
@@ -159,7 +159,7 @@ def _converted() -> Iterator[str]:
 
 
 def _common_dtypes(operations: Sequence[str]) -> frozenset[DataType]:
-    """What the first input of each may be; nothing where there are no operations."""
+    """Return the data types of the first input that all operations support; empty without operations."""
     taken = [OPERATIONS[name].other_dtypes.get(0, OPERATIONS[name].dtypes) for name in operations]
     return frozenset.intersection(*taken) if taken else frozenset()
 
@@ -254,7 +254,7 @@ def _further_operations() -> Mapping[tuple[str, str], set[str]]:
 
 @cache
 def _operations_by_op() -> Mapping[tuple[str, str], set[str]]:
-    """Per ONNX op, the operations that onnx's own tests of it became."""
+    """Return, by ONNX op, the operations that onnx's tests of it are converted to."""
     found: dict[tuple[str, str], set[str]] = {}
     for model, inputs in _tests():
         (node,) = model.graph.node

@@ -192,7 +192,7 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "mobilenet": mobilenet,
     "transformer": transformer,
 }
-"""By name."""
+"""Makers of networks to quantize."""
 
 
 def quantized(model: onnx.ModelProto, activations: str = "int8", *, per_channel: bool = False) -> onnx.ModelProto:

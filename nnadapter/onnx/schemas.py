@@ -162,7 +162,7 @@ class FurtherSchema:
     inputs: tuple[str, ...]
     """`?` marks an optional input, `...` a variadic last one."""
     outputs: tuple[str, ...]
-    """As `inputs`."""
+    """Marked like `inputs`."""
     types: Mapping[str, int]
     """Attribute name -> `AttributeProto.AttributeType`."""
     defaults: Mapping[str, object]

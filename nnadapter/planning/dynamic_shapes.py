@@ -138,7 +138,7 @@ def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[
 
 
 _MOST_LOST = 4
-"""With dynamic shapes, a device may refuse at most one in this many of the atoms that it takes."""
+"""A dynamic plan moves at most one in this many of a device's atoms elsewhere."""
 _MOST_CUTS = 4
 """Maximum of additional cuts: each costs switches in every run."""
 

@@ -1,4 +1,4 @@
-"""What-if report: gains of missing device features as facts, text and Markdown."""
+"""Report of what-if: gains of missing device features as facts, text and Markdown."""
 
 from __future__ import annotations
 

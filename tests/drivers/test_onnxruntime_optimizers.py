@@ -72,7 +72,7 @@ NESTED = f"""{HEAD} g (float[0, 3] x, bool c) => (float[0, 3] y) <bool no = {{0}
 
 
 def test_nested_constant_branch_does_not_crash():
-    """With all optimizers, ONNX Runtime 1.32 crashes the process."""
+    """ONNX Runtime 1.32 crashes the process with all optimizers enabled."""
     model = parse(NESTED)
     assert wrong_optimizers(model) == ("ConstantFolding",)
     (result,) = CpuContext().compile(model).create_execution().compute([np.zeros((0, 3), np.float32), np.array(True)])

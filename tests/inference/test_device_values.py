@@ -98,7 +98,7 @@ def test_a_cache_is_copied_zero_times():
 
 
 def test_what_begins_on_the_host_and_stays_is_copied_once():
-    """As with a prompt: outputs do not return to the host."""
+    """Device values act like a prompt: outputs do not return to the host."""
     with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
         binding = session.io_binding()
         binding.bind_cpu_input("past", np.ones((1, 4, 8), np.float32))
@@ -318,7 +318,7 @@ def test_wrong_values_and_wrong_devices():
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
 @pytest.mark.parametrize("result", [(1, 2, 8), (1, 1, 8)], ids=["whole", "one to repeat"])
 def test_memory_for_something_else_is_refused(device, result):
-    """It would be converted or broadcast, and an OrtValue overrun."""
+    """The value would be converted or broadcast, and an OrtValue overrun."""
     rows = result[1] - 1
     feed = {"past": np.ones((1, rows, 8), np.float32), "x": token()}
     wrong = [np.zeros(result, np.float64), np.zeros(result, np.int8), np.zeros((1, 5, 8), np.float32)]

@@ -1,4 +1,4 @@
-"""In-process driver for the C interface that computes every operation by the IR's definition.
+"""Driver in this process for the C interface that computes every operation by the IR's definition.
 
 It has no memory or streams of its own. FAILS selects the failing phase: "compile" or "compute".
 """

@@ -22,7 +22,7 @@ HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 QUIET = nna.Options(fallback="allow")
 SMALL = Sizes(layers=2, width=32, heads=2, words=50, positions=64)
 BROADCAST = f"{HEAD} g (float[n, 4] x, float[m, 4] w) => (float[k, 4] y) {{ a = Add (x, w) y = Mul (a, a) }}"
-"""Whether the sum has the type of `x`, and may be computed in place, depends on sizes."""
+"""The sum has the type of `x`, and may be computed in place, at some sizes only."""
 IMAGES = f"""{HEAD} g (float[n, 3, h, w] x) => (float[n, 8, i, j] y)
 <float[8, 3, 3, 3] f = {{{", ".join(str((index % 7) / 7 - 0.5) for index in range(216))}}}> {{
     c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, f)

@@ -28,7 +28,7 @@ FOUND_AS = {
     "stays_at_its_size": ("sizes/RELU/*", OutcomeKind.DOES_NOT_RUN),
     "computes_nothing_ahead": ("programs/streams/*", OutcomeKind.WRONG_VALUES),
 }
-"""Where each bug must show, and as which outcome."""
+"""Expected group and outcome of each bug."""
 
 
 def settings(lie: str, **options) -> Settings:

@@ -1,4 +1,4 @@
-"""What-if predictions, compared with reports of the real pipeline and with brute force."""
+"""Predictions of what-if, compared with reports of the real pipeline and with brute force."""
 
 from __future__ import annotations
 

@@ -417,7 +417,7 @@ class ModelTemplates:
 
     def __init__(self, of: SpecializationGroup) -> None:
         self._templates = {model.group_index: _Template(model) for model in of.models if not _has_packed_sizes(model)}
-        """By group index, without models that have packed dynamic tensors."""
+        """Group index -> template; models with packed dynamic tensors have none."""
         self._joined: Cache[tuple[int, ...], _Joined] = Cache("models in C that are filled at once", _MOST_JOINED)
 
     def build(self, model: SpecializedModel, holder: Holder) -> int | None:

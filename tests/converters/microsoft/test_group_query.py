@@ -90,7 +90,7 @@ def test_a_bias_of_scores(steps, past, room, heads):
 @pytest.mark.parametrize("positions", [[[5, 1, 9]], [[5, 6, 7], [0, 3, 2]], [[2, 0, 0], [0, 1, 2]]])
 @pytest.mark.parametrize("past", [0, 4])
 def test_prompt_positions_continue_from_the_first(positions, past):
-    """With a cache every position counts, and several texts have one new token each."""
+    """Every position counts if there is a cache; then each of several texts has one new token."""
     positions = np.array(positions)
     positions = positions[:, :1] if past and len(positions) > 1 else positions
     inputs = [*inputs_of(*positions.shape, past), positions]

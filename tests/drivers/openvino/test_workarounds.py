@@ -92,7 +92,7 @@ CASES = {
     "reductions of three dimensions": """(float[N, 3, 4] x) => (float[N, 3, 1] y)
         <int64[1] a = {-1}, float[1, 3, 1] k = {-4.5, 2, 3}> { m = ReduceSum(x, a) y = Add(m, k) }""",
 }
-"""By name of the row; `test_guards.py` has the cases of fusions."""
+"""Model by name of the row; `test_guards.py` has the cases of fusions."""
 FEEDS = {
     "NaN in comparisons": [{"x": SPECIAL, "z": SPECIAL[::-1]}],
     "conversions to boolean": [{"x": SPECIAL}],

@@ -107,7 +107,7 @@ def test_layers_of_a_transformer(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [("npu", "cpu"), pytest.param(("npu", "gpu", "cpu"), marks=pytest.mark.sweep)])
 def test_irregular_layers_get_a_feasible_placement(devices):
-    """In some layers a device refuses a node, or a value may not cross."""
+    """A device refuses a node, or a value may not cross."""
     graph = stack(80)
     prices = kind_prices(graph, 1, devices=devices)
     prices.run[0, 1 + SIZE * np.array([3, 17])] = np.inf
