@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidOptionError, close_names, near_names
 from nnadapter.policies import POLICIES
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass, replace
 
 if TYPE_CHECKING:
     from nnadapter.rules.values import Rules

@@ -22,7 +22,7 @@ def _modules(names: str) -> tuple[str, ...]:
 
 _PARTITION = ("graph", "plan", "by_cost", "")
 _NNADAPTER = (
-    "errors include limits optional_parts policies",
+    "errors include limits optional_parts policies records",
     "process files",
     "ir traces",
     "onnx",

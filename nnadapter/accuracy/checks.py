@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from hashlib import sha256
 from itertools import count
 from math import log
@@ -40,6 +40,7 @@ from nnadapter.planning.planner import ALL
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.resources import Cache, new_lock
+from nnadapter.records import dataclass, replace
 
 if TYPE_CHECKING:
     import onnx

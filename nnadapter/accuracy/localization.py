@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from math import inf
@@ -37,6 +36,7 @@ from nnadapter.onnx.references import inlined
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Constraints, SessionDevice, Setting
 from nnadapter.process.resources import close_all
+from nnadapter.records import dataclass, replace
 from nnadapter.rules.values import Ban, Rules
 from nnadapter.traces.trace import SILENT
 from partition import Graph, GraphError, Node, Step, Value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.capability import OptionValues
 from nnadapter.ir.operand import Array, DataType
+from nnadapter.records import dataclass
 from partition.graph import Graph
 
 _NARROW_INTEGERS = frozenset(("int2", "uint2", "int4", "uint4"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from nnadapter.onnx.inlining import Bodies
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.device_forms import function_body
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized
+from nnadapter.records import dataclass, replace
 from partition.graph import Graph, GraphError, Node, Reason, Unsupported, Verdict
 
 FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")

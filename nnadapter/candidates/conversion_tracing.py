@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -34,6 +33,7 @@ from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized
 from nnadapter.onnx.schemas import MICROSOFT, Refusal
 from nnadapter.onnx.signature import Shapes
+from nnadapter.records import dataclass, replace
 from partition.graph import Value
 
 Converted = tuple[Specialized, Conversion]

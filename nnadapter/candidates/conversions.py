@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +31,7 @@ from nnadapter.onnx.preparation.default_sizes import check_known_rank, default_s
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized, specialize
 from nnadapter.onnx.signature import Shapes
 from nnadapter.process.resources import counts_of, new_lock
+from nnadapter.records import replace
 from partition import Step, Value
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers import SegmentModel
@@ -18,6 +17,7 @@ from nnadapter.ir.structure import (
     numbers,
 )
 from nnadapter.ir.symbolic_numbers import slot_reader
+from nnadapter.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

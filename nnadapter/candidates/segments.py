@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -22,6 +21,7 @@ from nnadapter.onnx.graphs import BROADCASTING_OPSET, operand_type, opsets_of
 from nnadapter.onnx.preparation.prepare import NodeHashes, Prepared, Specialized
 from nnadapter.onnx.references import inlined
 from nnadapter.onnx.signature import Shapes
+from nnadapter.records import dataclass, replace
 from partition.graph import Graph, Node, Value
 from partition.plan import Step
 

@@ -8,7 +8,7 @@ import platform
 import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter
@@ -35,6 +35,7 @@ from nnadapter.onnx.construction import parse
 from nnadapter.options import Options
 from nnadapter.process.packages import has_extra, missing_extra
 from nnadapter.process.terminal import prints_to_stderr
+from nnadapter.records import dataclass
 from nnadapter.session.session import InferenceSession
 
 _MODEL = '<ir_version: 10, opset_import: ["" : 17]> health (float[4] x, float[4] y) => (float[4] z) { z = Add(x, y) }'

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial, wraps
 from math import prod
 from pathlib import Path
@@ -33,6 +32,7 @@ from nnadapter.optional_parts import optional_part
 from nnadapter.options import FALLBACKS, Options, default_devices
 from nnadapter.policies import POLICIES
 from nnadapter.process.packages import require_extra
+from nnadapter.records import dataclass, replace
 from partition.graph import Value
 
 PATIENCE_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from functools import partial
 from math import isclose
 from pathlib import Path
@@ -39,6 +39,7 @@ from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
+from nnadapter.records import dataclass, field, replace
 from nnadapter.report.facts import CandidateFacts
 from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import cost_sentence, cpu_words, duration, run_words, sources_words

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -25,6 +24,7 @@ from nnadapter.ir.structure import SymbolicArray
 from nnadapter.ir.symbolic_numbers import is_symbolic
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.schemas import Refusal
+from nnadapter.records import dataclass, field, replace
 from partition.graph import Reason, Value
 
 _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})

@@ -7,7 +7,6 @@ extracted later (`ir.extract`). onnx's schemas do not check values of attributes
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +22,7 @@ from nnadapter.ir.structure import SymbolicModel
 from nnadapter.ir.symbolic_numbers import size_hint
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.schemas import EXTERNAL_CONVERTERS, Refusal, external_name, external_versions
+from nnadapter.records import dataclass, replace
 from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Value, Verdict
 
 

@@ -6,11 +6,11 @@ Sequences `[N, C, L]` are images of height 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter
 from nnadapter.ir import AttributeValue, schema_of
 from nnadapter.ir.symbolic_numbers import symbolic_max
+from nnadapter.records import dataclass
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.onnx.schemas import schema_defaults
+from nnadapter.records import dataclass, field
 from partition.graph import Unsupported
 
 if TYPE_CHECKING:

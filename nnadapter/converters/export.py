@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nnadapter.converters.elementwise import FUSED
@@ -25,6 +24,7 @@ from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.symbolic_numbers import SymbolicNumber
 from nnadapter.onnx.construction import WrittenNode, written_model
 from nnadapter.onnx.schemas import Refusal
+from nnadapter.records import dataclass, replace
 from partition.graph import Reason, Unsupported, Value
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ groups are fused. Symbolic sizes are dynamic to them, so no guards arise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 from nnadapter.converters.quantization import reshaped
@@ -17,6 +16,7 @@ from nnadapter.ir import ABSENT, Array
 from nnadapter.ir.operations.linear_algebra import PACKED_BITS
 from nnadapter.onnx.body import Body, body_of, function_ops
 from nnadapter.onnx.schemas import MICROSOFT
+from nnadapter.records import replace
 from partition.graph import ITEMSIZE_OF_DTYPE, Value
 
 _GROUP_INDICES = 4

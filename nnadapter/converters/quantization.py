@@ -6,7 +6,6 @@ Constant, unblocked parameters yield QUANTIZE and DEQUANTIZE; others, their arit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.schemas import data_type_name
+from nnadapter.records import dataclass
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

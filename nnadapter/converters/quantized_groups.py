@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import inf, isclose
 
 from nnadapter.converters.context import QuantizedNode
@@ -11,6 +10,7 @@ from nnadapter.converters.quantization import add_storage_cast, as_quantized, bi
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, lookup
 from nnadapter.ir import AttributeValue, DataType, QuantizedType
 from nnadapter.onnx.schemas import MICROSOFT
+from nnadapter.records import dataclass, field, replace
 
 
 def _types(text: str) -> frozenset[str]:

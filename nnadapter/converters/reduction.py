@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import numpy as np
 from nnadapter.converters.context import constant_integers, normalize_axes, normalize_axis, required_integers
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir import AttributeValue, DataType
+from nnadapter.records import dataclass
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

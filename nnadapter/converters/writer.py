@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from nnadapter.ir.operand import Array, DataType, Operand, OperandType, freeze
 from nnadapter.ir.symbolic_numbers import is_symbolic
 from nnadapter.onnx.construction import WrittenNode, first_opset, opset_of_version, result_types, type_text, types_of
 from nnadapter.onnx.schemas import Refusal
+from nnadapter.records import dataclass, field, replace
 from partition.graph import Reason
 
 _Number = TypeVar("_Number", int, float)

@@ -6,7 +6,6 @@ import errno
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from math import exp, log, sqrt
 from pathlib import Path
@@ -29,6 +28,7 @@ from nnadapter.files.atomic_files import (
 )
 from nnadapter.files.documents import FileKind
 from nnadapter.process.processors import machine_description
+from nnadapter.records import dataclass
 from partition.by_cost.pricing import Origin
 
 Contents = TypeVar("Contents")

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
 from functools import partial
 from math import log
 from os import cpu_count
@@ -50,6 +49,7 @@ from nnadapter.process.processors import (
     usable,
 )
 from nnadapter.process.resources import close_all
+from nnadapter.records import dataclass, field, replace
 from partition.graph import all_of
 
 _MOST_RUNS = 50

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -28,6 +27,7 @@ from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.ir.model import ABSENT
 from nnadapter.process.processors import usable
+from nnadapter.records import dataclass, field, replace
 from partition.by_cost.pricing import Prices
 from partition.graph import ITEMSIZE_OF_DTYPE, Graph
 from partition.plan import Segment

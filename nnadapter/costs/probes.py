@@ -8,7 +8,6 @@ of their operations, and finds its caches cold for others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from nnadapter.costs.work import Kind, OperationClass, Reading, channels_of, class_of, layout_changes, producers_of
 from nnadapter.ir import ABSENT, Array, AttributeValue, DataType, Model, ModelBuilder, OperandType, schema_of
 from nnadapter.onnx.construction import build
+from nnadapter.records import dataclass
 from partition.graph import Value
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from math import ceil
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import Profile
 from nnadapter.ir import SCHEMAS, Model, Operation
+from nnadapter.records import dataclass, field
 from partition import Graph, Plan, Value
 
 

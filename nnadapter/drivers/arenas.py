@@ -21,7 +21,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -30,6 +29,7 @@ import numpy as np
 
 from nnadapter.errors import OutOfMemoryError
 from nnadapter.ir.operand import Array
+from nnadapter.records import dataclass
 
 ALIGNMENT = 64
 """Bytes: a cache line and the widest vector register."""

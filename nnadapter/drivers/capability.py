@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, overload
 
 from nnadapter.ir.operand import DataType
+from nnadapter.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

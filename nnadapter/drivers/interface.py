@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -37,6 +36,7 @@ import numpy as np
 from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues, Profile, Threading
 from nnadapter.errors import DriverError, IncompatibleProgramError
 from nnadapter.ir.operand import Array
+from nnadapter.records import dataclass, field
 from nnadapter.traces.trace import Trace
 from partition.graph import SUPPORTED, Verdict
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -16,6 +15,7 @@ from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import ANY, DataType, Layout, OperandType
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass
 
 
 class Target(StrEnum):

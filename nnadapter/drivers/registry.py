@@ -12,7 +12,6 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType, UnionType
@@ -33,6 +32,7 @@ from nnadapter.errors import (
 from nnadapter.optional_parts import DRIVERS as OPTIONAL_DRIVERS
 from nnadapter.process.packages import distribution_of, named
 from nnadapter.process.resources import new_lock, new_re_lock
+from nnadapter.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from nnadapter.drivers.isolation.isolated_device import IsolatedDevice

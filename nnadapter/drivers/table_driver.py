@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,6 +26,7 @@ from nnadapter.drivers.interface import Admission, Context, Device, Driver, Prog
 from nnadapter.drivers.table_lowering import Computes, Lowering, Lowers, Names, data_types, rows_of
 from nnadapter.errors import CompilationError, DeviceNotFoundError, DriverError
 from nnadapter.ir.operand import Array, DataType
+from nnadapter.records import replace
 from partition.graph import SUPPORTED, Unsupported, Verdict
 
 if TYPE_CHECKING:

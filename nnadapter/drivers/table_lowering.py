@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nnadapter.errors import DriverError
 from nnadapter.ir.operand import DataType, Layout
+from nnadapter.records import dataclass
 from partition.graph import Unsupported
 
 Computes = Callable[..., Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +19,7 @@ from nnadapter.ir import ABSENT, Array, DataType, Model, NamedOperation, Operand
 from nnadapter.ir.operand import INTEGER
 from nnadapter.ir.operations.windows import FUSE_CODES
 from nnadapter.ir.structure import SymbolicModel
+from nnadapter.records import dataclass
 from partition.graph import Reason, Unsupported
 
 

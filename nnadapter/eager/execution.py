@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +28,7 @@ from nnadapter.kernels.context import KernelContext
 from nnadapter.kernels.registry import Choice, Request, warn_of_infer
 from nnadapter.options import FALLBACKS, default_devices
 from nnadapter.process.resources import close_all, new_lock, new_re_lock
+from nnadapter.records import dataclass, field
 from nnadapter.session.compilation import Compilation, Execution
 from nnadapter.session.device import Context, Device
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -25,6 +24,7 @@ from nnadapter.errors import ExecutionError, InputValueError, OutOfMemoryError
 from nnadapter.ir.index_ranges import Bound, IndexCheck, Size
 from nnadapter.ir.operand import Array
 from nnadapter.planning.overlap import saving_steps
+from nnadapter.records import dataclass, field, replace
 from partition import Graph, Plan, Step
 
 Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]

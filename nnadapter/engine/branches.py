@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count, islice, product
 from typing import Any
 from weakref import proxy, ref
@@ -38,6 +37,7 @@ from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes, filled
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.resources import Cache
+from nnadapter.records import dataclass, field
 from partition.graph import Value
 
 MOST_CHOICES = 8

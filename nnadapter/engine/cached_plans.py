@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -32,6 +31,7 @@ from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.policies import POLICIES
+from nnadapter.records import dataclass, replace
 from nnadapter.store.folder import Key, folder_of
 from nnadapter.store.keys import Source, UnkeyedError, begun_source, key_of, source_of
 from nnadapter.traces.trace import SILENT

@@ -7,7 +7,6 @@ faster than measured. Single runs are noisy, so several consecutive blocks of ru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +15,7 @@ from nnadapter.engine.executor import CompiledPlan
 from nnadapter.engine.fallback import Incident
 from nnadapter.engine.plan_store import Holding
 from nnadapter.engine.provenance import Provenance
+from nnadapter.records import dataclass, field
 
 if TYPE_CHECKING:
     from nnadapter.engine.shape_sets import ShapeSet

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -31,6 +30,7 @@ from nnadapter.engine.provenance import StepRun
 from nnadapter.errors import FAILURES
 from nnadapter.planning.overlap import Overlap
 from nnadapter.process.resources import ObjectPool, close_all, register_after_fork
+from nnadapter.records import dataclass
 from nnadapter.traces.trace import WAIT, Trace
 
 RunStep = Callable[[], StepRun]

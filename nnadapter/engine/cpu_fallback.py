@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.tensor_copies import Transfer, on_host
@@ -15,6 +14,7 @@ from nnadapter.engine.fallback import Incident
 from nnadapter.engine.plan_store import Holding
 from nnadapter.engine.provenance import Provenance, StepRun
 from nnadapter.errors import FAILURES, NNAdapterError
+from nnadapter.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import accumulate
 from math import prod
@@ -44,6 +43,7 @@ from nnadapter.engine.plan_store import Holding
 from nnadapter.engine.provenance import Provenance, StepRun
 from nnadapter.ir.operand import Array
 from nnadapter.process.resources import close_all, new_lock
+from nnadapter.records import dataclass, field
 from partition.plan import Plan
 
 if TYPE_CHECKING:

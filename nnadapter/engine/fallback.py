@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nnadapter import errors
@@ -13,6 +12,7 @@ from nnadapter.engine.plan_devices import fell_back
 from nnadapter.errors import FallbackWarning, NotDelegatedError
 from nnadapter.options import Fallback, fallback_at
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass
 from nnadapter.traces.trace import SILENT, Trace
 from partition import Plan, Reason, Step, Unsupported
 

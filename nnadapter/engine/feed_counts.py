@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +17,7 @@ import numpy as np
 from nnadapter.errors import InputValueError
 from nnadapter.limits import COUNTED_ELEMENTS, RESIZED_ELEMENTS
 from nnadapter.onnx.wire_format import mapped, mentioned, read_graphs
+from nnadapter.records import dataclass
 
 _Numbers = np.ndarray[Any, Any]
 _Find = Callable[[Mapping[str, Any]], _Numbers]

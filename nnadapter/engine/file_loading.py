@@ -6,7 +6,6 @@ Each segment is a node in the graph of such a plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,6 +48,7 @@ from nnadapter.options import Fallback, fallback_at
 from nnadapter.planning.absent import Absents
 from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
 from nnadapter.process.resources import close_all
+from nnadapter.records import dataclass, field
 from nnadapter.store.container import Container
 from partition.graph import Graph, Node
 from partition.plan import Plan, Segment, Step, make_plan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.engine.compiled_file import CompiledFile
@@ -15,6 +14,7 @@ from nnadapter.errors import InvalidInputError, InvalidOptionError, NNAdapterErr
 from nnadapter.files.messages import Message
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
+from nnadapter.records import replace
 from nnadapter.traces.trace import Trace
 
 if TYPE_CHECKING:

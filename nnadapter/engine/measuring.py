@@ -15,7 +15,6 @@ shapes has a contest of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from os import cpu_count
 from random import Random
@@ -47,6 +46,7 @@ from nnadapter.planning.settling import place
 from nnadapter.process.packages import own_version
 from nnadapter.process.processors import Load, is_crowded, machine_description, usable
 from nnadapter.process.resources import close_all
+from nnadapter.records import dataclass, replace
 from partition.by_cost.latency import Candidate
 from partition.by_cost.pricing import OriginKind
 from partition.plan import Plan

@@ -8,7 +8,6 @@ model with a growing cache gets a dynamic plan at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import proxy
@@ -44,6 +43,7 @@ from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.resources import Cache, new_lock
+from nnadapter.records import dataclass, replace
 from nnadapter.traces.trace import PLAN, SESSION, WAIT
 from partition.graph import Unsupported
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nnadapter.candidates.part import Part
@@ -40,6 +39,7 @@ from nnadapter.onnx.signature import Shapes, read_signature
 from nnadapter.options import Options
 from nnadapter.planning.planner import prepare_for
 from nnadapter.planning.setting import Setting, left_to_last_resort
+from nnadapter.records import replace
 from nnadapter.traces.trace import PLAN, SESSION
 from partition.graph import Unsupported, Value
 

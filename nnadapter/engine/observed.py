@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.tensor_copies import Transfer
 from nnadapter.engine.fallback import Incidents, run_failure
 from nnadapter.engine.plan_store import PlanCounts
 from nnadapter.engine.tracing import driver_program
+from nnadapter.records import dataclass, field
 
 if TYPE_CHECKING:
     from nnadapter.engine.bound_steps import BoundStep

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from nnadapter.drivers.failures import NamedCalls
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.errors import DeviceLostError, describe
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass, field
 from nnadapter.traces.trace import COMPILE, FALLBACK
 from partition.plan import Step
 

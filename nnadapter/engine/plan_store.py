@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 from weakref import proxy
 
 from nnadapter.errors import ClosedError, NNAdapterError
 from nnadapter.process.resources import Closable, close_all, new_lock
+from nnadapter.records import dataclass
 from nnadapter.traces.trace import PLAN, SESSION, SILENT, WAIT, Trace
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 from nnadapter.candidates.part import Part
@@ -55,6 +54,7 @@ from nnadapter.onnx.preparation.branch_decisions import decision_values
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.indices import checks_by_segment
 from nnadapter.planning.settling import Partitioning
+from nnadapter.records import dataclass, replace
 from nnadapter.store.container import ContainerWriter, write_container
 from partition.plan import Step
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds
 from nnadapter.process.resources import Cache, new_lock
+from nnadapter.records import dataclass
 
 if TYPE_CHECKING:
     from nnadapter.ir.structure import GuardedShapes

@@ -10,7 +10,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import NoneType
@@ -21,6 +20,7 @@ from msgspec import inspect
 
 from nnadapter import limits
 from nnadapter.errors import FaultScriptError, PlanFileError, ReportFileError, RulesError, StoredFileError, close_names
+from nnadapter.records import dataclass, field
 
 Place = tuple[str | int, ...]
 """Path to a value: `("pin", 0, "device")`."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from typing import Any, TypeVar, cast
@@ -25,6 +24,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from nnadapter.ir.deferred_arrays import Deferral, DeferredArray, contents_of, deferral_of
 from nnadapter.ir.operand import Array, digest_of, dtype_name
 from nnadapter.ir.symbolic_numbers import guard_value, identity_key
+from nnadapter.records import dataclass, field
 
 _Answer = TypeVar("_Answer")
 _Form = Hashable

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
 
 from nnadapter.ir.operand import Lifetime, Operand, OperandType, dtype_name
 from nnadapter.ir.schema import Attributes, AttributeValue
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic
+from nnadapter.records import dataclass, field
 
 ABSENT = -1
 """Placeholder for an absent optional input."""

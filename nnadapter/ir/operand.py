@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from math import prod
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.process.resources import memoize
+from nnadapter.records import dataclass
 from partition.graph import ITEMSIZE_OF_DTYPE
 
 Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral, Real
 from operator import index as as_integer
 
@@ -14,6 +13,7 @@ from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import INTEGER, DataType, Layout, Lifetime, Operand, OperandType, Quantization, QuantizedType
 from nnadapter.ir.schema import AttributeKind, Attributes, AttributeValue, OperationSchema
 from nnadapter.ir.symbolic_numbers import SymbolicNumber
+from nnadapter.records import replace
 
 
 def check_well_formed(model: Model) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from inspect import Parameter, signature
 from itertools import chain
@@ -17,6 +16,7 @@ from nnadapter.ir import ABSENT, Array, AttributeValue, DataType, Model, Operand
 from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.derived import decided
 from nnadapter.process.resources import memoize
+from nnadapter.records import dataclass, field
 
 COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR", "XOR"])
 

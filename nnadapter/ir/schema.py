@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from nnadapter.ir.operand import ANY, Array, DataType, OperandType, Quantization, QuantizedType
+from nnadapter.records import dataclass, field
 
 AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 Attributes = Mapping[str, AttributeValue]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from types import MappingProxyType
@@ -27,6 +26,7 @@ from nnadapter.ir.symbolic_numbers import (
     slot_reader,
 )
 from nnadapter.process.resources import Cache
+from nnadapter.records import dataclass, replace
 
 
 def numbers(model: Model) -> list[Any]:

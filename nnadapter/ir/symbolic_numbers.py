@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, product
 from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
+
+from nnadapter.records import dataclass
 
 Function = Callable[..., Any]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, Operand, OperandType, digest_of
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.records import dataclass
 
 _PREFIX = 16
 

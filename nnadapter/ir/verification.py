@@ -7,7 +7,6 @@ use must record its own guards.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.errors import InvalidModelError, close_names
@@ -16,6 +15,7 @@ from nnadapter.ir.operand import Lifetime, Operand, OperandType, QuantizedType
 from nnadapter.ir.operand_checks import check_type, check_well_formed, normalized, quantized_results, result_types
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import Attribute, AttributeValue, OperationSchema, Role
+from nnadapter.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

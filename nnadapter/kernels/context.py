@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,6 +61,7 @@ from nnadapter.kernels.segments import (
     write,
 )
 from nnadapter.process.resources import close_all
+from nnadapter.records import dataclass
 from partition.graph import SUPPORTED, Unsupported, Verdict
 
 _TO_NHWC = (0, 2, 3, 1)

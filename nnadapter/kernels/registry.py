@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
@@ -30,6 +29,7 @@ from nnadapter.drivers.selection import HOSTS, canonical
 from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
 from nnadapter.ir.operand import Layout, OperandType
 from nnadapter.ir.operations.custom import CustomCall
+from nnadapter.records import dataclass, replace
 
 _IMAGE_RANK = 4
 _INFER = "its infer"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from nnadapter.onnx.graphs import operand_type, read_graph
 from nnadapter.onnx.model import OnnxNode, TypeRule
 from nnadapter.onnx.references import array_of
 from nnadapter.onnx.schemas import value_of_attribute
+from nnadapter.records import dataclass
 from partition.graph import Graph, Node, Reason, Unsupported, Value, Verdict
 
 if TYPE_CHECKING:

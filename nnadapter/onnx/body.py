@@ -7,7 +7,6 @@ opset. ONNX Runtime still gets the original node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import starmap
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +21,7 @@ from nnadapter.onnx.construction import array_info, info_of, initializer_of
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.propagation import infer
 from nnadapter.onnx.schemas import MICROSOFT, Refusal, add_schema, further_schema, since_version
+from nnadapter.records import dataclass, replace
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Reason, Value
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +27,7 @@ from nnadapter.onnx.graphs import (
 from nnadapter.onnx.references import REFERRED_BYTES, fits, referring
 from nnadapter.onnx.schemas import since_version
 from nnadapter.process.resources import memoize
+from nnadapter.records import dataclass, field
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, GraphError, Value
 
 _IR_VERSION = 8

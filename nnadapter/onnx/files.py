@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -38,6 +37,7 @@ from nnadapter.onnx.references import (
     without_contents,
 )
 from nnadapter.onnx.wire_format import GRAPH, INITIALIZER, RAW_DATA, Contents, check_size, fields, rewritten
+from nnadapter.records import dataclass, field
 from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
 
@@ -34,6 +33,7 @@ from nnadapter.onnx.graphs import constant_value, holds_graph, key_of, value_of,
 from nnadapter.onnx.model import OnnxModel, OnnxNode
 from nnadapter.onnx.propagation import FAILURES, LIKE_INPUT, infer, is_like_input, stand_in
 from nnadapter.onnx.schemas import Refusal, is_further
+from nnadapter.records import dataclass, field, replace
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Value
 
 

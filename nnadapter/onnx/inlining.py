@@ -8,7 +8,6 @@ for itself. Others are expanded if no device takes the op (`nnadapter/candidates
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import onnx
 import onnx.defs
@@ -21,6 +20,7 @@ from nnadapter.onnx.model import Operators
 from nnadapter.onnx.references import bytes_of, fits, is_reference
 from nnadapter.onnx.schemas import is_further, since_version
 from nnadapter.process.resources import memoize
+from nnadapter.records import dataclass, field
 from partition.graph import Node
 
 

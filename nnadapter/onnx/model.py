@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
@@ -22,6 +21,7 @@ from nnadapter.onnx.references import array_of, is_reference, without_contents
 from nnadapter.onnx.schemas import FurtherSchema, Refusal, bounds_of, further_schema, since_version, value_of_attribute
 from nnadapter.onnx.signature import type_name
 from nnadapter.process.resources import memoize
+from nnadapter.records import dataclass, field
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, GraphError, Node, Reason, Unsupported, Value
 
 _INTERNAL = "__"

@@ -10,7 +10,6 @@ Some ops crash the process if their first input has no type; they are hidden unt
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from nnadapter.onnx.construction import copied, tensor_info, with_nodes
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import RUNNING_GRAPHS, FunctionKey, captured_names, key_of, opsets_of, value_of, with_nested
 from nnadapter.onnx.schemas import MICROSOFT
+from nnadapter.records import dataclass, field
 
 _LIKE_FIRST_INPUT = frozenset(
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from math import inf
 from types import MappingProxyType
@@ -17,6 +16,7 @@ import onnx.numpy_helper
 from nnadapter.errors import FAILURES, describe
 from nnadapter.process.packages import PlugIn, PlugIns
 from nnadapter.process.resources import memoize
+from nnadapter.records import dataclass
 from partition.graph import Reason, Unsupported
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import index
@@ -13,6 +12,7 @@ import numpy as np
 
 from nnadapter.errors import FAILURES, InputTypeError, InvalidInputError, MissingInputError
 from nnadapter.ir.operand import Array, array_type_of
+from nnadapter.records import dataclass
 from partition.graph import Value
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import inf, prod, sqrt
 
 import numpy as np
@@ -22,6 +21,7 @@ from nnadapter.onnx.graphs import value_of_type
 from nnadapter.onnx.microsoft.attention import filtered, joined, lowest, separated, turned_plainly
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.schemas import Refusal
+from nnadapter.records import dataclass, replace
 from partition.graph import Reason, Value
 
 OLDEST_INTEGER_OPSET = 11

@@ -9,13 +9,13 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import prod
 from typing import NamedTuple
 
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
+from nnadapter.records import dataclass, field
 
 Contents = bytes | mmap.mmap
 NUMBER = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +12,7 @@ from typing import BinaryIO
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.files.source_kind import PADDLE_OLD_NAME
+from nnadapter.records import dataclass
 
 _MAGIC = b'"magic":"pir"'
 _MAGIC_WITHIN = 256

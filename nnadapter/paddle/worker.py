@@ -10,7 +10,6 @@ import shutil
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 from nnadapter.candidates.conversions import random_feed
 from nnadapter.errors import InvalidModelError, NNAdapterError
 from nnadapter.ir.operand import Array
+from nnadapter.records import dataclass
 
 _SHARES: Mapping[str, tuple[float, float]] = MappingProxyType({"float32": (1e-4, 1e-3), "float64": (1e-4, 1e-3)})
 """Tolerances relative to the largest value: for a warning, for a refusal. Approximations lie between them."""

@@ -9,13 +9,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nnadapter.costs.cost_model import DeviceCosts, Source, cast_seconds, is_foreign, reorder_seconds, transfer_seconds
 from nnadapter.costs.work import Numbers
 from nnadapter.planning.overlap import Boundaries, BoundaryOperation, DeviceResidentValue, ValuePlace, saving_steps
+from nnadapter.records import dataclass, replace
 from partition import Plan, Step, Value
 
 _IMAGE_RANK = 4

@@ -7,7 +7,6 @@ smallest and largest sizes seen; sizes inside a model are assumed to change mono
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from math import inf, prod
@@ -18,6 +17,7 @@ from nnadapter.drivers.capability import Capability, DimensionBounds, DynamicSha
 from nnadapter.ir.model import Model
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic, size_hint
 from nnadapter.onnx.signature import Shapes
+from nnadapter.records import dataclass
 
 
 def beyond_bounds(model: Model, capability: Capability) -> str:

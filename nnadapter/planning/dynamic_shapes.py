@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +37,7 @@ from nnadapter.planning.indices import indices_hold, unchecked_indices
 from nnadapter.planning.judgment import Judgment, completed
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.records import dataclass, field, replace
 from nnadapter.rules.values import Limits
 from partition.plan import Plan, Segment, Step, make_plan
 

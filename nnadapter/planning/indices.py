@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.candidates.segments import DynamicParts, ShapedModel
@@ -22,6 +21,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.prepare import Specialized
+from nnadapter.records import dataclass
 from partition import Graph, Plan, Reason, Step, Unsupported
 
 

@@ -6,7 +6,6 @@ A judgment is immutable; withdrawing a verdict makes a new one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nnadapter.candidates.atoms import Answers
@@ -21,6 +20,7 @@ from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.onnx.references import inlined
 from nnadapter.onnx.schemas import provider_text
 from nnadapter.planning.setting import Demands, SessionBans, SessionDevice, Setting
+from nnadapter.records import dataclass, replace
 from partition import SUPPORTED, Graph, Reason, Step, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:

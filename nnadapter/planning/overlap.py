@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from nnadapter.records import dataclass
 from partition.plan import Plan
 
 

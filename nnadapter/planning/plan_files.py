@@ -7,7 +7,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +16,7 @@ from nnadapter.errors import PlanFileError, close_names
 from nnadapter.files.atomic_files import write_file
 from nnadapter.files.documents import FileKind
 from nnadapter.onnx.domains import op_name
+from nnadapter.records import dataclass, field
 from partition.graph import Node, Verdict
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ outcome.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nnadapter.candidates.atoms import (
@@ -45,6 +44,7 @@ from nnadapter.planning.judgment import (
 from nnadapter.planning.setting import Demands, SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Drafts, Partitioning, settle
 from nnadapter.process.resources import Cache, new_lock, paused_collection
+from nnadapter.records import dataclass, field, replace
 from nnadapter.traces.trace import PLAN, SESSION
 from partition import Step, Unsupported
 

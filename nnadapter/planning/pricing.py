@@ -9,7 +9,6 @@ Runtime's fusion across cuts, and threads go to sleep meanwhile.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import hypot, log
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from nnadapter.costs import CostTable, DeviceCosts, FusedGraph, Fusion, Source, 
 from nnadapter.costs.calibration import spread
 from nnadapter.costs.cost_model import fusion_of
 from nnadapter.drivers.interface import NO_OPERATION
+from nnadapter.records import dataclass, replace
 from partition import Graph, Plan, Segment, Verdict
 from partition.by_cost.pricing import SegmentPrice, all_on, price, price_segments
 

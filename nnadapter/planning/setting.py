@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +26,7 @@ from nnadapter.planning.absent import Absent, Absents
 from nnadapter.policies import POLICIES, Policy
 from nnadapter.process.packages import require_extra
 from nnadapter.process.resources import close_all, new_lock
+from nnadapter.records import dataclass, field, replace
 from nnadapter.rules.values import Rules
 from nnadapter.traces.selection import trace_for
 from nnadapter.traces.trace import PLAN, SESSION, SILENT, Trace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from nnadapter.planning.indices import refusals_of_indices
 from nnadapter.planning.judgment import Atoms, Judgment, banning, placed_as, unplaceable_message
 from nnadapter.planning.setting import DeviceByAtom, SessionDevice, Setting
 from nnadapter.process.resources import paused_collection
+from nnadapter.records import dataclass, field, replace
 from nnadapter.rules import Limits, RuleEffect, SegmentCandidate, SegmentsDroppedByLimits, segments_to_drop
 from nnadapter.traces.trace import PLAN
 from partition.graph import Graph

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import nnadapter
 from nnadapter.errors import MissingExtraError, describe
 from nnadapter.process.resources import new_re_lock
+from nnadapter.records import dataclass
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -8,10 +8,10 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from nnadapter.process.resources import memoize, new_lock, register_after_fork
+from nnadapter.records import dataclass, field
 
 _STAT = Path("/proc/stat")
 _CPUINFO = Path("/proc/cpuinfo")

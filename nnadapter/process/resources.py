@@ -8,13 +8,13 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, wraps
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet, ref
 
 from nnadapter.errors import FAILURES, DriverWarning, describe
+from nnadapter.records import dataclass, replace
 
 if TYPE_CHECKING:
     from _thread import RLock as ReentrantLock

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from time import perf_counter
@@ -34,6 +33,7 @@ from nnadapter.ray.job import (
     written,
 )
 from nnadapter.ray.rows import Array, axis_of, batches_of, check_names, checked_columns, no_rows, row_shapes, run_rows
+from nnadapter.records import dataclass, field
 from nnadapter.session.session import InferenceSession
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from inspect import signature as signature_of
 from typing import TYPE_CHECKING, Any
@@ -37,6 +36,7 @@ from nnadapter.ray.rows import (
     rows_at_once,
     types_of,
 )
+from nnadapter.records import replace
 
 if TYPE_CHECKING:
     import os

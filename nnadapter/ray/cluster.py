@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +28,7 @@ from nnadapter.onnx.signature import Signature, read_signature
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.process.packages import missing_extra, require_extra
 from nnadapter.process.terminal import deferred_termination
+from nnadapter.records import dataclass, replace
 
 if TYPE_CHECKING:
     import onnx

@@ -8,7 +8,6 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +21,7 @@ from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.errors import DeviceUnavailableError, NNAdapterError, StoredFileError
 from nnadapter.files.atomic_files import replace_file
 from nnadapter.ray.cluster import Request, missing_devices
+from nnadapter.records import dataclass, field, replace
 from nnadapter.report.report import PartitionReport
 from nnadapter.session.ahead_of_time import compile as compile_model
 from nnadapter.store.keys import surroundings

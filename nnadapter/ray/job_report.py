@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from nnadapter.drivers.selection import CPU
 from nnadapter.files.atomic_files import write_file
 from nnadapter.ray.cluster import Request
 from nnadapter.ray.job import JobSnapshot, Totals
+from nnadapter.records import dataclass
 from nnadapter.report.facts import plain, to_lines
 from nnadapter.report.html import bars, static_page, table, tiles
 from nnadapter.report.sections import count, duration, quantity

@@ -10,7 +10,6 @@ Ray tasks have a fixed cost, so small rows come by the thousand, limited by memo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from nnadapter.errors import InputTypeError, InvalidInputError, MissingInputError, close_names
 from nnadapter.ir.operand import array_type_of
 from nnadapter.onnx.signature import Signature
+from nnadapter.records import dataclass
 from partition.graph import Value
 
 

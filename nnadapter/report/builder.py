@@ -6,7 +6,6 @@ import os
 import platform
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import islice, pairwise
 from math import isfinite
@@ -31,6 +30,7 @@ from nnadapter.planning.settling import AdmittedSegment, Partitioning, place
 from nnadapter.process.packages import own_version
 from nnadapter.process.processors import model_name
 from nnadapter.process.resources import cache_counts, memoize, paused_collection
+from nnadapter.records import dataclass, replace
 from nnadapter.report.facts import (
     BodyFacts,
     BranchDecisionFacts,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from nnadapter.records import dataclass
 from nnadapter.report.facts import ReportFacts
 from nnadapter.report.sections import code, count, duration, folded, quantity, table, wrapped
 

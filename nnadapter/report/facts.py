@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from nnadapter.onnx.preparation.branch_decisions import BranchDecision, decision
 from nnadapter.planning.overlap import Boundaries
 from nnadapter.planning.plan_files import UnmatchedEntry
 from nnadapter.process.resources import CacheCounts, memoize
+from nnadapter.records import dataclass, field
 
 
 def plain(value: Any) -> Any:

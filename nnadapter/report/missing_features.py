@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, partial
 from math import inf
@@ -26,6 +25,7 @@ from nnadapter.onnx.preparation.prepare import Specialized
 from nnadapter.planning.judgment import Judgment, refusals
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import Partitioning, fusions_of
+from nnadapter.records import dataclass, field, replace
 from partition import SUPPORTED, Graph, Reason, Unsupported, Value, Verdict, cut, place_by_priority
 from partition.by_cost.latency import place_by_latency
 from partition.by_cost.pricing import Prices, aligned, price
@@ -39,7 +39,7 @@ class MissingSide(StrEnum):
     """No converter offers the operation to IR devices."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """Feature that refused nodes require."""
 

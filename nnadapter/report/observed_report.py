@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 
 from nnadapter.engine.observed import PLAN_KEPT, KeptReport, Observed
 from nnadapter.process.resources import cache_counts
+from nnadapter.records import replace
 from nnadapter.report.facts import CacheFacts, SegmentFacts, incident_facts, transfer_facts
 from nnadapter.report.report import PartitionReport, report_from
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
 from nnadapter.errors import InvalidOptionError, ReportFileError
 from nnadapter.files.documents import FileKind
+from nnadapter.records import dataclass
 from nnadapter.report.difference import (
     DifferenceFacts,
     Figure,

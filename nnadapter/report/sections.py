@@ -6,10 +6,10 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.planning.overlap import BoundaryOperation
+from nnadapter.records import dataclass, replace
 from nnadapter.report.facts import (
     CandidateFacts,
     CostFacts,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.onnx.domains import op_name
+from nnadapter.records import dataclass, field
 from nnadapter.report.facts import CostFacts, ReportFacts, SegmentFacts
 from nnadapter.report.sections import (
     HEADS,

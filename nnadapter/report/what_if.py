@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple
 from functools import partial
 from itertools import combinations, islice
 from math import inf, isfinite
@@ -23,6 +23,7 @@ from nnadapter.options import Options, default_devices, options_from
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import SessionDevice, Setting, open_setting
 from nnadapter.policies import POLICIES
+from nnadapter.records import dataclass
 from nnadapter.report.facts import GUESSES
 from nnadapter.report.missing_features import Feature, PlanOutcome, Situation, situation_of
 from nnadapter.report.what_if_facts import FailedModel, FeatureFacts, ModelFacts, PlanTotals, RoadStep, WhatIf
@@ -147,7 +148,7 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
     frequency = Counter[Feature]()
     for situation in situations:
         frequency.update(situation.frequency)
-    frequent = [feature for feature, _ in sorted(frequency.items(), key=lambda item: (-item[1], item[0]))]
+    frequent = [feature for feature, _ in sorted(frequency.items(), key=lambda item: (-item[1], astuple(item[0])))]
     tried = frequent[:MOST_FEATURES]
     singles = sorted(
         (_evaluate(situations, frozenset(), frozenset((feature,))) for feature in tried),

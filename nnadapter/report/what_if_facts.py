@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 from typing import Any
 
+from nnadapter.records import dataclass
 from nnadapter.report.facts import NOTHING, plain, predicted_word, to_lines
 from nnadapter.report.sections import code, count, duration, folded, table, wrapped
 

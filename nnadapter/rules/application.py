@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
 
 from nnadapter.errors import RulesError, close_names
+from nnadapter.records import dataclass
 from nnadapter.rules.values import Ban, Limits, Pin, Rule, Rules
 from partition import Graph, Reason, Segment, Unsupported, Verdict
 

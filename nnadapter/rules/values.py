@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from nnadapter.drivers.selection import canonical
 from nnadapter.errors import RulesError
 from nnadapter.files.documents import check_fields
 from nnadapter.onnx.domains import plain_domain
+from nnadapter.records import dataclass, field
 
 Text = Annotated[str, Meta(min_length=1)]
 Names = Text | Annotated[Sequence[Text], Meta(min_length=1)] | None

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -48,6 +47,7 @@ from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.process.resources import paused_collection
+from nnadapter.records import replace
 from nnadapter.report.builder import report_of
 from nnadapter.report.observed_report import build_report
 from nnadapter.report.report import PartitionReport

@@ -10,7 +10,6 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from statistics import median, quantiles
@@ -29,6 +28,7 @@ from nnadapter.onnx.files import contents_of
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, options_from
 from nnadapter.process.packages import own_version
+from nnadapter.records import dataclass, field, replace
 from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import duration
 from nnadapter.session.comparison import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, failures_of, nodes_run

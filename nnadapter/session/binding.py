@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.onnxruntime.sessions import check_session_options, session_entry, whole_model_entries
@@ -15,6 +14,7 @@ from nnadapter.engine.device_value import DeviceValue, device_named
 from nnadapter.engine.provenance import Provenance
 from nnadapter.errors import DriverWarning, FallbackWarning, InvalidOptionError
 from nnadapter.ir.operand import Array
+from nnadapter.records import dataclass, replace
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -44,6 +44,7 @@ from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, options_from
 from nnadapter.planning.setting import Setting, open_setting
+from nnadapter.records import dataclass, replace
 from nnadapter.report.report import PartitionReport
 from nnadapter.rules import Pin, Rules, read_rules
 from nnadapter.session.session import InferenceSession

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -29,6 +28,7 @@ from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Execution as DriverExecution
 from nnadapter.drivers.registry import device_lock
 from nnadapter.ir import Array, Model, Operand, Operation, verify
+from nnadapter.records import dataclass
 from nnadapter.session.device import Context, Handle
 
 _ENVELOPE = Envelope(magic=b"NNAPROG\0", version=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
@@ -30,6 +29,7 @@ from nnadapter.ir.model import Model
 from nnadapter.kernels import calling_kernels
 from nnadapter.options import default_devices, set_default_devices
 from nnadapter.process.resources import Closable, close_all, new_re_lock
+from nnadapter.records import replace
 from nnadapter.traces.trace import Trace
 from partition.graph import SUPPORTED, Supported, Unsupported, Verdict
 

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from datetime import datetime
 from functools import cached_property, partial
 from hashlib import sha256
@@ -29,6 +29,7 @@ from nnadapter.kernels.context import KernelContext
 from nnadapter.options import Options
 from nnadapter.process.processors import usable
 from nnadapter.process.resources import Cache, new_lock
+from nnadapter.records import dataclass
 from nnadapter.store.folder import Entry, Folder, Key, KeyPart, Miss, Outcome, folder_of, text_part, warn_unwritten
 from nnadapter.store.keys import of_device, surroundings
 from partition.graph import SUPPORTED, Reason, Unsupported, Verdict

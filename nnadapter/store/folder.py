@@ -23,7 +23,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from stat import S_IMODE, S_IWGRP, S_IWOTH
@@ -32,6 +31,7 @@ from typing import BinaryIO, NamedTuple
 from nnadapter.errors import CacheWarning, CompiledModelError
 from nnadapter.files.atomic_files import cache_folder, replace_file
 from nnadapter.options import Options
+from nnadapter.records import dataclass
 from nnadapter.store.container import Container, ContainerWriter, Part
 
 PARTS = ("device", "driver", "host", "machine", "options", "structure", "shapes", "constants")

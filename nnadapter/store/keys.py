@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +23,7 @@ from nnadapter.options import Options, fallback_text
 from nnadapter.process.packages import installed_builds, installed_version, own_version
 from nnadapter.process.processors import machine_name, usable
 from nnadapter.process.resources import memoize, new_lock
+from nnadapter.records import dataclass, field
 from nnadapter.store.folder import Key, KeyPart, text_part
 
 _MAKING = ("drivers", "ir", "kernels", "onnx")

@@ -7,7 +7,6 @@ limit the sizes of the model, which the definition computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
 from random import Random
@@ -24,6 +23,7 @@ from nnadapter.ir.structure import SymbolicModel
 from nnadapter.ir.symbolic_numbers import SymbolicTrace, size_hint
 from nnadapter.ir.verification import inferred
 from nnadapter.planning.bounds import beyond_bounds
+from nnadapter.records import dataclass, replace
 from nnadapter.testing.ir_cases import of_many, of_one_operation, operation_types
 from nnadapter.testing.onnx_cases import NODES, DynamicOnnxModel, ops_taken, with_dynamic_dimension
 from nnadapter.testing.random_models.maker import RandomCase, evaluate, expect_tame

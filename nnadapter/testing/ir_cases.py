@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from nnadapter.drivers.capability import ModelForm, OperationSupport
 from nnadapter.errors import DeviceLostError, InvalidModelError, NNAdapterError
 from nnadapter.ir import ABSENT, SCHEMAS, DataType, Lifetime, Model, submodel, verify
 from nnadapter.ir.operations import BROUGHT
+from nnadapter.records import dataclass
 from nnadapter.testing.mutations import MUTATIONS
 from nnadapter.testing.random_models.maker import Maker, RandomCase
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED

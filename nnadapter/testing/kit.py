@@ -9,7 +9,6 @@ import shutil
 import unittest
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +26,7 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.ir import Array, Model, to_text
 from nnadapter.ir.protobuf.serialization import save
 from nnadapter.process.packages import installed_version, own_version
+from nnadapter.records import dataclass
 from nnadapter.report.sections import code, table
 from nnadapter.testing.onnx_cases import operator_tests
 from nnadapter.testing.program_cases import programs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from random import Random
 from re import escape
 from types import MappingProxyType
@@ -25,6 +24,7 @@ from nnadapter.ir import (
     schema_of,
 )
 from nnadapter.ir.schema import Attribute, OperationSchema
+from nnadapter.records import replace
 
 Mutated = tuple[Model, str] | None
 """Invalid model and pattern of its error message, or None."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.preparation.prepare import Specialized, specialize
 from nnadapter.process.resources import memoize
+from nnadapter.records import dataclass
 from nnadapter.session.session import InferenceSession
 from nnadapter.testing.ir_cases import refused
 from nnadapter.testing.subjects import Bench, Case, Outcome, Precision, SkippedOutcome, Subject, by_band

@@ -6,7 +6,6 @@ import contextlib
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from random import Random
@@ -21,6 +20,7 @@ from nnadapter.drivers.isolation.isolated_device import TIME_LIMIT_S, IsolatedDe
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, Operand, freeze
+from nnadapter.records import dataclass, field
 from nnadapter.session.device import taking_ir
 from nnadapter.testing.random_models.maker import RandomCase, check, outputs_of
 

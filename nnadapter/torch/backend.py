@@ -6,7 +6,6 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from nnadapter.drivers.selection import CPU
 from nnadapter.engine.bound_steps import has_memory
 from nnadapter.errors import FallbackWarning, InvalidOptionError, NNAdapterError
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass, field
 from nnadapter.session.session import InferenceSession
 from nnadapter.torch.compiled_report import FallbackOperatorFacts, GraphFacts, TorchReport, gathered
 from nnadapter.torch.layouts import lying_as, part_views

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from nnadapter.records import dataclass
 from nnadapter.report.facts import plain
 from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import count, quantity

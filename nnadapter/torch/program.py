@@ -17,7 +17,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +36,7 @@ from nnadapter.errors import (
 )
 from nnadapter.onnx.construction import initializer_of, with_constants
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass
 from nnadapter.report.sections import count
 from nnadapter.session.session import InferenceSession
 from nnadapter.torch.layouts import bytes_of, lying_as

@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from torch.utils import _pytree as pytree
 from nnadapter.drivers.selection import DeviceRequest, requests_of
 from nnadapter.errors import InvalidOptionError, close_names
 from nnadapter.options import Options, default_devices
+from nnadapter.records import dataclass, field
 from nnadapter.torch.layouts import is_view, last_views
 from nnadapter.torch.models import WrongType, exported, keep_type
 from nnadapter.torch.operators import computes, is_random, is_size, registry

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from nnadapter.drivers.tensor_copies import HOST, Copies, Transfer, can_lie_on_d
 from nnadapter.engine.bound_steps import has_memory
 from nnadapter.engine.device_value import DeviceValue
 from nnadapter.errors import OutOfMemoryError
+from nnadapter.records import dataclass
 from nnadapter.session.session import InferenceSession
 from nnadapter.torch.regions import Roles, Settings
 from nnadapter.torch.resident_tensors import Array, Resident, Results

@@ -19,7 +19,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from threading import get_native_id
@@ -29,6 +28,7 @@ from typing import Any, BinaryIO
 from nnadapter.errors import CancelledError, InvalidOptionError, describe
 from nnadapter.files.atomic_files import check_writable, write_file
 from nnadapter.process.packages import own_version
+from nnadapter.records import dataclass, field
 from nnadapter.traces.trace import COMPILE, ENGINE, FALLBACK, HOST, PLAN, SESSION, TRANSFER, Event, Trace
 
 _CLOCK = 2_000

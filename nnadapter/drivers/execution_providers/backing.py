@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 from types import MappingProxyType
@@ -37,6 +36,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import QUIET
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import memoize, new_lock
+from nnadapter.records import dataclass, field
 
 if TYPE_CHECKING:
     import onnx

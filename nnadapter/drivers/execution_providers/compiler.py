@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 
@@ -24,6 +23,7 @@ from nnadapter.onnx.references import is_reference
 from nnadapter.onnx.schemas import value_of_attribute
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass
 from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 _CRASHES = frozenset({"QNNExecutionProvider"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +45,7 @@ from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, Invali
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import memoize
 from nnadapter.process.terminal import prints_to_stderr
+from nnadapter.records import replace
 from nnadapter.traces.trace import SILENT, Trace
 from partition.graph import Verdict
 

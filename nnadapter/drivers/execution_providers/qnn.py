@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,6 +33,7 @@ from nnadapter.errors import (
 )
 from nnadapter.process.packages import missing_extra
 from nnadapter.process.terminal import native_prints_to_stderr
+from nnadapter.records import replace
 
 EMULATED_SOC = 43
 """SM8550, Snapdragon 8 Gen 2."""

@@ -6,7 +6,6 @@ Modules that handle models are imported lazily, because deserialized programs ne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +28,7 @@ from nnadapter.drivers.fake_npu.streams import DeviceMemory, FakeNpuEvent, FakeN
 from nnadapter.drivers.interface import Admission, Context, Device, Event, Memory, Program, Stream
 from nnadapter.drivers.table_driver import TableContext, TableDevice, TableDriver
 from nnadapter.errors import DeviceNotFoundError
+from nnadapter.records import replace
 from nnadapter.traces.trace import Trace
 from partition.graph import Verdict
 

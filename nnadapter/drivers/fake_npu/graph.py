@@ -6,7 +6,6 @@ Independent of the adapter IR; serializes as JSON and raw bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 
 from nnadapter.ir.deferred_arrays import DeferredArray, contents_of
 from nnadapter.ir.operand import Array
+from nnadapter.records import dataclass
 
 Parameters = Mapping[str, Any]
 """Arguments of a kernel other than tensors: numbers, strings, and tuples of these."""

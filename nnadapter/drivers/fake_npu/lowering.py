@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,6 +20,7 @@ from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir import Array, Model, Operation
 from nnadapter.ir.passes import Evaluator, Observer, Pass, fold_constants, run_passes
 from nnadapter.process.resources import memoize
+from nnadapter.records import dataclass
 
 PASSES = (
     "remove_dead",

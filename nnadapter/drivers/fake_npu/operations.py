@@ -6,7 +6,6 @@ Verdicts, `nnadapter ops fake_npu` and lowering read the same table, so they can
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +28,7 @@ from nnadapter.drivers.fake_npu.lowerings import direct as d
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower, direct, unary
 from nnadapter.ir import ABSENT, DataType, Model, Operation
 from nnadapter.ir.operations.quantization import EIGHT_BITS, MOVERS, REALS, TABULATED
+from nnadapter.records import dataclass, field, replace
 
 _SIXTEEN_BITS: Types = frozenset({DataType.INT16, DataType.UINT16})
 """Types between QUANTIZE and DEQUANTIZE, for data movement only."""

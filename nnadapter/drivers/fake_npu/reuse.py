@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.fake_npu.graph import NpuGraph
@@ -21,6 +20,7 @@ from nnadapter.ir.derived import ArrayTrace, TracedArray
 from nnadapter.ir.structure import constants, numbers, with_constants, with_numbers
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.process.resources import Cache, new_lock
+from nnadapter.records import dataclass
 
 _CONSTANTS = 64
 """Sets of constants per template. Caches evict the least recently used."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -59,6 +58,7 @@ from nnadapter.drivers.interface import UNLIMITED
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FaultScriptError
 from nnadapter.ir.operand import Array
+from nnadapter.records import replace
 
 
 class FaultyExecution(Execution):

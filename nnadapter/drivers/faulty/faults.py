@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -38,6 +37,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import FLOATING, Array
 from nnadapter.onnx.domains import op_name
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass, field, replace
 from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 

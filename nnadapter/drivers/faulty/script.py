@@ -9,7 +9,6 @@ import os
 import signal as signals
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any
@@ -20,6 +19,7 @@ from msgspec.structs import fields, force_setattr
 from nnadapter import errors
 from nnadapter.errors import FaultScriptError, NNAdapterError, close_names
 from nnadapter.files.documents import FileKind, check_fields
+from nnadapter.records import dataclass
 
 
 class Phase(StrEnum):

@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum
 from math import prod
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from nnadapter.errors import FAILURES, DriverError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, Operand, array_type_of, dtype_name
 from nnadapter.process.resources import memoize
+from nnadapter.records import dataclass
 from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 _LENGTH = struct.Struct("<Q")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pickle import PickleBuffer
 from threading import RLock, Thread
 from types import MappingProxyType
@@ -37,6 +36,7 @@ from nnadapter.errors import (
 )
 from nnadapter.ir import Array, Model
 from nnadapter.process.resources import register_after_fork
+from nnadapter.records import dataclass, replace
 from partition.graph import DTYPE_OF_ELEMENT_TYPE, Verdict
 
 

@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -49,6 +48,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.structure import numbers
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
+from nnadapter.records import replace
 
 SizedTask = tuple[Any, Sequence[int], Sequence[Array]]
 """Execution, symbolic sizes in trace order, inputs."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
@@ -45,6 +44,7 @@ from nnadapter.ir.structure import (
 )
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic, size_hint, slot_reader
 from nnadapter.process.resources import Cache
+from nnadapter.records import dataclass
 
 OPEN = -1
 """NNADAPTER_DYNAMIC_SIZE, and the size index of static values."""

@@ -6,7 +6,6 @@ import ctypes
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from nnadapter.ir.deferred_arrays import pack, unpack
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import PACKED, Array, DataType, Layout, OperandType
 from nnadapter.process.resources import Cache, ObjectPool, memoize, new_lock
+from nnadapter.records import dataclass
 
 
 class NativeEvent(Event):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from nnadapter.drivers.openvino.program import compatibility, deserialized
 from nnadapter.drivers.registry import HardwareNeeds, Machine
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError, close_names
 from nnadapter.process.packages import has_extra
+from nnadapter.records import replace
 from partition.graph import Verdict
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +16,7 @@ from onnx import numpy_helper
 from nnadapter.drivers.openvino.layout_workarounds import preserves_shape
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.parts import Parts
+from nnadapter.records import dataclass
 
 _REALS = frozenset(("float16", "float32"))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx
 
@@ -46,6 +45,7 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import MEASURING, captured_names, has_open_inputs, size_names
 from nnadapter.onnx.parts import Parts
 from nnadapter.onnx.references import array_of
+from nnadapter.records import dataclass
 from partition.graph import SUPPORTED, Reason, Unsupported, Value, Verdict, all_of
 
 

@@ -7,7 +7,6 @@ function.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -55,6 +54,7 @@ from nnadapter.drivers.openvino.quantized_workarounds import (
     part_products,
     part_rectified,
 )
+from nnadapter.records import dataclass
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _REDUCING = frozenset((*map("Reduce{}".format, _REDUCTIONS), "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"))

@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, OperandType, dtype_name
 from nnadapter.ir.passes import run_passes
 from nnadapter.process.resources import memoize, new_lock
+from nnadapter.records import dataclass
 
 _CARRIERS: Mapping[str, np.dtype[Any]] = {"int4": np.dtype(np.int8), "uint4": np.dtype(np.uint8)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from nnadapter.drivers.capability import DeviceInfo, DeviceType, MemoryStatistics, Option, OptionValues
@@ -25,6 +24,7 @@ from nnadapter.drivers.xla.program import (
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 from nnadapter.ir.model import Model
 from nnadapter.process.packages import has_extra
+from nnadapter.records import replace
 
 PRECISIONS = {"float32": "highest", "tensorfloat32": "high", "bfloat16": "default"}
 """Option -> JAX's precision of products; CPUs always use float32."""

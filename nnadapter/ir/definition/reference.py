@@ -8,7 +8,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from inspect import unwrap
 from types import CodeType, FunctionType
@@ -31,6 +30,7 @@ from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.passes.run import PASSES
 from nnadapter.ir.schema import Attribute, Example, FlopsRule, OperationDoc, OperationSchema, Role
 from nnadapter.ir.verification import verify
+from nnadapter.records import dataclass
 
 _OWN = "nnadapter.ir.definition"
 

@@ -10,7 +10,6 @@ import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +19,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.operations.row import Row, row
 from nnadapter.ir.schema import Attributes, AttributeValue
+from nnadapter.records import dataclass, field
 
 CUSTOM = "CUSTOM"
 

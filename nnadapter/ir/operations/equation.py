@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.records import dataclass
 
 _ELLIPSIS = "..."
 

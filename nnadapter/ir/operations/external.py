@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -19,6 +18,7 @@ from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operand_checks import checked_type, normalized
 from nnadapter.ir.schema import Attribute, Attributes, Definition, FlopsRule, OperationSchema, Role, ShapeRule
 from nnadapter.process.packages import PlugIn, PlugIns
+from nnadapter.records import replace
 
 
 def checked_row(value: object, plug_in: PlugIn) -> OperationSchema:

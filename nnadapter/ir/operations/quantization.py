@@ -13,7 +13,6 @@ Operations treat quantized operands in one of four ways:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import isclose
 
 from nnadapter.errors import InvalidModelError
@@ -29,6 +28,7 @@ from nnadapter.ir.operations.reduction import ROWS as REDUCTION
 from nnadapter.ir.operations.resampling import ROWS as RESAMPLING
 from nnadapter.ir.operations.row import Row, Types, as_first, family, like
 from nnadapter.ir.schema import Attributes, QuantizationRule, ShapeRule
+from nnadapter.records import replace
 
 row = family(cost="elementwise")
 

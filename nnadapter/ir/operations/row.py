@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise, zip_longest
 from typing import cast
@@ -20,6 +19,7 @@ from nnadapter.ir.schema import (
     Role,
     ShapeRule,
 )
+from nnadapter.records import dataclass, field
 
 Dimensions = tuple[int, ...]
 Types = Sequence[OperandType | None]

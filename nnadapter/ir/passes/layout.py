@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -14,6 +13,7 @@ from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operations import elementwise, quantization, reduction
 from nnadapter.ir.operations.windows import IMAGES
+from nnadapter.records import dataclass
 
 Axes = tuple[int, ...]
 

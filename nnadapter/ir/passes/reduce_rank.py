@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
@@ -12,6 +11,7 @@ from nnadapter.ir import ABSENT, AttributeValue, Layout, Model, Operation
 from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.passes.layout import ELEMENTWISE, REDUCING, Axes
 from nnadapter.ir.symbolic_numbers import identity_key
+from nnadapter.records import dataclass
 
 Groups = list[list[int]]
 """Each group is merged into one axis."""

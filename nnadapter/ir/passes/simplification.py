@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from nnadapter.ir.derived import applied, decided, derived, group_key
 from nnadapter.ir.operand import digest_of
 from nnadapter.ir.rewrite import COMMUTATIVE, editing
 from nnadapter.ir.symbolic_numbers import guard_value, identity_key
+from nnadapter.records import dataclass, field
 
 Evaluator = Callable[[Model, Sequence[Array]], Sequence[Array] | None]
 """Runs a model once: model, inputs -> outputs, or None if it cannot."""

@@ -10,7 +10,6 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from io import BytesIO
@@ -31,6 +30,7 @@ from nnadapter.ir.operations import schema_of
 from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.verification import check_attributes, verify
+from nnadapter.records import dataclass
 
 ADVICE = "it is damaged or from another program; write it again"
 """Advice for invalid files."""

@@ -6,13 +6,13 @@ Sizes: batch B, heads N, queries S, keys T (P of them past), head size H.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
 
 from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along, sliced, steps_along
 from nnadapter.onnx.schemas import Refusal
+from nnadapter.records import dataclass, replace
 from partition.graph import Reason
 
 ATTENTION_SINCE = 23

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.body import BodyBuilder, function_op, sliced
 from nnadapter.onnx.schemas import Refusal
+from nnadapter.records import dataclass
 from partition.graph import Reason
 
 _IN_BYTES = {"int4": "int8", "uint4": "uint8"}

@@ -7,14 +7,13 @@ hide unused slots.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along, sliced, steps_along
 from nnadapter.onnx.microsoft.attention import Scores, attention, filtered, lowest, separated, turned
 from nnadapter.onnx.microsoft.elementwise import silu
 from nnadapter.onnx.schemas import Refusal
+from nnadapter.records import dataclass
 from partition.graph import Reason
 
 _SCATTER_SINCE = 24

@@ -7,7 +7,6 @@ nodes are considered; inlining exposes nested ones. Equal or negated conditions 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from math import prod
@@ -25,6 +24,7 @@ from nnadapter.onnx.preparation.branch_decisions import ELSE, MOST_DECIDING, THE
 from nnadapter.onnx.preparation.folding import may_fold
 from nnadapter.onnx.preparation.prepare import Prepared, inline_constant_branches, inline_decided_branches
 from nnadapter.process.resources import paused_collection
+from nnadapter.records import dataclass, field, replace
 from partition.graph import Value
 
 _MOST_BYTES = 1 << 16

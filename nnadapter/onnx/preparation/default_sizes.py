@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized, specialize
 from nnadapter.onnx.schemas import MICROSOFT
 from nnadapter.onnx.signature import Shapes
+from nnadapter.records import dataclass
 from partition.graph import Graph, Value
 
 _CACHE_INPUTS: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(

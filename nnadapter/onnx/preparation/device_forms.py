@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +31,7 @@ from nnadapter.onnx.standard_bodies import (
     softplus_body,
     written_through,
 )
+from nnadapter.records import replace
 from partition.graph import Value
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from math import prod
@@ -30,6 +29,7 @@ from nnadapter.onnx.preparation.shape_facts import Forward, empty_parts, infer_r
 from nnadapter.onnx.references import array_of, read_ahead, with_references
 from nnadapter.onnx.signature import Shapes
 from nnadapter.process.resources import paused_collection
+from nnadapter.records import dataclass, field, replace
 from partition.graph import Graph, Node, Value
 
 

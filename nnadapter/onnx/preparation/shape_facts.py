@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import onnx
@@ -23,6 +22,7 @@ from nnadapter.onnx.graphs import value_of, values_of
 from nnadapter.onnx.inference import Inference, InitialFacts
 from nnadapter.onnx.model import OnnxModel, OnnxNode
 from nnadapter.onnx.preparation.folding import Folding, is_known
+from nnadapter.records import replace
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, Node, Value
 
 _SHAPED_BY_DATA = frozenset(

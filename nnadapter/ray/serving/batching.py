@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from nnadapter.errors import DeadlineExceededError, InvalidInputError, NNAdapter
 from nnadapter.onnx.signature import Signature
 from nnadapter.ray.rows import Axis, axis_of, run_rows
 from nnadapter.ray.serving.protocol import InferenceRequest
+from nnadapter.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from math import prod
 from types import MappingProxyType
@@ -17,6 +16,7 @@ import numpy as np
 from nnadapter.errors import CancelledError, InvalidInputError, NNAdapterError, close_names, describe
 from nnadapter.ir.operand import array_type_of
 from nnadapter.onnx.signature import Signature
+from nnadapter.records import dataclass
 from partition.graph import Value
 
 BODY_BYTES = 64 << 20

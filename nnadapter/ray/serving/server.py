@@ -9,7 +9,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,6 +35,7 @@ from nnadapter.ray.serving.protocol import (
     written,
 )
 from nnadapter.ray.serving.request_body import body_of, length_of
+from nnadapter.records import dataclass
 
 _REMEMBERED = 20
 _FAILURES_IN_A_ROW = 3

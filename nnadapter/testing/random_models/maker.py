@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from random import Random
 from types import MappingProxyType
@@ -21,6 +20,7 @@ from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, Ope
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import Attributes, AttributeValue, OperationSchema
 from nnadapter.ir.text import to_text
+from nnadapter.records import dataclass, field, replace
 
 Perturb = Callable[[Array, Array | None], Array]
 """Adds noise to a value, in proportion to the value and to an optional magnitude."""

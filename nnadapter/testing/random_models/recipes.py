@@ -7,7 +7,6 @@ other, `sound` for values with a defined result. Otherwise add the reason to `UN
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from nnadapter.ir.operand import Array, DataType, Layout, OperandType, Quantizat
 from nnadapter.ir.operations.linear_algebra import PACKED_BITS
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, GATES
 from nnadapter.ir.schema import AttributeValue, OperationSchema
+from nnadapter.records import dataclass
 from nnadapter.testing.random_models import attributes
 from nnadapter.testing.random_models.attributes import (
     INDICES,
