@@ -550,7 +550,10 @@ class CompiledPlan:
                 return *self.run(feeds, names, control, out_devices, sizes), []
             return *self._run_steps(feeds, names, control, out_devices, sizes, returned=values), values
         except errors.NNAdapterError as error:
-            if isinstance(error, (errors.CancelledError, errors.DonatedValueError)) or self._make_whole is None:
+            if (
+                isinstance(error, (errors.CancelledError, errors.DonatedValueError, errors.InputValueError))
+                or self._make_whole is None
+            ):
                 raise
             return *self._run_fallback(error, feeds, names, out_devices, control), []
 

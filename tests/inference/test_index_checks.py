@@ -115,6 +115,17 @@ def test_a_region_far_outside_of_the_image_is_an_error_at_once():
                 session.run(None, {**feeds, "r": np.float32([[0, 0, corner, 4]])})
 
 
+def test_the_first_run_of_a_verified_session_is_checked_too():
+    text = """<ir_version: 10, opset_import: ["": 16]> g (float[1,2,8,8] x, float[1,4] r, int64[1] b)
+      => (float[1,2,2,2] y) { y = RoiAlign<output_height=2, output_width=2>(x, r, b) }"""
+    options = nna.Options(verify="once")
+    feeds = {"x": np.ones((1, 2, 8, 8), np.float32), "b": np.int64([0]), "r": np.float32([[0, 0, 5000, 4]])}
+    with nna.InferenceSession(onnx.parser.parse_model(text), devices=["fake_npu", "cpu"], options=options) as session:
+        for _ in range(2):
+            with pytest.raises(nna.errors.InputValueError, match="input 'r' holds"):
+                session.run(None, feeds)
+
+
 def test_sizes_of_the_caller_are_checked_against_a_table():
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[N] x, float[8,4] w)
       => (float[N,4] y) <int64 zero = {0}, int64 one = {1}> {
