@@ -119,7 +119,7 @@ def _expected(bound: BoundStep, values: Sequence[Any]) -> Sequence[Any]:
 def _reference(bound: BoundStep) -> Substitute:
     with bound.lock:
         if bound.reference is None:
-            bound.reference = bound.on_check(bound.step)
+            bound.reference = bound.make_substitute(None)
         return bound.reference
 
 
@@ -405,12 +405,12 @@ class PlannedSubject:
 
 def _partitioning(plan: RunnablePlan) -> Partitioning:
     assert isinstance(plan, Compiled), "the engine plans"
-    return plan.partitioning if plan.opening is None else plan.opening.partitioning
+    return plan.run_partitioning
 
 
 def _model(plan: RunnablePlan, bound: BoundStep) -> SegmentModel | None:
     """Return a step's compiled model; None if it differs per shape."""
-    piece = _partitioning(plan).pieces[bound.position]
+    piece = _partitioning(plan).pieces[bound.step.segment]
     return None if piece is None else piece.part.model
 
 

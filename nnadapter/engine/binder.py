@@ -21,7 +21,7 @@ from nnadapter.engine.bound_steps import (
 )
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.engine.executor import CompiledPlan, held_between, plan_intermediate_buffers
-from nnadapter.engine.fallback import Incident
+from nnadapter.engine.fallback import Incidents, report_run_failure
 from nnadapter.engine.plan_devices import WELL, PlanDevices, transfers_of
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.index_ranges import IndexCheck
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 
 class Bindable(NamedTuple):
-    """Plan to bind, and functions for its failures."""
+    """Plan to bind, and functions for its failures. `reads` are the inputs of the program of each segment."""
 
     plan: Plan
     reads: Mapping[int, tuple[str, ...]]
     overlap: Overlap
     constants: Mapping[str, Array]
     nodes_of: Callable[[Step], Sequence[str]]
-    run_failed: Callable[[Mapping[str, int], Step, BaseException], Substitute]
-    """Makes the substitute of a failed step, or raises."""
-    say: Callable[[Step, BaseException, str], Incident]
-    """Records a failure, by the fallback policy."""
-    reference: Callable[[Mapping[str, int], Step], Substitute]
-    """Makes the substitute for comparison with a step, or raises."""
+    incidents: Incidents
+    make_substitute: Callable[[Mapping[str, int], Step, BaseException | None], Substitute]
+    """Makes the program that runs a step after an error, or (None) for comparison; raises if no other device can.
+
+    The first argument is the slot of every value.
+    """
     checks: Mapping[int, Sequence[IndexCheck]] = {}
     make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
     """None if the original model is not available."""
@@ -57,20 +57,21 @@ class Bindable(NamedTuple):
 class Binder:
     """Binder of the steps of a plan."""
 
-    def __init__(self, site: PlanDevices, arenas: Arenas, bindable: Bindable) -> None:
-        self._site, self._bindable, self._plan = site, bindable, bindable.plan
+    def __init__(self, devices: PlanDevices, arenas: Arenas, bindable: Bindable) -> None:
+        self._devices, self._bindable, self._plan = devices, bindable, bindable.plan
         self._slots = slots_of(self._plan)
         graph = self._plan.graph
-        self._stay = residences(self._plan, site.owning, self._slots, bindable.reads, partial(expected_outputs, graph))
+        self._stay = residences(
+            self._plan, devices.owning, self._slots, bindable.reads, partial(expected_outputs, graph)
+        )
         staying = {segment for segment, residence in self._stay.items() if residence.saves}
-        self._borders = plan_intermediate_buffers(self._plan, bindable.reads, arenas, staying)
+        self._buffers = plan_intermediate_buffers(self._plan, bindable.reads, arenas, staying)
         self.held_between = partial(held_between, arenas)
-        self._on_failure = partial(bindable.run_failed, self._slots)
-        self._on_check = partial(bindable.reference, self._slots)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
         """Names of values whose sizes index checks read; they are released only at the end of the run."""
-        self._same: dict[int, Mapping[str, Any]] = {}
+        self._fields: dict[int, Mapping[str, Any]] = {}
+        """Arguments of `BoundStep` that all programs of a segment share."""
         constants, produced = bindable.constants, self._plan.produced_values
         self._constants = {
             slot: constants[name] for name, slot in self._outputs.items() if name in constants and name not in produced
@@ -82,55 +83,53 @@ class Binder:
 
     def step(
         self,
-        position: int,
+        segment: int,
         program: Program,
         inputs: Sequence[str],
         *,
-        is_told_sizes: bool = False,
+        takes_sizes: bool = False,
         expected: OutputCheck | None = None,
     ) -> BoundStep:
-        """Bind a program to a step; `expected` overrides the output types in the plan."""
-        step, names = self._plan.steps[position], tuple(inputs)
-        same = self._same.get(position)
-        if same is None or same["names"] != names:
-            same = self._same[position] = self._same_of(position, step, names)
+        """Bind a program to the step of a segment; `expected` overrides the output types in the plan."""
+        step, names = self._plan.steps[segment], tuple(inputs)
+        fields = self._fields.get(segment)
+        if fields is None or fields["names"] != names:
+            fields = self._fields[segment] = self._fields_of(step, names)
         if expected is None:
-            expected = expected_outputs(self._plan.graph, step.outputs) if same["guarded"] else ()
-        pool = self._pools[position](program)
-        return BoundStep(pool=pool, expected=expected, takes_sizes=is_told_sizes, **same)
+            expected = expected_outputs(self._plan.graph, step.outputs) if fields["guarded"] else ()
+        return BoundStep(pool=self._pools[segment](program), expected=expected, takes_sizes=takes_sizes, **fields)
 
     @cached_property
     def _pools(self) -> list[Callable[[Program], ExecutionPool]]:
         nodes_of = self._bindable.nodes_of
         calls = [NamedCalls(step.device, step.segment, nodes_of(step)) for step in self._plan.steps]
-        return list(map(self._site.pools, calls))
+        return list(map(self._devices.pools, calls))
 
-    def _same_of(self, position: int, step: Step, names: tuple[str, ...]) -> Mapping[str, Any]:
-        slots = self._slots
+    def _fields_of(self, step: Step, names: tuple[str, ...]) -> Mapping[str, Any]:
+        slots, bindable, is_guarded = self._slots, self._bindable, step.device in self._devices.accelerators
+        nodes = bindable.nodes_of(step)
         return {
             "step": step,
-            "position": position,
             "inputs": tuple(slots[name] for name in names),
             "outputs": tuple(slots[name] for name in step.outputs),
             "released": tuple(slots[name] for name in step.released if name not in self._checked),
-            "index_checks": bound_checks(self._bindable.checks.get(step.segment, ()), slots),
+            "index_checks": bound_checks(bindable.checks.get(step.segment, ()), slots),
             "names": names,
             "residence": self._stay.get(step.segment),
-            "guarded": step.device in self._site.accelerators,
+            "guarded": is_guarded,
             "planned": tuple(planned_values(self._plan.graph, slots, names)),
-            "on_failure": self._on_failure,
-            "say": self._bindable.say,
-            "make_room": self._site.make_room,
-            "health": self._site.health(step.device) if step.device in self._site.accelerators else WELL,
-            "health_keys": (*step.outputs, *self._bindable.nodes_of(step)),
-            "copies_inputs": step.device in self._site.raw,
-            "on_check": self._on_check,
+            "make_substitute": partial(_make_substitute, bindable, slots, step),
+            "report_failure": partial(report_run_failure, step, nodes, bindable.incidents),
+            "make_room": self._devices.make_room,
+            "health": self._devices.health(step.device) if is_guarded else WELL,
+            "health_keys": (*step.outputs, *nodes),
+            "copies_inputs": step.device in self._devices.raw,
             "lock": new_lock(),
         }
 
     def plan(self, steps: Sequence[BoundStep], sizes: GuardedShapes | None = None) -> CompiledPlan:
         """Return the compiled plan; `sizes` are its guarded shapes if programs take symbolic sizes."""
-        overlap, trace = self._bindable.overlap, self._site.trace
+        overlap, trace = self._bindable.overlap, self._devices.trace
         flights = None
         if not overlap.is_serial:
             from nnadapter.engine.concurrent_steps import Flights
@@ -144,7 +143,15 @@ class Binder:
             None if len(steps) == 1 and not steps[0].guarded else self._bindable.make_cpu_fallback,
             transfers_of(trace),
             sizes,
-            self._borders,
+            self._buffers,
             flights,
             self.held_between,
         )
+
+
+def _make_substitute(
+    bindable: Bindable, slots: Mapping[str, int], step: Step, error: BaseException | None
+) -> Substitute:
+    if error is not None and bindable.incidents.policy("run") == "forbid":
+        report_run_failure(step, bindable.nodes_of(step), bindable.incidents, error, "")
+    return bindable.make_substitute(slots, step, error)

@@ -354,12 +354,12 @@ class BoundStep:
     guarded: bool
     """True if inputs are passed read-only and contiguous, and outputs are checked: for all devices but the CPU."""
     planned: tuple[Planned, ...]
-    on_failure: Callable[[Step, BaseException], Substitute]
-    say: Callable[[Step, BaseException, str], Incident]
-    """Records a failure, by the fallback policy."""
+    make_substitute: Callable[[BaseException | None], Substitute]
+    """Makes the substitute after an error, or (None) for comparison; raises if there is none or fallback is forbidden.
+    """
+    report_failure: Callable[[BaseException, str], Incident]
+    """Records a failure and the action taken instead, by the fallback policy."""
     make_room: Callable[[], bool]
-    on_check: Callable[[Step], Substitute]
-    """Makes the substitute for comparison, or raises."""
     names: tuple[str, ...]
     lock: Lock
     """Guards `substitute`, `reference` and `failures`; shared by all bindings of a step."""
@@ -369,7 +369,6 @@ class BoundStep:
     copies_inputs: bool = False
     """True if the device gets copies of inputs, since it could write to them."""
     index_checks: tuple[BoundCheck, ...] = ()
-    position: int = 0
     takes_sizes: bool = False
     """Its program is adapter IR with dynamic shapes."""
     residence: Residence | None = None

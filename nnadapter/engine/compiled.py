@@ -137,17 +137,22 @@ class Compiled(RunnablePlan):
 
     partitioning: Partitioning
     compile_seconds: Mapping[int, float]
-    bound_to: Mapping[int, int] = field(default_factory=dict)
+    cloned_from: Mapping[int, int] = field(default_factory=dict)
     """Segment -> segment with the cloned program."""
     timed: tuple[TimedPlacement, ...] = ()
     """Measured candidates: the chosen one, then fastest first."""
     chosen: str = ""
-    opening: DynamicPartitioning | None = None
+    dynamic: DynamicPartitioning | None = None
     """Dynamic partitioning, if any; `partitioning` is the one at the shapes it was made at."""
 
     @property
+    def run_partitioning(self) -> Partitioning:
+        """The partitioning that the programs were compiled from."""
+        return self.partitioning if self.dynamic is None else self.dynamic.partitioning
+
+    @property
     def has_dynamic_shapes(self) -> bool:
-        return self.opening is not None
+        return self.dynamic is not None
 
     @property
     def _own_holding(self) -> Holding:

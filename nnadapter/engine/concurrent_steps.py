@@ -25,7 +25,7 @@ from typing import Any
 from nnadapter.drivers.interface import DeviceTensor, Event, Execution, Stream
 from nnadapter.drivers.registry import open_device
 from nnadapter.engine.bound_steps import BoundStep
-from nnadapter.engine.executor import OneRun, after_failure, ask_before, run_step
+from nnadapter.engine.executor import RunState, after_failure, ask_before, run_step
 from nnadapter.engine.provenance import StepRun
 from nnadapter.errors import FAILURES
 from nnadapter.planning.overlap import Overlap
@@ -179,7 +179,7 @@ class Flights:
         """Flights inherited by a forked process: never used or closed, which would wait for their threads."""
         register_after_fork(self)
 
-    def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
+    def run(self, steps: Sequence[BoundStep], run: RunState) -> list[StepRun]:
         user = object()
         try:
             flight = self._flights.acquire(user)
@@ -207,9 +207,9 @@ class Flights:
 
 
 class _Run:
-    def __init__(self, flight: Flight, overlap: Overlap, trace: Trace, run: OneRun) -> None:
+    def __init__(self, flight: Flight, overlap: Overlap, trace: Trace, run: RunState) -> None:
         self._flight, self._overlap, self._trace = flight, overlap, trace
-        self._values, self._transfers, self._devices, self._control, self._sizes, self._buffers, self._holds = run
+        self._run, self._values, self._control = run, run.values, run.control
         self._runs: dict[int, StepRun] = {}
         self._jobs: dict[int, Job] = {}
         self._released: list[int] = []
@@ -237,7 +237,7 @@ class _Run:
         if segment in self._overlap.threaded_segments and not in_turn:
             lane = self._flight.lanes[bound.step.device]
             # stored before submit: an interrupt may come at any time
-            job = self._jobs[segment] = lane.job(partial(self._run_of, bound))
+            job = self._jobs[segment] = lane.job(partial(run_step, bound, self._run))
             lane.submit(job)
         elif segment not in self._overlap.enqueued_segments:
             self._run_now(bound)
@@ -248,17 +248,12 @@ class _Run:
             self._run_now(bound)
 
     def _run_now(self, bound: BoundStep) -> None:
-        self._runs[bound.step.segment] = self._run_of(bound)
-
-    def _run_of(self, bound: BoundStep) -> StepRun:
-        program_sizes = self._sizes if bound.takes_sizes else None
-        return run_step(
-            bound, self._values, self._transfers, self._devices, self._control, program_sizes, self._buffers
-        )
+        self._runs[bound.step.segment] = run_step(bound, self._run)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
         """Enqueue a step; if that fails, wait for all pending steps, since it must run now."""
-        assert bound.residence is not None and self._transfers is not None, "only such steps are enqueued"
+        transfers = self._run.transfers
+        assert bound.residence is not None and transfers is not None, "only such steps are enqueued"
         segment = bound.step.segment
         if bound.index_checks:
             self._wait_for_all()
@@ -271,7 +266,7 @@ class _Run:
                 planned_check.check(self._values)
             enqueue = partial(self._enqueue, bound)
             results = bound.residence.compute(
-                enqueue, self._values, self._transfers, self._devices, is_work_of_stream=True
+                enqueue, self._values, transfers, self._run.out_devices, is_work_of_stream=True
             )
             if results is not None:
                 for slot, result in zip(bound.outputs, results, strict=True):
@@ -285,20 +280,16 @@ class _Run:
             with suppress(*FAILURES):
                 # in case its outputs were rejected while it is in flight
                 self._flight.streams[bound.step.device].synchronize()
-            self._runs[segment] = self._after_failure(bound, error, entry.started)
+            self._runs[segment] = after_failure(bound, error, self._run, entry.started)
             return True
         self._flight.pending.remove(entry)
         self._wait_for_all()
         return False
 
-    def _after_failure(self, bound: BoundStep, error: BaseException, started: float) -> StepRun:
-        program_sizes = self._sizes if bound.takes_sizes else None
-        return after_failure(bound, error, self._values, self._control, program_sizes, self._buffers, started)
-
     def _enqueue(self, bound: BoundStep, tensors: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
         if bound.residence is not None and not bound.residence.enqueues:
             return None
-        program_sizes = self._sizes if bound.takes_sizes else None
+        program_sizes = self._run.sizes if bound.takes_sizes else None
         execution = self._flight.executions[bound.step.segment]
         stream = self._flight.streams[bound.step.device]
         results = bound.pool.enqueue(execution, tensors, stream, self._control, program_sizes)
@@ -377,7 +368,7 @@ class _Run:
         for entry in entries[failed:]:
             self._flight.pending.remove(entry)
         first = entries[failed].bound
-        self._runs[first.step.segment] = self._after_failure(first, error, entries[failed].started)
+        self._runs[first.step.segment] = after_failure(first, error, self._run, entries[failed].started)
         for entry in entries[failed + 1 :]:
             self._run_now(entry.bound)
         self._let_go()
@@ -385,7 +376,7 @@ class _Run:
     def _let_go(self) -> None:
         if self._flight.pending or self._jobs:
             return
-        for slot in () if self._holds else self._released:
+        for slot in () if self._run.keeps_values else self._released:
             self._values[slot] = None
         self._released.clear()
         self._flight.made.clear()

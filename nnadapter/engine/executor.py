@@ -203,79 +203,68 @@ def _copied_if_shared(result: Any, block: Array) -> Any:
     return result.copy() if shared else result
 
 
-class OneRun(NamedTuple):
-    """State of a run with overlapping steps. Serial runs pass it as arguments, to save making it."""
+class RunState(NamedTuple):
+    """State of one run, shared by its steps."""
 
     values: list[Any]
-    transfers: list[Transfer] | None
+    """Values by slot."""
+    transfers: list[Transfer] | None = None
     """Receives the transfers; None if all values are arrays."""
-    out_devices: OutDevices
-    control: RunControl | None
+    out_devices: OutDevices = ALL_ON_HOST
+    control: RunControl | None = None
     """None if the run cannot be stopped."""
-    sizes: Sequence[Any] | None
-    """None if no program takes symbolic sizes."""
-    buffers: RunBuffers | None
+    sizes: Sequence[Any] | None = None
+    """Symbolic sizes; None if no program takes them."""
+    buffers: RunBuffers | None = None
     """None if all intermediate values are newly allocated."""
-    holds: bool = False
+    keeps_values: bool = False
+    """True if values are not released after their last reader."""
+
+    def stopped(self, bound: BoundStep, device: str) -> errors.CancelledError | None:
+        """Return the error of a run that was stopped while a device ran a step; None if it was not stopped."""
+        control, segment = self.control, bound.step.segment
+        if control is None or not control.is_over:
+            return None
+        return control.error(f"while segment {segment} ran on {device!r}", device=device, segment=segment)
 
 
 _MOST_FAILURES = 5
 
 
-def _stopped(control: RunControl, bound: BoundStep, device: str, moment: str) -> errors.CancelledError:
-    segment = bound.step.segment
-    return control.error(f"{moment} segment {segment} ran on {device!r}", device=device, segment=segment)
-
-
 def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
     """Wait for the turn of the next step; raise CancelledError if the run is to stop."""
-    control.before(bound.step.device, shared=shared)
+    device, segment = bound.step.device, bound.step.segment
+    control.before(device, shared=shared)
     if control.is_over:
-        raise _stopped(control, bound, bound.step.device, "before")
+        raise control.error(f"before segment {segment} ran on {device!r}", device=device, segment=segment)
 
 
-def run_step(
-    bound: BoundStep,
-    values: list[Any],
-    transfers: list[Transfer] | None,
-    out_devices: OutDevices,
-    control: RunControl | None,
-    sizes: Sequence[Any] | None,
-    buffers: RunBuffers | None,
-) -> StepRun:
-    """Run one step and store its outputs. `transfers` receives transfers if values may be device-resident."""
-    started, health = time.perf_counter(), bound.health
+def run_step(bound: BoundStep, run: RunState) -> StepRun:
+    """Run one step and store its outputs in the values of the run."""
+    started, health, values = time.perf_counter(), bound.health, run.values
     for index_check in bound.index_checks:
         index_check.check(values)
     if health.is_troubled and not health.may_try(bound.health_keys):
-        return _without_trying(bound, values, control, buffers, started)
+        return _run_paused(bound, run, started)
     try:
         for planned_check in bound.planned:
             planned_check.check(values)
-        if transfers is None:
-            results = _computed(bound, [values[slot] for slot in bound.inputs], control, sizes, buffers)
+        if run.transfers is None:
+            results = _compute(bound, [values[slot] for slot in bound.inputs], run)
         else:
-            results = _staying(bound, values, transfers, out_devices, control, sizes, buffers)
+            results = _compute_resident(bound, run, run.transfers)
     except errors.FAILURES as error:
-        return after_failure(bound, error, values, control, sizes, buffers, started)
+        return after_failure(bound, error, run, started)
     if health.is_troubled:
         health.succeeded(bound.health_keys)
-    return _noted(bound, bound.step.device, results, values, started)
+    return _finish(bound, bound.step.device, results, values, started)
 
 
-def after_failure(
-    bound: BoundStep,
-    error: BaseException,
-    values: list[Any],
-    control: RunControl | None,
-    sizes: Sequence[Any] | None,
-    buffers: RunBuffers | None,
-    started: float,
-) -> StepRun:
+def after_failure(bound: BoundStep, error: BaseException, run: RunState, started: float) -> StepRun:
     """Retry a failed step on its device or run its substitute, and store its outputs; or raise."""
-    device = bound.step.device
-    if control is not None and control.is_over:
-        raise _stopped(control, bound, device, "while") from error
+    device, values = bound.step.device, run.values
+    if stopped := run.stopped(bound, device):
+        raise stopped from error
     if not bound.guarded or isinstance(error, (OtherShapeError, errors.DonatedValueError, errors.InputValueError)):
         # The host has no substitute. A donated value is lost, and a value out of range is wrong on every device.
         raise error
@@ -283,10 +272,10 @@ def after_failure(
         isinstance(error, errors.OutOfMemoryError) and bound.make_room()
     ):
         try:
-            results = _computed(bound, _on_host(bound, values), control, sizes, buffers)
+            results = _compute(bound, _on_host(bound, values), run)
         except errors.FAILURES as second:
-            if control is not None and control.is_over:
-                raise _stopped(control, bound, device, "while") from second
+            if stopped := run.stopped(bound, device):
+                raise stopped from second
             is_over = isinstance(error, errors.TransientError) or isinstance(second, errors.DonatedValueError)
             # The first try donated the value, so its error is the cause.
             if not isinstance(second, errors.DonatedValueError):
@@ -294,33 +283,32 @@ def after_failure(
             if is_over:
                 break
         else:
-            incidents = () if isinstance(error, errors.OutOfMemoryError) else (bound.say(bound.step, error, REPEATED),)
-            return _noted(bound, device, results, values, started, "", incidents)
+            incidents = () if isinstance(error, errors.OutOfMemoryError) else (bound.report_failure(error, REPEATED),)
+            return _finish(bound, device, results, values, started, "", incidents)
     bound.health.failed(bound.health_keys, error)
     failure = errors.describe(error)
-    substitute = _substitute(bound, error)
+    substitute = _substitute_of(bound, error)
     with bound.lock:
         if failure not in bound.failures and len(bound.failures) < _MOST_FAILURES:
             bound.failures = (*bound.failures, failure)
     try:
-        results = _results_of(substitute, bound, failure, values, control, buffers)
+        results = _compute_on_substitute(substitute, bound, failure, run)
     except errors.DonatedValueError as gone:
         text = f"segment {bound.step.segment} failed on {device!r} ({failure}), and cannot be repeated: {gone}"
         raise errors.ExecutionError(text, device=device, segment=bound.step.segment, phase="run") from error
-    incident = bound.say(bound.step, error, f"it runs on {substitute.display_name} instead")
-    return _noted(bound, substitute.device, results, values, started, failure, (incident,))
+    incident = bound.report_failure(error, f"it runs on {substitute.display_name} instead")
+    return _finish(bound, substitute.device, results, values, started, failure, (incident,))
 
 
-def _without_trying(
-    bound: BoundStep, values: list[Any], control: RunControl | None, buffers: RunBuffers | None, started: float
-) -> StepRun:
+def _run_paused(bound: BoundStep, run: RunState, started: float) -> StepRun:
+    """Run the substitute of a step, because its device is paused after failures."""
     failure = bound.health.text(bound.health_keys) or f"device {bound.step.device!r} was paused"
-    substitute = _substitute(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
-    results = _results_of(substitute, bound, failure, values, control, buffers)
-    return _noted(bound, substitute.device, results, values, started, failure)
+    substitute = _substitute_of(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
+    results = _compute_on_substitute(substitute, bound, failure, run)
+    return _finish(bound, substitute.device, results, run.values, started, failure)
 
 
-def _noted(
+def _finish(
     bound: BoundStep,
     device: str,
     results: Sequence[Any],
@@ -335,21 +323,17 @@ def _noted(
     return StepRun(bound.step.segment, device, bound.seconds, failure, incidents)
 
 
-def _staying(
-    bound: BoundStep,
-    values: list[Any],
-    transfers: list[Transfer],
-    out_devices: OutDevices,
-    control: RunControl | None,
-    sizes: Sequence[Any] | None,
-    buffers: RunBuffers | None,
-) -> Sequence[Any]:
+def _compute_resident(bound: BoundStep, run: RunState, transfers: list[Transfer]) -> Sequence[Any]:
     if bound.residence is not None:
-        compute = partial(bound.pool.compute_on_device, control=control, sizes=sizes)
-        stayed = bound.residence.compute(compute, values, transfers, out_devices)
-        if stayed is not None:
-            return stayed
-    return _computed(bound, _on_host(bound, values, transfers), control, sizes, buffers)
+        compute = partial(bound.pool.compute_on_device, control=run.control, sizes=_sizes_for(bound, run))
+        results = bound.residence.compute(compute, run.values, transfers, run.out_devices)
+        if results is not None:
+            return results
+    return _compute(bound, _on_host(bound, run.values, transfers), run)
+
+
+def _sizes_for(bound: BoundStep, run: RunState) -> Sequence[Any] | None:
+    return run.sizes if bound.takes_sizes else None
 
 
 def _on_host(bound: BoundStep, values: Sequence[Any], transfers: list[Transfer] | None = None) -> list[Any]:
@@ -357,82 +341,69 @@ def _on_host(bound: BoundStep, values: Sequence[Any], transfers: list[Transfer] 
     return [on_host(values[slot], name, transfers) for slot, name in zip(bound.inputs, bound.names, strict=True)]
 
 
-def _computed(
-    bound: BoundStep,
-    inputs: Sequence[Any],
-    control: RunControl | None,
-    sizes: Sequence[Any] | None,
-    buffers: RunBuffers | None,
-) -> Sequence[Any]:
-    host = not bound.guarded
+def _compute(bound: BoundStep, inputs: Sequence[Any], run: RunState) -> Sequence[Any]:
+    is_host, buffers = not bound.guarded, run.buffers
     # A run that can be stopped uses another driver call, which allocates its results.
-    into = () if buffers is None or not (host or control is None) else buffers.of(bound.position)
-    results = _of_host(bound, inputs, control, into) if host else _guarded(bound, inputs, control, sizes, into)
+    into = () if buffers is None or not (is_host or run.control is None) else buffers.of(bound.step.segment)
+    if is_host:
+        results = _compute_on_host(bound, inputs, run.control, into)
+    else:
+        hand = copied if bound.copies_inputs or bound.health.is_troubled else read_only
+        handed = [hand(array) for array in inputs]
+        if into:
+            results = bound.pool.compute_into(handed, into)
+        else:
+            results = bound.pool.compute(handed, run.control, _sizes_for(bound, run))
+        results = check_results(results, bound.step.outputs, bound.expected)
     return results if buffers is None else buffers.copy_if_aliased(results, into)
 
 
-def _of_host(bound: BoundStep, inputs: Sequence[Any], control: RunControl | None, into: Into) -> Sequence[Any]:
-    if not into:
-        return bound.pool.compute(inputs, control)
-    try:
-        return bound.pool.compute_into(inputs, into)
-    except errors.CancelledError:
-        raise
-    except errors.NNAdapterError:
-        return bound.pool.compute(inputs, control)
+def _compute_on_host(bound: BoundStep, inputs: Sequence[Any], control: RunControl | None, into: Into) -> Sequence[Any]:
+    if into:
+        try:
+            return bound.pool.compute_into(inputs, into)
+        except errors.CancelledError:
+            raise
+        except errors.NNAdapterError:
+            pass
+    return bound.pool.compute(inputs, control)
 
 
-def _substitute(bound: BoundStep, error: BaseException) -> Substitute:
+def _substitute_of(bound: BoundStep, error: BaseException) -> Substitute:
     with bound.lock:
         if bound.substitute is None:
-            bound.substitute = bound.on_failure(bound.step, error)
+            bound.substitute = bound.make_substitute(error)
         return bound.substitute
 
 
-def _results_of(
-    substitute: Substitute,
-    bound: BoundStep,
-    failure: str,
-    values: Sequence[Any],
-    control: RunControl | None,
-    buffers: RunBuffers | None,
-) -> Sequence[Any]:
-    handed = [on_host(values[slot]) for slot in substitute.inputs]
+def _compute_on_substitute(substitute: Substitute, bound: BoundStep, failure: str, run: RunState) -> Sequence[Any]:
+    handed = [on_host(run.values[slot]) for slot in substitute.inputs]
     try:
-        results = substitute.pool.compute(handed, control)
+        results = substitute.pool.compute(handed, run.control)
     except errors.NNAdapterError as second:
-        if control is not None and control.is_over:
-            raise _stopped(control, bound, substitute.device, "while") from second
+        if stopped := run.stopped(bound, substitute.device):
+            raise stopped from second
         segment = bound.step.segment
         also = substitute.display_name
         message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"
         if isinstance(second, errors.InvalidInputError):
             raise errors.InvalidInputError(message) from second
         raise errors.ExecutionError(message, device=substitute.device, segment=segment, phase="run") from second
-    return results if buffers is None else buffers.copy_if_aliased(results)
-
-
-def _guarded(
-    bound: BoundStep,
-    inputs: Sequence[Array],
-    control: RunControl | None,
-    sizes: Sequence[Any] | None,
-    into: Into,
-) -> Sequence[Array]:
-    hand = copied if bound.copies_inputs or bound.health.is_troubled else read_only
-    handed = [hand(array) for array in inputs]
-    results = bound.pool.compute_into(handed, into) if into else bound.pool.compute(handed, control, sizes)
-    return check_results(results, bound.step.outputs, bound.expected)
+    return results if run.buffers is None else run.buffers.copy_if_aliased(results)
 
 
 class StepRunner(Protocol):
     """Runner of a plan's steps that may begin steps before earlier ones are done."""
 
-    def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
+    def run(self, steps: Sequence[BoundStep], run: RunState) -> list[StepRun]:
         pass
 
     def close(self) -> None:
         pass
+
+
+_FINAL_ERRORS = (errors.CancelledError, errors.DonatedValueError, errors.InputValueError)
+"""Errors that the CPU fallback cannot avoid, or must not hide."""
 
 
 class CompiledPlan:
@@ -446,33 +417,40 @@ class CompiledPlan:
         constants: Mapping[int, Array],
         make_cpu_fallback: Callable[[errors.NNAdapterError], CpuFallback] | None = None,
         new_transfers: Callable[[], list[Transfer]] = list,
-        size_class: GuardedShapes | None = None,
-        borders: IntermediateBuffers | None = None,
+        guarded_shapes: GuardedShapes | None = None,
+        buffers: IntermediateBuffers | None = None,
         step_runner: StepRunner | None = None,
         held_between: Callable[[], Mapping[Hashable, int]] = dict,
     ) -> None:
         """Bind the steps to slots.
 
-        `make_cpu_fallback` makes the CPU fallback for the entire model, or raises; None if the plan already is that.
-        `size_class` are the guarded shapes, if programs take symbolic sizes. `borders` is the memory of intermediate
-        values; None if the steps allocate all. `step_runner` runs overlapping steps. `held_between` returns the
-        intermediate memory of the session, which no single plan frees.
+        Args:
+            steps: the steps in order.
+            slots: slot of every value, by name.
+            outputs: slots of the model's outputs.
+            constants: outputs that no step computes, by slot.
+            make_cpu_fallback: makes the CPU fallback for the entire model, or raises; None if the plan already is that.
+            new_transfers: makes the list that receives the transfers of a run.
+            guarded_shapes: the guarded shapes, if programs take symbolic sizes.
+            buffers: memory of intermediate values; None if the steps allocate all.
+            step_runner: runs overlapping steps; None if the steps run in order.
+            held_between: returns the intermediate memory of the session, which no single plan frees.
         """
         self._held_between = held_between
-        self._borders = borders
+        self._buffers = buffers
         self._step_runner = step_runner
-        self._size_class = size_class
+        self._guarded_shapes = guarded_shapes
         self.steps = tuple(steps)
         self.note = ""
         """Reason why the plan was abandoned."""
         self.transfers: tuple[Transfer, ...] | None = None
         """Transfers of the last run; None if no value could be device-resident."""
         self._stays = any(bound.residence is not None and bound.residence.saves for bound in self.steps)
-        self._make_whole = make_cpu_fallback
+        self._make_cpu_fallback = make_cpu_fallback
         self._new_transfers = new_transfers
-        self._whole: CpuFallback | None = None
+        self._cpu_fallback: CpuFallback | None = None
         self._lock = new_lock()
-        self._slots = slots
+        self.slots = slots
         self._outputs = outputs
         self._shares = len({bound.step.device for bound in self.steps}) > 1
         self._blank: list[Any] = [None] * len(slots)
@@ -486,20 +464,16 @@ class CompiledPlan:
         (bound,) = self.steps
         if any(self._blank[slot] is not None for slot in bound.inputs):
             return None
-        more = self._borders or self._step_runner or self._size_class or self._stays or bound.planned
+        more = self._buffers or self._step_runner or self._guarded_shapes or self._stays or bound.planned
         if bound.guarded and more:
             return None
-        names = {slot: name for name, slot in self._slots.items()}
+        names = {slot: name for name, slot in self.slots.items()}
         order = tuple(bound.step.outputs.index(name) for name in outputs)
         return bound, tuple(names[slot] for slot in bound.inputs), order
 
     def check_indices(self, bound: BoundStep, feeds: Mapping[str, Any]) -> None:
         """Raise InputValueError if an index or length that a step reads from feeds is out of range."""
-        values = self._blank.copy()
-        for name, array in feeds.items():
-            slot = self._slots.get(name)
-            if slot is not None:
-                values[slot] = array
+        values = self._values_of(feeds)
         for index_check in bound.index_checks:
             index_check.check(values)
 
@@ -514,24 +488,24 @@ class CompiledPlan:
     ) -> tuple[list[Any], Provenance]:
         """Run every step.
 
-        `feeds` are checked arrays or `Copies`. `out_devices` maps outputs to return as `Copies` to devices; None if
-        there are none and no feed is `Copies`. `failed` is the error of the only step, if it was already tried.
+        Args:
+            feeds: checked arrays or `Copies` by name.
+            names: outputs to return.
+            control: None if the run cannot be stopped.
+            out_devices: devices of the outputs to return as `Copies`; None if there are none and no feed is `Copies`.
+            sizes: symbolic sizes for programs that take them.
+            failed: error of the only step, if it was already tried.
         """
-        if self.note and self._whole is not None:
-            return self._whole.run(feeds, names, self.note, out_devices, control)
+        if self.note and self._cpu_fallback is not None:
+            return self._cpu_fallback.run(feeds, names, self.note, out_devices, control)
         try:
             # a stopped run leaves steps in flight, which would write to the released block
             may_leave_work = control is not None and self._step_runner is not None
-            if self._borders is None or may_leave_work or sizes is not None:
-                return self._run_steps(feeds, names, control, out_devices, sizes, failed=failed)
-            with self._borders.acquire() as buffers:
-                return self._run_steps(feeds, names, control, out_devices, sizes, buffers)
+            if self._buffers is None or may_leave_work or sizes is not None:
+                return self._run_steps(feeds, names, control, out_devices, sizes, failed=failed)[:2]
+            with self._buffers.acquire() as buffers:
+                return self._run_steps(feeds, names, control, out_devices, sizes, buffers)[:2]
         except errors.NNAdapterError as error:
-            if (
-                isinstance(error, (errors.CancelledError, errors.DonatedValueError, errors.InputValueError))
-                or self._make_whole is None
-            ):
-                raise
             return self._run_fallback(error, feeds, names, out_devices, control)
 
     def run_held(
@@ -543,18 +517,12 @@ class CompiledPlan:
         sizes: Sequence[Any] | None = None,
     ) -> tuple[list[Any], Provenance, list[Any]]:
         """Run as `run` does; also return the values of all steps by slot, empty if the CPU fallback ran."""
-        values: list[Any] = []
         feeds = {name: value.donate(False) if type(value) is Copies else value for name, value in feeds.items()}
+        if self.note and self._cpu_fallback is not None:
+            return *self.run(feeds, names, control, out_devices, sizes), []
         try:
-            if self.note and self._whole is not None:
-                return *self.run(feeds, names, control, out_devices, sizes), []
-            return *self._run_steps(feeds, names, control, out_devices, sizes, returned=values), values
+            return self._run_steps(feeds, names, control, out_devices, sizes, keeps_values=True)
         except errors.NNAdapterError as error:
-            if (
-                isinstance(error, (errors.CancelledError, errors.DonatedValueError, errors.InputValueError))
-                or self._make_whole is None
-            ):
-                raise
             return *self._run_fallback(error, feeds, names, out_devices, control), []
 
     def _run_fallback(
@@ -566,21 +534,30 @@ class CompiledPlan:
         control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
         """Run the entire model on the CPU, or raise `error`. A plan that is itself wrong is abandoned."""
+        if isinstance(error, _FINAL_ERRORS) or self._make_cpu_fallback is None:
+            raise error
         with self._lock:
-            if self._whole is None:
-                self._whole = self._make_whole(error) if self._make_whole else None
-        assert self._whole is not None and self._whole.say is not None, "the CPU fallback exists"
+            cpu_fallback = self._cpu_fallback = self._cpu_fallback or self._make_cpu_fallback(error)
+        assert cpu_fallback.say is not None, "failures are reported"
         try:
-            outputs, provenance = self._whole.run(feeds, names, errors.describe(error), out_devices, control)
+            outputs, provenance = cpu_fallback.run(feeds, names, errors.describe(error), out_devices, control)
         except errors.CancelledError:
             raise
         except errors.NNAdapterError:
             raise error from None
         self.transfers = provenance.transfers or None
-        run = provenance.steps[0]._replace(incidents=(self._whole.say(error),))
+        run = provenance.steps[0]._replace(incidents=(cpu_fallback.say(error),))
         if isinstance(error, OtherShapeError):
             self.note = errors.describe(error)
         return outputs, provenance._replace(steps=(run,))
+
+    def _values_of(self, feeds: Mapping[str, Any]) -> list[Any]:
+        values = self._blank.copy()
+        for name, array in feeds.items():
+            slot = self.slots.get(name)
+            if slot is not None:
+                values[slot] = array
+        return values
 
     def _run_steps(
         self,
@@ -591,44 +568,34 @@ class CompiledPlan:
         sizes: Sequence[Any] | None,
         buffers: RunBuffers | None = None,
         failed: BaseException | None = None,
-        returned: list[Any] | None = None,
-    ) -> tuple[list[Any], Provenance]:
-        values = self._blank.copy() if returned is None else returned
-        if returned is not None:
-            returned.extend(self._blank)
-        if self._size_class is not None and sizes is not None:
-            feeds = {**feeds, **self._size_class.shape_derived_values_at(sizes)}
-        for name, array in feeds.items():
-            slot = self._slots.get(name)
-            if slot is not None:
-                values[slot] = array
+        *,
+        keeps_values: bool = False,
+    ) -> tuple[list[Any], Provenance, list[Any]]:
+        """Return outputs, provenance, and the values that remain by slot; raise the first error of a step."""
+        if self._guarded_shapes is not None and sizes is not None:
+            feeds = {**feeds, **self._guarded_shapes.shape_derived_values_at(sizes)}
+        values = self._values_of(feeds)
         transfers = self._new_transfers() if self._stays or out_devices is not None else None
+        run = RunState(values, transfers, out_devices or ALL_ON_HOST, control, sizes, buffers, keeps_values)
         if self._step_runner is not None:
-            state = OneRun(values, transfers, out_devices or ALL_ON_HOST, control, sizes, buffers, returned is not None)
-            runs = self._step_runner.run(self.steps, state)
+            runs = self._step_runner.run(self.steps, run)
         else:
             runs = []
             for bound in self.steps:
                 if control is not None:
                     ask_before(control, bound, shared=self._shares)
-                program_sizes = sizes if bound.takes_sizes else None
                 runs.append(
-                    run_step(bound, values, transfers, out_devices or ALL_ON_HOST, control, program_sizes, buffers)
-                    if failed is None
-                    else after_failure(bound, failed, values, control, program_sizes, buffers, time.perf_counter())
+                    run_step(bound, run) if failed is None else after_failure(bound, failed, run, time.perf_counter())
                 )
-                for slot in () if returned is not None else bound.released:
+                for slot in () if keeps_values else bound.released:
                     values[slot] = None
         if transfers is None:
             self.transfers = None
-            return [own_value(values[self._outputs[name]], name in feeds) for name in names], Provenance(tuple(runs))
+            outputs = [own_value(values[self._outputs[name]], name in feeds) for name in names]
+            return outputs, Provenance(tuple(runs)), values
         outputs = [output_of(values[self._outputs[name]], name, feeds, out_devices, transfers) for name in names]
         self.transfers = tuple(transfers)
-        return outputs, Provenance(tuple(runs), self.transfers)
-
-    @property
-    def slots(self) -> Mapping[str, int]:
-        return self._slots
+        return outputs, Provenance(tuple(runs), self.transfers), values
 
     @property
     def holding(self) -> Holding:
@@ -638,13 +605,17 @@ class CompiledPlan:
         return Holding(sum(holding.own_bytes for holding in holdings), shared)
 
     def close(self) -> None:
-        close_all([*([self._step_runner] if self._step_runner is not None else []), *self._pools()])
+        close_all([*self._runners(), *self._pools()])
 
     def close_fallback(self) -> None:
         """Free the overlap runner and the CPU fallback, but not the programs, which other plans share."""
-        runners = [self._step_runner] if self._step_runner is not None else []
-        close_all([*runners, *([self._whole.pool] if self._whole is not None else [])])
+        close_all([*self._runners(), *self._fallback_pools()])
+
+    def _runners(self) -> list[StepRunner]:
+        return [] if self._step_runner is None else [self._step_runner]
+
+    def _fallback_pools(self) -> list[ExecutionPool]:
+        return [] if self._cpu_fallback is None else [self._cpu_fallback.pool]
 
     def _pools(self) -> list[ExecutionPool]:
-        fallback_pools = [self._whole.pool] if self._whole is not None else []
-        return [*(pool for bound in self.steps for pool in bound.pools), *fallback_pools]
+        return [*(pool for bound in self.steps for pool in bound.pools), *self._fallback_pools()]

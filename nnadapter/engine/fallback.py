@@ -138,6 +138,13 @@ def run_failure(step: Step, nodes: Sequence[str], reason: str) -> str:
     return f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {reason}"
 
 
+def report_run_failure(
+    step: Step, nodes: Sequence[str], incidents: Incidents, error: BaseException, instead: str
+) -> Incident:
+    """Record that a device failed to run a step, and raise, warn, or do nothing as `fall_back` does."""
+    return fall_back("run", step, nodes, run_failure(step, nodes, errors.describe(error)), instead, error, incidents)
+
+
 _RAISED: Mapping[str, tuple[type[errors.DriverError], str]] = {
     "load": (errors.DriverError, "admit"),
     "compile": (errors.CompilationError, "compile"),

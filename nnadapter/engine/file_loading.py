@@ -17,11 +17,11 @@ from nnadapter.drivers.interface import is_streaming
 from nnadapter.drivers.registry import device_info
 from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, Isolate, named_requests, select_one
 from nnadapter.engine.binder import Bindable, Binder
-from nnadapter.engine.bound_steps import BoundStep, Substitute
+from nnadapter.engine.bound_steps import Substitute
 from nnadapter.engine.compiled import RunnablePlan
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.executor import CompiledPlan
-from nnadapter.engine.fallback import Incident, Incidents, fall_back, run_failure
+from nnadapter.engine.fallback import Incidents, fall_back, run_failure
 from nnadapter.engine.messages import (
     PROGRAM,
     Segments,
@@ -48,8 +48,6 @@ from nnadapter.options import Fallback, fallback_at
 from nnadapter.planning.absent import Absents
 from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
 from nnadapter.process.resources import close_all
-from nnadapter.records import dataclass, field
-from nnadapter.store.container import Container
 from partition.graph import Graph, Node
 from partition.plan import Plan, Segment, Step, make_plan
 
@@ -221,45 +219,6 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
     return "" if compatibility in _FITTING else _UNFIT_REASONS[compatibility]
 
 
-@dataclass(frozen=True, eq=False)
-class Programs:
-    """Programs of a compiled model, deserialized or compiled again by their drivers."""
-
-    container: Container
-    trace: Trace
-
-    def deserialized(
-        self, device: FileDevice, part: int, about: tuple[int, Sequence[str]], notes: list[str]
-    ) -> Program | None:
-        """Deserialize a stored program; None if it is incompatible or fails, with the reason in `notes`."""
-        blob = self.container.contents(part, PROGRAM)
-        reason = reason_against(device, blob, about)
-        if not reason:
-            try:
-                with making(self.trace, device.name, "deserialize", *about):
-                    deserialize = named_call(device.name, "deserialize", *about)
-                    return checked_program(deserialize(device.context.deserialize_view, blob))
-            except FAILURES as error:
-                reason = describe(error)
-        notes.append(f"segment {about[0]} was compiled again for {device.name}: {reason}")
-        return None
-
-    def compiled(
-        self, device: FileDevice, model: Any, twin: Program | None, is_sole: bool, about: tuple[int, Sequence[str]]
-    ) -> Program:
-        if twin is not None:
-            with making(self.trace, device.name, "clone_with_constants", *about):
-                bound = named_call(device.name, "clone_with_constants", *about)(
-                    clone_with_constants, device.context, twin, model
-                )
-            if bound is not None:
-                return checked_program(bound)
-        call = "compile_whole_graph" if is_sole else "compile"
-        with making(self.trace, device.name, "compile", *about):
-            compiled = named_call(device.name, call, *about)(getattr(device.context, call), model)
-            return checked_program(compiled)
-
-
 NO_STORED_PROGRAM = "no program of it is stored"
 """End of the note that a segment without a stored program was compiled, which is no failure."""
 
@@ -295,9 +254,10 @@ class Loader:
 
     def __post_init__(self) -> None:
         self.segments = Segments(self.file.container)
+        """Segments in the file, for drivers to compile."""
         opened = self.devices.opened
         self.arenas = Arenas(shared=any(device.is_isolated for device in opened.values()))
-        self._site = PlanDevices(
+        self._plan_devices = PlanDevices(
             accelerators=self.devices.accelerators,
             owning=self.devices.owning,
             threading={
@@ -309,7 +269,6 @@ class Loader:
             rests=fallback_at(self.fallback, "run") != "forbid",
             make_room=self.make_room,
         )
-        self.programs = Programs(self.file.container, self.trace)
         self._uses_host = False
         self.incidents = Incidents(self.fallback, self.trace)
 
@@ -323,7 +282,7 @@ class Loader:
 
     @property
     def resting(self) -> tuple[str, ...]:
-        return self._site.resting
+        return self._plan_devices.resting
 
     def load(self, record: Message) -> FilePlan:
         """Return a plan with its programs.
@@ -339,13 +298,12 @@ class Loader:
             self.load_steps(record, shape_set, range(len(record.steps)), loaded, notes)
             if record is self.file.whole:
                 notes.append("the CPU ran the original model: the file has no plan for these shapes")
-            plan = self._bound(record, shape_set, loaded)
+            plan = self._bind(record, shape_set, loaded)
             return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), shapes=shape_set)
-        except (KeyError, IndexError, TypeError) as error:
+        except BaseException as error:
             close_all(loaded_step.program for loaded_step in loaded.values())
-            raise self.file.container.damaged(f"a plan is inconsistent ({describe(error)})") from error
-        except BaseException:
-            close_all(loaded_step.program for loaded_step in loaded.values())
+            if isinstance(error, (KeyError, IndexError, TypeError)):
+                raise self.file.container.damaged(f"a plan is inconsistent ({describe(error)})") from error
             raise
 
     def held_sizes(self, record: Message) -> ShapeSet | None:
@@ -383,19 +341,19 @@ class Loader:
         device = self.devices.opened.get(step.device)
         if device is None:
             reason = self.devices.absent.get(step.device, "it is not a device of the file")
-            return self._make_substitute(step, reason, notes)
+            return self._load_cpu_segment(step, reason, notes)
         if step.HasField("program"):
-            program = self.programs.deserialized(device, step.program.part, about, notes)
+            program = self.deserialize(device, step.program.part, about, notes)
             if program is not None:
                 return Loaded(program, step.device, tuple(step.program.inputs), bool(step.segment.places))
         if not step.HasField("segment"):
-            return self._make_substitute(
+            return self._load_cpu_segment(
                 step, "its program is incompatible, and the file has no segment to compile", notes
             )
-        twin = earlier[step.twin].program if step.HasField("twin") else None
+        similar = earlier[step.twin].program if step.HasField("twin") else None
         try:
             model = self.segments.model(step.segment, None if shape_set is None else shape_set.trace)
-            program = self.programs.compiled(device, model, twin, is_sole, about)
+            program = self.compile(device, model, similar, is_sole, about)
         except CompiledModelError:
             raise
         except FAILURES as error:
@@ -416,12 +374,46 @@ class Loader:
             released=(),
         )
         if self.incidents.policy("compile") != "forbid":
-            loaded = self._make_substitute(step, reason, notes)
+            loaded = self._load_cpu_segment(step, reason, notes)
         text, nodes = f"device {step.device!r} had to compile its segment again: {reason}", list(step.nodes)
         fall_back("compile", failed, nodes, text, "the CPU runs it", error, self.incidents)
         return loaded
 
-    def _make_substitute(self, step: Message, reason: str, notes: list[str]) -> Loaded:
+    def deserialize(
+        self, device: FileDevice, part: int, about: tuple[int, Sequence[str]], notes: list[str]
+    ) -> Program | None:
+        """Deserialize a stored program; None if it is incompatible or fails, with the reason in `notes`.
+
+        `about` is the segment and its node names, for error messages.
+        """
+        blob = self.file.container.contents(part, PROGRAM)
+        reason = reason_against(device, blob, about)
+        if not reason:
+            try:
+                with making(self.trace, device.name, "deserialize", *about):
+                    deserialize = named_call(device.name, "deserialize", *about)
+                    return checked_program(deserialize(device.context.deserialize_view, blob))
+            except FAILURES as error:
+                reason = describe(error)
+        notes.append(f"segment {about[0]} was compiled again for {device.name}: {reason}")
+        return None
+
+    def compile(
+        self, device: FileDevice, model: Any, similar: Program | None, is_sole: bool, about: tuple[int, Sequence[str]]
+    ) -> Program:
+        """Clone the program `similar` with the constants of a segment if the device can; otherwise compile it."""
+        context, calls = device.context, NamedCalls(device.name, *about)
+        if similar is not None:
+            with making(self.trace, device.name, "clone_with_constants", *about):
+                clone = calls["clone_with_constants"](clone_with_constants, context, similar, model)
+            if clone is not None:
+                return checked_program(clone)
+        call = "compile_whole_graph" if is_sole else "compile"
+        with making(self.trace, device.name, "compile", *about):
+            return checked_program(calls[call](getattr(context, call), model))
+
+    def _load_cpu_segment(self, step: Message, reason: str, notes: list[str]) -> Loaded:
+        """Load the segment that the file has for the CPU in place of the device; raise if there is none."""
         if not step.HasField("instead"):
             raise CompiledModelError(
                 f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({reason}), and the file "
@@ -445,14 +437,15 @@ class Loader:
             without=tuple(segment.without),
         )
 
-    def _bound(self, record: Message, sizes: ShapeSet | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
-        devices, reads = (
-            [getattr(loaded_step, name) for loaded_step in loaded.values()] for name in ("device", "inputs")
-        )
-        binder = self.binder(record, devices, dict(enumerate(reads)))
-        steps = [step_of(binder, number, loaded_step) for number, loaded_step in loaded.items()]
-        is_told = any(loaded_step.takes_sizes for loaded_step in loaded.values())
-        return binder.plan(steps, sizes.guards if sizes is not None and (is_told or sizes.gives_sizes) else None)
+    def _bind(self, record: Message, sizes: ShapeSet | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
+        devices = [program.device for program in loaded.values()]
+        binder = self.binder(record, devices, {number: program.inputs for number, program in loaded.items()})
+        steps = [
+            binder.step(number, program.program, program.inputs, takes_sizes=program.takes_sizes)
+            for number, program in loaded.items()
+        ]
+        takes_sizes = any(program.takes_sizes for program in loaded.values())
+        return binder.plan(steps, sizes.guards if sizes is not None and (takes_sizes or sizes.gives_sizes) else None)
 
     def binder(self, record: Message, devices: Sequence[str], reads: Mapping[int, tuple[str, ...]]) -> Binder:
         plan = _plan_of(self.file, record, devices)
@@ -462,46 +455,38 @@ class Loader:
             overlap=_overlap_of(plan, reads, self.devices.streaming, record),
             constants={row.name: read_array(row, self.file.container) for row in record.constants},
             nodes_of=lambda step: list(record.steps[step.segment].nodes),
-            run_failed=partial(self._run_failed, record),
-            say=partial(self._say_run_failed, record),
-            reference=partial(self._reference, record),
+            incidents=self.incidents,
+            make_substitute=partial(self._make_substitute, record),
             checks={
                 number: tuple(map(read_check, step.checks)) for number, step in enumerate(record.steps) if step.checks
             },
             make_cpu_fallback=self.make_cpu_fallback,
         )
-        return Binder(self._site, self.arenas, bindable)
+        return Binder(self._plan_devices, self.arenas, bindable)
 
-    def _run_failed(self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
-        if self.incidents.policy("run") == "forbid":
-            self._say_run_failed(record, step, error, "")
+    def _make_substitute(
+        self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException | None
+    ) -> Substitute:
+        """Load the CPU's segment of a step; see `Bindable`."""
         message = record.steps[step.segment]
+        nodes = list(message.nodes)
         try:
-            substitute = self._reference(record, slots, step)
+            if not message.HasField("instead"):
+                raise CompiledModelError("the file was compiled with fallback forbidden")
+            loaded = self._load_cpu_segment(message, "it failed", [])
         except NNAdapterError as second:
+            if error is None:
+                raise
             raise ExecutionError(
-                f"{run_failure(step, message.nodes, describe(error))}; no other device can run the segment: "
-                f"{describe(second)}",
+                f"{run_failure(step, nodes, describe(error))}; no other device can run the segment: {describe(second)}",
                 device=step.device,
                 segment=step.segment,
-                nodes=list(message.nodes),
+                nodes=nodes,
                 phase="run",
             ) from error
-        return substitute
-
-    def _reference(self, record: Message, slots: Mapping[str, int], step: Step) -> Substitute:
-        message = record.steps[step.segment]
-        if not message.HasField("instead"):
-            raise CompiledModelError("the file was compiled with fallback forbidden")
-        instead = self._make_substitute(message, "it failed", [])
-        inputs = tuple(slots[name] for name in instead.inputs)
-        pool = self._site.pools(NamedCalls(CPU, step.segment, list(message.nodes)))(instead.program)
+        inputs = tuple(slots[name] for name in loaded.inputs)
+        pool = self._plan_devices.pools(NamedCalls(CPU, step.segment, nodes))(loaded.program)
         return Substitute(CPU, "the CPU", pool, inputs)
-
-    def _say_run_failed(self, record: Message, step: Step, error: BaseException, instead: str) -> Incident:
-        message = record.steps[step.segment]
-        text = run_failure(step, message.nodes, describe(error))
-        return fall_back("run", step, list(message.nodes), text, instead, error, self.incidents)
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
@@ -513,11 +498,6 @@ def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) 
     overlapping = {number for number, recorded_step in enumerate(record.steps) if recorded_step.alongside}
     handed = frozenset(overlapping if is_as_kept and not enqueued else ())
     return waiting(plan, needs_of(plan, reads), enqueued, handed)
-
-
-def step_of(binder: Binder, position: int, loaded: Loaded) -> BoundStep:
-    """Bind a loaded program to the step at a position of a plan."""
-    return binder.step(position, loaded.program, loaded.inputs, is_told_sizes=loaded.takes_sizes)
 
 
 def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Plan:

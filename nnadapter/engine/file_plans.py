@@ -10,7 +10,7 @@ from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.engine.dynamic_plans import DynamicPlan, DynamicPlans
 from nnadapter.engine.executor import CompiledPlan
-from nnadapter.engine.file_loading import FilePlan, Loaded, Loader, step_of
+from nnadapter.engine.file_loading import FilePlan, Loaded, Loader
 from nnadapter.engine.plan_store import PlanCache
 from nnadapter.engine.shape_messages import read_shape_derived_values
 from nnadapter.engine.shape_sets import ShapeSet
@@ -69,7 +69,10 @@ def _bind_template(
     def wrap(plan: CompiledPlan, _: Mapping[int, float], programs: SpecializedPrograms[FilePlan]) -> FilePlan:
         return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), programs=programs)
 
-    bound = {number: (step_of(binder, number, loaded_step), 0.0) for number, loaded_step in shared.items()}
+    bound = {
+        number: (binder.step(number, program.program, program.inputs, takes_sizes=program.takes_sizes), 0.0)
+        for number, program in shared.items()
+    }
     build = _build(loader, record, notes)
     programs = SpecializedPrograms(binder.steps, fillable, shape_set.guards, binder, bound, build, wrap)
     return FilePlan(plan=binder.plan([]), record=record, shapes=shape_set, programs=programs, is_template=True)
@@ -87,10 +90,10 @@ def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
             started, device = time.perf_counter(), loader.devices.opened[step.device]
             about, program = (step.segment, list(record.steps[step.segment].nodes)), None
             if (step.segment, numbers) in written:
-                program = loader.programs.deserialized(device, written[step.segment, numbers], about, notes)
+                program = loader.deserialize(device, written[step.segment, numbers], about, notes)
             if program is None:
                 check_admitted(device.context, NamedCalls(step.device, *about), part)
-                program = loader.programs.compiled(device, part.model, None, len(record.steps) == 1, about)
+                program = loader.compile(device, part.model, None, len(record.steps) == 1, about)
             yield program, time.perf_counter() - started
 
     return build

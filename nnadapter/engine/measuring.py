@@ -279,7 +279,7 @@ class Measurer:
         Raises:
             FixedSizesError: it fails, or is slower than the next best candidate.
         """
-        opening = compiled.opening
+        opening = compiled.dynamic
         if len(fastest.timed) > 1 and opening is not None and not opening.fillable:
             sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
             rival, run = (

@@ -74,14 +74,14 @@ class ModelDynamicPlan(DynamicPlan):
     def __init__(self, key: tuple[str, int], made_at: Shapes, *, is_cost_dependent: bool = False) -> None:
         super().__init__(key, None, is_template=False)
         self.made_at = made_at
-        self.opening: DynamicPartitioning | None = None
+        self.dynamic: DynamicPartitioning | None = None
         self.probed: ProbedBounds | None = None
         self._vicinity = nearby(made_at) if is_cost_dependent else None
         self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
 
     def complete(self, compiled: Compiled) -> Compiled:
         """Return a plan with the shapes that it serves; bounds probed for an evicted predecessor are reused."""
-        opening = compiled.opening
+        opening = compiled.dynamic
         assert opening is not None, "the plan has dynamic shapes"
         if opening.is_looked_through and self.probed is None:
             model = compiled.partitioning.model
@@ -96,7 +96,7 @@ class ModelDynamicPlan(DynamicPlan):
             return self._checked.get_or_make(tuple(shapes.values()), lambda: opening.indices_hold(shapes))
 
         self.shapes = ShapeSet(opening.sizes, self.probed, self._vicinity, indices_hold if opening.unchecked else None)
-        self.opening, self.is_template = opening, bool(opening.fillable)
+        self.dynamic, self.is_template = opening, bool(opening.fillable)
         return replace(compiled, shapes=self.shapes)
 
     def why_not(self, shapes: Shapes) -> str:
@@ -151,7 +151,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
             return f"{PLAN_FOR_EACH}: {self._refusal}"
         if not self._entries:
             return ""
-        static_reason = next((entry.opening.why_fixed for entry in self._entries if entry.opening is not None), "")
+        static_reason = next((entry.dynamic.why_fixed for entry in self._entries if entry.dynamic is not None), "")
         noun, plural = ("class", "classes") if static_reason else ("plan", "plans")
         count = f"one {noun}" if self._count == 1 else f"{self._count} {plural}"
         shown = [*self._reasons[:_MOST_REASONS], *(["others"] if len(self._reasons) > _MOST_REASONS else [])]
@@ -180,7 +180,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
 
         Bounds cover empty tensors; without bounds, `_may_serve` decides about them.
         """
-        shapes, is_known = compiled.shapes, any(entry.opening is compiled.opening for entry in self._entries)
+        shapes, is_known = compiled.shapes, any(entry.dynamic is compiled.dynamic for entry in self._entries)
         if shapes is None or compiled.is_template or not is_known or (self.needs_elements and shapes.limits is None):
             return None
         return None if shapes.guards is None and shapes.limits is None else shapes.test(declares)
@@ -195,7 +195,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         # a file has no model to check indices that are computed from shapes
         savable = [plan for plan in cached if plan.shapes is not None and plan.shapes.holds_indices is None]
         entries = sorted(self._entries, key=lambda entry: entry.key[1])
-        return tuple(plan for entry in entries for plan in savable if plan.opening is entry.opening)
+        return tuple(plan for entry in entries for plan in savable if plan.dynamic is entry.dynamic)
 
     def retry(self) -> None:
         """Forget why no plan was possible: the first shapes may have been empty."""
@@ -455,7 +455,7 @@ class ModelPlans:
             raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, ShapeDependentRefusal))
         refuse_fallback(partitioning)
         try:
-            return self._session.compiler.compile_open(partitioning, plan)
+            return self._session.compiler.compile_dynamic(partitioning, plan)
         except CompilationError as error:
             raise FixedSizesError(str(error)) from error
 
@@ -472,7 +472,7 @@ class ModelPlans:
             if isinstance(plan, Unsupported):
                 raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, ShapeDependentRefusal))
             with not_counting(pools_held() - other_pools if static_plan is None else 0):
-                compiled = self._session.compiler.compile_open(fastest.partitioning, plan)
+                compiled = self._session.compiler.compile_dynamic(fastest.partitioning, plan)
         except CompilationError as error:
             raise FixedSizesError(str(error)) from error
         finally:

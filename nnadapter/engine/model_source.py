@@ -158,7 +158,7 @@ class ModelPlanSource(PlanSource[Compiled]):
     def observed(self, last_shapes: InputShapes | None) -> Observed:
         """Return observations of the plan used last; without one, a plan at default shapes is made."""
         compiled = self.plans.newest or self._usual()
-        if compiled.opening is not None and last_shapes is not None:
+        if compiled.dynamic is not None and last_shapes is not None:
             compiled = self._plans_of(compiled).at_shapes(compiled, self.known_shapes(last_shapes))
         observed = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
         notes = [self.choice_note, *(self.checks.notes if self.checks else ())]
@@ -237,7 +237,7 @@ class ModelPlanSource(PlanSource[Compiled]):
                 leased = self._own.take_open(use, input_shapes)
             else:
                 leased = self._choices.take_open(use, input_shapes, chosen)
-            return leased is not None and not (leased[1].opening is not None and leased[1].opening.unchecked)
+            return leased is not None and not (leased[1].dynamic is not None and leased[1].dynamic.unchecked)
 
     def close(self) -> None:
         if self._background is not None:
@@ -304,7 +304,7 @@ class ModelPlanSource(PlanSource[Compiled]):
                 self._choices.take(use, shapes, feed, chosen)
 
     def on_host(self) -> CpuFallback:
-        return self._compiler.on_host(self.as_it_was(), tuple(self.signature.output_names))
+        return self._compiler.cpu_fallback(self.as_it_was(), tuple(self.signature.output_names))
 
     def write_new_plans(self) -> None:
         if self._cache_writer is not None:

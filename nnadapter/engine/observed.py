@@ -31,7 +31,7 @@ class Observed:
     partitioning: Partitioning
     seconds: Mapping[int, float] = field(default_factory=dict)
     compile_seconds: Mapping[int, float] = field(default_factory=dict)
-    bound_to: Mapping[int, int] = field(default_factory=dict)
+    cloned_from: Mapping[int, int] = field(default_factory=dict)
     cache: Mapping[int, Outcome] = field(default_factory=dict)
     failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def observed_of(
         partitioning=compiled.partitioning,
         seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
         compile_seconds=compiled.compile_seconds,
-        bound_to=compiled.bound_to,
+        cloned_from=compiled.cloned_from,
         cache=dict(_outcomes(compiled)),
         failures={bound.step.segment: bound.failures for bound in steps if bound.failures},
         notes=(

@@ -139,7 +139,7 @@ def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Targe
     for name, array in source.defaults.items():
         write_array(message.defaults.add(), name, array, writer)
     write_metadata(message.metadata, signature.metadata)
-    used_devices = {step.device for compiled in plans for step in _partitioning(compiled).plan.steps}
+    used_devices = {step.device for compiled in plans for step in compiled.run_partitioning.plan.steps}
     for device in source.setting.devices:
         if device.name in used_devices:
             row, info = message.devices.add(), device_info(device.name)
@@ -157,13 +157,9 @@ def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Targe
     return message
 
 
-def _partitioning(compiled: Compiled) -> Partitioning:
-    return compiled.partitioning if compiled.opening is None else compiled.opening.partitioning
-
-
 def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, target: Target) -> None:
     writer = target.writer
-    partitioning = _partitioning(compiled)
+    partitioning = compiled.run_partitioning
     graph, steps = partitioning.plan.graph, partitioning.plan.steps
     message.truths.extend(decision_values(partitioning.model.prepared.branch_decisions))
     for name in source.input_names:
@@ -203,8 +199,8 @@ def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:
 
 
 def _read_by(step: Step, compiled: Compiled, bound: Mapping[int, BoundStep]) -> tuple[str, ...]:
-    if compiled.opening is not None and step.segment in compiled.opening.fillable:
-        return compiled.opening.fillable[step.segment].inputs
+    if compiled.dynamic is not None and step.segment in compiled.dynamic.fillable:
+        return compiled.dynamic.fillable[step.segment].inputs
     return next(bound_step.names for bound_step in bound.values() if bound_step.step.segment == step.segment)
 
 
@@ -216,13 +212,13 @@ def _write_step(
     compiled: Compiled,
     target: Target,
 ) -> None:
-    partitioning, writer = _partitioning(compiled), target.writer
+    partitioning, writer = compiled.run_partitioning, target.writer
     device = partitioning.setting.by_name[step.device]
     message.device = step.device
     message.inputs.extend(step.inputs)
     message.outputs.extend(step.outputs)
     message.nodes.extend(partitioning.plan.graph.nodes[node].name for node in step.nodes)
-    twin = compiled.bound_to.get(step.segment)
+    twin = compiled.cloned_from.get(step.segment)
     if twin is not None:
         message.twin = twin
     has_program = bound is not None and _write_program(message, bound, message.nodes, target)
@@ -257,8 +253,8 @@ def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], tar
 
 def _write_filled(message: Message, position: int, compiled: Compiled, target: Target) -> None:
     writer = target.writer
-    assert compiled.programs is not None and compiled.opening is not None, "its segments are filled"
-    fillable = compiled.opening.fillable[_partitioning(compiled).plan.steps[position].segment]
+    assert compiled.programs is not None and compiled.dynamic is not None, "its segments are filled"
+    fillable = compiled.dynamic.fillable[compiled.run_partitioning.plan.steps[position].segment]
     write_ir(message.segment, fillable.part.model, fillable.part.inputs, writer)
     write_shape_derived_values(message.given, fillable.given, writer)
     for at, numbers, bound in compiled.programs.compiled_steps:

@@ -155,7 +155,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
                 for compiled in map(self._made.__getitem__, keys):
                     seconds[compiled.steps[0].step.segment] = compiled.seconds
                     for step in compiled.steps:
-                        steps[step.position] = step
+                        steps[step.step.segment] = step
                 filled = self._wrap(self._binder.plan(steps, self._told), seconds, self)
                 self._hold(filled, all_keys, holder_counts)
             except BaseException:
@@ -169,7 +169,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
         with self._lock:
             self._close_left()
             return tuple(
-                (step.position, numbers, step)
+                (step.step.segment, numbers, step)
                 for (position, numbers), entry in self._made.items()
                 if position in self._fillable
                 for step in entry.steps

@@ -459,7 +459,7 @@ def _segment_facts(
         seconds=observed.seconds.get(step.segment),
         failures=observed.failures.get(step.segment, ()),
         compile_seconds=observed.compile_seconds.get(step.segment),
-        program_of=observed.bound_to.get(step.segment),
+        program_of=observed.cloned_from.get(step.segment),
         cache=_cached(observed, step.segment),
     )
     return facts if price is None else _with_cost(facts, price)

@@ -215,7 +215,7 @@ def test_sizes_are_left_open_where_that_keeps_what_was_gained(stack, rival_secon
     )
     fastest = replace(fixed, timed=timed, chosen="measured")
     fixed.close()
-    compiled = compiler.compile_open(fixed.partitioning, partition_dynamic(fixed.partitioning))
+    compiled = compiler.compile_dynamic(fixed.partitioning, partition_dynamic(fixed.partitioning))
     measurer = Measurer(compiler, None, Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
     if is_left_open:
         made = measurer.open_as(compiled, fastest, shapes, {"x": numbers(3, 4)})

@@ -10,7 +10,7 @@ import pytest
 
 from nnadapter.drivers import DeviceTensor, Memory
 from nnadapter.drivers.tensor_copies import Copies
-from nnadapter.engine import Substitute, after_failure, run_step
+from nnadapter.engine import RunState, Substitute, after_failure, run_step
 from nnadapter.errors import DonatedValueError, ExecutionError
 
 
@@ -46,19 +46,19 @@ def step(*, may_try=True):
 
 def test_the_caller_of_a_device_that_rests(gone):
     with pytest.raises(DonatedValueError, match="feed it anew"):
-        run_step(step(may_try=False), gone, None, None, None, None, None)
+        run_step(step(may_try=False), RunState(gone))
 
 
 def test_a_device_that_failed_behind_it_is_what_failed(gone):
     bound = step()
     failed = ExecutionError("too hot", device="npu", phase="run")
     with pytest.raises(ExecutionError, match="segment 3 failed .*too hot.*cannot be repeated: .*feed it anew"):
-        after_failure(bound, failed, gone, None, None, None, 0.0)
+        after_failure(bound, failed, RunState(gone), 0.0)
     bound.health.failed.assert_called_once_with(("y", "node"), failed)
 
 
 def test_a_caller_is_at_fault_alone(gone):
     bound = step()
     with pytest.raises(DonatedValueError):
-        after_failure(bound, DonatedValueError("gone"), gone, None, None, None, 0.0)
+        after_failure(bound, DonatedValueError("gone"), RunState(gone), 0.0)
     bound.health.failed.assert_not_called()
