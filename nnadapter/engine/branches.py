@@ -131,10 +131,10 @@ class Choices:
         leased = self._lease(chosen, use, shapes, lambda: chosen.plans.take(use, shapes, feed))
         return leased or self._own.plans.take(use, shapes, feed)
 
-    def take_open(self, use: object, shapes: InputShapes, chosen: Chosen) -> LeasedPlan[Compiled] | None:
-        leased = self._lease(chosen, use, shapes, lambda: chosen.plans.take_open(use, shapes))
+    def take_dynamic(self, use: object, shapes: InputShapes, chosen: Chosen) -> LeasedPlan[Compiled] | None:
+        leased = self._lease(chosen, use, shapes, lambda: chosen.plans.take_dynamic(use, shapes))
         is_left = chosen is self._own or not chosen.serves(shapes)
-        return self._own.plans.take_open(use, shapes) if leased is None and is_left else leased
+        return self._own.plans.take_dynamic(use, shapes) if leased is None and is_left else leased
 
     def of(self, choice: Choice) -> ModelPlans:
         """Return the plans of a selection; the original model's if it has none."""
@@ -175,7 +175,9 @@ class Choices:
 
     @property
     def text(self) -> str:
-        texts = ((entry.prepared.branch_decisions, entry.plans.sizes_text) for entry in list(self._made.values()))
+        texts = (
+            (entry.prepared.branch_decisions, entry.plans.served_shapes_text) for entry in list(self._made.values())
+        )
         return "; ".join(f"if {decisions_text(choice)}: {text}" for choice, text in texts if text)
 
     def _lease(

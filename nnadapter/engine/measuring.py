@@ -271,7 +271,7 @@ class Measurer:
         watch = _watch(timed) if len(broken) < MOST_AGAIN else None
         return replace(compiled, timed=timed, chosen="; ".join(filter(None, (how, *broken, note, saved))), watch=watch)
 
-    def open_as(self, compiled: Compiled, fastest: Compiled, shapes: Shapes, feed: Mapping[str, Any]) -> Compiled:
+    def check_dynamic(self, compiled: Compiled, fastest: Compiled, shapes: Shapes, feed: Mapping[str, Any]) -> Compiled:
         """Return `compiled`, the dynamic plan of the measured plan `fastest`, with its measurements for the report.
 
         Its runs are not checked against the measured time, which holds for other sizes.
@@ -279,9 +279,9 @@ class Measurer:
         Raises:
             FixedSizesError: it fails, or is slower than the next best candidate.
         """
-        opening = compiled.dynamic
-        if len(fastest.timed) > 1 and opening is not None and not opening.fillable:
-            sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
+        dynamic = compiled.dynamic
+        if len(fastest.timed) > 1 and dynamic is not None and not dynamic.fillable:
+            sizes = None if dynamic.sizes is None else dynamic.sizes.sizes(shapes)
             rival, run = (
                 min(timed_placement.measured for timed_placement in fastest.timed[1:]),
                 _runner(compiled, feed, sizes),

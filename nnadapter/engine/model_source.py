@@ -81,7 +81,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         session_options: onnxruntime.SessionOptions | None = None,
         refused_by_host: Mapping[int, Unsupported] | None = None,
         *,
-        may_leave_open: bool = True,
+        allows_dynamic: bool = True,
         cache_writer: CacheWriter | None = None,
     ) -> None:
         model = with_weights_outside(model) if setting.accelerators else model
@@ -111,7 +111,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             inputs=self.input_names,
             defaults=self.defaults,
             limit=options.max_plans,
-            may_leave_open=may_leave_open,
+            allows_dynamic=allows_dynamic,
         )
         self._own = ModelPlans(self._session_plans, prepared, refused)
         self._choices = self._choices_of(prepared) if setting.accelerators else None
@@ -145,7 +145,7 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def counts(self) -> PlanCounts:
-        texts = [self._own.sizes_text, self._choices.text if self._choices is not None else ""]
+        texts = [self._own.served_shapes_text, self._choices.text if self._choices is not None else ""]
         return replace(self.plans.counts, served_shapes_text="; ".join(filter(None, texts)))
 
     def prepare(self, shapes: Shapes) -> None:
@@ -178,7 +178,7 @@ class ModelPlanSource(PlanSource[Compiled]):
     def forget_plans(self) -> None:
         self.plans.drop_all()
         for model in self._models:
-            model.open.drop_all()
+            model.dynamic.drop_templates()
 
     @property
     def setting(self) -> Setting:
@@ -191,7 +191,7 @@ class ModelPlanSource(PlanSource[Compiled]):
     @property
     def plans_kept(self) -> tuple[Compiled, ...]:
         static_plans = (plan for plan in self.plans.cached if not plan.has_dynamic_shapes)
-        return (*static_plans, *(plan for model in self._models for plan in model.open.cached))
+        return (*static_plans, *(plan for model in self._models for plan in model.dynamic.cached))
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
@@ -212,7 +212,7 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def widened(self) -> int:
-        return sum(model.open.widened for model in self._models)
+        return sum(model.dynamic.widened_count for model in self._models)
 
     @property
     def prepared(self) -> Prepared:
@@ -227,16 +227,16 @@ class ModelPlanSource(PlanSource[Compiled]):
         """Branch selections planned ahead of runs; None for the model with its branches."""
         return (None,) if self._choices is None else self._choices.planned_ahead
 
-    def open_for(self, shapes: Shapes, chosen: Chosen | None) -> bool:
+    def make_dynamic(self, shapes: Shapes, chosen: Chosen | None) -> bool:
         """Return True if a dynamic plan serves these shapes of all inputs; make it if needed."""
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
         input_shapes = tuple(shapes.get(name) for name in self.input_names)
         with self.use() as use:
             if self._choices is None or chosen is None:
-                leased = self._own.take_open(use, input_shapes)
+                leased = self._own.take_dynamic(use, input_shapes)
             else:
-                leased = self._choices.take_open(use, input_shapes, chosen)
+                leased = self._choices.take_dynamic(use, input_shapes, chosen)
             return leased is not None and not (leased[1].dynamic is not None and leased[1].dynamic.unchecked)
 
     def close(self) -> None:
@@ -327,13 +327,13 @@ class ModelPlanSource(PlanSource[Compiled]):
         plans = self._plans_of(compiled)
         if self._choices is not None and not self._choices.chosen(feed).keeps_to(plans):
             return None
-        return plans.serves(compiled, self.signature.declares)
+        return plans.dynamic.shape_test(compiled, self.signature.declares)
 
     def may_serve(self, compiled: Compiled, shapes: InputShapes) -> bool:
         return self._plans_of(compiled).may_serve(shapes)
 
     def note_served(self, compiled: Compiled) -> None:
-        self._plans_of(compiled).open.note_served()
+        self._plans_of(compiled).dynamic.note_served()
 
     def _declared_shapes(self) -> Shapes | None:
         shapes = {name: self.declared_shape(name) for name in self.input_names}

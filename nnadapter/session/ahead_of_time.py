@@ -329,11 +329,11 @@ def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chos
     usual = default_shapes(prepared)
     for shapes in shape_sets or [usual]:
         complete = default_shapes(prepared, shapes)
-        if not source.open_for(complete, chosen):
+        if not source.make_dynamic(complete, chosen):
             source.prepare_choice(complete, chosen)
     for count, shapes in enumerate(() if shape_sets else further_shapes(prepared, usual)):
         with suppress(NNAdapterError):  # not requested explicitly
-            source.open_for(shapes, chosen)
+            source.make_dynamic(shapes, chosen)
         if count == _TRIES and _count_open(source) == initial_count:
             return
 
@@ -354,7 +354,7 @@ def _plan_source(
 ) -> ModelPlanSource:
     try:
         make = ModelPlanSource if options.verify is None else with_checks(ModelPlanSource, options)
-        return make(loaded(model, session_options), setting, options, session_options, may_leave_open=False)
+        return make(loaded(model, session_options), setting, options, session_options, allows_dynamic=False)
     except BaseException:
         setting.close()
         raise

@@ -218,13 +218,13 @@ def test_sizes_are_left_open_where_that_keeps_what_was_gained(stack, rival_secon
     compiled = compiler.compile_dynamic(fixed.partitioning, partition_dynamic(fixed.partitioning))
     measurer = Measurer(compiler, None, Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
     if is_left_open:
-        made = measurer.open_as(compiled, fastest, shapes, {"x": numbers(3, 4)})
+        made = measurer.check_dynamic(compiled, fastest, shapes, {"x": numbers(3, 4)})
         assert (made.timed, made.watch) == (timed, None)
         assert made.chosen == "measured; other sizes are not measured"
         made.close()
     else:
         with pytest.raises(FixedSizesError, match=r"with dynamic shapes, another one 1e-06 ms with static ones"):
-            measurer.open_as(compiled, fastest, shapes, {"x": numbers(3, 4)})
+            measurer.check_dynamic(compiled, fastest, shapes, {"x": numbers(3, 4)})
 
 
 def test_what_was_measured_first_serves_shapes_like_those():

@@ -1,0 +1,311 @@
+"""Dynamic plans of one model: when to make one, at which shapes, and which shapes it serves.
+
+A new plan is made for shapes that no existing plan serves, unless recent plans served only the shapes that they were
+made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+from nnadapter.engine.compiled import Compiled
+from nnadapter.engine.dynamic_plans import DynamicPlan, DynamicPlans, FixedSizesError
+from nnadapter.engine.plan_source import InputShapes, LeasedPlan
+from nnadapter.engine.plan_store import PLAN_FOR_EACH, ExistingOnly, PlanCache
+from nnadapter.engine.shape_sets import ProbedBounds, ShapeSet, ShapeTest
+from nnadapter.onnx.preparation.default_sizes import agreeing, next_token_shapes
+from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.onnx.signature import Shapes
+from nnadapter.planning.bounds import Bounds, nearby
+from nnadapter.planning.dynamic_shapes import DynamicPartitioning, growing_inputs, is_full, unread_inputs
+from nnadapter.planning.setting import Setting
+from nnadapter.process.resources import Cache, new_lock
+from nnadapter.traces.trace import SESSION, WAIT
+
+_MOST_CHECKED = 256
+_MOST_REASONS = 3
+_MOST_UNSHARED = 4
+"""Number of consecutive plans that served no other shapes, after which new ones are tried only rarely."""
+
+
+class ModelDynamicPlan(DynamicPlan):
+    """Dynamic plan of a model.
+
+    Args:
+        made_at: shapes at which it is made.
+        is_cost_dependent: costs at those shapes decided the placement, so it serves only shapes near them.
+    """
+
+    key: tuple[str, int]
+
+    def __init__(self, key: tuple[str, int], made_at: Shapes, *, is_cost_dependent: bool = False) -> None:
+        super().__init__(key, None, is_template=False)
+        self.made_at = made_at
+        self.dynamic: DynamicPartitioning | None = None
+        self.probed: ProbedBounds | None = None
+        self._vicinity = nearby(made_at) if is_cost_dependent else None
+        self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
+
+    def complete(self, compiled: Compiled) -> Compiled:
+        """Return a plan with the shapes that it serves; bounds probed for an evicted predecessor are reused."""
+        dynamic = compiled.dynamic
+        assert dynamic is not None, "the plan has dynamic shapes"
+        if dynamic.is_looked_through and self.probed is None:
+            model = compiled.partitioning.model
+            prepared, nodes = model.prepared, model.specialized.positions
+            self.probed = ProbedBounds(
+                Bounds(self.made_at, self.made_at, unread_inputs(prepared)),
+                lambda shapes: is_full(prepared, nodes, shapes),
+                partial(agreeing, prepared),
+            )
+
+        def indices_hold(shapes: Shapes) -> bool:
+            return self._checked.get_or_make(tuple(shapes.values()), lambda: dynamic.indices_hold(shapes))
+
+        self.shapes = ShapeSet(dynamic.sizes, self.probed, self._vicinity, indices_hold if dynamic.unchecked else None)
+        self.dynamic, self.is_template = dynamic, bool(dynamic.fillable)
+        return replace(compiled, shapes=self.shapes)
+
+    def why_not(self, shapes: Shapes) -> str:
+        return "other nodes remain after folding" if self.shapes is None else self.shapes.why_not(shapes)
+
+
+class ModelDynamicPlans(DynamicPlans[Compiled]):
+    """Dynamic plans of a model. Thread-safe. The least recently used plan is dropped first.
+
+    Args:
+        plans: cache of the session for plans that run.
+        setting: devices of the session.
+        inputs: names of the model's inputs.
+        prepared: returns the model.
+        compile_at: compiles a dynamic plan at some shapes; raises FixedSizesError if that is impossible.
+        planned_at: returns shapes that have static plans; a dynamic plan at these shapes reuses their verdicts.
+        limit: maximum number of dynamic plans.
+        number: distinguishes the plans from those of the session's other models.
+    """
+
+    _entries: tuple[ModelDynamicPlan, ...]
+
+    def __init__(
+        self,
+        plans: PlanCache[Compiled],
+        setting: Setting,
+        inputs: Sequence[str],
+        prepared: Callable[[], Prepared],
+        compile_at: Callable[[Shapes], Compiled],
+        planned_at: Callable[[], Iterable[Shapes]],
+        limit: int,
+        number: int,
+    ) -> None:
+        super().__init__(plans, limit, "shapes that are not filled")
+        self._limit, self._planned_at = limit, planned_at
+        self._key_name = f"dynamic {number}"
+        self._inputs, self._prepared, self._compile_at = inputs, prepared, compile_at
+        self._trace, self._is_cost_dependent = setting.trace, setting.constraints.policy.weighs
+        takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
+        self._needs_elements = False in takes_ir
+        """True if a device takes ONNX. Empty tensors then need plans of their own, except an empty key/value cache."""
+        self._is_made_with_elements = takes_ir == {False}
+        """True if all devices take ONNX. Plans are then made without empty tensors, which only IR guards cover."""
+        self._made_count = self._requested_count = 0
+        self._unshared_count = 0
+        """Plans made since a plan last served shapes other than its own."""
+        self._reasons: list[str] = []
+        """Reasons why the existing plans did not serve the shapes that a further plan was made for."""
+        self._refusal = ""
+        self._is_impossible = False
+        self._making, self._ordering = new_lock(), new_lock()
+
+    @property
+    def widened_count(self) -> int:
+        """Number of times that probes have widened the bounds of a plan."""
+        return sum(entry.probed.widened for entry in self._entries if entry.probed is not None)
+
+    @property
+    def cached(self) -> tuple[Compiled, ...]:
+        """Plans and templates that a file can hold, in order of creation."""
+        cached = [*self._plans.cached, *self._templates.cached]
+        # a file has no model to check indices that are computed from shapes
+        savable = [plan for plan in cached if plan.shapes is not None and plan.shapes.holds_indices is None]
+        entries = sorted(self._entries, key=lambda entry: entry.key[1])
+        return tuple(plan for entry in entries for plan in savable if plan.dynamic is entry.dynamic)
+
+    @cached_property
+    def growing(self) -> Mapping[str, int]:
+        """Inputs that grow from run to run, with their axis. Such a model is sure to run at other shapes."""
+        return growing_inputs(self._prepared())
+
+    def describe(self, exempt: str) -> str:
+        """Return a report text on the shapes that the plans serve, except `exempt`, or on why there is no plan."""
+        if self._refusal:
+            return f"{PLAN_FOR_EACH}: {self._refusal}"
+        if not self._entries:
+            return ""
+        static_reason = next((entry.dynamic.why_fixed for entry in self._entries if entry.dynamic is not None), "")
+        noun, plural = ("class", "classes") if static_reason else ("plan", "plans")
+        count = f"one {noun}" if self._made_count == 1 else f"{self._made_count} {plural}"
+        shown = [*self._reasons[:_MOST_REASONS], *(["others"] if len(self._reasons) > _MOST_REASONS else [])]
+        reasons = f"; one more when {', then when '.join(shown)}" if shown else ""
+        exceptions = "; others have plans of their own" if self._unshared_count >= _MOST_UNSHARED else ""
+        per_set = f", with a plan for every set of them: {static_reason}" if static_reason else ""
+        return f"{count} for all input shapes{exempt}{per_set}{reasons}{exceptions}"
+
+    def take(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
+        """Return the dynamic plan for some shapes, made if needed; None if they need a static plan."""
+        if self._is_impossible:
+            return None
+        if None in shapes:
+            self._refusal, self._is_impossible = "an input is not a tensor, or its shape is unknown", True
+            return None
+        shapes_by_name = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
+        if not self._may_serve(shapes_by_name):
+            return None
+        leased = self.take_existing(use, shapes_by_name)
+        if leased is not None or type(use) is ExistingOnly or self._is_refused_at(shapes_by_name):
+            return leased
+        return self._take_new(use, shapes_by_name)
+
+    def shape_test(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
+        """Return the test of the shapes that a plan serves; None for static plans.
+
+        Bounds cover empty tensors; without bounds, `_may_serve` decides about them.
+        """
+        shapes, is_known = compiled.shapes, any(entry.dynamic is compiled.dynamic for entry in self._entries)
+        if shapes is None or compiled.is_template or not is_known or (self._needs_elements and shapes.limits is None):
+            return None
+        return None if shapes.guards is None and shapes.limits is None else shapes.test(declares)
+
+    def note_served(self) -> None:
+        """Note that a plan served shapes other than its own."""
+        self._unshared_count = 0
+
+    def retry(self) -> None:
+        """Forget why no plan was possible: the first shapes may have been empty."""
+        self._refusal, self._is_impossible, self._unshared_count = "", False, 0
+
+    def drop_templates(self) -> None:
+        self._templates.drop_all()
+        self._templates.close_unused()
+
+    def make(self, entry: DynamicPlan) -> Compiled:
+        assert isinstance(entry, ModelDynamicPlan), "a plan of a model"
+        return entry.complete(self._compile_at(entry.made_at))
+
+    def take_entry(
+        self, use: object, entry: DynamicPlan, shape_set: ShapeSet, shapes: Shapes, sizes: Sequence[Any] | None
+    ) -> LeasedPlan[Compiled] | None:
+        """Take a plan; forget it if it cannot be made again."""
+        try:
+            leased = super().take_entry(use, entry, shape_set, shapes, sizes)
+        except FixedSizesError:
+            self.end_use(use)
+            with self._ordering:
+                self._entries = tuple(other for other in self._entries if other is not entry)
+            return None
+        if leased is not None:
+            self._unshared_count = 0
+        return leased
+
+    def move_to_front(self, entry: DynamicPlan) -> None:
+        with self._ordering:
+            super().move_to_front(entry)
+            self._entries = self._entries[: self._limit]
+
+    def _is_refused_at(self, shapes: Shapes) -> bool:
+        """Return True if no plan could be made for some shapes, or a device refused to specialize one."""
+        sizes, refused = tuple(shapes.values()), self._refused
+        return bool(refused.get(sizes) or any(refused.get((entry.key, sizes)) for entry in self._entries))
+
+    def _take_new(self, use: object, shapes: Shapes) -> LeasedPlan[Compiled] | None:
+        wait_start = self._trace.timestamp()
+        with self._making:
+            leased = self.take_existing(use, shapes)
+            if leased is not None:
+                self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", wait_start, {})
+            if leased is not None or self._is_impossible or self._is_refused_at(shapes):
+                return leased
+            self._requested_count += 1
+            if self._is_paused:
+                return None
+            try:
+                entry, new_plan = self._make_for(shapes)
+            except FixedSizesError as refusal:
+                self._unshared_count += 1
+                self._refused.put(tuple(shapes.values()), True)
+                if not self._entries:
+                    self._refusal, self._is_impossible = str(refusal), refusal.is_for_all
+                return None
+            if self._entries:
+                self._reasons = [*self._reasons, self._entries[0].why_not(shapes)][: _MOST_REASONS + 1]
+            self._refusal = ""
+            plans = self._templates if new_plan.is_template else self._plans
+            lease, compiled = plans.take(use, entry.key, lambda: new_plan)
+            self._unshared_count += 1
+            self._made_count += 1
+            self.move_to_front(entry)
+            shape_set = self.shapes_of(entry)
+            holds, sizes = shape_set.match(shapes)
+            if holds and not new_plan.is_template:
+                return lease, compiled, sizes
+            self.end_use(use)
+            return self.take_entry(use, entry, shape_set, shapes, sizes) if holds else None
+
+    @property
+    def _is_paused(self) -> bool:
+        """True if no plan is tried for these shapes, since recent plans served no others.
+
+        Earlier shapes may have been unusual, so the 8th, the 16th and so on are tried again.
+        """
+        return self._unshared_count >= _MOST_UNSHARED and bool(self._requested_count & (self._requested_count - 1))
+
+    def _make_for(self, shapes: Shapes) -> tuple[ModelDynamicPlan, Compiled]:
+        """Make the next plan. The first one reuses the verdicts of a static plan if it serves these shapes too."""
+        for made_at in [] if self._entries else self._planned_at():
+            if not _are_similar(made_at, shapes):
+                continue
+            try:
+                entry, new_plan = self._make_at(made_at)
+            except FixedSizesError:
+                continue
+            if self.shapes_of(entry).match(shapes)[0]:
+                return entry, new_plan
+            new_plan.close()
+        return self._make_at(self._with_elements(shapes))
+
+    def _make_at(self, shapes: Shapes) -> tuple[ModelDynamicPlan, Compiled]:
+        key = self._key_name, self._made_count
+        entry = ModelDynamicPlan(key, shapes, is_cost_dependent=self._is_cost_dependent)
+        return entry, self.make(entry)
+
+    @cached_property
+    def _unread(self) -> frozenset[str]:
+        return unread_inputs(self._prepared())
+
+    def _may_serve(self, shapes: Shapes) -> bool:
+        """Return True if devices take these tensors; for ONNX devices, only a cache may be empty."""
+        return (
+            not self._needs_elements
+            or all(0 not in shape for shape in shapes.values())
+            or all(
+                size or axis == self.growing.get(name)
+                for name, shape in shapes.items()
+                if name not in self._unread
+                for axis, size in enumerate(shape)
+            )
+        )
+
+    def _with_elements(self, shapes: Shapes) -> Shapes:
+        """Return the shapes at which a plan is made; for ONNX devices, a cache of one token replaces an empty one."""
+        if not self._is_made_with_elements or all(0 not in shape for shape in shapes.values()):
+            return shapes
+        return next_token_shapes(self._prepared(), shapes)
+
+
+def _are_similar(some: Shapes, other: Shapes) -> bool:
+    """Return True if a plan for some shapes probably serves others: all sizes of 0 and 1 agree."""
+    return all(
+        [min(size, 2) for size in shape] == [min(size, 2) for size in other[name]] for name, shape in some.items()
+    )
