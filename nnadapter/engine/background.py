@@ -12,7 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
-from nnadapter.engine.cpu_fallback import CpuFallback
+from nnadapter.engine.executor import CpuFallback
 from nnadapter.engine.plan_store import PlanCache
 from nnadapter.errors import FAILURES, ClosedError, NNAdapterError
 from nnadapter.process.resources import Cache, new_lock, register_after_fork

@@ -20,8 +20,9 @@ from nnadapter.engine.bound_steps import (
     slots_of,
 )
 from nnadapter.engine.execution_pool import ExecutionPool
-from nnadapter.engine.executor import CompiledPlan, held_between, plan_intermediate_buffers
+from nnadapter.engine.executor import CompiledPlan, CpuFallback
 from nnadapter.engine.fallback import Incidents, report_run_failure
+from nnadapter.engine.intermediate_buffers import held_between, plan_intermediate_buffers
 from nnadapter.engine.plan_devices import WELL, PlanDevices, transfers_of
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.index_ranges import IndexCheck
@@ -31,7 +32,6 @@ from nnadapter.process.resources import new_lock
 from partition.plan import Plan, Step
 
 if TYPE_CHECKING:
-    from nnadapter.engine.cpu_fallback import CpuFallback
     from nnadapter.ir.structure import GuardedShapes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,7 +12,6 @@ from nnadapter.drivers.onnxruntime.values import array_of, is_foreign_type, outp
 from nnadapter.drivers.selection import CPU
 from nnadapter.drivers.tensor_copies import Copies
 from nnadapter.engine.bound_steps import has_memory
-from nnadapter.engine.control import RunControl
 from nnadapter.engine.device_value import DeviceValue
 from nnadapter.engine.provenance import Provenance
 from nnadapter.errors import ClosedError, InvalidInputError, MissingInputError
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.engine.feed_counts import CountCheck
+    from nnadapter.engine.plan_source import RunResult
 
 
 _MISSES = "Missing Input: {}"
@@ -57,25 +57,11 @@ class Binding(Protocol):
         pass
 
 
-class RunsBound(Protocol):
-    """Engine that runs with bound values."""
-
-    def run(
-        self,
-        names: Sequence[str] | None,
-        feed: Mapping[str, Any],
-        options: Any = None,
-        control: RunControl | None = None,
-        out_devices: Mapping[str, str] | None = None,
-    ) -> tuple[list[Any], Provenance]:
-        pass
-
-
 class PlannedBinding:
-    """Binding for an engine of compiled plans."""
+    """Binding for compiled plans; `run` is `PlanEngine.run`."""
 
-    def __init__(self, engine: RunsBound, outputs: Sequence[str], devices: Sequence[str]) -> None:
-        self._engine, self._all_outputs, self._devices = engine, tuple(outputs), tuple(devices)
+    def __init__(self, run: Callable[..., RunResult], outputs: Sequence[str], devices: Sequence[str]) -> None:
+        self._run, self._all_outputs, self._devices = run, tuple(outputs), tuple(devices)
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         self._places: dict[str, str] = {}
@@ -122,7 +108,7 @@ class PlannedBinding:
         out_devices |= {name: self._places[value.device] for name, value in values.items() if name not in targets}
         feed = {name: _fed(value) for name, value in self._inputs.items()}
         feed |= {name: feed[name].donate() for name in _replaced(values, feed, targets)}
-        results, provenance = self._engine.run(list(targets), feed, options, out_devices=out_devices)
+        results, provenance = self._run(list(targets), feed, options, out_devices=out_devices)
         deliveries = list(zip(targets.items(), results, strict=True))
         for (_, target), result in deliveries:  # before anything can fail, since their previous contents may be donated
             if isinstance(target, DeviceValue):

@@ -20,8 +20,7 @@ from nnadapter.engine import fallback
 from nnadapter.engine.binder import Bindable, Binder
 from nnadapter.engine.bound_steps import OtherShapeError, Substitute
 from nnadapter.engine.compiled import Compiled
-from nnadapter.engine.cpu_fallback import CpuFallback
-from nnadapter.engine.executor import CompiledPlan
+from nnadapter.engine.executor import CompiledPlan, CpuFallback
 from nnadapter.engine.plan_devices import PlanDevices, evict_nothing
 from nnadapter.engine.repair import Repair
 from nnadapter.engine.segment_programs import SegmentCompiler, SegmentProgram, SegmentPrograms, atoms_of

@@ -105,6 +105,16 @@ class RunnablePlan:
         return self.shapes is not None or self.programs is not None
 
     @property
+    def step_seconds(self) -> dict[int, float]:
+        """Seconds of the last run of each segment that ran."""
+        return {bound.step.segment: bound.seconds for bound in self.plan.steps if bound.seconds}
+
+    @property
+    def step_failures(self) -> dict[int, tuple[str, ...]]:
+        """Failures of the segments that fell back."""
+        return {bound.step.segment: bound.failures for bound in self.plan.steps if bound.failures}
+
+    @property
     def holding(self) -> Holding:
         if self.programs is None:
             return self._own_holding

@@ -108,7 +108,11 @@ class PlanEngine:
         self._serving = _Serving(source)
         self._session_options = session_options
         self._all_outputs = list(source.signature.output_names)
-        self._deadlines = _deadlines(deadline_s)
+        self._deadlines: Deadlines | None = None
+        if deadline_s is not None:
+            from nnadapter.engine.control import Deadlines
+
+            self._deadlines = Deadlines(deadline_s)
         self._recorder = cast("Recorder", source.trace) if source.trace.is_recording else None
         self._run_numbers = count(1)
         if self._recorder is not None:
@@ -328,7 +332,7 @@ class PlanEngine:
     def binding(self) -> Binding:
         from nnadapter.engine.bindings import PlannedBinding
 
-        return PlannedBinding(self, self._all_outputs, self.source.devices)
+        return PlannedBinding(self.run, self._all_outputs, self.source.devices)
 
     def prepare(self, shapes: Shapes) -> None:
         with nullcontext() if self._recorder is None else self._recorder.span(SESSION, PLAN, "prepare shapes"):
@@ -386,14 +390,6 @@ class PlanEngine:
 def _shape_of(value: Any) -> tuple[int, ...] | None:
     shape = getattr(value, "shape", None)
     return shape if type(shape) is tuple else None
-
-
-def _deadlines(seconds: float | None) -> Deadlines | None:
-    if seconds is None:
-        return None
-    from nnadapter.engine.control import Deadlines
-
-    return Deadlines(seconds)
 
 
 class SingleStep:

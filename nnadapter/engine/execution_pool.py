@@ -156,27 +156,48 @@ def _method(execution: Execution, sizes: Sequence[Any] | None, how: str, *argume
     return getattr(execution if sizes is None else execution.specialize(sizes), how)(*arguments)
 
 
-class SameProgram(Program):
-    """Program of another step, which closes it; its executions belong to this step."""
+class WrappedProgram(Program):
+    """Program that forwards to another one, `inner`."""
 
-    def __init__(self, of: Program) -> None:
-        self.of = of
+    def __init__(self, inner: Program) -> None:
+        self.inner = inner
 
     def create_execution(self) -> Execution:
-        return self.of.create_execution()
+        return self.inner.create_execution()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.inner.memory_bytes
+
+    @property
+    def execution_bytes(self) -> int:
+        return self.inner.execution_bytes
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        return self.inner.shared_bytes
+
+    def serialize(self) -> bytes | None:
+        return self.inner.serialize()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class SameProgram(WrappedProgram):
+    """Program of another step, which closes it; its executions belong to this step."""
 
     @property
     def memory_bytes(self) -> int:
         """Memory of one execution; the program counts for the step that closes it."""
-        return self.of.execution_bytes
+        return self.inner.execution_bytes
 
-    @property
-    def execution_bytes(self) -> int:
-        return self.of.execution_bytes
+    def close(self) -> None:
+        pass
 
-    @property
-    def shared_bytes(self) -> Mapping[Hashable, int]:
-        return self.of.shared_bytes
 
-    def serialize(self) -> bytes | None:
-        return self.of.serialize()
+def driver_program(program: Program) -> Program:
+    """Return the driver's program inside a traced or shared one."""
+    while isinstance(program, WrappedProgram):
+        program = program.inner
+    return program

@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from nnadapter import errors
-from nnadapter.engine.plan_devices import fell_back
 from nnadapter.errors import FallbackWarning, NotDelegatedError
 from nnadapter.options import Fallback, fallback_at
 from nnadapter.process.resources import new_lock
-from nnadapter.records import dataclass
-from nnadapter.traces.trace import SILENT, Trace
-from partition import Plan, Reason, Step, Unsupported
+from nnadapter.traces.trace import FALLBACK, SILENT, Trace
+from partition import Plan, Reason, Step, Unsupported, Verdict
 
 if TYPE_CHECKING:
     from nnadapter.planning.settling import Partitioning
@@ -101,7 +99,7 @@ def fall_back(
     Each cause (stage, device and kind of error) is warned of once. A repetition (`REPEATED`) is no fallback and is
     always allowed.
     """
-    fell_back(incidents.trace, step, message, instead)
+    incidents.trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=message, then=instead)
     policy = incidents.policy(stage)
     falls_back = instead != REPEATED
     outcome = "an error was raised" if policy == "forbid" and falls_back else instead
@@ -208,13 +206,12 @@ def _failed_to_compile(plan: Plan, node: int) -> bool:
 _COMPILING = (Reason.COMPILE_FAILED, Reason.BANNED)
 
 
-def _is_known_wrong(plan: Plan, device: str, node: int) -> bool:
-    verdict = plan.verdicts[device][plan.graph.atom_of[node]]
-    return isinstance(verdict, Unsupported) and verdict.reason is Reason.WRONG_RESULT
+def _verdict(plan: Plan, device: str, node: int) -> Verdict:
+    return plan.verdicts[device][plan.graph.atom_of[node]]
 
 
 def _why_left(plan: Plan, device: str, node: int) -> str:
-    verdict = plan.verdicts[device][plan.graph.atom_of[node]]
+    verdict = _verdict(plan, device, node)
     if isinstance(verdict, Unsupported):
         return f"{device!r} refused the first because of {verdict}"
     return f"{device!r} supports the first, but its segment or a plan placed it elsewhere"
@@ -235,8 +232,8 @@ def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
         if setting.constraints.policy.weighs and any(plan.verdicts[device.name]):
             continue
         remaining = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
-        if remaining and not _is_known_wrong(plan, device.name, remaining[0]):
-            count, refusal = len(plan.graph.nodes), _refusal(plan, device.name, remaining[0])
+        if remaining and _reason(plan, device.name, remaining[0]) is not Reason.WRONG_RESULT:
+            count, refusal = len(plan.graph.nodes), _verdict(plan, device.name, remaining[0])
             took = (
                 f"none of the {count} nodes; the first was refused"
                 if count > 1
@@ -260,7 +257,7 @@ def warn_of_last_resort(partitioning: Partitioning, warned: set[Cause]) -> None:
         total = len(plan.graph.nodes)
         _warn(
             f"{len(nodes)} of {total} nodes run on onnx's reference evaluator, which is slow ({names}); "
-            f"{setting.host.display_name} refused the first because of {_refusal(plan, setting.host.name, nodes[0])}",
+            f"{setting.host.display_name} refused the first because of {_verdict(plan, setting.host.name, nodes[0])}",
             (setting.host.name, _reason(plan, setting.host.name, nodes[0])),
             warned,
         )
@@ -273,14 +270,10 @@ def _warn(text: str, cause: Cause, warned: set[Cause]) -> None:
 
 
 def _reason(plan: Plan, device: str, node: int) -> Reason | None:
-    verdict = plan.verdicts[device][plan.graph.atom_of[node]]
+    verdict = _verdict(plan, device, node)
     return verdict.reason if isinstance(verdict, Unsupported) else None
 
 
 def _left_by(plan: Plan, device: str, later: Set[str]) -> list[int]:
     elsewhere = (node for step in plan.steps if step.device in later for node in step.nodes)
-    return [node for node in elsewhere if not plan.verdicts[device][plan.graph.atom_of[node]]]
-
-
-def _refusal(plan: Plan, device: str, node: int) -> str:
-    return str(plan.verdicts[device][plan.graph.atom_of[node]])
+    return [node for node in elsewhere if not _verdict(plan, device, node)]

@@ -20,7 +20,7 @@ from nnadapter.engine.binder import Bindable, Binder
 from nnadapter.engine.bound_steps import Substitute
 from nnadapter.engine.compiled import RunnablePlan
 from nnadapter.engine.compiled_file import CompiledFile
-from nnadapter.engine.executor import CompiledPlan
+from nnadapter.engine.executor import CompiledPlan, CpuFallback
 from nnadapter.engine.fallback import Incidents, fall_back, run_failure
 from nnadapter.engine.messages import (
     PROGRAM,
@@ -54,7 +54,6 @@ from partition.plan import Plan, Segment, Step, make_plan
 if TYPE_CHECKING:
     import onnxruntime
 
-    from nnadapter.engine.cpu_fallback import CpuFallback
     from nnadapter.engine.shape_sets import ShapeSet
 
 

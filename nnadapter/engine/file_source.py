@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.engine.branch_conditions import Fork
-    from nnadapter.engine.cpu_fallback import CpuFallback
+    from nnadapter.engine.executor import CpuFallback
     from nnadapter.engine.file_plans import FileDynamicPlans
     from nnadapter.engine.observed import KeptReport
     from nnadapter.engine.shape_sets import ShapeTest
@@ -111,11 +111,10 @@ class FilePlanSource(PlanSource[FilePlan]):
         isolated = tuple(name for name, device in opened.items() if device.is_isolated)
         if newest is None:
             return KeptReport(self._file.report(self._file.message.plans[0]), plans=self.counts, isolated=isolated)
-        steps = newest.plan.steps
         return KeptReport(
             self._file.report(newest.record),
-            seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
-            failures={bound.step.segment: bound.failures for bound in steps if bound.failures},
+            seconds=newest.step_seconds,
+            failures=newest.step_failures,
             notes=(*newest.notes, *self._loader.resting),
             incidents=self._loader.incidents,
             plans=self.counts,

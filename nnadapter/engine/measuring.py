@@ -35,7 +35,7 @@ from nnadapter.drivers.onnxruntime.program import CpuProgram, most_pools, not_co
 from nnadapter.engine.compilation import Compiler
 from nnadapter.engine.compiled import Compiled, Promise, TimedPlacement, Watch, typical
 from nnadapter.engine.dynamic_plans import FixedSizesError
-from nnadapter.engine.tracing import driver_program
+from nnadapter.engine.execution_pool import driver_program
 from nnadapter.errors import DriverError, NotDelegatedError, StoredFileError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import fallback_text
@@ -439,7 +439,7 @@ def _runner(compiled: Compiled, feed: Mapping[str, Any], sizes: Sequence[Any] | 
 
 
 def _fell_back(compiled: Compiled) -> bool:
-    return bool(compiled.notes) or any(bound.failures for bound in compiled.plan.steps)
+    return bool(compiled.notes or compiled.step_failures)
 
 
 def _milliseconds(seconds: float) -> str:

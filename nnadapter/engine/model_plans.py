@@ -114,7 +114,7 @@ class ModelPlans:
         return leased or (*self._plans.take(use, self._key(shapes), lambda: self._make_static(shapes, feed)), None)
 
     def take_dynamic(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
-        """Return the dynamic plan for these input shapes, tried even if earlier shapes allowed none; None if impossible."""
+        """Return the dynamic plan for these input shapes, even if earlier shapes allowed none."""
         self.dynamic.retry()
         return self.dynamic.take(use, shapes)
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from nnadapter.engine.background import BackgroundPlanner
     from nnadapter.engine.branches import Choices, Chosen
-    from nnadapter.engine.cpu_fallback import CpuFallback
+    from nnadapter.engine.executor import CpuFallback
     from nnadapter.engine.feed_counts import CountCheck
     from nnadapter.engine.measuring import Measurer
     from nnadapter.onnx.files import BegunModel
@@ -101,7 +101,11 @@ class ModelPlanSource(PlanSource[Compiled]):
         self._setting = setting
         self._withdrawn: dict[str, dict[str, Unsupported]] = {}
         self._compiler = Compiler(setting, self.plans.room_maker())
-        self._measurer = _measurer(self._compiler, session_options) if setting.constraints.policy.times else None
+        self._measurer: Measurer | None = None
+        if setting.constraints.policy.times:
+            from nnadapter.engine.measuring import Measurer
+
+            self._measurer = Measurer(self._compiler, session_options)
         self._session_plans = SessionPlans(
             plans=self.plans,
             setting=setting,
@@ -115,7 +119,11 @@ class ModelPlanSource(PlanSource[Compiled]):
         )
         self._own = ModelPlans(self._session_plans, prepared, refused)
         self._choices = self._choices_of(prepared) if setting.accelerators else None
-        self._background = _background_planner(self) if options.background and setting.accelerators else None
+        self._background: BackgroundPlanner | None = None
+        if options.background and setting.accelerators:
+            from nnadapter.engine.background import BackgroundPlanner
+
+            self._background = BackgroundPlanner(self)
         shapes = self._declared_shapes()
         if shapes is None:
             _refuse_invalid(model, prepared, setting, session_options)
@@ -386,18 +394,6 @@ def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
         or not may_take_types(node.op_type, node.since_version, node.domain, dtypes)
         or any(name and (name not in values or values[name].dtype is None) for name in node.outputs)
     )
-
-
-def _background_planner(source: ModelPlanSource) -> BackgroundPlanner:
-    from nnadapter.engine.background import BackgroundPlanner
-
-    return BackgroundPlanner(source)
-
-
-def _measurer(compiler: Compiler, session_options: onnxruntime.SessionOptions | None) -> Measurer:
-    from nnadapter.engine.measuring import Measurer
-
-    return Measurer(compiler, session_options)
 
 
 def _count_checks(prepared: Prepared) -> tuple[CountCheck, ...]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.tensor_copies import Transfer
+from nnadapter.engine.execution_pool import driver_program
 from nnadapter.engine.fallback import Incidents, run_failure
 from nnadapter.engine.plan_store import PlanCounts
-from nnadapter.engine.tracing import driver_program
-from nnadapter.records import dataclass, field
 
 if TYPE_CHECKING:
     from nnadapter.engine.bound_steps import BoundStep
@@ -68,11 +67,11 @@ def observed_of(
     steps = compiled.plan.steps
     return Observed(
         partitioning=compiled.partitioning,
-        seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
+        seconds=compiled.step_seconds,
         compile_seconds=compiled.compile_seconds,
         cloned_from=compiled.cloned_from,
         cache=dict(_outcomes(compiled)),
-        failures={bound.step.segment: bound.failures for bound in steps if bound.failures},
+        failures=compiled.step_failures,
         notes=(
             *compiled.notes,
             *(note for bound in steps for note in getattr(driver_program(bound.pool.program), "notes", ())),

@@ -12,12 +12,12 @@ from nnadapter.drivers.capability import ModelForm
 from nnadapter.engine.bound_steps import BoundStep
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.execution_pool import driver_program
 from nnadapter.engine.messages import CONSTANT, MESSAGES, PROGRAM
 from nnadapter.engine.observed import NO_PLAN_KEPT
 from nnadapter.engine.plan_entries import FACTS, MOST_PLANS, LinkedContainer, LinkingWriter, Place, facts, facts_of
 from nnadapter.engine.plan_source import OriginalModelShapes
 from nnadapter.engine.saving import ReportMaker, Target, add_message, message_of
-from nnadapter.engine.tracing import driver_program
 from nnadapter.errors import CompiledModelError, describe
 from nnadapter.files.messages import Message
 from nnadapter.onnx.preparation.branch_decisions import MOST_FORKS, Truths

@@ -17,9 +17,7 @@ from nnadapter.drivers.failures import NamedCalls
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.errors import DeviceLostError, describe
 from nnadapter.process.resources import new_lock
-from nnadapter.records import dataclass, field
-from nnadapter.traces.trace import COMPILE, FALLBACK
-from partition.plan import Step
+from nnadapter.traces.trace import COMPILE
 
 if TYPE_CHECKING:
     from nnadapter.drivers.tensor_copies import Transfer
@@ -50,11 +48,6 @@ def making(trace: Trace, device: str, call: str, *about: Any) -> AbstractContext
     from nnadapter.engine.tracing import segment_facts, segment_name
 
     return trace.span(device, COMPILE, f"{call} {segment_name(*about)}", **segment_facts(*about))
-
-
-def fell_back(trace: Trace, step: Step, reason: str, instead: str) -> None:
-    """Record a fallback in the trace."""
-    trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=reason, then=instead)
 
 
 IN_A_ROW = 3

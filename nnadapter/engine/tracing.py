@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
@@ -24,7 +24,7 @@ from nnadapter.drivers.interface import UNLIMITED, Control, Device, DeviceTensor
 from nnadapter.drivers.registry import device_lock, open_device
 from nnadapter.drivers.selection import CPU
 from nnadapter.drivers.tensor_copies import Transfer
-from nnadapter.engine.execution_pool import ExecutionPool, SameProgram
+from nnadapter.engine.execution_pool import ExecutionPool, WrappedProgram
 from nnadapter.errors import FAILURES, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import COMPILE, STEP, WAIT, Trace
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from nnadapter.drivers.onnxruntime.sessions import SessionProfile
     from nnadapter.traces.recorder import Recorder
 
 
@@ -132,21 +131,6 @@ _MOST_FORMS = 64
 _Form = tuple[Any, tuple[int, ...] | None, int]
 """Dtype or type name, shape and bytes of a value."""
 _Outputs = TypeVar("_Outputs", bound=Sequence[Any] | None)
-_Run = Callable[..., Any]
-
-
-def traced_run(trace: Trace, device: str, run: _Run, profile: SessionProfile | None) -> _Run:
-    """Return a run function of ONNX Runtime, by feed or binding, that is recorded as a step."""
-    steps = _Steps(trace, device, segment_name(), segment_facts())
-
-    def traced(*arguments: Any) -> Any:
-        feed = next((argument for argument in arguments if isinstance(argument, Mapping)), {})
-        results = steps.record(list(feed.values()), lambda: run(*arguments) or ())
-        if profile is not None:
-            profile.ran()
-        return results
-
-    return traced
 
 
 def traced_pools(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
@@ -159,12 +143,6 @@ def traced_pools(trace: Trace, threading: Threading, calls: NamedCalls) -> Calla
     steps = _Steps(trace, device, segment_name(*calls.about), segment_facts(*calls.about))
     traced_threading = Threading.EXCLUSIVE if lock is not None else threading
     return lambda program: ExecutionPool(_TracedProgram(program, steps, lock), traced_threading, calls)
-
-
-def driver_program(program: Program) -> Program:
-    """Return the driver's program inside a traced or shared one."""
-    program = program.traced if isinstance(program, _TracedProgram) else program
-    return program.of if isinstance(program, SameProgram) else program
 
 
 def traced_transfers(trace: Trace) -> Callable[[], list[Transfer]]:
@@ -229,36 +207,15 @@ class _Steps:
         return facts
 
 
-class _TracedProgram(Program):
+class _TracedProgram(WrappedProgram):
     def __init__(self, program: Program, steps: _Steps, lock: Lock | None) -> None:
-        self._program, self._steps, self._lock = program, steps, lock
-
-    @property
-    def traced(self) -> Program:
-        return self._program
-
-    @property
-    def memory_bytes(self) -> int:
-        return self._program.memory_bytes
-
-    @property
-    def execution_bytes(self) -> int:
-        return self._program.execution_bytes
-
-    @property
-    def shared_bytes(self) -> Mapping[Hashable, int]:
-        return self._program.shared_bytes
+        super().__init__(program)
+        self._steps, self._lock = steps, lock
 
     def create_execution(self) -> Execution:
         with self._steps.trace.span(self._steps.device, COMPILE, "create execution"):
-            execution = create_execution(self._program)
+            execution = create_execution(self.inner)
         return _TracedExecution(execution, self._steps, self._lock)
-
-    def serialize(self) -> bytes | None:
-        return self._program.serialize()
-
-    def close(self) -> None:
-        self._program.close()
 
 
 class _TracedExecution(Execution):
@@ -367,8 +324,18 @@ class HostTracing:
         ):
             yield
 
-    def traced(self, run: _Run) -> _Run:
-        return traced_run(self.recorder, CPU, run, self._profile)
+    def traced(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a run function of ONNX Runtime, by feed or binding, that is recorded as a step."""
+        steps, profile = _Steps(self.recorder, CPU, segment_name(), segment_facts()), self._profile
+
+        def traced(*arguments: Any) -> Any:
+            feed = next((argument for argument in arguments if isinstance(argument, Mapping)), {})
+            results = steps.record(list(feed.values()), lambda: run(*arguments) or ())
+            if profile is not None:
+                profile.ran()
+            return results
+
+        return traced
 
     def begin(self, session: onnxruntime.InferenceSession) -> None:
         if self._profile is not None:
