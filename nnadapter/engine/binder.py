@@ -10,15 +10,7 @@ from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.boundary import OutputCheck
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
-from nnadapter.engine.bound_steps import (
-    BoundStep,
-    Substitute,
-    bound_checks,
-    expected_outputs,
-    planned_values,
-    residences,
-    slots_of,
-)
+from nnadapter.engine import bound_steps
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.engine.executor import CompiledPlan, CpuFallback
 from nnadapter.engine.fallback import Incidents, report_run_failure
@@ -44,7 +36,7 @@ class Bindable(NamedTuple):
     constants: Mapping[str, Array]
     nodes_of: Callable[[Step], Sequence[str]]
     incidents: Incidents
-    make_substitute: Callable[[Mapping[str, int], Step, BaseException | None], Substitute]
+    make_substitute: Callable[[Mapping[str, int], Step, BaseException | None], bound_steps.Substitute]
     """Makes the program that runs a step after an error, or (None) for comparison; raises if no other device can.
 
     The first argument is the slot of every value.
@@ -59,10 +51,10 @@ class Binder:
 
     def __init__(self, devices: PlanDevices, arenas: Arenas, bindable: Bindable) -> None:
         self._devices, self._bindable, self._plan = devices, bindable, bindable.plan
-        self._slots = slots_of(self._plan)
+        self._slots = bound_steps.slots_of(self._plan)
         graph = self._plan.graph
-        self._stay = residences(
-            self._plan, devices.owning, self._slots, bindable.reads, partial(expected_outputs, graph)
+        self._stay = bound_steps.residences(
+            self._plan, devices.owning, self._slots, bindable.reads, partial(bound_steps.expected_outputs, graph)
         )
         staying = {segment for segment, residence in self._stay.items() if residence.saves}
         self._buffers = plan_intermediate_buffers(self._plan, bindable.reads, arenas, staying)
@@ -89,15 +81,17 @@ class Binder:
         *,
         takes_sizes: bool = False,
         expected: OutputCheck | None = None,
-    ) -> BoundStep:
+    ) -> bound_steps.BoundStep:
         """Bind a program to the step of a segment; `expected` overrides the output types in the plan."""
         step, names = self._plan.steps[segment], tuple(inputs)
         fields = self._fields.get(segment)
         if fields is None or fields["names"] != names:
             fields = self._fields[segment] = self._fields_of(step, names)
         if expected is None:
-            expected = expected_outputs(self._plan.graph, step.outputs) if fields["guarded"] else ()
-        return BoundStep(pool=self._pools[segment](program), expected=expected, takes_sizes=takes_sizes, **fields)
+            expected = bound_steps.expected_outputs(self._plan.graph, step.outputs) if fields["guarded"] else ()
+        return bound_steps.BoundStep(
+            pool=self._pools[segment](program), expected=expected, takes_sizes=takes_sizes, **fields
+        )
 
     @cached_property
     def _pools(self) -> list[Callable[[Program], ExecutionPool]]:
@@ -113,11 +107,11 @@ class Binder:
             "inputs": tuple(slots[name] for name in names),
             "outputs": tuple(slots[name] for name in step.outputs),
             "released": tuple(slots[name] for name in step.released if name not in self._checked),
-            "index_checks": bound_checks(bindable.checks.get(step.segment, ()), slots),
+            "index_checks": bound_steps.bound_checks(bindable.checks.get(step.segment, ()), slots),
             "names": names,
             "residence": self._stay.get(step.segment),
             "guarded": is_guarded,
-            "planned": tuple(planned_values(self._plan.graph, slots, names)),
+            "planned": tuple(bound_steps.planned_values(self._plan.graph, slots, names)),
             "make_substitute": partial(_make_substitute, bindable, slots, step),
             "report_failure": partial(report_run_failure, step, nodes, bindable.incidents),
             "make_room": self._devices.make_room,
@@ -127,7 +121,7 @@ class Binder:
             "lock": new_lock(),
         }
 
-    def plan(self, steps: Sequence[BoundStep], sizes: GuardedShapes | None = None) -> CompiledPlan:
+    def plan(self, steps: Sequence[bound_steps.BoundStep], sizes: GuardedShapes | None = None) -> CompiledPlan:
         """Return the compiled plan; `sizes` are its guarded shapes if programs take symbolic sizes."""
         overlap, trace = self._bindable.overlap, self._devices.trace
         flights = None
@@ -151,7 +145,7 @@ class Binder:
 
 def _make_substitute(
     bindable: Bindable, slots: Mapping[str, int], step: Step, error: BaseException | None
-) -> Substitute:
+) -> bound_steps.Substitute:
     if error is not None and bindable.incidents.policy("run") == "forbid":
         report_run_failure(step, bindable.nodes_of(step), bindable.incidents, error, "")
     return bindable.make_substitute(slots, step, error)

@@ -10,19 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from nnadapter import errors
+from nnadapter.drivers import selection
 from nnadapter.drivers.kernel import registered_kernels
 from nnadapter.drivers.registry import require_driver
-from nnadapter.drivers.selection import (
-    HOSTS,
-    DeviceRequest,
-    Isolate,
-    Selected,
-    accelerates_first,
-    named_requests,
-    select_one,
-)
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.engine import PlanEngine
+from nnadapter.engine.file_loading import Requests
 from nnadapter.engine.file_source import FilePlanSource
 from nnadapter.engine.plan_entries import LinkedContainer, Place, facts_of
 from nnadapter.engine.plan_source import InputShapes, OriginalModelShapes
@@ -43,7 +36,9 @@ if TYPE_CHECKING:
     from nnadapter.onnx.preparation.branch_decisions import Truths
 
 
-def is_cacheable(requests: DeviceRequest | Sequence[DeviceRequest], options: Options, session_options: object) -> bool:
+def is_cacheable(
+    requests: selection.DeviceRequest | Sequence[selection.DeviceRequest], options: Options, session_options: object
+) -> bool:
     """Return True if plans can be cached: an accelerator comes first, and the cache key is computable.
 
     ONNX Runtime's session options cannot be read back, so they exclude caching.
@@ -51,7 +46,7 @@ def is_cacheable(requests: DeviceRequest | Sequence[DeviceRequest], options: Opt
     is_told = session_options is None and options.trace is None and not POLICIES[options.policy].times
     if options.shadow is not None:
         return False
-    return is_told and not registered_kernels() and accelerates_first(requests)
+    return is_told and not registered_kernels() and selection.accelerates_first(requests)
 
 
 class _NotKeptError(errors.InvalidInputError):
@@ -109,7 +104,7 @@ class CachedPlanSource(FilePlanSource):
 
     def successor(self, error: Exception) -> ModelPlanSource:
         """Return a source that plans the model; raise `error` if the CPU failed, since it would fail again."""
-        if isinstance(error, errors.ExecutionError) and error.device in HOSTS:
+        if isinstance(error, errors.ExecutionError) and error.device in selection.HOSTS:
             raise error
         return self._plan_model(f"cached plans are no longer used: {error}")
 
@@ -126,9 +121,6 @@ def _leave(error: errors.NNAdapterError) -> NoReturn:
     raise _PlanFailedError(str(error)) from error
 
 
-Requests = DeviceRequest | Sequence[DeviceRequest]
-
-
 class UpperLayers(NamedTuple):
     """Functions of higher layers that an engine calls."""
 
@@ -141,7 +133,7 @@ class CachedSession:
     """Inputs of a session, with the place of its plans in the cache."""
 
     source: Source
-    devices: tuple[Selected, ...]
+    devices: tuple[selection.Selected, ...]
     requests: Requests
     options: Options
     place: Place
@@ -222,7 +214,7 @@ class CachedSession:
 def cached_session(source: Any, requests: Requests, options: Options) -> CachedSession | None:
     """Return the cached session of a model; None if the model or a device cannot be read."""
     try:
-        named = deepcopy(named_requests(requests))
+        named = deepcopy(selection.named_requests(requests))
         for name in named:
             require_driver(name)
         telling = begun_source(source)
@@ -236,9 +228,13 @@ def cached_session(source: Any, requests: Requests, options: Options) -> CachedS
         return None
 
 
-def _selected(named: Mapping[str, Mapping[str, Any]], isolate: Isolate) -> Iterator[Selected]:
+def _selected(named: Mapping[str, Mapping[str, Any]], isolate: selection.Isolate) -> Iterator[selection.Selected]:
     for name, options in named.items():
-        yield Selected(name, options, named=True) if name in HOSTS else select_one(name, options, isolate)
+        yield (
+            selection.Selected(name, options, named=True)
+            if name in selection.HOSTS
+            else selection.select_one(name, options, isolate)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +249,7 @@ class Lookup:
 
 def look(
     source: str | os.PathLike[str] | bytes,
-    requests: Sequence[DeviceRequest],
+    requests: Sequence[selection.DeviceRequest],
     options: Options,
     shapes: Shapes | None = None,
 ) -> Lookup:

@@ -287,9 +287,7 @@ class Compiler:
                 partitioning=partitioning, plan=plan, compile_seconds=seconds, dynamic=dynamic, programs=programs
             )
 
-        specialized = SpecializedPrograms(
-            plan.steps, dynamic.fillable, dynamic.sizes, binder, shared_steps, build, wrap
-        )
+        specialized = SpecializedPrograms(dynamic.fillable, dynamic.sizes, binder, shared_steps, build, wrap)
         return replace(wrap(binder.plan([]), {}, specialized), is_template=True)
 
     def _binder(self, partitioning: Partitioning, reads: Mapping[int, tuple[str, ...]]) -> Binder:

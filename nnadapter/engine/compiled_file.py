@@ -12,19 +12,7 @@ from math import isfinite, prod
 from nnadapter import limits
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.selection import CPU
-from nnadapter.engine.messages import (
-    IR,
-    MESSAGES,
-    MODEL,
-    MOST_SIZES,
-    ONNX,
-    PROGRAM,
-    REPORT,
-    VERSION,
-    read_metadata,
-    read_sizes,
-    read_value,
-)
+from nnadapter.engine import messages
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.messages import Message
 from nnadapter.onnx.preparation.branch_decisions import MOST_DECIDING, MOST_FORKS
@@ -38,7 +26,7 @@ _LARGEST_ITEM_BYTES = 16
 _MOST_ELEMENTS = 1 << 62
 _LONGEST_TYPE = 200
 _CONTAINERS = frozenset(("sequence", "optional", "map", "sparse"))
-_SEGMENTS: Mapping[str, str] = {ModelForm.IR.value: IR, ModelForm.ONNX.value: ONNX}
+_SEGMENTS: Mapping[str, str] = {ModelForm.IR.value: messages.IR, ModelForm.ONNX.value: messages.ONNX}
 
 
 def problem_of(model: Message, container: Container) -> str:
@@ -104,7 +92,7 @@ def _segment(segment: Message, container: Container) -> Iterator[str]:
 
 
 def _program(program: Message, container: Container) -> Iterator[str]:
-    yield from _part(container, program.part, PROGRAM)
+    yield from _part(container, program.part, messages.PROGRAM)
 
 
 def _step(step: Message, container: Container) -> Iterator[str]:
@@ -120,7 +108,7 @@ def _step(step: Message, container: Container) -> Iterator[str]:
 
 
 def _plan(plan: Message, container: Container) -> Iterator[str]:
-    yield from _part(container, plan.report, REPORT)
+    yield from _part(container, plan.report, messages.REPORT)
     yield from _once((row.name for row in plan.values), "values of a plan")
     for shape in plan.shapes:
         if any(row.WhichOneof("known") != "size" for row in shape.dimensions):
@@ -166,7 +154,7 @@ def _derived_values(values: Message, container: Container) -> Iterator[str]:
 def _size_array(array: Message, container: Container) -> Iterator[str]:
     if not array.HasField("contents"):
         yield "an array of sizes has no contents"
-    if prod(array.contents.dimensions) > MOST_SIZES:
+    if prod(array.contents.dimensions) > messages.MOST_SIZES:
         yield f"{_shown(array.contents.name)} is {list(array.contents.dimensions)}, too many elements for sizes"
 
 
@@ -360,7 +348,7 @@ class CompiledFile:
     def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
         """Open a path, contents, or a container; CompiledModelError if it is damaged or of a newer version."""
         self.container = _opened(source)
-        numbers = [number for number, part in enumerate(self.container.parts) if part.kind == MODEL]
+        numbers = [number for number, part in enumerate(self.container.parts) if part.kind == messages.MODEL]
         if len(numbers) != 1:
             raise self.container.damaged(f"it has {len(numbers)} parts with a description of the model, expected one")
         self.message: Message = _parsed(self.container.contents(numbers[0]), self.container.name)
@@ -374,22 +362,22 @@ class CompiledFile:
     def signature(self) -> Signature:
         message = self.message
         rows = (message.inputs, message.overridable, message.outputs)
-        inputs, overridable, outputs = (tuple(map(read_value, value_messages)) for value_messages in rows)
-        return Signature(inputs, overridable, outputs, read_metadata(message.metadata))
+        inputs, overridable, outputs = (tuple(map(messages.read_value, value_messages)) for value_messages in rows)
+        return Signature(inputs, overridable, outputs, messages.read_metadata(message.metadata))
 
     def shapes(self, plan: Message) -> dict[str, tuple[int, ...]]:
-        return {name: read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
+        return {name: messages.read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
 
     def report(self, plan: Message) -> bytes:
         """Return the report of a plan as JSON; the original model has the first plan's."""
         described = self.message.plans[0] if plan is self.whole else plan
-        return bytes(self.container.contents(described.report, REPORT))
+        return bytes(self.container.contents(described.report, messages.REPORT))
 
     def _cpu_fallback(self) -> Message | None:
         message = self.message
         if not message.HasField("whole"):
             return None
-        plan = MESSAGES.new("Plan")
+        plan = messages.MESSAGES.new("Plan")
         for rows in (message.inputs, message.overridable, message.outputs):
             plan.values.extend(rows)
         step = plan.steps.add()
@@ -407,11 +395,11 @@ def _opened(source: str | os.PathLike[str] | bytes | Container) -> Container:
 
 
 def _parsed(contents: memoryview, name: str) -> Message:
-    message = MESSAGES.parse_whole("CompiledModel", contents)
-    if not 1 <= message.version <= VERSION:
+    message = messages.MESSAGES.parse_whole("CompiledModel", contents)
+    if not 1 <= message.version <= messages.VERSION:
         raise CompiledModelError(
-            f"{name!r} holds a compiled model of version {message.version}, and this nnadapter knows 1 to {VERSION}; "
-            f"update nnadapter, or {ADVICE}",
+            f"{name!r} holds a compiled model of version {message.version}, and this nnadapter knows 1 to "
+            f"{messages.VERSION}; update nnadapter, or {ADVICE}",
             file=name,
         )
     return message

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nnadapter import errors
 from nnadapter.drivers import Capability, Compatibility, Context, Program, Threading, Trace, Unsupported
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.boundary import ask_compatibility, checked_program, clone_with_constants, has_of, open_context
@@ -16,32 +17,15 @@ from nnadapter.drivers.failures import NamedCalls, named_call
 from nnadapter.drivers.interface import is_streaming
 from nnadapter.drivers.registry import device_info
 from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, Isolate, named_requests, select_one
+from nnadapter.engine import messages
 from nnadapter.engine.binder import Bindable, Binder
 from nnadapter.engine.bound_steps import Substitute
 from nnadapter.engine.compiled import RunnablePlan
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.executor import CompiledPlan, CpuFallback
 from nnadapter.engine.fallback import Incidents, fall_back, run_failure
-from nnadapter.engine.messages import (
-    PROGRAM,
-    Segments,
-    loadable_part,
-    read_array,
-    read_check,
-    read_options,
-    values_by_name,
-)
 from nnadapter.engine.plan_devices import PlanDevices, evict_nothing, making
-from nnadapter.errors import (
-    FAILURES,
-    CompiledModelError,
-    DeviceNotFoundError,
-    DeviceUnavailableError,
-    ExecutionError,
-    InvalidOptionError,
-    NNAdapterError,
-    describe,
-)
+from nnadapter.errors import describe
 from nnadapter.files.messages import Message
 from nnadapter.kernels import calling_kernels
 from nnadapter.options import Fallback, fallback_at
@@ -134,7 +118,7 @@ def open_devices(
     recorded = {record.name for record in records}
     for name in () if requested is None else requested:
         if name not in recorded and name not in HOSTS:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 f"the model was compiled for {', '.join(map(repr, sorted(recorded)))}, but device {name!r} was "
                 "requested; compile it for that device, or request no devices"
             )
@@ -155,7 +139,7 @@ def open_devices(
                     absent[record.name] = absents[-1].message
                 else:
                     opened[record.name] = device
-            except (DeviceNotFoundError, DeviceUnavailableError) as error:
+            except (errors.DeviceNotFoundError, errors.DeviceUnavailableError) as error:
                 if fallback_at(fallback, "load") != "allow":
                     raise _absent(record.name, error) from error
                 absent[record.name] = describe(error)
@@ -172,7 +156,7 @@ def _opened(
     trace: Trace,
     isolate: Isolate,
 ) -> FileDevice:
-    selected = select_one(record.name, {**read_options(record.options), **options}, isolate)
+    selected = select_one(record.name, {**messages.read_options(record.options), **options}, isolate)
     device, context = open_context(selected, trace)
     if session_options is not None:
         context = context.with_session_options(session_options)
@@ -191,8 +175,8 @@ def _opened(
 _DEVICE_TRAITS = ("has_memory", "has_streams", "has_raw_inputs")
 
 
-def _absent(name: str, error: NNAdapterError) -> NNAdapterError:
-    return DeviceUnavailableError(
+def _absent(name: str, error: errors.NNAdapterError) -> errors.NNAdapterError:
+    return errors.DeviceUnavailableError(
         f"the model was compiled for device {name!r}, which cannot be used here: {describe(error)}; run it where the "
         "device is, or replace it by the CPU with Options(fallback='allow')"
     )
@@ -248,11 +232,11 @@ class Loader:
     trace: Trace
     session_options: onnxruntime.SessionOptions | None = None
     make_room: Callable[[], bool] = evict_nothing
-    make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
+    make_cpu_fallback: Callable[[errors.NNAdapterError], CpuFallback] | None = None
     arenas: Arenas = field(init=False)
 
     def __post_init__(self) -> None:
-        self.segments = Segments(self.file.container)
+        self.segments = messages.Segments(self.file.container)
         """Segments in the file, for drivers to compile."""
         opened = self.devices.opened
         self.arenas = Arenas(shared=any(device.is_isolated for device in opened.values()))
@@ -353,9 +337,9 @@ class Loader:
         try:
             model = self.segments.model(step.segment, None if shape_set is None else shape_set.trace)
             program = self.compile(device, model, similar, is_sole, about)
-        except CompiledModelError:
+        except errors.CompiledModelError:
             raise
-        except FAILURES as error:
+        except errors.FAILURES as error:
             return self._not_compiled(number, step, error, notes)
         if not step.HasField("program"):
             notes.append(f"segment {number} was compiled for {step.device}: {NO_STORED_PROGRAM}")
@@ -385,14 +369,14 @@ class Loader:
 
         `about` is the segment and its node names, for error messages.
         """
-        blob = self.file.container.contents(part, PROGRAM)
+        blob = self.file.container.contents(part, messages.PROGRAM)
         reason = reason_against(device, blob, about)
         if not reason:
             try:
                 with making(self.trace, device.name, "deserialize", *about):
                     deserialize = named_call(device.name, "deserialize", *about)
                     return checked_program(deserialize(device.context.deserialize_view, blob))
-            except FAILURES as error:
+            except errors.FAILURES as error:
                 reason = describe(error)
         notes.append(f"segment {about[0]} was compiled again for {device.name}: {reason}")
         return None
@@ -414,7 +398,7 @@ class Loader:
     def _load_cpu_segment(self, step: Message, reason: str, notes: list[str]) -> Loaded:
         """Load the segment that the file has for the CPU in place of the device; raise if there is none."""
         if not step.HasField("instead"):
-            raise CompiledModelError(
+            raise errors.CompiledModelError(
                 f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({reason}), and the file "
                 "has no segment for the CPU; compile it with fallback allowed",
                 file=self.file.container.name,
@@ -426,7 +410,7 @@ class Loader:
         from nnadapter.drivers.onnxruntime.program import load_program
 
         self._uses_host = True
-        model = loadable_part(segment, self.segments, self.session_options)
+        model = messages.loadable_part(segment, self.segments, self.session_options)
         return load_program(
             model,
             self.session_options,
@@ -452,12 +436,14 @@ class Loader:
             plan=plan,
             reads=reads,
             overlap=_overlap_of(plan, reads, self.devices.streaming, record),
-            constants={row.name: read_array(row, self.file.container) for row in record.constants},
+            constants={row.name: messages.read_array(row, self.file.container) for row in record.constants},
             nodes_of=lambda step: list(record.steps[step.segment].nodes),
             incidents=self.incidents,
             make_substitute=partial(self._make_substitute, record),
             checks={
-                number: tuple(map(read_check, step.checks)) for number, step in enumerate(record.steps) if step.checks
+                number: tuple(map(messages.read_check, step.checks))
+                for number, step in enumerate(record.steps)
+                if step.checks
             },
             make_cpu_fallback=self.make_cpu_fallback,
         )
@@ -471,12 +457,12 @@ class Loader:
         nodes = list(message.nodes)
         try:
             if not message.HasField("instead"):
-                raise CompiledModelError("the file was compiled with fallback forbidden")
+                raise errors.CompiledModelError("the file was compiled with fallback forbidden")
             loaded = self._load_cpu_segment(message, "it failed", [])
-        except NNAdapterError as second:
+        except errors.NNAdapterError as second:
             if error is None:
                 raise
-            raise ExecutionError(
+            raise errors.ExecutionError(
                 f"{run_failure(step, nodes, describe(error))}; no other device can run the segment: {describe(second)}",
                 device=step.device,
                 segment=step.segment,
@@ -514,7 +500,7 @@ def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Pla
     )
     graph = Graph(
         nodes=nodes,
-        values=values_by_name(record.values),
+        values=messages.values_by_name(record.values),
         constants=frozenset(row.name for row in record.constants),
         inputs=(*file.message.order, *record.open.size_class.given.names),
         outputs=tuple(row.name for row in file.message.outputs),

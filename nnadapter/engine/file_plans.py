@@ -74,7 +74,7 @@ def _bind_template(
         for number, program in shared.items()
     }
     build = _build(loader, record, notes)
-    programs = SpecializedPrograms(binder.steps, fillable, shape_set.guards, binder, bound, build, wrap)
+    programs = SpecializedPrograms(fillable, shape_set.guards, binder, bound, build, wrap)
     return FilePlan(plan=binder.plan([]), record=record, shapes=shape_set, programs=programs, is_template=True)
 
 

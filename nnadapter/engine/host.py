@@ -14,21 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.drivers.failures import print_crashes
-from nnadapter.drivers.onnxruntime.failures import (
-    UnoptimizedRuns,
-    disabled_optimizers,
-    translated,
-    with_fewer_optimizations,
-    without_extended,
-    wrong_fusions,
-)
-from nnadapter.drivers.onnxruntime.values import (
-    gives_foreign_memory,
-    goes_by_memory,
-    inner_run,
-    is_foreign,
-    run_by_memory,
-)
+from nnadapter.drivers.onnxruntime import failures, values
 from nnadapter.engine.provenance import Provenance, of_one
 from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, ModelFileError
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
@@ -85,7 +71,7 @@ class HostEngine:
         if tracing is not None:
             session_options, self._recorder = tracing.session_options, tracing.recorder
         self._loader = _Loader(source, session_options, provider, arguments)
-        self._unoptimized_runs = UnoptimizedRuns()
+        self._unoptimized_runs = failures.UnoptimizedRuns()
         with nullcontext() if tracing is None else tracing.loading():
             self.session = self._loader.load()
             self._counts = self._loader.count_checks(self.session)
@@ -98,8 +84,10 @@ class HostEngine:
             weakref.finalize(self, tracing.recorder.finish)
 
     def _set_runs(self) -> None:
-        by_memory = gives_foreign_memory(self.session)
-        self._run: Callable[..., Any] = run_by_memory(self.session) if by_memory else inner_run(self.session)
+        by_memory = values.gives_foreign_memory(self.session)
+        self._run: Callable[..., Any] = (
+            values.run_by_memory(self.session) if by_memory else values.inner_run(self.session)
+        )
         self._run_binding = self.session.run_with_iobinding
         if self._tracing is not None:
             self._run, self._run_binding = map(self._tracing.traced, (self._run, self._run_binding))
@@ -253,7 +241,7 @@ class HostEngine:
 
     def _run_bound_with(self, binding: Any, options: Any) -> Provenance:
         started = time.perf_counter()
-        with translated("ONNX Runtime failed to run the model", "check what is bound"):
+        with failures.translated("ONNX Runtime failed to run the model", "check what is bound"):
             self._run_binding(binding, options)
         return of_one(0, CPU, time.perf_counter() - started)
 
@@ -276,23 +264,25 @@ class HostEngine:
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
         """Run again with arrays passed by address, if ONNX Runtime's Python interface lacks a dtype."""
-        foreign = isinstance(feed, Mapping) and (any(map(is_foreign, feed.values())) or goes_by_memory(self.session))
+        foreign = isinstance(feed, Mapping) and (
+            any(map(values.is_foreign, feed.values())) or values.goes_by_memory(self.session)
+        )
         if not foreign:
             return self._unoptimized(names, feed, options, error)
         try:
-            return run_by_memory(self.session)(names or self._names, feed, options)
+            return values.run_by_memory(self.session)(names or self._names, feed, options)
         except Exception as second:  # noqa: BLE001  raised if the run fails again
             return self._unoptimized(names, feed, options, second)
 
     def _unoptimized(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
         """Run again with fewer optimizations, or raise: InvalidInputError for an invalid feed, or `error`."""
-        with translated("ONNX Runtime failed to run the model", "check the inputs"):
+        with failures.translated("ONNX Runtime failed to run the model", "check the inputs"):
             signature = self._signature()
             signature.check_outputs(names)
             signature.check_feed(feed)
             if not self._unoptimized_runs.allows(error):
                 raise error
-            run: Callable[..., Any] = run_by_memory if goes_by_memory(self.session) else inner_run
+            run: Callable[..., Any] = values.run_by_memory if values.goes_by_memory(self.session) else values.inner_run
             session, results = self._loader.load_lower(
                 lambda session: run(session)(names or self._names, feed, options), error
             )
@@ -361,7 +351,9 @@ class _Loader:
         use_for_whole_model = getattr(self._session_options, "use_for_whole_model", None)
         if use_for_whole_model is not None:
             use_for_whole_model()
-        self._disabled = disabled_optimizers(self._session_options, wrong_fusions(path_or_bytes), self._others)
+        self._disabled = failures.disabled_optimizers(
+            self._session_options, failures.wrong_fusions(path_or_bytes), self._others
+        )
         try:
             return self._open_session(path_or_bytes, self._session_options)
         except Exception as error:  # noqa: BLE001  raised if the model does not load with fewer optimizations
@@ -369,7 +361,9 @@ class _Loader:
             from nnadapter.onnx.files import contents_of, describe, load_model
 
             model = load_model(self._source, folder=external_folder(self._session_options))
-            with translated(f"ONNX Runtime does not load {describe(self._source)}", _ADVICE, InvalidModelError):
+            with failures.translated(
+                f"ONNX Runtime does not load {describe(self._source)}", _ADVICE, InvalidModelError
+            ):
                 lowered = loadable(model)
                 if lowered is model:
                     return self._lower(path_or_bytes, lambda session: session, "failed to load the model", error)
@@ -401,7 +395,7 @@ class _Loader:
         if not self._disabled:
             return onnxruntime.InferenceSession(path_or_bytes, options, providers=[self._provider], **self._arguments)
         options = options or onnxruntime.SessionOptions()
-        with without_extended(options, self._disabled):
+        with failures.without_extended(options, self._disabled):
             return onnxruntime.InferenceSession(
                 path_or_bytes,
                 options,
@@ -418,7 +412,7 @@ class _Loader:
         error: Exception,
     ) -> _Result:
         options = self._session_options or onnxruntime.SessionOptions()
-        result, note = with_fewer_optimizations(
+        result, note = failures.with_fewer_optimizations(
             options, lambda: use(self._open_session(path_or_bytes, options)), f"ONNX Runtime {failure}", error
         )
         self.notes.append(note)

@@ -20,16 +20,7 @@ from os import cpu_count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.costs.calibration import (
-    MeasuredCandidate,
-    MeasuredChoice,
-    MeasuredDevice,
-    choice_key,
-    driver_version,
-    forget,
-    recall,
-    remember,
-)
+from nnadapter.costs import calibration
 from nnadapter.costs.calibrator import Stopwatch
 from nnadapter.drivers.onnxruntime.program import CpuProgram, most_pools, not_counting, pools_held
 from nnadapter.engine.compilation import Compiler
@@ -74,7 +65,7 @@ class PastChoices:
 
     def recall(self, judgment: Judgment) -> tuple[Recalled | None, str]:
         """Return the choice for these verdicts and shapes, and a note on why a stored file is not used."""
-        past, note = recall(self.key(judgment))
+        past, note = calibration.recall(self.key(judgment))
         if past is None:
             return None, note
         graph, verdicts = judgment.model.graph, judgment.support.verdicts
@@ -95,21 +86,23 @@ class PastChoices:
         graph = plan.graph
         placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
         measured = tuple(
-            MeasuredCandidate(origin=timed_placement.origin, seconds=timed_placement.measured)
+            calibration.MeasuredCandidate(origin=timed_placement.origin, seconds=timed_placement.measured)
             for timed_placement in timed
         )
         try:
-            remember(self.key(judgment), MeasuredChoice(placement=placement, timed=measured))
+            calibration.remember(self.key(judgment), calibration.MeasuredChoice(placement=placement, timed=measured))
         except StoredFileError as error:
             return str(error)
         return ""
 
     def forget(self, judgment: Judgment) -> None:
-        forget(self.key(judgment))
+        calibration.forget(self.key(judgment))
 
     def key(self, judgment: Judgment) -> str:
         devices = [
-            MeasuredDevice(name=device.name, version=driver_version(device.name), options=device.options)
+            calibration.MeasuredDevice(
+                name=device.name, version=calibration.driver_version(device.name), options=device.options
+            )
             for device in self._setting.devices
         ]
         constraints = self._setting.constraints
@@ -118,7 +111,7 @@ class PastChoices:
         fallback = fallback_text(constraints.fallback)
         settings = f"{constraints.rules!r} {constraints.plan_file!r} {fallback} {named} isolated {isolated}"
         machine = f"{machine_description()}, threads {self._threads()}"
-        return choice_key(
+        return calibration.choice_key(
             judgment.model.prepared.digest, devices, judgment.model.shapes, own_version(), settings, machine
         )
 

@@ -24,24 +24,10 @@ from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.onnxruntime.driver import threads_gain
 from nnadapter.drivers.onnxruntime.failures import wrong_optimizers
 from nnadapter.drivers.registry import device_info
+from nnadapter.engine import messages
 from nnadapter.engine.bound_steps import BoundStep
 from nnadapter.engine.branch_conditions import write_fork
 from nnadapter.engine.compiled import Compiled
-from nnadapter.engine.messages import (
-    MESSAGES,
-    MODEL,
-    PROGRAM,
-    REPORT,
-    VERSION,
-    write_array,
-    write_check,
-    write_ir,
-    write_metadata,
-    write_onnx,
-    write_options,
-    write_shape,
-    write_value,
-)
 from nnadapter.engine.model_source import ModelPlanSource
 from nnadapter.engine.observed import Observed, observed_of
 from nnadapter.engine.shape_messages import write_open_sizes, write_shape_derived_values
@@ -119,14 +105,14 @@ def save(
 
 def add_message(message: Message, writer: ContainerWriter) -> None:
     """Add the CompiledModel message."""
-    writer.add(MODEL, MESSAGES.bytes_of(message))
+    writer.add(messages.MODEL, messages.MESSAGES.bytes_of(message))
 
 
 def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Target) -> Message:
     """Write the parts of plans, and return the message that describes them."""
     writer = target.writer
-    message = MESSAGES.new("CompiledModel")
-    message.version = VERSION
+    message = messages.MESSAGES.new("CompiledModel")
+    message.version = messages.VERSION
     signature = source.signature
     for rows, values in (
         (message.inputs, signature.inputs),
@@ -134,22 +120,22 @@ def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Targe
         (message.outputs, signature.outputs),
     ):
         for value in values:
-            write_value(rows.add(), value)
+            messages.write_value(rows.add(), value)
     message.order.extend(source.input_names)
     for name, array in source.defaults.items():
-        write_array(message.defaults.add(), name, array, writer)
-    write_metadata(message.metadata, signature.metadata)
+        messages.write_array(message.defaults.add(), name, array, writer)
+    messages.write_metadata(message.metadata, signature.metadata)
     used_devices = {step.device for compiled in plans for step in compiled.run_partitioning.plan.steps}
     for device in source.setting.devices:
         if device.name in used_devices:
             row, info = message.devices.add(), device_info(device.name)
             row.name, row.version, row.hardware = device.name, info.version or info.distribution, info.sub_type
-            write_options(row.options, device.options)
+            messages.write_options(row.options, device.options)
     unused = {device.name for device in source.setting.devices} - used_devices
     for compiled in plans:
         report = target.make_report(_observed(compiled, source))
         _write_plan(message.plans.add(), compiled, source, target)
-        message.plans[-1].report = writer.add(REPORT, report.to_json().encode())
+        message.plans[-1].report = writer.add(messages.REPORT, report.to_json().encode())
         message.versions.update({name: text for name, text in report.versions.items() if name not in unused})
         message.machine = report.machine
     for truths, decision in source.decisions.items():
@@ -163,14 +149,14 @@ def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, t
     graph, steps = partitioning.plan.graph, partitioning.plan.steps
     message.truths.extend(decision_values(partitioning.model.prepared.branch_decisions))
     for name in source.input_names:
-        write_shape(message.shapes.add(), partitioning.model.shapes.get(name, ()))
+        messages.write_shape(message.shapes.add(), partitioning.model.shapes.get(name, ()))
     border = dict.fromkeys((*graph.inputs, *graph.outputs))
     border.update(dict.fromkeys(name for step in steps for name in (*step.inputs, *step.outputs)))
     for name in border:
-        write_value(message.values.add(), graph.value(name))
+        messages.write_value(message.values.add(), graph.value(name))
     constants, produced = partitioning.model.specialized.constants, partitioning.plan.produced_values
     for name in dict.fromkeys(name for name in graph.outputs if name in constants and name not in produced):
-        write_array(message.constants.add(), name, constants[name], writer)
+        messages.write_array(message.constants.add(), name, constants[name], writer)
     if compiled.shapes is not None:
         write_open_sizes(message.open, compiled.shapes, writer)
     bound_steps = _bound_steps(compiled)
@@ -181,7 +167,7 @@ def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, t
         row = message.steps.add()
         row.alongside = step.segment in overlap.threaded_segments
         for check in checks.get(step.segment, ()):
-            write_check(row.checks.add(), check)
+            messages.write_check(row.checks.add(), check)
         _write_step(row, step, position, bound_steps.get(position), compiled, target)
 
 
@@ -245,7 +231,7 @@ def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], tar
         blob = _blob(bound, nodes)
         if blob is None:
             return False
-        part = target.writer.add(PROGRAM, blob)
+        part = target.writer.add(messages.PROGRAM, blob)
     message.program.part = part
     message.program.inputs.extend(bound.names)
     return True
@@ -255,10 +241,10 @@ def _write_filled(message: Message, position: int, compiled: Compiled, target: T
     writer = target.writer
     assert compiled.programs is not None and compiled.dynamic is not None, "its segments are filled"
     fillable = compiled.dynamic.fillable[compiled.run_partitioning.plan.steps[position].segment]
-    write_ir(message.segment, fillable.part.model, fillable.part.inputs, writer)
+    messages.write_ir(message.segment, fillable.part.model, fillable.part.inputs, writer)
     write_shape_derived_values(message.given, fillable.given, writer)
     for at, numbers, bound in compiled.programs.compiled_steps:
-        row = MESSAGES.new("FilledProgram")
+        row = messages.MESSAGES.new("FilledProgram")
         if at == position and _write_program(row, bound, message.nodes, target):
             for number in numbers:
                 write_number(row.key.add(), number)
@@ -276,7 +262,7 @@ def _write_segment(
     piece = partitioning.pieces[position]
     if piece is not None and isinstance(piece.part.model, Model):
         try:
-            write_ir(message.segment, piece.part.model, piece.part.inputs, writer)
+            messages.write_ir(message.segment, piece.part.model, piece.part.inputs, writer)
         except InvalidModelError as error:
             message.ClearField("segment")
             if not has_program:
@@ -287,7 +273,7 @@ def _write_segment(
     else:
         model, device = partitioning.model, partitioning.setting.by_name[step.device]
         part = onnx_part(device.kernels, step, model.conversion, model.parts)
-        write_onnx(message.segment, part.model, part.inputs, (), writer)
+        messages.write_onnx(message.segment, part.model, part.inputs, (), writer)
 
 
 def _are_there(partitioning: Partitioning, names: Iterable[str]) -> bool:
@@ -314,7 +300,7 @@ def _blob(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
 def _write_for_host(message: Message, part: Part, writer: ContainerWriter) -> None:
     """Write nodes as ONNX Runtime loads them, without the onnx package."""
     without = wrong_optimizers(part.model)
-    write_onnx(message, loadable(part.model), part.inputs, without, writer)
+    messages.write_onnx(message, loadable(part.model), part.inputs, without, writer)
     message.single_threaded = not threads_gain(part.model)
 
 

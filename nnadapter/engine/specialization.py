@@ -94,7 +94,6 @@ class SpecializedPrograms(Generic[FilledPlan]):
 
     def __init__(
         self,
-        steps: Sequence[Step],
         fillable: Mapping[int, SpecializablePart],
         sizes: GuardedShapes | None,
         binder: Binder,
@@ -102,6 +101,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
         build: Build,
         wrap: Callable[[CompiledPlan, Mapping[int, float], SpecializedPrograms[FilledPlan]], FilledPlan],
     ) -> None:
+        steps = binder.steps
         self._steps, self._fillable, self._binder = steps, fillable, binder
         kinds: dict[Hashable, list[int]] = {}
         for position, part in fillable.items():
