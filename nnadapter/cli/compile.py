@@ -32,7 +32,7 @@ from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import count
-from nnadapter.store.context import clear_bans, stored_bans
+from nnadapter.store.bans import clear_bans, stored_bans
 from nnadapter.store.folder import Folder, Listed, UnusableError, read_entry, usual_folder
 from nnadapter.store.keys import PLAN
 

@@ -24,7 +24,7 @@ from nnadapter.records import dataclass, replace
 from partition import SUPPORTED, Graph, Reason, Step, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:
-    from nnadapter.store.context import Ban
+    from nnadapter.store.bans import Ban
 
 
 Verdicts = tuple[Verdict, ...]

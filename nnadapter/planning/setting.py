@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from nnadapter.costs.cost_model import DeviceCosts
     from nnadapter.planning.plan_files import MatchedPlan, PlanFile
     from nnadapter.rules.application import AppliedRules
-    from nnadapter.store.context import Ban, CachedContext, DeviceBans
+    from nnadapter.store.bans import Ban, DeviceBans
+    from nnadapter.store.context import CachedContext
 
 
 DeviceByAtom = Mapping[int, str]
@@ -134,7 +135,7 @@ class SessionBans:
         return self._bans.add(model, nodes, reason, stage, is_size=is_size, reproducer=reproducer)
 
     def _made(self) -> DeviceBans:
-        from nnadapter.store.context import DeviceBans
+        from nnadapter.store.bans import DeviceBans
 
         return DeviceBans(self._device, self._options, self._folder)
 

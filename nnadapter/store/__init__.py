@@ -3,6 +3,7 @@
 folder      entries by key, their files, and eviction by size
 keys        keys of a session's plans: fingerprints of drivers, machine and model, and options
 context     device context that reads programs from the cache first
+bans        parts of models that a device does not get again
 container   file format of checked parts
 """
 
@@ -14,7 +15,7 @@ __getattr__ = lazily(
     __name__,
     {
         ".container": "ALIGNMENT Container ContainerWriter MESSAGES PAGE PREFIX write_container",
-        ".context": "DeviceBans FOLDER clear_bans stored_bans",
+        ".bans": "DeviceBans FOLDER clear_bans stored_bans",
         ".folder": "Entry Folder Key MADE Miss PARTS UnusableError nearest read_entry text_part write_entry",
         ".keys": "UnkeyedError source_of",
     },

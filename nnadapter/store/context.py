@@ -1,4 +1,4 @@
-"""Device contexts that cache programs and verdicts, fingerprints of their models, and banned nodes."""
+"""Device contexts that cache programs and verdicts, and fingerprints of their models."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, fields
-from datetime import datetime
+from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
@@ -22,16 +20,14 @@ from nnadapter.drivers.capability import ModelForm, OptionValues, Profile
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
 from nnadapter.errors import FAILURES, CompilationError, NNAdapterError, describe
-from nnadapter.files.atomic_files import replace_file
 from nnadapter.ir import Array, Model
 from nnadapter.ir.text import Canonical, Contents, NotCanonicalError
 from nnadapter.kernels.context import KernelContext
 from nnadapter.options import Options
 from nnadapter.process.processors import usable
-from nnadapter.process.resources import Cache, new_lock
-from nnadapter.records import dataclass
+from nnadapter.process.resources import Cache
 from nnadapter.store.folder import Entry, Folder, Key, KeyPart, Miss, Outcome, folder_of, text_part, warn_unwritten
-from nnadapter.store.keys import of_device, surroundings
+from nnadapter.store.keys import surroundings
 from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 _PIECE_BYTES = 1 << 24
@@ -115,228 +111,39 @@ def form_of(model: SegmentModel) -> Canonical:
     return of_onnx(model)
 
 
-FOLDER = "bans"
-_LASTING_SECONDS = 7 * 24 * 3600
-_MOST = 256
-_DIGITS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ban:
-    """Part of a model that a device does not get."""
-
-    device: str
-    driver: str
-    key: str
-    form: str
-    operations: str
-    inputs: str
-    nodes: tuple[str, ...]
-    stage: str
-    """`compile`, `run` or `accuracy`."""
-    is_size: bool = False
-    """The segment is too large, and is cut in two; its nodes are not at fault."""
-    reason: str
-    since: float
-    """Unix time."""
-    until: float
-    reproducer: str = ""
-    """File or command that reproduces it; may be empty."""
-
-    @property
-    def text(self) -> str:
-        until = f"until {day(self.until)}"
-        shown = f"; {self.reproducer} reproduces it" if self.reproducer else ""
-        return f"banned since {day(self.since)}, {until}, because {self.reason}{shown}"
-
-
-class DeviceBans:
-    """Bans of one device of a session. Thread-safe."""
-
-    def __init__(
-        self, device: str, options: OptionValues, folder: Path | None, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._device, self._options, self._clock = device, dict(options), clock
-        self._folder = None if folder is None else folder / FOLDER
-        self._lock = new_lock()
-
-    def __bool__(self) -> bool:
-        return bool(self._by_form)
-
-    @property
-    def all(self) -> tuple[Ban, ...]:
-        timestamp = self._clock()
-        return tuple(ban for ban in list(self._by_form.values()) if ban.until > timestamp)
-
-    @property
-    def of_nodes(self) -> bool:
-        """True if nodes are banned, not only segments for their size."""
-        return any(not ban.is_size for ban in self.all)
-
-    def find(self, model: SegmentModel) -> Ban | None:
-        """Return the ban in force of a model, if there is one."""
-        if not self._by_form:
-            return None
-        form = _form(model)
-        ban = None if form is None else self._by_form.get(form[0])
-        return ban if ban is not None and ban.until > self._clock() else None
-
-    def add(
-        self,
-        model: SegmentModel,
-        nodes: Sequence[str],
-        reason: str,
-        stage: str,
-        *,
-        is_size: bool = False,
-        reproducer: str = "",
-    ) -> Ban | None:
-        """Ban a model, usually of one node, in the form that the device takes.
-
-        Returns None if the model has no canonical form, or there are too many bans. `reason` is a clause.
-        """
-        form, timestamp = _form(model), self._clock()
-        if form is None:
-            return None
-        ban = Ban(
-            device=self._device,
-            driver=self._driver,
-            key=self._key,
-            form=form[0],
-            operations=form[1],
-            inputs=form[2],
-            nodes=tuple(nodes),
-            stage=stage,
-            is_size=is_size,
-            reason=reason,
-            since=timestamp,
-            until=timestamp + _LASTING_SECONDS,
-            reproducer=reproducer,
-        )
-        with self._lock:
-            if ban.form not in self._by_form and len(self._by_form) >= _MOST:
-                return None
-            self._by_form[ban.form] = ban
-        if self._folder is not None:
-            _write(self._folder, ban)
-        return ban
-
-    @cached_property
-    def _by_form(self) -> dict[str, Ban]:
-        if self._folder is None or not self._folder.is_dir():
-            return {}
-        prefix, timestamp = f"{self._key[:_DIGITS]}.", self._clock()
-        bans = (_read(path) for path in _files(self._folder) if path.name.startswith(prefix))
-        return {ban.form: ban for ban in bans if ban is not None and ban.key == self._key and ban.until > timestamp}
-
-    @cached_property
-    def _key(self) -> str:
-        parts = of_device(self._device)
-        digests = [parts["device"].digest, parts["driver"].digest, text_part(self._options).digest]
-        return sha256("\n".join(digests).encode()).hexdigest()
-
-    @cached_property
-    def _driver(self) -> str:
-        words = of_device(self._device)["driver"].words
-        return words.get("version") or words.get("distribution") or ""
-
-
-def stored_bans(folder: Path) -> list[Ban]:
-    """Return the valid bans in a cache folder, of all devices and drivers, newest first."""
-    bans = (_read(path) for path in _files(folder / FOLDER))
-    return sorted((ban for ban in bans if ban is not None), key=lambda ban: -ban.since)
-
-
-def clear_bans(folder: Path) -> int:
-    """Remove all bans from a cache folder; return their number."""
-    removed = 0
-    for path in _files(folder / FOLDER):
-        with suppress(OSError):
-            path.unlink()
-            removed += 1
-    return removed
-
-
-def day(seconds: float) -> str:
-    """Return a date in ISO format."""
-    return datetime.fromtimestamp(seconds).astimezone().date().isoformat()
-
-
-def _form(model: SegmentModel) -> tuple[str, str, str] | None:
-    try:
-        form = form_of(model)
-    except (NotCanonicalError, NNAdapterError, OSError, TypeError, ValueError):
-        return None
-    return sha256(f"{form.structure}\n{form.shapes}".encode()).hexdigest(), form.operations, form.inputs
-
-
-def _files(folder: Path) -> Iterable[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if path.suffix == ".json" and not path.name.startswith("."))
-    except OSError:
-        return []
-
-
-def _write(folder: Path, ban: Ban) -> None:
-    path = folder / f"{ban.key[:_DIGITS]}.{ban.form[:_DIGITS]}.json"
-    text = json.dumps(asdict(ban), indent=1)
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(path, lambda file: file.write(text.encode()))
-    except OSError as error:
-        warn_unwritten(f"{str(folder)!r} cannot be written: {error.strerror or error}")
-
-
-def _read(path: Path) -> Ban | None:
-    try:
-        data = json.loads(path.read_text())
-        return _ban(data)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-
-
-def _ban(data: Mapping[str, object]) -> Ban:
-    values = {field.name: data[field.name] for field in fields(Ban)}
-    for name, kind in _KINDS.items():
-        if not isinstance(values[name], kind):
-            raise TypeError(name)
-    return Ban(**{**values, "nodes": tuple(map(str, values["nodes"]))})  # type: ignore[arg-type, call-overload]
-
-
-_TEXTS = ("device", "driver", "key", "form", "operations", "inputs", "stage", "reason", "reproducer")
-_KINDS: Mapping[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(_TEXTS, str), "nodes": list, "is_size": bool, "since": (int, float), "until": (int, float),
-}  # fmt: skip
-
-
 _TOKEN = re.compile(r"[^\s'\"(),;:]+")
 
 
-def write_verdicts(verdicts: Sequence[Verdict]) -> bytes:
-    """Serialize verdicts."""
-    return json.dumps([_plain(verdict) for verdict in verdicts]).encode()
+def _write_verdicts(verdicts: Sequence[Verdict], model: SegmentModel) -> bytes | None:
+    """Serialize verdicts; None if a refusal mentions a name of the model, so that it does not apply to others."""
+    return None if _mention_names(verdicts, model) else json.dumps(list(map(_plain, verdicts))).encode()
 
 
-def read_verdicts(data: memoryview) -> Sequence[Verdict]:
+def _read_verdicts(data: memoryview) -> Sequence[Verdict]:
     """Read verdicts; ValueError, KeyError or TypeError if invalid."""
     return [_verdict(plain) for plain in json.loads(bytes(data))]
 
 
-def write_admission(admission: Admission) -> bytes:
-    """Serialize an admission; TypeError if a fact cannot be serialized."""
+def _write_admission(admission: Admission, model: SegmentModel) -> bytes | None:
+    """Serialize an admission; None if its refusal mentions a name of the model, or a fact cannot be serialized."""
+    if _mention_names((admission.verdict,), model):
+        return None
     verdict, facts = _plain(admission.verdict), dict(admission.facts)
-    return json.dumps({"verdict": verdict, "runs_as": list(admission.runs_as), "facts": facts}).encode()
+    try:
+        return json.dumps({"verdict": verdict, "runs_as": list(admission.runs_as), "facts": facts}).encode()
+    except (TypeError, ValueError):
+        return None
 
 
-def read_admission(data: memoryview) -> Admission:
+def _read_admission(data: memoryview) -> Admission:
     """Read an admission; ValueError, KeyError or TypeError if invalid."""
     row = json.loads(bytes(data))
     return Admission(verdict=_verdict(row["verdict"]), runs_as=tuple(row["runs_as"]), facts=row["facts"])
 
 
-def mentions(verdicts: Sequence[Verdict], names: set[str]) -> bool:
-    """Return True if a refusal mentions one of some names, so that it does not apply to other models."""
+def _mention_names(verdicts: Sequence[Verdict], model: Any) -> bool:
     details = {verdict.detail for verdict in verdicts if isinstance(verdict, Unsupported)}
+    names = {name for node in model.graph.node for name in (node.name, *node.input, *node.output)} if details else set()
     return any(not names.isdisjoint(_TOKEN.findall(detail)) for detail in details)
 
 
@@ -405,10 +212,10 @@ class CachedContext(Context):
         return Outcome(True) if isinstance(entry, Entry) else Outcome(False, entry.reason)
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        return self._answered(VERDICTS, model, self.inner.supported, _written_verdicts, read_verdicts)
+        return self._answered(VERDICTS, model, self.inner.supported, _write_verdicts, _read_verdicts)
 
     def admit(self, model: SegmentModel) -> Admission:
-        return self._answered(ADMISSION, model, self.inner.admit, _written_admission, read_admission)
+        return self._answered(ADMISSION, model, self.inner.admit, _write_admission, _read_admission)
 
     def profile(self) -> Profile | None:
         return self.inner.profile()
@@ -571,23 +378,6 @@ class CachedContext(Context):
         driver = self.inner.inner if isinstance(self.inner, KernelContext) else self.inner
         kind = type(driver)
         return not (kind.deserialize is Context.deserialize and kind.deserialize_view is Context.deserialize_view)
-
-
-def _written_verdicts(verdicts: Sequence[Verdict], model: SegmentModel) -> bytes | None:
-    return None if mentions(verdicts, _names(model)) else write_verdicts(verdicts)
-
-
-def _written_admission(admission: Admission, model: SegmentModel) -> bytes | None:
-    if mentions((admission.verdict,), _names(model)):
-        return None
-    try:
-        return write_admission(admission)
-    except (TypeError, ValueError):
-        return None
-
-
-def _names(model: Any) -> set[str]:
-    return {name for node in model.graph.node for name in (node.name, *node.input, *node.output)} - {""}
 
 
 def cached_context(

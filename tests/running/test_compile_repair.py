@@ -20,7 +20,7 @@ from nnadapter.errors import (
     OutOfMemoryError,
     TransientError,
 )
-from nnadapter.store import context
+from nnadapter.store import bans
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.trial_driver import COMPILES, COUNTS
 
@@ -193,7 +193,7 @@ def test_the_next_session_does_not_try_what_is_banned(tmp_path):
     with pytest.raises(NotDelegatedError, match="banned since"):
         made({"fails_on": "EXP"}, tmp_path, "forbid")
     assert elsewhere(made({"fails_on": "SIGMOID"}, tmp_path)) == ["Sigmoid"]  # the ban is for other options
-    assert [ban.device for ban in context.stored_bans(tmp_path)] == ["trial"] * 2
+    assert [ban.device for ban in bans.stored_bans(tmp_path)] == ["trial"] * 2
 
 
 def test_a_device_that_is_gone_says_nothing_of_what_it_was_given(tmp_path):
@@ -201,11 +201,11 @@ def test_a_device_that_is_gone_says_nothing_of_what_it_was_given(tmp_path):
     COMPILES.append(DeviceLostError("the threads are not there"))
     report = made({}, tmp_path)
     assert {node.device for node in report.nodes} == {"cpu"} and COUNTS["compile"] == before + 1
-    assert not context.stored_bans(tmp_path)
+    assert not bans.stored_bans(tmp_path)
 
 
 def test_an_expired_ban_is_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(context, "_LASTING_SECONDS", -1)
+    monkeypatch.setattr(bans, "_LASTING_SECONDS", -1)
     made({"fails_on": "EXP"}, tmp_path)
     before = COUNTS["compile"]
     report = made({"fails_on": "EXP"}, tmp_path)
@@ -232,4 +232,4 @@ def test_bans_are_listed_and_cleared(tmp_path):
     assert ban["device"] == "trial" and ban["stage"] == "compile" and ban["until"][:2] == "20"
     assert "removed 1 ban" in told("purge", "--bans") and "ban: " not in told("ls")
     made({"fails_on": "EXP"}, tmp_path)
-    assert "and 1 ban" in told("purge") and not context.stored_bans(tmp_path)
+    assert "and 1 ban" in told("purge") and not bans.stored_bans(tmp_path)
