@@ -19,11 +19,11 @@ from nnadapter.process.resources import Cache, new_lock, register_after_fork
 
 if TYPE_CHECKING:
     from nnadapter.engine.bound_steps import OutDevices
-    from nnadapter.engine.branches import Chosen
+    from nnadapter.engine.branches import BranchSelection
     from nnadapter.engine.control import RunControl
     from nnadapter.engine.plan_source import InputShapes, RunResult
 
-    _Key = tuple[InputShapes, Chosen | None]
+    _Key = tuple[InputShapes, BranchSelection | None]
 
 _MOST_AWAITED = 8
 _MOST_FAILED = 256
@@ -38,7 +38,7 @@ class Planned(Protocol):
     def is_fixed(self) -> bool:
         pass
 
-    def make_ahead(self, shapes: InputShapes, chosen: Chosen | None) -> None:
+    def make_ahead(self, shapes: InputShapes, selection: BranchSelection | None) -> None:
         pass
 
     def on_host(self) -> CpuFallback:
@@ -60,9 +60,9 @@ class BackgroundPlanner:
         self._is_refused = False
         register_after_fork(self)
 
-    def begin(self, shapes: InputShapes, chosen: Chosen | None = None) -> bool:
+    def begin(self, shapes: InputShapes, selection: BranchSelection | None = None) -> bool:
         """Queue the plan for these shapes; return False if planning for them failed before."""
-        key = shapes, chosen
+        key = shapes, selection
         if self._failed.get(key):
             return False
         with self._lock:
@@ -145,6 +145,6 @@ def _is_process_over() -> bool:
     return not any(thread.is_alive() and not thread.daemon and thread.name != _NAME for thread in threading.enumerate())
 
 
-def _make(engine: ref[Planned], shapes: InputShapes, chosen: Chosen | None) -> None:
+def _make(engine: ref[Planned], shapes: InputShapes, selection: BranchSelection | None) -> None:
     if (session := engine()) is not None:
-        session.make_ahead(shapes, chosen)
+        session.make_ahead(shapes, selection)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 _MOST_REMEMBERED = 256
-Chosen = TypeVar("Chosen")
+Selection = TypeVar("Selection")
 
 
-class Fork(Generic[Chosen]):
+class Fork(Generic[Selection]):
     """Node of a decision tree: branch conditions that are computed together from the inputs. Thread-safe.
 
     For every combination of their values, `make` returns the next fork or the final selection of branches. It may be
@@ -35,13 +35,13 @@ class Fork(Generic[Chosen]):
     def __init__(
         self,
         conditions: Conditions,
-        make: Callable[[Truths], Fork[Chosen] | Chosen],
-        otherwise: Callable[[BaseException], Chosen],
+        make: Callable[[Truths], Fork[Selection] | Selection],
+        otherwise: Callable[[BaseException], Selection],
     ) -> None:
         self._conditions, self._make, self._otherwise = conditions, make, otherwise
         self._inputs, self._shapes = conditions.inputs, conditions.shapes
-        self._successors: dict[Truths, Fork[Chosen] | Chosen] = {}
-        self._known: Cache[object, Fork[Chosen] | Chosen] = Cache("choices of inputs", _MOST_REMEMBERED)
+        self._successors: dict[Truths, Fork[Selection] | Selection] = {}
+        self._known: Cache[object, Fork[Selection] | Selection] = Cache("choices of inputs", _MOST_REMEMBERED)
         self._making, self._loading = new_lock(), new_lock()
         self._execution: SessionExecution | None = None
 
@@ -49,14 +49,14 @@ class Fork(Generic[Chosen]):
     def count(self) -> int:
         return len(self._conditions.results)
 
-    def chosen(self, feed: Mapping[str, Any]) -> Chosen:
+    def select(self, feed: Mapping[str, Any]) -> Selection:
         key = self._key(feed)
         cached = self._known.get(key)
         if cached is None:
             cached = self._known.put(key, self._decided(feed))
-        return cached.chosen(feed) if isinstance(cached, Fork) else cached
+        return cached.select(feed) if isinstance(cached, Fork) else cached
 
-    def successor(self, truths: Truths) -> Fork[Chosen] | Chosen:
+    def successor(self, truths: Truths) -> Fork[Selection] | Selection:
         """Return the next fork or the selection for these condition values."""
         with self._making:
             successor = self._successors.get(truths)
@@ -70,7 +70,7 @@ class Fork(Generic[Chosen]):
         contents = tuple([_bytes_of(feed[name]) for name in self._inputs])
         return (contents, *[feed[name].shape for name in self._shapes]) if self._shapes else contents
 
-    def _decided(self, feed: Mapping[str, Any]) -> Fork[Chosen] | Chosen:
+    def _decided(self, feed: Mapping[str, Any]) -> Fork[Selection] | Selection:
         try:
             truths = self._truths(feed)
         except FAILURES as error:

@@ -45,7 +45,7 @@ MOST_CHOICES = 8
 MOST_AHEAD = 4
 """Selections that are planned ahead of runs."""
 _MOST_LEFT = 256
-_MOST_IN_VAIN = 4
+_MOST_VAIN = 4
 """Sets of shapes without gain until a selection is abandoned."""
 
 
@@ -70,7 +70,7 @@ def refuse_without_gain(partitioning: Partitioning) -> None:
 
 
 @dataclass(eq=False)
-class Chosen:
+class BranchSelection:
     """Selection of branches and its plans."""
 
     plans: ModelPlans
@@ -78,7 +78,7 @@ class Chosen:
         default_factory=lambda: Cache("shapes of choices", _MOST_LEFT)
     )
     has_gained: bool = False
-    in_vain: int = 0
+    vain_count: int = 0
 
     @property
     def prepared(self) -> Prepared:
@@ -86,14 +86,14 @@ class Chosen:
 
     @property
     def is_abandoned(self) -> bool:
-        return not self.has_gained and self.in_vain >= _MOST_IN_VAIN
+        return not self.has_gained and self.vain_count >= _MOST_VAIN
 
     def serves(self, shapes: InputShapes) -> bool:
         return not self.is_abandoned and not (
             len(self.original_model_shapes) and self.original_model_shapes.get(shapes)
         )
 
-    def keeps_to(self, plans: ModelPlans) -> bool:
+    def runs_by(self, plans: ModelPlans) -> bool:
         return self.plans is plans or self.is_abandoned
 
     def admit(self, partitioning: Partitioning) -> None:
@@ -102,12 +102,12 @@ class Chosen:
             refuse_without_gain(partitioning)
 
 
-class Choices:
+class BranchSelections:
     """Branch selections of one session. Thread-safe."""
 
     def __init__(self, decision: DecidingConditions, own_plans: ModelPlans, session: SessionPlans) -> None:
-        self._own, self._session, self._plans = Chosen(own_plans), session, session.plans
-        self._made: dict[Choice, Chosen] = {}
+        self._own, self._session, self._plans = BranchSelection(own_plans), session, session.plans
+        self._made: dict[Choice, BranchSelection] = {}
         self._decisions: dict[Truths, DecidingConditions] = {}
         self._contradicted: list[Truths] = []
         self._forks, self._numbers = count(2), count(1)
@@ -115,25 +115,29 @@ class Choices:
         """Report note if selections are too many to plan."""
         self._fork = self._fork_of(decision)
 
-    def chosen(self, feed: Mapping[str, Any] | None) -> Chosen:
+    def select(self, feed: Mapping[str, Any] | None) -> BranchSelection:
         """Return the selection of a checked feed; without a feed, all conditions are true."""
         if feed is not None:
-            return self._fork.chosen(feed)
-        successor: Fork[Chosen] | Chosen = self._fork
+            return self._fork.select(feed)
+        successor: Fork[BranchSelection] | BranchSelection = self._fork
         while isinstance(successor, Fork):
             successor = successor.successor((True,) * successor.count)
         return successor
 
     def take(
-        self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None, chosen: Chosen | None = None
+        self,
+        use: object,
+        shapes: InputShapes,
+        feed: Mapping[str, Any] | None = None,
+        selection: BranchSelection | None = None,
     ) -> LeasedPlan[Compiled]:
-        chosen = self.chosen(feed) if chosen is None else chosen
-        leased = self._lease(chosen, use, shapes, lambda: chosen.plans.take(use, shapes, feed))
+        selection = self.select(feed) if selection is None else selection
+        leased = self._lease(selection, use, shapes, lambda: selection.plans.take(use, shapes, feed))
         return leased or self._own.plans.take(use, shapes, feed)
 
-    def take_dynamic(self, use: object, shapes: InputShapes, chosen: Chosen) -> LeasedPlan[Compiled] | None:
-        leased = self._lease(chosen, use, shapes, lambda: chosen.plans.take_dynamic(use, shapes))
-        is_left = chosen is self._own or not chosen.serves(shapes)
+    def take_dynamic(self, use: object, shapes: InputShapes, selection: BranchSelection) -> LeasedPlan[Compiled] | None:
+        leased = self._lease(selection, use, shapes, lambda: selection.plans.take_dynamic(use, shapes))
+        is_left = selection is self._own or not selection.serves(shapes)
         return self._own.plans.take_dynamic(use, shapes) if leased is None and is_left else leased
 
     def of(self, choice: Choice) -> ModelPlans:
@@ -148,10 +152,10 @@ class Choices:
     @property
     def original_model_shapes(self) -> OriginalModelShapes:
         shapes_by_truths: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
-        for choice, chosen in list(self._made.items()):
-            if chosen.is_abandoned or len(chosen.original_model_shapes):
+        for choice, selection in list(self._made.items()):
+            if selection.is_abandoned or len(selection.original_model_shapes):
                 shapes_by_truths[decision_values(choice)] = (
-                    None if chosen.is_abandoned else frozenset(chosen.original_model_shapes.keys())
+                    None if selection.is_abandoned else frozenset(selection.original_model_shapes.keys())
                 )
         return shapes_by_truths
 
@@ -160,11 +164,11 @@ class Choices:
         return [entry.plans for entry in list(self._made.values())]
 
     @property
-    def planned_ahead(self) -> Sequence[Chosen]:
+    def planned_ahead(self) -> Sequence[BranchSelection]:
         """All selections if they are few; otherwise the original model."""
-        selections = dict[Chosen, None]()
-        for chosen in self._leaves(self._fork):
-            selections[chosen] = None
+        selections = dict[BranchSelection, None]()
+        for selection in self._leaves(self._fork):
+            selections[selection] = None
             if len(selections) > MOST_AHEAD:
                 self.note = (
                     f"inputs select among more than {MOST_AHEAD} variants of the model: ahead of runs, the original "
@@ -181,26 +185,30 @@ class Choices:
         return "; ".join(f"if {decisions_text(choice)}: {text}" for choice, text in texts if text)
 
     def _lease(
-        self, chosen: Chosen, use: object, shapes: InputShapes, take: Callable[[], LeasedPlan[Compiled] | None]
+        self,
+        selection: BranchSelection,
+        use: object,
+        shapes: InputShapes,
+        take: Callable[[], LeasedPlan[Compiled] | None],
     ) -> LeasedPlan[Compiled] | None:
         """Take a plan of a selection; None if the original model serves these shapes."""
-        if chosen is self._own or not chosen.serves(shapes):
+        if selection is self._own or not selection.serves(shapes):
             return None
         try:
             leased = take()
         except NothingGainedError:
-            chosen.in_vain += 1
+            selection.vain_count += 1
         except (CompilationError, InvalidModelError):
             pass
         else:
-            chosen.has_gained |= leased is not None
+            selection.has_gained |= leased is not None
             return leased
-        chosen.original_model_shapes.put(shapes, True)
+        selection.original_model_shapes.put(shapes, True)
         self._plans.users.pop(use, None)
         self._plans.close_unused()
         return None
 
-    def _leaves(self, fork: Fork[Chosen]) -> Iterator[Chosen]:
+    def _leaves(self, fork: Fork[BranchSelection]) -> Iterator[BranchSelection]:
         for truths in islice(product((True, False), repeat=fork.count), MOST_AHEAD + 1):
             successor = fork.successor(truths)
             if isinstance(successor, Fork):
@@ -208,13 +216,13 @@ class Choices:
             else:
                 yield successor
 
-    def _fork_of(self, decision: DecidingConditions) -> Fork[Chosen]:
+    def _fork_of(self, decision: DecidingConditions) -> Fork[BranchSelection]:
         self._decisions[decision_values(decision.prepared.branch_decisions)] = decision
         # if a condition cannot be computed, the original model runs and raises the same error
-        weak: Choices = proxy(self)  # weak: it owns the fork
+        weak: BranchSelections = proxy(self)  # weak: it owns the fork
         return Fork(decision.conditions, lambda truths: weak._next(decision, truths), lambda error: weak._own)
 
-    def _next(self, decision: DecidingConditions, truths: Truths) -> Fork[Chosen] | Chosen:
+    def _next(self, decision: DecidingConditions, truths: Truths) -> Fork[BranchSelection] | BranchSelection:
         if len(self._made) >= MOST_CHOICES or next(self._forks) > MOST_FORKS:
             return self._own
         try:
@@ -225,16 +233,16 @@ class Choices:
         further = decision_of(prepared)
         if further is not None:
             return self._fork_of(further)
-        selection = self._made[prepared.branch_decisions] = self._make_chosen(prepared)
+        selection = self._made[prepared.branch_decisions] = self._make_selection(prepared)
         return selection
 
-    def _make_chosen(self, prepared: Prepared) -> Chosen:
+    def _make_selection(self, prepared: Prepared) -> BranchSelection:
         def admit(partitioning: Partitioning) -> None:
-            chosen = reference()
-            if chosen is not None:
-                chosen.admit(partitioning)
+            selection = reference()
+            if selection is not None:
+                selection.admit(partitioning)
 
-        selection = Chosen(ModelPlans(self._session, prepared, {}, next(self._numbers), admit))
+        selection = BranchSelection(ModelPlans(self._session, prepared, {}, next(self._numbers), admit))
         reference = ref(selection)  # weak: it owns the plans
         return selection
 
@@ -242,7 +250,7 @@ class Choices:
 Notes = tuple[str, ...]
 
 
-def of_choice(
+def partition_selected(
     prepared: Prepared,
     shapes: Callable[[], Shapes],
     values: Mapping[str, Any],
@@ -257,12 +265,12 @@ def of_choice(
     decision = decision_of(prepared)
     if decision is None:
         return plan(prepared), ()
-    chosen, is_assumed = chosen_by(prepared, shapes(), feed)
-    if not chosen.branch_decisions:
+    selection, is_assumed = select_branches(prepared, shapes(), feed)
+    if not selection.branch_decisions:
         return plan(prepared), ()
-    words = decisions_text(chosen.branch_decisions)
+    words = decisions_text(selection.branch_decisions)
     try:
-        partitioning = plan(chosen)
+        partitioning = plan(selection)
         refuse_without_gain(partitioning)
     except (NothingGainedError, InvalidModelError, InvalidInputError):
         note = f"inputs select branches: if {words}, no device runs their nodes, and the original model runs"
@@ -274,18 +282,18 @@ def of_choice(
     return partitioning, (f"inputs select branches: this plan is for inputs with {words}{how}",)
 
 
-def measured(shapes: Shapes) -> dict[str, Array]:
+def _arrays_without_memory(shapes: Shapes) -> dict[str, Array]:
     """Return arrays of these shapes without memory for their elements."""
     return {name: np.broadcast_to(np.zeros((), np.int8), shape) for name, shape in shapes.items()}
 
 
-def chosen_by(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
+def select_branches(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
     """Return the model with the branches that a feed selects, and whether a condition had to be assumed.
 
     Conditions on missing inputs are assumed true. Raises InvalidInputError if a condition cannot be computed.
     """
     is_assumed = False
-    sizes = measured(shapes)
+    sizes = _arrays_without_memory(shapes)
     while (decision := decision_of(prepared)) is not None:
         is_told = feed.keys() >= set(decision.conditions.inputs)
         is_assumed |= not is_told
@@ -301,7 +309,7 @@ def _truths(conditions: Conditions, feed: Mapping[str, Array]) -> Truths:
     def refuse(error: BaseException) -> Truths:
         raise InvalidInputError(f"branch conditions cannot be computed from these inputs: {error}") from error
 
-    return Fork[Truths](conditions, lambda truths: truths, refuse).chosen(feed)
+    return Fork[Truths](conditions, lambda truths: truths, refuse).select(feed)
 
 
 def array_for(name: str, value: Any, inputs: Mapping[str, Value]) -> Array:
@@ -348,7 +356,7 @@ def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
     lost = [name for row in file.message.forks for name in row.inputs if name not in feed]
     if lost:
         raise InvalidInputError(f"input {lost[0]!r} selects branches too; pass it as well", name=lost[0])
-    truths = fork.chosen({**measured(file.shapes(plans[0])), **feed})
+    truths = fork.select({**_arrays_without_memory(file.shapes(plans[0])), **feed})
     for candidate in (truths, ()):
         plan = next((plan for plan in plans if tuple(plan.truths) == candidate), None)
         if plan is not None:

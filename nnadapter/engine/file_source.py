@@ -135,7 +135,7 @@ class FilePlanSource(PlanSource[FilePlan]):
 
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[FilePlan]:
         """Return the plan of the branches that a feed selects, or the plan with all branches."""
-        truths = self._fork.chosen(feed) if self._fork is not None and feed is not None else ()
+        truths = self._fork.select(feed) if self._fork is not None and feed is not None else ()
         leased = self._lease(use, shapes, truths)
         if leased is None and truths and self._may_be_any(truths, shapes):
             leased = self._lease(use, shapes, ())
@@ -164,8 +164,8 @@ class FilePlanSource(PlanSource[FilePlan]):
     def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
         if self._fork is None:
             return None
-        fork, chosen = self._fork, self._fork.chosen(feed)
-        return lambda other: fork.chosen(other) == chosen
+        fork, selected = self._fork, self._fork.select(feed)
+        return lambda other: fork.select(other) == selected
 
     def serves(self, compiled: FilePlan, feed: Mapping[str, Any]) -> ShapeTest | None:
         return None if compiled.shapes is None else compiled.shapes.test(self.signature.declares)

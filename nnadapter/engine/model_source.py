@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.engine.background import BackgroundPlanner
-    from nnadapter.engine.branches import Choices, Chosen
+    from nnadapter.engine.branches import BranchSelection, BranchSelections
     from nnadapter.engine.executor import CpuFallback
     from nnadapter.engine.feed_counts import CountCheck
     from nnadapter.engine.measuring import Measurer
@@ -118,7 +118,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             allows_dynamic=allows_dynamic,
         )
         self._own = ModelPlans(self._session_plans, prepared, refused)
-        self._choices = self._choices_of(prepared) if setting.accelerators else None
+        self._selections = self._selections_of(prepared) if setting.accelerators else None
         self._background: BackgroundPlanner | None = None
         if options.background and setting.accelerators:
             from nnadapter.engine.background import BackgroundPlanner
@@ -137,9 +137,9 @@ class ModelPlanSource(PlanSource[Compiled]):
         """Make the plans of a model with static shapes, in the background if the options request it."""
         if self._background is not None:
             self._own.partition_at(shapes)
-            for chosen in self.planned_ahead:
-                self._background.begin(self._complete(shapes), chosen)
-        elif self._measurer is None and self._choices is None:
+            for selection in self.planned_ahead:
+                self._background.begin(self._complete(shapes), selection)
+        elif self._measurer is None and self._selections is None:
             self.prepare(shapes)
         else:  # the first run measures with the caller's input
             self._own.partition_at(shapes)
@@ -153,15 +153,15 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def counts(self) -> PlanCounts:
-        texts = [self._own.served_shapes_text, self._choices.text if self._choices is not None else ""]
+        texts = [self._own.served_shapes_text, self._selections.text if self._selections is not None else ""]
         return replace(self.plans.counts, served_shapes_text="; ".join(filter(None, texts)))
 
     def prepare(self, shapes: Shapes) -> None:
-        for chosen in self.planned_ahead:
-            self.prepare_choice(shapes, chosen)
+        for selection in self.planned_ahead:
+            self.prepare_selection(shapes, selection)
 
-    def prepare_choice(self, shapes: Shapes, chosen: Chosen | None) -> None:
-        self._compiled_for(self._complete(shapes), chosen)
+    def prepare_selection(self, shapes: Shapes, selection: BranchSelection | None) -> None:
+        self._compiled_for(self._complete(shapes), selection)
 
     def observed(self, last_shapes: InputShapes | None) -> Observed:
         """Return observations of the plan used last; without one, a plan at default shapes is made."""
@@ -169,7 +169,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         if compiled.dynamic is not None and last_shapes is not None:
             compiled = self._plans_of(compiled).at_shapes(compiled, self.known_shapes(last_shapes))
         observed = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
-        notes = [self.choice_note, *(self.checks.notes if self.checks else ())]
+        notes = [self.selection_note, *(self.checks.notes if self.checks else ())]
         if self._background is not None and self._background.runs:
             notes.append(f"runs on the CPU while a plan was made: {self._background.runs}")
         if self._cache_writer is not None:
@@ -203,16 +203,16 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
-        return {} if self._choices is None else self._choices.decisions
+        return {} if self._selections is None else self._selections.decisions
 
     @property
     def original_model_shapes(self) -> OriginalModelShapes:
-        return {} if self._choices is None else self._choices.original_model_shapes
+        return {} if self._selections is None else self._selections.original_model_shapes
 
     @property
-    def choice_note(self) -> str:
+    def selection_note(self) -> str:
         """Report note if branch selections are too many to plan."""
-        return "" if self._choices is None else self._choices.note
+        return "" if self._selections is None else self._selections.note
 
     def as_it_was(self) -> Part:
         """Return the model before preparation, with all its branches."""
@@ -231,20 +231,20 @@ class ModelPlanSource(PlanSource[Compiled]):
         return self._declared_shapes() is not None
 
     @property
-    def planned_ahead(self) -> Sequence[Chosen | None]:
+    def planned_ahead(self) -> Sequence[BranchSelection | None]:
         """Branch selections planned ahead of runs; None for the model with its branches."""
-        return (None,) if self._choices is None else self._choices.planned_ahead
+        return (None,) if self._selections is None else self._selections.planned_ahead
 
-    def make_dynamic(self, shapes: Shapes, chosen: Chosen | None) -> bool:
+    def make_dynamic(self, shapes: Shapes, selection: BranchSelection | None) -> bool:
         """Return True if a dynamic plan serves these shapes of all inputs; make it if needed."""
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
         input_shapes = tuple(shapes.get(name) for name in self.input_names)
         with self.use() as use:
-            if self._choices is None or chosen is None:
+            if self._selections is None or selection is None:
                 leased = self._own.take_dynamic(use, input_shapes)
             else:
-                leased = self._choices.take_dynamic(use, input_shapes, chosen)
+                leased = self._selections.take_dynamic(use, input_shapes, selection)
             return leased is not None and not (leased[1].dynamic is not None and leased[1].dynamic.unchecked)
 
     def close(self) -> None:
@@ -256,29 +256,29 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def _models(self) -> tuple[ModelPlans, ...]:
-        return (self._own, *(self._choices.model_plans if self._choices is not None else ()))
+        return (self._own, *(self._selections.model_plans if self._selections is not None else ()))
 
-    def _choices_of(self, prepared: Prepared) -> Choices | None:
+    def _selections_of(self, prepared: Prepared) -> BranchSelections | None:
         if not any(node.op_type == "If" for node in prepared.nodes):
             return None
-        from nnadapter.engine.branches import Choices
+        from nnadapter.engine.branches import BranchSelections
         from nnadapter.onnx.preparation.deciding_conditions import decision_of
 
         decision = decision_of(prepared)
-        return None if decision is None else Choices(decision, self._own, self._session_plans)
+        return None if decision is None else BranchSelections(decision, self._own, self._session_plans)
 
     def _plans_of(self, compiled: Compiled) -> ModelPlans:
         return (
             self._own
-            if self._choices is None
-            else self._choices.of(compiled.partitioning.model.prepared.branch_decisions)
+            if self._selections is None
+            else self._selections.of(compiled.partitioning.model.prepared.branch_decisions)
         )
 
     def _usual(self) -> Compiled:
-        chosen = None if self._choices is None else self._choices.chosen(None)
-        if chosen is not None:
+        selection = None if self._selections is None else self._selections.select(None)
+        if selection is not None:
             with suppress(InvalidInputError):
-                return self._compiled_for(self._complete(default_shapes(chosen.prepared)), chosen)
+                return self._compiled_for(self._complete(default_shapes(selection.prepared)), selection)
         return self._compiled_for(self._complete(default_shapes(self.prepared)))
 
     def _complete(self, shapes: Shapes) -> InputShapes:
@@ -293,23 +293,23 @@ class ModelPlanSource(PlanSource[Compiled]):
                 raise InvalidInputError(f"the model does not fix the shape of input {name!r}; pass it", name=name)
         return tuple(complete.values())
 
-    def _compiled_for(self, shapes: InputShapes, chosen: Chosen | None = None) -> Compiled:
+    def _compiled_for(self, shapes: InputShapes, selection: BranchSelection | None = None) -> Compiled:
         with self.use() as use:
-            if self._choices is None:
+            if self._selections is None:
                 return self._own.take(use, shapes)[1]
-            return self._choices.take(use, shapes, None, chosen)[1]
+            return self._selections.take(use, shapes, None, selection)[1]
 
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[Compiled]:
-        return (self._own if self._choices is None else self._choices).take(use, shapes, feed)
+        return (self._own if self._selections is None else self._selections).take(use, shapes, feed)
 
-    def make_ahead(self, shapes: InputShapes, chosen: Chosen | None) -> None:
+    def make_ahead(self, shapes: InputShapes, selection: BranchSelection | None) -> None:
         """Make the plan that a run at these shapes takes, for one selection of branches."""
         feed = dict[str, Any]()
         with self.use() as use:
-            if self._choices is None:
+            if self._selections is None:
                 self._own.take(use, shapes, feed)
             else:
-                self._choices.take(use, shapes, feed, chosen)
+                self._selections.take(use, shapes, feed, selection)
 
     def on_host(self) -> CpuFallback:
         return self._compiler.cpu_fallback(self.as_it_was(), tuple(self.signature.output_names))
@@ -322,18 +322,18 @@ class ModelPlanSource(PlanSource[Compiled]):
         background = self._background
         if background is None or self.is_made(shapes, feed):
             return None
-        chosen = None if self._choices is None else self._choices.chosen(feed)
-        return background.run if background.begin(shapes, chosen) else None
+        selection = None if self._selections is None else self._selections.select(feed)
+        return background.run if background.begin(shapes, selection) else None
 
     def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
-        if self._choices is None:
+        if self._selections is None:
             return None
-        choices, chosen = self._choices, self._choices.chosen(feed)
-        return lambda other: choices.chosen(other) is chosen
+        selections, selection = self._selections, self._selections.select(feed)
+        return lambda other: selections.select(other) is selection
 
     def serves(self, compiled: Compiled, feed: Mapping[str, Any]) -> ShapeTest | None:
         plans = self._plans_of(compiled)
-        if self._choices is not None and not self._choices.chosen(feed).keeps_to(plans):
+        if self._selections is not None and not self._selections.select(feed).runs_by(plans):
             return None
         return plans.dynamic.shape_test(compiled, self.signature.declares)
 

@@ -176,7 +176,7 @@ def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
     observed = observed_of(compiled, source.counts)
     has_open = any(plan.has_dynamic_shapes for plan in source.plans_kept)
     shapes_note = "" if has_open or observed.plans is None else observed.plans.served_shapes_text
-    notes = list(filter(None, (shapes_note, source.choice_note)))
+    notes = list(filter(None, (shapes_note, source.selection_note)))
     return replace(observed, notes=(*observed.notes, *notes)) if notes else observed
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.costs.cost_model import Source
 from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.engine.branches import chosen_by
+from nnadapter.engine.branches import select_branches
 from nnadapter.errors import DeviceNotFoundError, InvalidModelError, InvalidOptionError, ModelFileError, NNAdapterError
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.default_sizes import default_shapes
@@ -466,7 +466,7 @@ def _situation(
         if is_single or input_name in prepared.graph.inputs
     }
     usual = default_shapes(prepared, input_shapes)
-    chosen, _ = chosen_by(prepared, usual, {})
+    chosen, _ = select_branches(prepared, usual, {})
     planner = Planner(chosen, setting)
     shapes = usual if chosen is prepared else default_shapes(chosen, input_shapes)
     return situation_of(name, planner.settle(planner.judge(shapes)), target)

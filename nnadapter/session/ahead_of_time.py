@@ -15,7 +15,7 @@ from nnadapter.accuracy.checks import with_checks
 from nnadapter.candidates.conversions import random_feed
 from nnadapter.costs.calibration import driver_version
 from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.engine.branches import of_choice, plan_of_file
+from nnadapter.engine.branches import partition_selected, plan_of_file
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.engine import PlanEngine
 from nnadapter.engine.fallback import Cause, refuse_fallback, warn_of_idle, warn_of_last_resort
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from nnadapter.engine.branches import Chosen
+    from nnadapter.engine.branches import BranchSelection
 
 
 @paused_collection
@@ -147,7 +147,7 @@ def _observed(
 
     usual = partial(default_shapes, prepared, shapes_by_name)
     if setting.accelerators:
-        partitioning, notes = of_choice(prepared, usual, input_values, plan)
+        partitioning, notes = partition_selected(prepared, usual, input_values, plan)
     else:  # ONNX Runtime runs the model unchanged
         partitioning, notes = plan(prepared), ()
     observed = next(observation for observation in observations if observation.partitioning is partitioning)
@@ -305,7 +305,7 @@ def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target
         raise InvalidOptionError(f"{str(target)!r} is the model itself, which would be overwritten; give another path")
 
 
-def _plan_each(source: ModelPlanSource, plan: Callable[[Chosen | None], None]) -> None:
+def _plan_each(source: ModelPlanSource, plan: Callable[[BranchSelection | None], None]) -> None:
     """Plan each branch decision, of which some may be impossible."""
     errors = list[NNAdapterError]()
     for chosen in source.planned_ahead:
@@ -317,20 +317,20 @@ def _plan_each(source: ModelPlanSource, plan: Callable[[Chosen | None], None]) -
         raise errors[0]
 
 
-def _prepare(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
+def _prepare(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: BranchSelection | None) -> None:
     if shape_sets or chosen is not None or not source.plans_kept:
         for shapes in shape_sets or [default_shapes(_prepared(source, chosen))]:
-            source.prepare_choice(shapes, chosen)
+            source.prepare_selection(shapes, chosen)
 
 
-def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
+def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: BranchSelection | None) -> None:
     """Compile dynamic-shape plans, or static ones if requested shapes fail."""
     prepared, initial_count = _prepared(source, chosen), _count_open(source)
     usual = default_shapes(prepared)
     for shapes in shape_sets or [usual]:
         complete = default_shapes(prepared, shapes)
         if not source.make_dynamic(complete, chosen):
-            source.prepare_choice(complete, chosen)
+            source.prepare_selection(complete, chosen)
     for count, shapes in enumerate(() if shape_sets else further_shapes(prepared, usual)):
         with suppress(NNAdapterError):  # not requested explicitly
             source.make_dynamic(shapes, chosen)
@@ -342,7 +342,7 @@ def _count_open(source: ModelPlanSource) -> int:
     return sum(plan.has_dynamic_shapes for plan in source.plans_kept)
 
 
-def _prepared(source: ModelPlanSource, chosen: Chosen | None) -> Prepared:
+def _prepared(source: ModelPlanSource, chosen: BranchSelection | None) -> Prepared:
     return source.prepared if chosen is None else chosen.prepared
 
 

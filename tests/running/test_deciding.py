@@ -125,7 +125,7 @@ def test_what_is_remembered_of_choices_is_bounded(monkeypatch):
     for _ in range(2):
         for truths in product((True, False), repeat=4):
             feed = dict(zip(names, map(np.array, truths), strict=True))
-            assert fork.chosen(feed) == ((truths, truths[1:2]) if truths[0] else truths)
+            assert fork.select(feed) == ((truths, truths[1:2]) if truths[0] else truths)
     told = [each for each in fork._successors.values() if not isinstance(each, Fork)]
     assert len(told) <= 4 and len(fork._known) == 4
 
