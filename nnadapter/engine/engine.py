@@ -558,7 +558,7 @@ class Repeat:
         lease = self.lease
         if lease.dropped:
             return None
-        lease.again += 1
+        lease.reuse_count += 1
         started = time.perf_counter()
         results = run(self._outputs, feed)
         ended = time.perf_counter()

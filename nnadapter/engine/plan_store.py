@@ -47,7 +47,7 @@ class PlanMemory:
         self._count()
         return self._total_bytes
 
-    def tell(self, plan: object, holding: Holding) -> None:
+    def update(self, plan: object, holding: Holding) -> None:
         if self._holdings.get(plan) != holding:
             self._change(plan, holding)
 
@@ -66,7 +66,7 @@ class PlanMemory:
             self._holdings.pop(plan, None)
         else:
             self._holdings[plan] = holding
-        self._take_out(previous)
+        self._subtract(previous)
         self._add(holding or _NOTHING)
         self._is_counted = True
 
@@ -79,7 +79,7 @@ class PlanMemory:
             self._add(holding)
         self._is_counted = True
 
-    def _take_out(self, holding: Holding) -> None:
+    def _subtract(self, holding: Holding) -> None:
         shared, total_bytes = self._shared, self._total_bytes - holding.own_bytes
         for key in holding.shared_bytes:
             holders, nbytes = shared.pop(key)
@@ -100,7 +100,7 @@ class PlanMemory:
 
 PLAN_FOR_EACH = "a plan for every set of input shapes"
 """Report text for models without dynamic plans, followed by the reason."""
-_REMEMBERED_PER_PLAN = 4
+_EVICTED_KEYS_PER_PLAN = 4
 """Evicted keys that are remembered, as a multiple of the limit."""
 
 
@@ -108,7 +108,7 @@ _IN_USE = -1
 """Marks holdings to query again: they may change during a use."""
 
 
-class HeldPlan(Closable, Protocol):
+class CacheablePlan(Closable, Protocol):
     """Plan that the cache can hold."""
 
     @property
@@ -116,7 +116,7 @@ class HeldPlan(Closable, Protocol):
         pass
 
 
-PlanT = TypeVar("PlanT", bound=HeldPlan)
+PlanT = TypeVar("PlanT", bound=CacheablePlan)
 
 
 class ExistingOnly:
@@ -143,15 +143,15 @@ class PlanCounts:
 class Lease(Generic[PlanT]):
     """Cache entry of a plan. A plan in use is not closed."""
 
-    __slots__ = ("again", "came_back", "dropped", "made", "plan", "told")
+    __slots__ = ("dropped", "made", "plan", "reported_at", "reuse_count", "was_evicted")
 
-    def __init__(self, *, came_back: bool = False) -> None:
-        self.came_back = came_back
+    def __init__(self, *, was_evicted: bool = False) -> None:
+        self.was_evicted = was_evicted
         """True if it was evicted recently and is made again."""
-        self.again = 0
+        self.reuse_count = 0
         """Uses after the first; may be too low, since threads count without a lock."""
-        self.told = _IN_USE
-        """Value of `again` when the plan reported its memory while unused."""
+        self.reported_at = _IN_USE
+        """Value of `reuse_count` when the plan reported its memory while unused."""
         self.plan: PlanT | None = None
         self.dropped = False
         self.made = new_lock()
@@ -170,15 +170,15 @@ class PlanCache(Generic[PlanT]):
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._leases: OrderedDict[Hashable, Lease[PlanT]] = OrderedDict()
-        self._unmade: dict[Lease[PlanT], Hashable] = {}
+        self._unfinished: dict[Lease[PlanT], Hashable] = {}
         """Keys of plans that are being made or could not be made."""
         self._memory = PlanMemory()
         self._lock = new_lock()
         self.users: dict[object, Lease[PlanT]] = {}
-        self._gone: OrderedDict[Hashable, None] = OrderedDict()
-        self._left: list[Lease[PlanT]] = []
-        self._made = self._used_again = self._dropped = 0
-        self._at_end: Sequence[Closable] | None = None
+        self._evicted_keys: OrderedDict[Hashable, None] = OrderedDict()
+        self._dropped_leases: list[Lease[PlanT]] = []
+        self._made_count = self._reuse_count = self._dropped_count = 0
+        self._close_last: Sequence[Closable] | None = None
         self._is_tidy = True
         """No plan needs to be closed or forgotten when a use ends."""
 
@@ -186,14 +186,16 @@ class PlanCache(Generic[PlanT]):
     def counts(self) -> PlanCounts:
         with self._lock:
             for lease in self._leases.values():
-                lease.told = _IN_USE
-            self._ask()
-            used_again = self._used_again + sum(lease.again for lease in self._leases.values())
-            return PlanCounts(len(self._leases), self._made, used_again, self._dropped, self._memory.total_bytes)
+                lease.reported_at = _IN_USE
+            self._update_memory()
+            reuse_count = self._reuse_count + sum(lease.reuse_count for lease in self._leases.values())
+            return PlanCounts(
+                len(self._leases), self._made_count, reuse_count, self._dropped_count, self._memory.total_bytes
+            )
 
     @property
     def made_count(self) -> int:
-        return self._made
+        return self._made_count
 
     @property
     def newest(self) -> PlanT | None:
@@ -211,24 +213,24 @@ class PlanCache(Generic[PlanT]):
         Raises ClosedError if the cache is closed, and NotMadeError if an `ExistingOnly` use, which is not counted,
         finds no plan.
         """
-        only_made = type(use) is ExistingOnly
+        is_existing_only = type(use) is ExistingOnly
         with self._lock:
-            if self._at_end is not None:
+            if self._close_last is not None:
                 raise ClosedError("the session is closed; make another one")
             lease = self._leases.get(key)
-            if only_made and (lease is None or lease.plan is None):
+            if is_existing_only and (lease is None or lease.plan is None):
                 raise NotMadeError("the plan is not made")
             if lease is None:
                 self._is_tidy = False
-                lease = Lease(came_back=key in self._gone)
-                self._unmade[lease] = key
+                lease = Lease(was_evicted=key in self._evicted_keys)
+                self._unfinished[lease] = key
                 self._leases[key] = lease
             else:
                 self._leases.move_to_end(key)
             self.users[use] = lease
             if lease.plan is not None:
-                if not only_made:
-                    lease.again += 1
+                if not is_existing_only:
+                    lease.reuse_count += 1
                 return lease, lease.plan
         return lease, self._make(lease, key, make)
 
@@ -237,16 +239,16 @@ class PlanCache(Generic[PlanT]):
         self.users[use] = lease  # registered before the check: a dropping thread sets `dropped` before it reads users
         if lease.dropped:
             return False
-        lease.again += 1
+        lease.reuse_count += 1
         return True
 
     def drop_unless_used_again(self, key: Hashable) -> bool:
         """Drop the plan of `key` if it was used only once; return True if dropped."""
         with self._lock:
             lease = self._leases.get(key)
-            used_once = lease is not None and lease.plan is not None and not lease.again
+            used_once = lease is not None and lease.plan is not None and not lease.reuse_count
             if used_once:
-                self._dropped += 1
+                self._dropped_count += 1
                 self._drop(key)
         self.close_unused()
         return used_once
@@ -255,14 +257,14 @@ class PlanCache(Generic[PlanT]):
         with self._lock:
             for key, candidate in list(self._leases.items()):
                 if candidate is lease:
-                    self._dropped += 1
+                    self._dropped_count += 1
                     self._drop(key)
 
     def drop_all(self) -> None:
         """Drop every cached plan; `close_unused` closes them."""
         with self._lock:
             for key in list(self._leases):
-                self._dropped += 1
+                self._dropped_count += 1
                 self._drop(key)
 
     def make_room(self) -> bool:
@@ -272,7 +274,7 @@ class PlanCache(Generic[PlanT]):
             idle = [entry for entry in self._leases.items() if entry[1].plan is not None and entry[1] not in busy]
             if not idle:
                 return False
-            self._drop_for_room(min(idle, key=_recurs)[0])
+            self._drop_for_room(min(idle, key=_is_reused)[0])
         self.close_unused()
         return True
 
@@ -287,29 +289,29 @@ class PlanCache(Generic[PlanT]):
             return
         with self._lock:
             busy = list(self.users.values())
-            for lease, key in list(self._unmade.items()):
+            for lease, key in list(self._unfinished.items()):
                 if lease.plan is None and lease in busy:
                     continue
                 if lease.plan is None and self._leases.get(key) is lease:
                     del self._leases[key]
-                del self._unmade[lease]
+                del self._unfinished[lease]
             closing: list[Closable] = [
                 dropped_lease.plan
-                for dropped_lease in self._left
+                for dropped_lease in self._dropped_leases
                 if dropped_lease not in busy and dropped_lease.plan is not None
             ]
-            self._left = [lease for lease in self._left if lease in busy]
-            if self._at_end and not busy:
-                closing.extend(self._at_end)
-                self._at_end = ()
-            self._is_tidy = not (self._left or self._at_end or self._unmade)
+            self._dropped_leases = [lease for lease in self._dropped_leases if lease in busy]
+            if self._close_last and not busy:
+                closing.extend(self._close_last)
+                self._close_last = ()
+            self._is_tidy = not (self._dropped_leases or self._close_last or self._unfinished)
         close_all(closing)
 
-    def close(self, at_end: Sequence[Closable] = ()) -> None:
-        """Drop every plan, then close `at_end`; plans in use are closed when their use ends."""
+    def close(self, close_last: Sequence[Closable] = ()) -> None:
+        """Drop every plan, then close `close_last`; plans in use are closed when their use ends."""
         with self._lock:
-            if self._at_end is None:
-                self._at_end = at_end
+            if self._close_last is None:
+                self._close_last = close_last
             self._is_tidy = False
             for key in list(self._leases):
                 self._drop(key)
@@ -325,54 +327,54 @@ class PlanCache(Generic[PlanT]):
                 plan = make()
             with self._lock:
                 lease.plan = plan
-                self._unmade.pop(lease, None)
+                self._unfinished.pop(lease, None)
                 if self._leases.get(key) is lease:
                     self._leases.move_to_end(key)
-                self._made += 1
+                self._made_count += 1
                 self._trim()
         self.close_unused()
         return plan
 
     def _trim(self) -> None:
         if len(self._leases) > 1:
-            self._ask()
+            self._update_memory()
         last = next((lease for lease in reversed(self._leases.values()) if lease.plan is not None), None)
         if last is None:
             return
         if len(self._leases) <= self._limit and self._memory.freed_bytes(last) <= self._limit_bytes:
             return
         idle = [(key, lease) for key, lease in self._leases.items() if lease.plan is not None and lease is not last]
-        may_go = sorted(idle, key=_recurs)
+        may_go = sorted(idle, key=_is_reused)
         most = self._limit - (len(self._leases) - len(idle))
         for remaining, (key, _) in zip(range(len(may_go), 0, -1), may_go, strict=True):
             if remaining <= most and self._memory.freed_bytes(last) <= self._limit_bytes:
                 break
             self._drop_for_room(key)
 
-    def _ask(self) -> None:
-        for lease in [lease for lease in self._leases.values() if lease.told != lease.again]:
-            recurs, plan = lease.again, lease.plan
+    def _update_memory(self) -> None:
+        for lease in [lease for lease in self._leases.values() if lease.reported_at != lease.reuse_count]:
+            reuse_count, plan = lease.reuse_count, lease.plan
             if plan is not None:
                 is_used = lease in list(self.users.values())
-                self._memory.tell(lease, plan.holding)
-                lease.told = _IN_USE if is_used else recurs
+                self._memory.update(lease, plan.holding)
+                lease.reported_at = _IN_USE if is_used else reuse_count
 
     def _drop_for_room(self, key: Hashable) -> None:
-        self._dropped += 1
+        self._dropped_count += 1
         self._drop(key)
-        self._gone[key] = None
-        while len(self._gone) > _REMEMBERED_PER_PLAN * self._limit:
-            self._gone.popitem(last=False)
+        self._evicted_keys[key] = None
+        while len(self._evicted_keys) > _EVICTED_KEYS_PER_PLAN * self._limit:
+            self._evicted_keys.popitem(last=False)
 
     def _drop(self, key: Hashable) -> None:
         lease = self._leases[key]
         lease.dropped, self._is_tidy = True, False
         self._memory.forget(lease)
-        self._used_again += lease.again
+        self._reuse_count += lease.reuse_count
         del self._leases[key]
-        self._left.append(lease)
+        self._dropped_leases.append(lease)
 
 
-def _recurs(item: tuple[Hashable, Lease[Any]]) -> bool:
+def _is_reused(item: tuple[Hashable, Lease[Any]]) -> bool:
     _, lease = item
-    return bool(lease.again) or lease.came_back
+    return bool(lease.reuse_count) or lease.was_evicted

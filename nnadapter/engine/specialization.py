@@ -65,17 +65,17 @@ class _Holder(NamedTuple):
     keys: tuple[_Key, ...]
 
 
-_NOBODY = _Holder(ref(SpecializationRefusedError), ())
+_NO_HOLDER = _Holder(ref(SpecializationRefusedError), ())
 
 
-class _Leaving(NamedTuple):
+class _Release(NamedTuple):
     """Plan that is being released, or was not completed."""
 
     plan: _Plan | None
     holders: Mapping[_Key, int]
 
 
-class _Compiled(NamedTuple):
+class _ProgramSteps(NamedTuple):
     """Steps that share one program."""
 
     steps: tuple[BoundStep, ...]
@@ -83,10 +83,10 @@ class _Compiled(NamedTuple):
     seconds: float
 
 
-FilledPlan = TypeVar("FilledPlan")
+SpecializedPlan = TypeVar("SpecializedPlan")
 
 
-class SpecializedPrograms(Generic[FilledPlan]):
+class SpecializedPrograms(Generic[SpecializedPlan]):
     """Programs of a template, by sizes. Thread-safe.
 
     `fillable` are parts to specialize, `shared` the steps that serve all sizes, by position.
@@ -99,38 +99,42 @@ class SpecializedPrograms(Generic[FilledPlan]):
         binder: Binder,
         shared: Mapping[int, tuple[BoundStep, float]],
         build: Build,
-        wrap: Callable[[CompiledPlan, Mapping[int, float], SpecializedPrograms[FilledPlan]], FilledPlan],
+        wrap: Callable[[CompiledPlan, Mapping[int, float], SpecializedPrograms[SpecializedPlan]], SpecializedPlan],
     ) -> None:
         steps = binder.steps
         self._steps, self._fillable, self._binder = steps, fillable, binder
         kinds: dict[Hashable, list[int]] = {}
         for position, part in fillable.items():
             kinds.setdefault((steps[position].device, part.model.kind), []).append(position)
-        self._same = {first: tuple(duplicates) for first, *duplicates in kinds.values()}
+        self._duplicates = {first: tuple(duplicates) for first, *duplicates in kinds.values()}
         """Positions of specialized segments -> positions of equal segments that share their programs."""
-        for device in {steps[position].device for position in self._same}:
-            group_specializations([fillable[position] for position in self._same if steps[position].device == device])
+        for device in {steps[position].device for position in self._duplicates}:
+            group_specializations(
+                [fillable[position] for position in self._duplicates if steps[position].device == device]
+            )
         self._build, self._wrap = build, wrap
         self.shared: Mapping[int, BoundStep] = {position: step for position, (step, _) in shared.items()}
-        self._shared = (_SHARED,) if shared else ()
-        self._made: dict[_Key, _Compiled] = dict.fromkeys(self._shared, _Compiled(tuple(self.shared.values()), 0.0))
-        self._bound: list[Any] = [self.shared.get(position) for position in range(len(steps))]
+        self._shared_keys = (_SHARED,) if shared else ()
+        self._programs: dict[_Key, _ProgramSteps] = dict.fromkeys(
+            self._shared_keys, _ProgramSteps(tuple(self.shared.values()), 0.0)
+        )
+        self._shared_steps: list[Any] = [self.shared.get(position) for position in range(len(steps))]
         self._seconds = {step.segment: 0.0 for step in steps}
         self._seconds.update({step.step.segment: seconds for step, seconds in shared.values()})
-        is_told = sizes is not None and bool(
+        takes_sizes = sizes is not None and bool(
             sizes.contents.names or any(step.takes_sizes for step, _ in shared.values())
         )
-        self._told = sizes if is_told else None
-        self._gone = deque[_Plan]()
+        self._run_guards = sizes if takes_sizes else None
+        self._dead_plans = deque[_Plan]()
         """Dead plans that were not released, because an interrupt came during their handover."""
-        self._held: dict[_Plan, _Holder] = {ref(self): _Holder(ref(self), self._shared)}
+        self._holders: dict[_Plan, _Holder] = {ref(self): _Holder(ref(self), self._shared_keys)}
         self._unused = set[_Plan]()
-        self._holders: dict[_Key, int] = dict.fromkeys(self._shared, 1)
-        self._leaving: _Leaving | None = None
+        self._holder_counts: dict[_Key, int] = dict.fromkeys(self._shared_keys, 1)
+        self._release: _Release | None = None
         """Release that an interrupt broke off; the next call completes it."""
         self._lock = new_lock()
 
-    def at(self, sizes: Sequence[Any], make_room: Callable[[], bool]) -> FilledPlan:
+    def at(self, sizes: Sequence[Any], make_room: Callable[[], bool]) -> SpecializedPlan:
         """Return the plan for some sizes; `make_room` may close plans of this template.
 
         Raises SpecializationRefusedError if a device refuses a segment at these sizes.
@@ -142,35 +146,35 @@ class SpecializedPrograms(Generic[FilledPlan]):
                 if not make_room():
                     raise
 
-    def _at(self, sizes: Sequence[Any]) -> FilledPlan:
+    def _at(self, sizes: Sequence[Any]) -> SpecializedPlan:
         with self._lock:
-            self._close_left()
-            keys = tuple([(position, self._fillable[position].key(sizes)) for position in self._same])
-            all_keys = (*self._shared, *keys)
-            holder_counts = {key: self._holders.get(key, 0) for key in all_keys}
-            self._leaving = _Leaving(None, holder_counts)  # set first: an interrupt may come at any time
+            self._finish_releases()
+            keys = tuple([(position, self._fillable[position].key(sizes)) for position in self._duplicates])
+            all_keys = (*self._shared_keys, *keys)
+            holder_counts = {key: self._holder_counts.get(key, 0) for key in all_keys}
+            self._release = _Release(None, holder_counts)  # set first: an interrupt may come at any time
             try:
-                self._make([key for key in keys if key not in self._made], sizes)
-                steps, seconds = self._bound.copy(), self._seconds.copy()
-                for compiled in map(self._made.__getitem__, keys):
+                self._make([key for key in keys if key not in self._programs], sizes)
+                steps, seconds = self._shared_steps.copy(), self._seconds.copy()
+                for compiled in map(self._programs.__getitem__, keys):
                     seconds[compiled.steps[0].step.segment] = compiled.seconds
                     for step in compiled.steps:
                         steps[step.step.segment] = step
-                filled = self._wrap(self._binder.plan(steps, self._told), seconds, self)
-                self._hold(filled, all_keys, holder_counts)
+                plan = self._wrap(self._binder.plan(steps, self._run_guards), seconds, self)
+                self._hold(plan, all_keys, holder_counts)
             except BaseException:
-                self._close_left()
+                self._finish_releases()
                 raise
-            self._leaving = None
-            return filled
+            self._release = None
+            return plan
 
     @property
     def compiled_steps(self) -> tuple[tuple[int, tuple[Any, ...], BoundStep], ...]:
         with self._lock:
-            self._close_left()
+            self._finish_releases()
             return tuple(
                 (step.step.segment, numbers, step)
-                for (position, numbers), entry in self._made.items()
+                for (position, numbers), entry in self._programs.items()
                 if position in self._fillable
                 for step in entry.steps
             )
@@ -182,24 +186,24 @@ class SpecializedPrograms(Generic[FilledPlan]):
 
         Programs may have other guards than the matched ones, which number the sizes differently.
         """
-        if self._told is None or self._told is guards:
-            return sizes if self._told is not None else None
-        return self._told.sizes(shapes)
+        if self._run_guards is None or self._run_guards is guards:
+            return sizes if self._run_guards is not None else None
+        return self._run_guards.sizes(shapes)
 
     def holding_of(self, holder: object) -> Holding:
         """Return the memory of a plan's programs, all of which other plans may share."""
         # without the lock, which is held while drivers compile
-        keys = self._held.get(ref(holder), _NOBODY).keys
-        every = [entry for entry in map(self._made.get, keys) if entry is not None]
+        keys = self._holders.get(ref(holder), _NO_HOLDER).keys
+        entries = [entry for entry in map(self._programs.get, keys) if entry is not None]
         is_unused = ref(holder) in self._unused
         # while it is the newest plan, its memory is not counted
         self._unused.discard(ref(holder))
         shared: dict[Hashable, int] = {**self._binder.held_between()}
-        for entry in every:
+        for entry in entries:
             own_bytes = 0
             for step in entry.steps:
-                told_bytes, shared_bytes = step.pool.last_holding if is_unused else step.pool.holding
-                own_bytes += told_bytes + _BYTES_PER_PROGRAM
+                pool_bytes, shared_bytes = step.pool.last_holding if is_unused else step.pool.holding
+                own_bytes += pool_bytes + _BYTES_PER_PROGRAM
                 if shared_bytes:
                     shared.update(shared_bytes)
             shared[entry.steps[0].pool] = own_bytes
@@ -207,43 +211,43 @@ class SpecializedPrograms(Generic[FilledPlan]):
 
     def release(self, holder: object) -> None:
         with self._lock:
-            self._close_left()
-            self._let_go(ref(holder))
+            self._finish_releases()
+            self._release_plan(ref(holder))
 
     def _hold(self, holder: object, keys: tuple[_Key, ...], holder_counts: Mapping[_Key, int]) -> None:
-        holder_ref = ref(holder, self._gone.append)  # a C function: it takes no lock, and no interrupt splits it
-        self._leaving = _Leaving(holder_ref, holder_counts)
+        holder_ref = ref(holder, self._dead_plans.append)  # a C function: it takes no lock, and no interrupt splits it
+        self._release = _Release(holder_ref, holder_counts)
         self._unused.add(holder_ref)
-        self._held[holder_ref] = _Holder(holder_ref, keys)
-        self._holders.update({key: number + 1 for key, number in holder_counts.items()})
+        self._holders[holder_ref] = _Holder(holder_ref, keys)
+        self._holder_counts.update({key: number + 1 for key, number in holder_counts.items()})
 
-    def _let_go(self, holder: _Plan) -> None:
-        plan, keys = self._held.get(holder, _NOBODY)
-        self._leaving = _Leaving(plan, {key: self._holders[key] - 1 for key in keys})
-        self._close_leaving()
+    def _release_plan(self, holder: _Plan) -> None:
+        plan, keys = self._holders.get(holder, _NO_HOLDER)
+        self._release = _Release(plan, {key: self._holder_counts[key] - 1 for key in keys})
+        self._finish_release()
 
-    def _close_left(self) -> None:
-        self._close_leaving()
-        while self._gone:
-            self._let_go(self._gone[0])
-            self._gone.popleft()
+    def _finish_releases(self) -> None:
+        self._finish_release()
+        while self._dead_plans:
+            self._release_plan(self._dead_plans[0])
+            self._dead_plans.popleft()
 
-    def _close_leaving(self) -> None:
+    def _finish_release(self) -> None:
         """Close programs that no other plan holds. Idempotent, so it can be repeated after an interrupt."""
-        if self._leaving is None:
+        if self._release is None:
             return
-        holder, holder_counts = self._leaving
-        self._holders.update(holder_counts)
+        holder, holder_counts = self._release
+        self._holder_counts.update(holder_counts)
         if holder is not None:
             self._unused.discard(holder)
-            self._held.pop(holder, None)
+            self._holders.pop(holder, None)
         unheld = [key for key, number in holder_counts.items() if not number]
-        going = [self._made[key] for key in unheld if key in self._made]
-        close_all([pool for entry in going for step in reversed(entry.steps) for pool in step.pools])
+        unused = [self._programs[key] for key in unheld if key in self._programs]
+        close_all([pool for entry in unused for step in reversed(entry.steps) for pool in step.pools])
         for key in unheld:
-            self._made.pop(key, None)
-            self._holders.pop(key, None)
-        self._leaving = None
+            self._programs.pop(key, None)
+            self._holder_counts.pop(key, None)
+        self._release = None
 
     def _make(self, keys: Sequence[_Key], sizes: Sequence[Any]) -> None:
         steps, fillable = self._steps, self._fillable
@@ -254,9 +258,9 @@ class SpecializedPrograms(Generic[FilledPlan]):
             ]
             for key, (_, part, _), (program, seconds) in zip(keys, requests, self._build(requests), strict=True):
                 try:
-                    self._made[key] = _Compiled(tuple(self._steps_with(program, key[0], part)), seconds)
+                    self._programs[key] = _ProgramSteps(tuple(self._steps_with(program, key[0], part)), seconds)
                 except BaseException:
-                    if key not in self._made:
+                    if key not in self._programs:
                         close_all([program])
                     raise
         except SpecializationRefusedError:
@@ -268,7 +272,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
     def _steps_with(self, program: Program, first: int, part: Part) -> Iterator[BoundStep]:
         expected = _expected(part.model)
         yield self._binder.step(first, program, part.inputs, expected=expected)
-        for position in self._same[first]:
+        for position in self._duplicates[first]:
             inputs = self._fillable[position].inputs
             yield self._binder.step(position, SameProgram(program), inputs, expected=expected)
 
