@@ -26,7 +26,7 @@ from nnadapter.cli.parameters import (
 )
 from nnadapter.engine.cached_plans import look
 from nnadapter.engine.compiled_file import CompiledFile
-from nnadapter.engine.file_texts import plans_held, reasons_against, served_sets
+from nnadapter.engine.file_texts import dynamic_shape_sets, reasons_against, served_shapes_texts
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
@@ -105,7 +105,7 @@ def _summary(output: str, report: PartitionReport) -> str:
     segments = segments or "none"
     is_fixed = not any(plan.HasField("open") for plan in file.message.plans)
     reason = report.plans.served_shapes_text if is_fixed and report.plans is not None else ""
-    served = served_sets(file, plans_held(file))
+    served = served_shapes_texts(file, dynamic_shape_sets(file))
     shapes = (
         f" {''.join(served) or 'no inputs'}" if len(served) < 2 else "".join(f"\n  {shape_set}" for shape_set in served)
     )

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     _Key = tuple[InputShapes, BranchSelection | None]
 
-_MOST_AWAITED = 8
+_MOST_QUEUED = 8
 _MOST_FAILED = 256
 _ORIGINAL_MODEL = "as it was"
 _NAME = "nnadapter: plans"
 
 
-class Planned(Protocol):
+class BackgroundSource(Protocol):
     """Plan source, as seen by the background thread."""
 
     @property
@@ -41,23 +41,23 @@ class Planned(Protocol):
     def make_ahead(self, shapes: InputShapes, selection: BranchSelection | None) -> None:
         pass
 
-    def on_host(self) -> CpuFallback:
+    def make_cpu_fallback(self) -> CpuFallback:
         pass
 
 
 class BackgroundPlanner:
     """Queue of plans to make in the background. Thread-safe."""
 
-    def __init__(self, engine: Planned) -> None:
+    def __init__(self, source: BackgroundSource) -> None:
         self.runs = 0
         """Runs on the CPU while a plan was made."""
-        self._engine = ref(engine)
-        self._wholes: PlanCache[CpuFallback] = PlanCache(1, sys.maxsize)
+        self._source = ref(source)
+        self._cpu_fallbacks: PlanCache[CpuFallback] = PlanCache(1, sys.maxsize)
         self._lock = new_lock()
-        self._awaited: dict[_Key, None] = {}
+        self._queue: dict[_Key, None] = {}
         self._thread: Thread | None = None
         self._failed: Cache[_Key, bool] = Cache("plans not made in the background", _MOST_FAILED)
-        self._is_refused = False
+        self._is_impossible = False
         register_after_fork(self)
 
     def begin(self, shapes: InputShapes, selection: BranchSelection | None = None) -> bool:
@@ -66,15 +66,15 @@ class BackgroundPlanner:
         if self._failed.get(key):
             return False
         with self._lock:
-            if len(self._awaited) < _MOST_AWAITED:
-                self._awaited.setdefault(key)
+            if len(self._queue) < _MOST_QUEUED:
+                self._queue.setdefault(key)
             if self._thread is None:
                 self._thread = Thread(target=self._make_all, name=_NAME)
                 try:
                     self._thread.start()
                 except RuntimeError:
                     self._thread = None
-                    self._awaited.clear()
+                    self._queue.clear()
                     return False
         return True
 
@@ -86,65 +86,65 @@ class BackgroundPlanner:
         out_devices: OutDevices | None,
     ) -> RunResult | None:
         """Run the entire model on the CPU; return None if the CPU cannot load it."""
-        if self._is_refused:
+        if self._is_impossible:
             return None
         use = object()
         try:
             try:
-                _, cpu_fallback = self._wholes.take(use, _ORIGINAL_MODEL, self._cpu_fallback)
+                _, cpu_fallback = self._cpu_fallbacks.take(use, _ORIGINAL_MODEL, self._make_cpu_fallback)
             except ClosedError:
                 raise
             except NNAdapterError:
-                self._is_refused = True
+                self._is_impossible = True
                 return None
             self.runs += 1
             return cpu_fallback.run(feed, outputs, "", out_devices, control)
         finally:
-            self._wholes.users.pop(use, None)
-            self._wholes.close_unused()
+            self._cpu_fallbacks.users.pop(use, None)
+            self._cpu_fallbacks.close_unused()
 
     def after_fork(self) -> None:
-        self._awaited.clear()
+        self._queue.clear()
         self._thread = None
 
     def close(self) -> None:
         with self._lock:
-            self._awaited.clear()
-        self._wholes.close()
+            self._queue.clear()
+        self._cpu_fallbacks.close()
 
-    def _cpu_fallback(self) -> CpuFallback:
-        engine = self._engine()
-        assert engine is not None, "it runs"
-        return engine.on_host()
+    def _make_cpu_fallback(self) -> CpuFallback:
+        source = self._source()
+        assert source is not None, "it runs"
+        return source.make_cpu_fallback()
 
     def _make_all(self) -> None:
-        while (following := self._next()) is not None:
+        while (key := self._next_key()) is not None:
             try:
-                _make(self._engine, *following)
+                _make(self._source, *key)
             except FAILURES:
-                self._failed.put(following, True)
+                self._failed.put(key, True)
             finally:
                 with self._lock:
-                    self._awaited.pop(following, None)
+                    self._queue.pop(key, None)
 
-    def _next(self) -> _Key | None:
+    def _next_key(self) -> _Key | None:
         """Return the next key to plan. None ends the thread; so does the end of all other threads."""
         with self._lock:
-            following = None if _is_process_over() else next(iter(self._awaited), None)
-            if following is None:
+            key = None if _is_process_over() else next(iter(self._queue), None)
+            if key is None:
                 self._thread = None
-        engine = self._engine()
+        source = self._source()
         # With dynamic shapes, plans for later shapes still need the CPU fallback while they are made.
-        if following is None and engine is not None and engine.is_fixed:
-            self._wholes.drop_all()
-            self._wholes.close_unused()
-        return following
+        if key is None and source is not None and source.is_fixed:
+            self._cpu_fallbacks.drop_all()
+            self._cpu_fallbacks.close_unused()
+        return key
 
 
 def _is_process_over() -> bool:
     return not any(thread.is_alive() and not thread.daemon and thread.name != _NAME for thread in threading.enumerate())
 
 
-def _make(engine: ref[Planned], shapes: InputShapes, selection: BranchSelection | None) -> None:
-    if (session := engine()) is not None:
-        session.make_ahead(shapes, selection)
+def _make(source_ref: ref[BackgroundSource], shapes: InputShapes, selection: BranchSelection | None) -> None:
+    if (source := source_ref()) is not None:
+        source.make_ahead(shapes, selection)

@@ -43,9 +43,9 @@ class Residence:
     expected: OutputCheck
     last: frozenset[int] = frozenset()
     """Slots of model inputs that may be donated: only this step reads them."""
-    able: bool = field(default=True)
+    is_supported: bool = field(default=True)
     """False after the driver reported that it cannot."""
-    enqueues: bool = field(default=True)
+    can_enqueue: bool = field(default=True)
     """False after the driver reported that it cannot on a stream."""
 
     def compute(
@@ -62,7 +62,7 @@ class Residence:
         `values` also receives copies made on the device, for later steps.
         """
         inputs = [values[slot] for slot in self.slots]
-        if not self.able or not (
+        if not self.is_supported or not (
             self.saves
             or any(type(value) is Copies and value.is_on(self.device) for value in inputs)
             or any(stays.get(name) == self.device for name in (*self.inputs, *self.outputs))
@@ -80,7 +80,10 @@ class Residence:
         except OutOfMemoryError:
             return None
         if computed is None:
-            self.able, self.enqueues = self.able and is_work_of_stream, self.enqueues and not is_work_of_stream
+            self.is_supported, self.can_enqueue = (
+                self.is_supported and is_work_of_stream,
+                self.can_enqueue and not is_work_of_stream,
+            )
             return None
         results = [bind_to_owner(tensor) if isinstance(tensor, DeviceTensor) else tensor for tensor in computed]
         return [
@@ -102,7 +105,7 @@ def _copies(values: list[Any], slot: int) -> Copies:
     return value
 
 
-def delivered(copies: Copies, name: str, device: str, transfers: list[Transfer]) -> Copies:
+def deliver(copies: Copies, name: str, device: str, transfers: list[Transfer]) -> Copies:
     """Copy an output to the requested device if that has memory of its own; otherwise return it unchanged."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, transfers)
@@ -127,7 +130,7 @@ def residences(
     """Return the device-resident executions of segments on `owning` devices."""
     saving = saving_steps(plan, owning)
     readers = Counter(name for step in plan.steps for name in step.inputs)
-    given_up = {name for name in plan.graph.inputs if readers[name] == 1} - set(plan.graph.outputs)
+    donatable = {name for name in plan.graph.inputs if readers[name] == 1} - set(plan.graph.outputs)
     return {
         step.segment: Residence(
             device=step.device,
@@ -136,7 +139,7 @@ def residences(
             outputs=step.outputs,
             slots=tuple(slots[name] for name in reads[step.segment]),
             expected=expected(step.outputs),
-            last=frozenset(slots[name] for name in step.inputs if name in given_up),
+            last=frozenset(slots[name] for name in step.inputs if name in donatable),
         )
         for step in plan.steps
         if step.device in owning
@@ -157,7 +160,7 @@ def output_of(
         copies = value if isinstance(value, Copies) else Copies(value)
         is_callers = isinstance(feeds.get(name), np.ndarray)
         copies.is_shared |= fed
-        return delivered(copies.without_array() if is_callers else copies, name, out_devices[name], transfers)
+        return deliver(copies.without_array() if is_callers else copies, name, out_devices[name], transfers)
     if type(value) is Copies:
         return own_value(value.host(name, transfers), fed)
     return own_value(value, fed)
@@ -242,8 +245,8 @@ class BoundCheck(NamedTuple):
         """Raise InputValueError if an index or a length is out of range."""
         if self.interval:
             for low, high, exception in self.bounds:
-                ends = _of(self.interval[0], values), _of(self.interval[1], values)
-                self._compare(*ends, _of(low, values), _of(high, values), exception, None)
+                ends = _limit_at(self.interval[0], values), _limit_at(self.interval[1], values)
+                self._compare(*ends, _limit_at(low, values), _limit_at(high, values), exception, None)
             return
         array = values[self.slot]
         if type(array) is not np.ndarray:
@@ -252,11 +255,11 @@ class BoundCheck(NamedTuple):
             return
         if len(self.bounds) == 1:
             low, high, exception = self.bounds[0]
-            self._compare(array.min(), array.max(), _of(low, values), _of(high, values), exception, array)
+            self._compare(array.min(), array.max(), _limit_at(low, values), _limit_at(high, values), exception, array)
             return
         least, most = _extremes_of_columns(array, len(self.bounds))
         for column, (low, high, exception) in enumerate(self.bounds):
-            limits = _of(low, values), _of(high, values)
+            limits = _limit_at(low, values), _limit_at(high, values)
             self._compare(least[column], most[column], *limits, exception, array[..., column])
 
     def _compare(
@@ -313,7 +316,7 @@ def bound_checks(checks: Sequence[IndexCheck], slots: Mapping[str, int]) -> tupl
     )
 
 
-def _of(limit: _Limit, values: Sequence[Any]) -> int | None:
+def _limit_at(limit: _Limit, values: Sequence[Any]) -> int | None:
     return limit(values) if callable(limit) else limit
 
 

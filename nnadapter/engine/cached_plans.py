@@ -17,7 +17,7 @@ from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.engine import PlanEngine
 from nnadapter.engine.file_loading import Requests
 from nnadapter.engine.file_source import FilePlanSource
-from nnadapter.engine.plan_entries import LinkedContainer, Place, facts_of
+from nnadapter.engine.plan_entries import LinkedContainer, Place, read_facts
 from nnadapter.engine.plan_source import InputShapes, OriginalModelShapes
 from nnadapter.errors import CompiledModelError, describe
 from nnadapter.files.source_kind import SourceKind, kind_of
@@ -49,7 +49,7 @@ def is_cacheable(
     return is_told and not registered_kernels() and selection.accelerates_first(requests)
 
 
-class _NotKeptError(errors.InvalidInputError):
+class _NotCachedError(errors.InvalidInputError):
     """No cached plan serves these shapes."""
 
 
@@ -57,8 +57,8 @@ class _PlanFailedError(errors.NNAdapterError):
     """A cached plan failed in a run."""
 
 
-_ENDS = (
-    _NotKeptError,
+_RECOVERABLE = (
+    _NotCachedError,
     _PlanFailedError,
     errors.CompiledModelError,
     errors.CompilationError,
@@ -74,7 +74,7 @@ class CachedPlanSource(FilePlanSource):
     source that plans the model, from the reason for it.
     """
 
-    recoverable = _ENDS
+    recoverable = _RECOVERABLE
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class CachedPlanSource(FilePlanSource):
         plain = replace(
             options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None, background=False
         )
-        super().__init__(file, None, plain, SILENT, fall_back=_leave)
+        super().__init__(file, None, plain, SILENT, fall_back=_plan_again)
         self.devices = tuple(devices)
 
     def observed(self, last_shapes: InputShapes | None) -> KeptReport:
@@ -113,10 +113,10 @@ class CachedPlanSource(FilePlanSource):
         return original_shapes is None or shapes in original_shapes
 
     def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> errors.InvalidInputError:
-        return _NotKeptError("no cached plan serves these shapes")
+        return _NotCachedError("no cached plan serves these shapes")
 
 
-def _leave(error: errors.NNAdapterError) -> NoReturn:
+def _plan_again(error: errors.NNAdapterError) -> NoReturn:
     """Raise an error in place of the CPU fallback, so that the model is planned again."""
     raise _PlanFailedError(str(error)) from error
 
@@ -140,12 +140,12 @@ class CachedSession:
 
     def engine(self, upper: UpperLayers) -> tuple[PlanEngine, tuple[str, ...]] | str:
         """Return an engine of the cached plans and its device names, or the reason why there is none."""
-        opened = self.place.opened()
-        if isinstance(opened, str):
-            return opened
+        open_file = self.place.open_file()
+        if isinstance(open_file, str):
+            return open_file
         try:
-            devices, shapes = facts_of(opened.container)
-            source = CachedPlanSource(opened, devices, shapes, self.options, partial(self._plan_model, upper))
+            devices, shapes = read_facts(open_file.container)
+            source = CachedPlanSource(open_file, devices, shapes, self.options, partial(self._plan_model, upper))
             return PlanEngine(source, self.options.deadline_s), devices
         except errors.NNAdapterError as error:
             return f"the cached plan cannot be used: {errors.describe(error)}"
@@ -217,11 +217,11 @@ def cached_session(source: Any, requests: Requests, options: Options) -> CachedS
         named = deepcopy(selection.named_requests(requests))
         for name in named:
             require_driver(name)
-        telling = begun_source(source)
+        read_source = begun_source(source)
         devices = tuple(_selected(named, options.isolated))
         isolate = {device.name: device.limits for device in devices if device.limits is not None}
         options = replace(options, isolate=isolate or False)
-        model_digest = telling()
+        model_digest = read_source()
         place = Place(folder_of(options), key_of(model_digest, devices, options))
         return CachedSession(model_digest, devices, tuple(named.items()), options, place)
     except (errors.NNAdapterError, UnkeyedError, OSError):
@@ -261,22 +261,22 @@ def look(
     session = cached_session(source, requests, options)
     if session is None:
         return Lookup(False, "plans are not cached for a model that cannot be read, or identified by its bytes")
-    opened = session.place.opened()
-    if isinstance(opened, str):
-        return Lookup(False, opened)
+    open_file = session.place.open_file()
+    if isinstance(open_file, str):
+        return Lookup(False, open_file)
     try:
-        return _lookup_in(opened, shapes)
+        return _lookup_in(open_file, shapes)
     except CompiledModelError as error:
         return Lookup(False, f"the cached plan cannot be used: {describe(error)}")
 
 
 def _lookup_in(file: CompiledFile, shapes: Shapes | None) -> Lookup:
-    from nnadapter.engine.file_texts import plans_held, served
+    from nnadapter.engine.file_texts import dynamic_shape_sets, served_shapes_text
 
     assert isinstance(file.container, LinkedContainer), "of a place"
     file.container.check_links()
-    dynamic = plans_held(file)
-    served_text = served(file, dynamic)
+    dynamic = dynamic_shape_sets(file)
+    served_text = served_shapes_text(file, dynamic)
     static = (file.shapes(plan) for plan in file.message.plans if not plan.HasField("open"))
     if shapes is None or dict(shapes) in static or any(dynamic_plan.match(shapes)[0] for dynamic_plan in dynamic):
         return Lookup(True, shapes=served_text)

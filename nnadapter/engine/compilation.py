@@ -59,9 +59,9 @@ class Compiler:
         self._warned: set[fallback.Cause] = set()
 
     @property
-    def resting(self) -> tuple[str, ...]:
+    def pause_texts(self) -> tuple[str, ...]:
         """Texts on the devices that are paused after failures."""
-        return self._devices.resting
+        return self._devices.pause_texts
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
         """Place, cut and compile; repeat without the failed nodes until everything compiles.
@@ -244,7 +244,7 @@ class Compiler:
             threading={device.name: device.capability.threading for device in setting.devices},
             trace=setting.trace,
             raw=frozenset(device.name for device in setting.devices if device.has_raw_inputs),
-            rests=setting.constraints.fallback_at("run") != "forbid",
+            pauses=setting.constraints.fallback_at("run") != "forbid",
             make_room=self.make_room,
         )
 

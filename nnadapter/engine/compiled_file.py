@@ -49,18 +49,18 @@ def _value(value: Message, container: Container) -> Iterator[str]:
     if not value.name:
         yield "a value has no name"
     if value.data_type not in data_types and not (head in _CONTAINERS and inner[-1:] == ")"):
-        yield f"{_shown(value.name)} has unknown type {_shown(value.data_type)}"
+        yield f"{_quoted(value.name)} has unknown type {_quoted(value.data_type)}"
     if len(value.data_type) > _LONGEST_TYPE:
-        yield f"the type of {_shown(value.name)} has {len(value.data_type)} characters"
+        yield f"the type of {_quoted(value.name)} has {len(value.data_type)} characters"
     if not (isfinite(value.itemsize) and 0 <= value.itemsize <= _LARGEST_ITEM_BYTES):
-        yield f"elements of {_shown(value.name)} have {value.itemsize} bytes"
+        yield f"elements of {_quoted(value.name)} have {value.itemsize} bytes"
 
 
 def _shape(shape: Message, container: Container) -> Iterator[str]:
-    yield from _sizes([row.size for row in shape.dimensions])
+    yield from _check_sizes([row.size for row in shape.dimensions])
 
 
-def _sizes(sizes: Sequence[int]) -> Iterator[str]:
+def _check_sizes(sizes: Sequence[int]) -> Iterator[str]:
     if len(sizes) > limits.RANK:
         yield f"a shape has {len(sizes)} dimensions, expected at most {limits.RANK}"
     elif any(size < 0 for size in sizes):
@@ -70,29 +70,29 @@ def _sizes(sizes: Sequence[int]) -> Iterator[str]:
 
 
 def _contents(array: Message, container: Container) -> Iterator[str]:
-    yield from _sizes(array.dimensions)
-    yield from _part(container, array.part, "")
+    yield from _check_sizes(array.dimensions)
+    yield from _check_part(container, array.part, "")
     itemsize = ITEMSIZE_OF_DTYPE.get(array.data_type, 0)
     length = container.parts[array.part].length
     if not itemsize:
-        yield f"constant {_shown(array.name)} is of type {_shown(array.data_type)}, expected numbers"
+        yield f"constant {_quoted(array.name)} is of type {_quoted(array.data_type)}, expected numbers"
     if prod(array.dimensions) * max(1, itemsize) != length:  # narrower types have a byte for each element
         description = f"{array.data_type}{list(array.dimensions)}"
-        yield f"constant {_shown(array.name)} is {description} in {length} bytes"
+        yield f"constant {_quoted(array.name)} is {description} in {length} bytes"
 
 
 def _segment(segment: Message, container: Container) -> Iterator[str]:
     if segment.form not in _SEGMENTS:
-        yield f"a segment has form {_shown(segment.form)}, expected 'ir' or 'onnx'"
+        yield f"a segment has form {_quoted(segment.form)}, expected 'ir' or 'onnx'"
     else:
-        yield from _part(container, segment.part, _SEGMENTS[segment.form])
-    yield from _once((row.name for row in segment.constants), "constants of a segment")
+        yield from _check_part(container, segment.part, _SEGMENTS[segment.form])
+    yield from _check_unique((row.name for row in segment.constants), "constants of a segment")
     if len(segment.places) != len(segment.numbers):
         yield f"a segment has {len(segment.places)} places for {len(segment.numbers)} sizes"
 
 
 def _program(program: Message, container: Container) -> Iterator[str]:
-    yield from _part(container, program.part, messages.PROGRAM)
+    yield from _check_part(container, program.part, messages.PROGRAM)
 
 
 def _step(step: Message, container: Container) -> Iterator[str]:
@@ -101,15 +101,15 @@ def _step(step: Message, container: Container) -> Iterator[str]:
     if any(segment.form != ModelForm.ONNX.value for segment in host):
         yield "the CPU has a segment that is not ONNX"
     if not step.HasField("segment") and not step.HasField("program"):
-        yield f"a step on {_shown(step.device)} has neither a program nor what to compile"
+        yield f"a step on {_quoted(step.device)} has neither a program nor what to compile"
     if "" in step.outputs or not step.outputs:
-        yield f"a step on {_shown(step.device)} has no outputs, or one without a name"
-    yield from _once(step.outputs, "outputs of a step")
+        yield f"a step on {_quoted(step.device)} has no outputs, or one without a name"
+    yield from _check_unique(step.outputs, "outputs of a step")
 
 
 def _plan(plan: Message, container: Container) -> Iterator[str]:
-    yield from _part(container, plan.report, messages.REPORT)
-    yield from _once((row.name for row in plan.values), "values of a plan")
+    yield from _check_part(container, plan.report, messages.REPORT)
+    yield from _check_unique((row.name for row in plan.values), "values of a plan")
     for shape in plan.shapes:
         if any(row.WhichOneof("known") != "size" for row in shape.dimensions):
             yield "a plan has inputs of unknown size"
@@ -127,14 +127,15 @@ def _checks(step: Message, values: Mapping[str, Message]) -> Iterator[str]:
         read_names = [*([] if check.HasField("most") else [check.value]), *(limit.size_of for limit in limits)]
         unknown = next((name for name in read_names if name not in values), None)
         if unknown is not None:
-            yield f"a check of indices reads {_shown(unknown)}, which is not in the plan"
+            yield f"a check of indices reads {_quoted(unknown)}, which is not in the plan"
             continue
         axes = ((limit.axis if limit.axis >= 0 else -1 - limit.axis, limit.size_of) for limit in limits)
         if any(axis >= len(values[name].shape.dimensions) for axis, name in axes):
-            yield f"a check of {_shown(check.value)} reads an axis that its value does not have"
+            yield f"a check of {_quoted(check.value)} reads an axis that its value does not have"
         last = values[check.value].shape.dimensions[-1:] if check.value in values else []
         if len(check.ranges) != 1 and not any(row.size == len(check.ranges) for row in last):
-            yield f"a check of {_shown(check.value)} has {len(check.ranges)} ranges, expected 1, or one for each column"
+            count = len(check.ranges)
+            yield f"a check of {_quoted(check.value)} has {count} ranges, expected 1, or one for each column"
 
 
 def _device(device: Message, container: Container) -> Iterator[str]:
@@ -142,20 +143,20 @@ def _device(device: Message, container: Container) -> Iterator[str]:
         yield "a device has no name"
 
 
-def _open_sizes(sizes: Message, container: Container) -> Iterator[str]:
+def _dynamic_shapes(sizes: Message, container: Container) -> Iterator[str]:
     if len(sizes.least) != len(sizes.most):
         yield f"a plan has {len(sizes.least)} lower and {len(sizes.most)} upper bounds of sizes"
 
 
 def _derived_values(values: Message, container: Container) -> Iterator[str]:
-    yield from _once(values.names, "shape-derived values")
+    yield from _check_unique(values.names, "shape-derived values")
 
 
 def _size_array(array: Message, container: Container) -> Iterator[str]:
     if not array.HasField("contents"):
         yield "an array of sizes has no contents"
     if prod(array.contents.dimensions) > messages.MOST_SIZES:
-        yield f"{_shown(array.contents.name)} is {list(array.contents.dimensions)}, too many elements for sizes"
+        yield f"{_quoted(array.contents.name)} is {list(array.contents.dimensions)}, too many elements for sizes"
 
 
 def _tables(tables: Message, container: Container) -> Iterator[str]:
@@ -163,7 +164,7 @@ def _tables(tables: Message, container: Container) -> Iterator[str]:
         yield "tables of sizes have no model"
 
 
-def _filled_program(filled: Message, container: Container) -> Iterator[str]:
+def _specialized_program(filled: Message, container: Container) -> Iterator[str]:
     if not filled.HasField("program"):
         yield "a specialized program is missing"
 
@@ -179,8 +180,8 @@ def _fork(fork: Message, container: Container) -> Iterator[str]:
     if fork.HasField("model") and fork.model.form != ModelForm.ONNX.value:
         yield "the model of the conditions of a fork is not ONNX"
     if not fork.HasField("model"):
-        yield from _undefined(set(fork.inputs), (row.name for row in fork.conditions), "a fork reads")
-    yield from _once((*fork.inputs,), "inputs of a fork")
+        yield from _check_defined(set(fork.inputs), (row.name for row in fork.conditions), "a fork reads")
+    yield from _check_unique((*fork.inputs,), "inputs of a fork")
 
 
 def _model(model: Message, container: Container) -> Iterator[str]:
@@ -195,12 +196,12 @@ def _model(model: Message, container: Container) -> Iterator[str]:
         yield from _defaults(model)
         yield from _plans(model, rows)
         yield from _choices(model, rows)
-    yield from _once((row.name for row in model.devices), "devices")
+    yield from _check_unique((row.name for row in model.devices), "devices")
 
 
 def _defaults(model: Message) -> Iterator[str]:
     for array, value in zip(model.defaults, model.overridable, strict=True):
-        yield from _is(array.dimensions, array.data_type, value)
+        yield from _check_type(array.dimensions, array.data_type, value)
 
 
 def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
@@ -209,7 +210,7 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
     if model.HasField("whole"):
         if model.whole.form != ModelForm.ONNX.value:
             yield "the original model is not ONNX"
-        yield from _undefined(rows, model.whole.inputs, "the model reads")
+        yield from _check_defined(rows, model.whole.inputs, "the model reads")
     devices = {row.name for row in model.devices}
     outputs = [row.name for row in model.outputs]
     for plan in model.plans:
@@ -222,12 +223,12 @@ def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
         yield f"it has {len(model.forks)} forks, expected at most {MOST_FORKS}"
         return
     forks = {tuple(fork.truths): fork for fork in model.forks}
-    yield from _once(map(repr, (tuple(fork.truths) for fork in model.forks)), "selections of forks")
+    yield from _check_unique(map(repr, (tuple(fork.truths) for fork in model.forks)), "selections of forks")
     for fork in model.forks:
-        yield from _undefined(rows, (*fork.inputs, *fork.shapes), "a fork reads")
+        yield from _check_defined(rows, (*fork.inputs, *fork.shapes), "a fork reads")
         for name in fork.inputs:
-            if name in rows and not _is_few_numbers(rows[name]):
-                yield f"a fork reads {_shown(name)}, which is not a small tensor of numbers"
+            if name in rows and not _is_small_tensor(rows[name]):
+                yield f"a fork reads {_quoted(name)}, which is not a small tensor of numbers"
     for message in (*model.forks, *model.plans):
         position = 0
         while position < len(message.truths):
@@ -240,7 +241,7 @@ def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
             yield "a plan is for only some conditions of a fork"
 
 
-def _is_few_numbers(value: Message) -> bool:
+def _is_small_tensor(value: Message) -> bool:
     dimensions = value.shape.dimensions
     is_fixed = value.HasField("shape") and all(row.WhichOneof("known") == "size" for row in dimensions)
     few = 0 < prod(row.size for row in dimensions) <= MOST_DECIDING
@@ -255,28 +256,28 @@ def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], output
         return
     for row, shape in zip(inputs, plan.shapes, strict=True):
         sizes = [dimension.size for dimension in shape.dimensions]
-        yield from _is(sizes, row.data_type, row)
-        yield from _is(sizes, row.data_type, values.get(row.name))
+        yield from _check_type(sizes, row.data_type, row)
+        yield from _check_type(sizes, row.data_type, values.get(row.name))
     for array in plan.constants:
-        yield from _is(array.dimensions, array.data_type, values.get(array.name))
+        yield from _check_type(array.dimensions, array.data_type, values.get(array.name))
     derived_names = plan.open.size_class.given.names
     defined = {*(row.name for row in (*inputs, *plan.constants)), *derived_names}
     if len(defined) != len(inputs) + len(plan.constants) + len(derived_names):
         yield "a constant is an input too, or is listed twice"
     for number, step in enumerate(plan.steps):
         if step.device not in devices:
-            yield f"step {number} is on {_shown(step.device)}, which is not a device of the file"
+            yield f"step {number} is on {_quoted(step.device)}, which is not a device of the file"
         for reader in _readers(step):
-            yield from _undefined({*defined, *step.given.names}, reader.inputs, f"step {number} reads")
+            yield from _check_defined({*defined, *step.given.names}, reader.inputs, f"step {number} reads")
         if defined.intersection(step.outputs):
             yield "a value is computed twice"
-        yield from _undefined(values, step.outputs, f"step {number} computes an undeclared value:")
+        yield from _check_defined(values, step.outputs, f"step {number} computes an undeclared value:")
         defined.update(step.outputs)
-    yield from _undefined(defined, outputs, "the model returns")
+    yield from _check_defined(defined, outputs, "the model returns")
     read_names = set(outputs)
     for step in reversed(plan.steps):
         if not read_names.issuperset(step.outputs):
-            yield f"a step on {_shown(step.device)} computes a value that is never read"
+            yield f"a step on {_quoted(step.device)} computes a value that is never read"
         read_names.update(*(reader.inputs for reader in _readers(step)))
 
 
@@ -284,41 +285,41 @@ def _readers(step: Message) -> tuple[Message, ...]:
     return step, step.segment, step.instead, step.program
 
 
-def _is(sizes: Sequence[int], data_type: str, value: Message | None) -> Iterator[str]:
+def _check_type(sizes: Sequence[int], data_type: str, value: Message | None) -> Iterator[str]:
     if value is None or "(" in value.data_type:
         return
     if value.data_type not in ("", data_type):
-        yield f"{_shown(value.name)} has types {_shown(value.data_type)} and {_shown(data_type)}"
+        yield f"{_quoted(value.name)} has types {_quoted(value.data_type)} and {_quoted(data_type)}"
     if value.HasField("shape"):
         rows = value.shape.dimensions
         fits = len(rows) == len(sizes) and all(
             row.WhichOneof("known") != "size" or row.size == size for row, size in zip(rows, sizes, strict=False)
         )
         if not fits:
-            yield f"{_shown(value.name)} has two shapes, one of them {list(sizes)}"
+            yield f"{_quoted(value.name)} has two shapes, one of them {list(sizes)}"
 
 
-def _undefined(defined: Iterable[str], names: Iterable[str], subject: str) -> Iterator[str]:
+def _check_defined(defined: Iterable[str], names: Iterable[str], subject: str) -> Iterator[str]:
     lost = [name for name in names if name not in defined]
     if lost:
-        yield f"{subject} {_shown(lost[0])}, which is not defined"
+        yield f"{subject} {_quoted(lost[0])}, which is not defined"
 
 
-def _once(names: Iterable[str], subject: str) -> Iterator[str]:
+def _check_unique(names: Iterable[str], subject: str) -> Iterator[str]:
     listed = list(names)
     if len(set(listed)) != len(listed):
         yield f"two {subject} have the same name"
 
 
-def _part(container: Container, number: int, kind: str) -> Iterator[str]:
+def _check_part(container: Container, number: int, kind: str) -> Iterator[str]:
     """Check that a part exists and has this kind. An empty kind accepts any, since equal contents share one part."""
     if number >= len(container.parts):
         yield f"part {number} was requested, but there are {len(container.parts)}"
     elif kind and container.parts[number].kind != kind:
-        yield f"part {number} is {_shown(container.parts[number].kind)}, expected {kind!r}"
+        yield f"part {number} is {_quoted(container.parts[number].kind)}, expected {kind!r}"
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_TYPE else f"{text[:_LONGEST_TYPE]}…")
 
 
@@ -331,12 +332,12 @@ RULES: Mapping[str, Rule] = {
     "Step": _step,
     "Device": _device,
     "Plan": _plan,
-    "DynamicShapes": _open_sizes,
+    "DynamicShapes": _dynamic_shapes,
     "SizeClass": _any,
     "Given": _derived_values,
     "SizeArray": _size_array,
     "Tables": _tables,
-    "FilledProgram": _filled_program,
+    "FilledProgram": _specialized_program,
     "Fork": _fork,
     "CompiledModel": _model,
 }
@@ -355,7 +356,7 @@ class CompiledFile:
         problem = problem_of(self.message, self.container)
         if problem:
             raise self.container.damaged(problem)
-        self.whole: Message | None = self._cpu_fallback()
+        self.original_model: Message | None = self._original_model_plan()
         """Original model as a plan for all shapes: one step on the CPU."""
 
     @property
@@ -370,10 +371,10 @@ class CompiledFile:
 
     def report(self, plan: Message) -> bytes:
         """Return the report of a plan as JSON; the original model has the first plan's."""
-        described = self.message.plans[0] if plan is self.whole else plan
+        described = self.message.plans[0] if plan is self.original_model else plan
         return bytes(self.container.contents(described.report, messages.REPORT))
 
-    def _cpu_fallback(self) -> Message | None:
+    def _original_model_plan(self) -> Message | None:
         message = self.message
         if not message.HasField("whole"):
             return None

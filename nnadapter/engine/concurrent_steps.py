@@ -144,7 +144,7 @@ class Flight:
                 if bound.step.device not in self.streams:
                     self.streams[bound.step.device] = device.create_stream()
                 self.events[segment] = device.create_event()
-                self.executions[segment] = bound.pool.kept_by(self)
+                self.executions[segment] = bound.pool.reserve(self)
         except BaseException:
             self.close()
             raise
@@ -160,7 +160,7 @@ class Flight:
     def close(self) -> None:
         self.settle()
         for pool in self._pools:
-            pool.give_back(self)
+            pool.release(self)
         close_all([*self.streams.values(), *self.events.values(), *self.lanes.values()])
 
 
@@ -175,7 +175,7 @@ class Flights:
             bound_step.step.device for bound_step in steps if bound_step.step.segment in overlap.threaded_segments
         )
         self._flights = ObjectPool(lambda: Flight(enqueued, devices))
-        self._parted: list[Flight] = []
+        self._inherited: list[Flight] = []
         """Flights inherited by a forked process: never used or closed, which would wait for their threads."""
         register_after_fork(self)
 
@@ -199,7 +199,7 @@ class Flights:
             self._flights.users.pop(user, None)
 
     def after_fork(self) -> None:
-        self._parted += self._flights.clear()
+        self._inherited += self._flights.clear()
         self._flights.users.clear()
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ class _Run:
                 self._wait_for(segment)
             self._begin(bound)
             self._released.extend(bound.released)
-            self._let_go()
+            self._release_values()
         self._wait_for_all()
         return [self._runs[bound.step.segment] for bound in steps]
 
@@ -287,7 +287,7 @@ class _Run:
         return False
 
     def _enqueue(self, bound: BoundStep, tensors: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
-        if bound.residence is not None and not bound.residence.enqueues:
+        if bound.residence is not None and not bound.residence.can_enqueue:
             return None
         program_sizes = self._run.sizes if bound.takes_sizes else None
         execution = self._flight.executions[bound.step.segment]
@@ -332,7 +332,7 @@ class _Run:
             self._runs[job_segment] = self._jobs[job_segment].wait()
         for job_segment in completed:
             del self._jobs[job_segment]
-        self._let_go()
+        self._release_values()
 
     def _wait(self, last: Pending, point: Event | Stream) -> None:
         """Wait for a step and earlier ones of its stream; failed ones run on a substitute."""
@@ -349,7 +349,7 @@ class _Run:
         for entry in pending[: pending.index(last) + 1]:
             if entry.bound.step.device == device:
                 self._complete(entry)
-        self._let_go()
+        self._release_values()
 
     def _complete(self, entry: Pending) -> None:
         bound = entry.bound
@@ -371,9 +371,9 @@ class _Run:
         self._runs[first.step.segment] = after_failure(first, error, self._run, entries[failed].started)
         for entry in entries[failed + 1 :]:
             self._run_now(entry.bound)
-        self._let_go()
+        self._release_values()
 
-    def _let_go(self) -> None:
+    def _release_values(self) -> None:
         if self._flight.pending or self._jobs:
             return
         for slot in () if self._run.keeps_values else self._released:

@@ -38,13 +38,13 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._taken: set[str] = set()
+        self._busy_devices: set[str] = set()
         self._waiting: dict[str, list[tuple[int, Lock]]] = {}
 
     def take_free(self, device: str) -> bool:
         with self._lock:
-            is_free = device not in self._taken
-            self._taken.add(device)
+            is_free = device not in self._busy_devices
+            self._busy_devices.add(device)
             return is_free
 
     def take(self, device: str, number: int, is_over: Callable[[], bool]) -> bool:
@@ -53,19 +53,19 @@ class Turns:
         Returns False if `is_over` became true first.
         """
         with self._lock:
-            if device not in self._taken:
-                self._taken.add(device)
+            if device not in self._busy_devices:
+                self._busy_devices.add(device)
                 return True
             turn = Lock()
             turn.acquire()
             entry = number, turn
             heappush(self._waiting.setdefault(device, []), entry)
         while not turn.acquire(timeout=_LOOK_SECONDS):
-            if is_over() and self._withdrawn(device, entry):
+            if is_over() and self._withdraw(device, entry):
                 return False
         return True
 
-    def _withdrawn(self, device: str, entry: tuple[int, Lock]) -> bool:
+    def _withdraw(self, device: str, entry: tuple[int, Lock]) -> bool:
         """Stop waiting; return False if the turn has come meanwhile."""
         with self._lock:
             waiting = self._waiting[device]
@@ -75,18 +75,18 @@ class Turns:
             heapify(waiting)
             return True
 
-    def give_back(self, device: str) -> None:
+    def release(self, device: str) -> None:
         """Hand a device to the next run that waits for it, or free it."""
         with self._lock:
             if waiting := self._waiting.get(device):
                 heappop(waiting)[1].release()
             else:
-                self._taken.remove(device)
+                self._busy_devices.remove(device)
 
 
 ENTRY = "nnadapter.deadline_s"
 """Run configuration entry with this run's deadline in seconds."""
-Tell = Callable[[], float | None]
+OnDeadline = Callable[[], float | None]
 """Called at the deadline; returns a later time by `monotonic` if the run has more time."""
 
 
@@ -113,26 +113,26 @@ class Deadlines:
         self.seconds = seconds
         self._lock = new_lock()
         self._is_awake = False
-        self._ends: dict[Tell, float] = {}
+        self._ends: dict[OnDeadline, float] = {}
         self._asleep = Lock()
         """Held until the object is closed or collected; the watching thread then acquires it and ends."""
         self._asleep.acquire()
-        finalize(self, _let_go, self._asleep).atexit = False
+        finalize(self, _end_watch, self._asleep).atexit = False
         register_after_fork(self)
 
-    def watch(self, tell: Tell) -> float:
-        """Register a run, and return its deadline by `monotonic`; another thread then calls `tell`."""
-        end = self._ends[tell] = time.monotonic() + self.seconds
+    def watch(self, on_deadline: OnDeadline) -> float:
+        """Register a run, and return its deadline by `monotonic`; another thread then calls `on_deadline`."""
+        end = self._ends[on_deadline] = time.monotonic() + self.seconds
         if not self._is_awake:
             self._wake()
         return end
 
-    def forget(self, tell: Tell) -> None:
-        self._ends.pop(tell, None)
+    def forget(self, on_deadline: OnDeadline) -> None:
+        self._ends.pop(on_deadline, None)
 
     def close(self) -> None:
         """End the watching thread. Idempotent."""
-        _let_go(self._asleep)
+        _end_watch(self._asleep)
 
     def after_fork(self) -> None:
         self._is_awake = False
@@ -142,20 +142,28 @@ class Deadlines:
         with self._lock:
             if not self._is_awake:
                 self._is_awake = True
-                watching = Thread(target=_look, args=(ref(self), self._asleep), name="nnadapter deadlines", daemon=True)
+                watching = Thread(
+                    target=_watch_deadlines, args=(ref(self), self._asleep), name="nnadapter deadlines", daemon=True
+                )
                 watching.start()
 
-    def _tell(self) -> float | None:
+    def _stop_late_runs(self) -> float | None:
         """Stop runs past their deadline; return seconds to the next deadline. None (no runs) ends the thread."""
-        if not self._goes_on():
+        if not self._has_runs():
             return None
         current_time = time.monotonic()
-        for tell, end in list(self._ends.items()):
-            if end <= current_time and self._ends.pop(tell, None) is not None and (later := tell()) is not None:
-                self._ends[tell] = later  # if its run ended this moment, it is notified once more and then forgotten
+        for on_deadline, end in list(self._ends.items()):
+            if (
+                end <= current_time
+                and self._ends.pop(on_deadline, None) is not None
+                and (later := on_deadline()) is not None
+            ):
+                self._ends[on_deadline] = (
+                    later  # if its run ended this moment, it is notified once more and then forgotten
+                )
         return max(0.0, min([end - current_time for end in list(self._ends.values())], default=self.seconds))
 
-    def _goes_on(self) -> bool:
+    def _has_runs(self) -> bool:
         if self._ends:
             return True
         with self._lock:
@@ -165,15 +173,15 @@ class Deadlines:
             return self._is_awake
 
 
-def _look(deadlines_ref: ReferenceType[Deadlines], asleep: Lock) -> None:
+def _watch_deadlines(deadlines_ref: ReferenceType[Deadlines], asleep: Lock) -> None:
     """Watch deadlines; between waits, the thread holds only a weak reference."""
-    while (deadlines := deadlines_ref()) is not None and (seconds := deadlines._tell()) is not None:
+    while (deadlines := deadlines_ref()) is not None and (seconds := deadlines._stop_late_runs()) is not None:
         del deadlines
         if asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
             return
 
 
-def _let_go(asleep: Lock) -> None:
+def _end_watch(asleep: Lock) -> None:
     with suppress(RuntimeError):
         asleep.release()
 
@@ -187,63 +195,63 @@ _LEAST_LEFT = 0.001
 class RunControl:
     """Control of one run. `stop` takes no lock, so any thread and finalizers may call it.
 
-    `is_held` means that a caller may call `stop`.
+    `has_holder` means that a caller may call `stop`.
     """
 
-    def __init__(self, turns: Turns | None = None, number: int = 0, *, is_held: bool = False) -> None:
+    def __init__(self, turns: Turns | None = None, number: int = 0, *, has_holder: bool = False) -> None:
         self.trace = SILENT
         self._turns, self._number = turns, number
         self._device: str | None = None
         self.copies_options = False
         """True if CPU steps get a copy of the caller's run options, without adapters."""
         self._stopped = False
-        self._is_held = is_held
-        self._callers: onnxruntime.RunOptions | None = None
-        self._own: onnxruntime.RunOptions | None = None
-        self._following: Lock | None = None
+        self._has_holder = has_holder
+        self._caller_options: onnxruntime.RunOptions | None = None
+        self._own_options: onnxruntime.RunOptions | None = None
+        self._follower_lock: Lock | None = None
         self._deadlines: Deadlines | None = None
-        self._of_call: Deadlines | None = None
+        self._own_deadlines: Deadlines | None = None
         self._end: float | None = None
-        self._left: float | None = None
+        self._seconds_left: float | None = None
         """Seconds to the deadline, while the run waits for its turn."""
 
     def stop(self) -> None:
         """Stop the run before its next step, or earlier; ignored if it is over."""
         self._stopped = True
-        self._tell()
+        self._terminate()
 
     def begin(self, options: onnxruntime.RunOptions | None, deadlines: Deadlines | None) -> onnxruntime.RunOptions:
         """Begin the run, and return the run options to use: the caller's, if nothing else can stop it."""
-        self._callers = options
+        self._caller_options = options
         seconds = deadline_of(options)
         if seconds is not None:
-            deadlines = self._of_call = Deadlines(seconds)
-        if options is not None and deadlines is None and not self._is_held and not self.copies_options:
+            deadlines = self._own_deadlines = Deadlines(seconds)
+        if options is not None and deadlines is None and not self._has_holder and not self.copies_options:
             return options
         from nnadapter.drivers.onnxruntime.sessions import copied_run_options, new_run_options
 
-        self._own = copied = new_run_options() if options is None else copied_run_options(options)
+        self._own_options = copied = new_run_options() if options is None else copied_run_options(options)
         if options is not None:
-            self._following = Lock()
-            self._following.acquire()
+            self._follower_lock = Lock()
+            self._follower_lock.acquire()
             Thread(
-                target=_follow, args=(options, copied, self._following), name="nnadapter options", daemon=True
+                target=_follow, args=(options, copied, self._follower_lock), name="nnadapter options", daemon=True
             ).start()
         if deadlines is not None:
             self._deadlines = deadlines
-            self._end = deadlines.watch(self._late)
+            self._end = deadlines.watch(self._on_deadline)
         if self._stopped:
-            self._tell()
+            self._terminate()
         return copied
 
     def end(self) -> None:
         if self._deadlines is not None:
-            self._deadlines.forget(self._late)
-        if self._of_call is not None:
-            self._of_call.close()
-        self._give_back()
-        self._callers = self._own = None
-        following, self._following = self._following, None
+            self._deadlines.forget(self._on_deadline)
+        if self._own_deadlines is not None:
+            self._own_deadlines.close()
+        self._release_device()
+        self._caller_options = self._own_options = None
+        following, self._follower_lock = self._follower_lock, None
         if following is not None:
             following.release()
 
@@ -252,7 +260,7 @@ class RunControl:
         return (
             self._stopped
             or (self._end is not None and time.monotonic() >= self._end)
-            or (self._callers is not None and bool(self._callers.terminate))
+            or (self._caller_options is not None and bool(self._caller_options.terminate))
         )
 
     @property
@@ -263,20 +271,20 @@ class RunControl:
         """Wait for the device of the next step, if the plan has several (`shared`)."""
         if self._turns is None or not shared or device == self._device:
             return
-        self._give_back()
-        if self._turns.take_free(device) or self._waited(self._turns, device):
+        self._release_device()
+        if self._turns.take_free(device) or self._wait_for_turn(self._turns, device):
             self._device = device
 
-    def _waited(self, turns: Turns, device: str) -> bool:
+    def _wait_for_turn(self, turns: Turns, device: str) -> bool:
         """Wait for the turn with the deadline's clock stopped; return False if the run is to stop."""
         wait_start = self.trace.timestamp()
-        self._left = None if self._end is None else self._end - time.monotonic()
+        self._seconds_left = None if self._end is None else self._end - time.monotonic()
         try:
             return turns.take(device, self._number, lambda: self._stopped)
         finally:
-            if self._left is not None:
-                self._end = time.monotonic() + self._left
-                self._left = None
+            if self._seconds_left is not None:
+                self._end = time.monotonic() + self._seconds_left
+                self._seconds_left = None
             self.trace.add(device, WAIT, "wait for its turn", wait_start, {})
 
     def for_driver(self) -> Control:
@@ -288,7 +296,7 @@ class RunControl:
         late = self._end is not None and time.monotonic() >= self._end and not self._stopped
         if late and self._deadlines is not None:
             seconds = self._deadlines.seconds
-            more = "Options(deadline_s=...)" if self._of_call is None else f"{ENTRY!r} of its run options"
+            more = "Options(deadline_s=...)" if self._own_deadlines is None else f"{ENTRY!r} of its run options"
             return DeadlineExceededError(
                 f"the run took longer than {seconds:g} s, and ended {interrupted}; allow more by {more}",
                 device=device,
@@ -304,25 +312,25 @@ class RunControl:
     def _is_over(self) -> bool:
         return self.is_over
 
-    def _late(self) -> float | None:
+    def _on_deadline(self) -> float | None:
         """Stop the run at its deadline; return a later time to check if it waited for its turn meanwhile."""
-        current_time, seconds_left, end = time.monotonic(), self._left, self._end
+        current_time, seconds_left, end = time.monotonic(), self._seconds_left, self._end
         if seconds_left is not None:
             return current_time + max(seconds_left, _LEAST_LEFT)
         if end is not None and end > current_time:
             return end
-        self._tell()
+        self._terminate()
         return None
 
-    def _tell(self) -> None:
-        own_options = self._own
+    def _terminate(self) -> None:
+        own_options = self._own_options
         if own_options is not None:
             own_options.terminate = True
 
-    def _give_back(self) -> None:
+    def _release_device(self) -> None:
         device, self._device = self._device, None
         if device is not None and self._turns is not None:
-            self._turns.give_back(device)
+            self._turns.release(device)
 
 
 def _follow(callers: onnxruntime.RunOptions, own_options: onnxruntime.RunOptions, following: Lock) -> None:

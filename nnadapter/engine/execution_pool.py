@@ -71,18 +71,20 @@ class ExecutionPool:
     ) -> Sequence[Any]:
         """Run the program once; `sizes` are for `Execution.specialize`, if it takes any."""
         if control is None and sizes is None:
-            return self._plainly(inputs)
+            return self._compute_plainly(inputs)
         within = () if control is None else (control.for_driver(),)
-        results: Sequence[Any] = self._exclusive(sizes, "compute_within" if within else "compute", inputs, *within)
+        results: Sequence[Any] = self._call_exclusively(
+            sizes, "compute_within" if within else "compute", inputs, *within
+        )
         return results
 
-    def _plainly(self, inputs: Sequence[Any]) -> Sequence[Any]:
+    def _compute_plainly(self, inputs: Sequence[Any]) -> Sequence[Any]:
         outputs: Sequence[Any]
         if (shared := self._shared) is not None:
             outputs = self._call(shared.compute, inputs)
             return outputs
         if self._reentrant or self._device_lock is not None:
-            outputs = self._exclusive(None, "compute", inputs)
+            outputs = self._call_exclusively(None, "compute", inputs)
             return outputs
         user = object()
         try:
@@ -92,21 +94,21 @@ class ExecutionPool:
         return outputs
 
     def compute_into(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> Sequence[Any]:
-        results: Sequence[Any] = self._exclusive(None, "compute_into", inputs, outputs)
+        results: Sequence[Any] = self._call_exclusively(None, "compute_into", inputs, outputs)
         return results
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: RunControl | None = None, sizes: Sequence[Any] | None = None
     ) -> Sequence[DeviceTensor] | None:
         within = UNLIMITED if control is None else control.for_driver()
-        results: Sequence[DeviceTensor] | None = self._exclusive(sizes, "compute_on_device", inputs, within)
+        results: Sequence[DeviceTensor] | None = self._call_exclusively(sizes, "compute_on_device", inputs, within)
         return results
 
-    def kept_by(self, user: object) -> Execution:
+    def reserve(self, user: object) -> Execution:
         """Reserve an execution for a user until it is returned."""
         return self._executions.acquire(user)
 
-    def give_back(self, user: object) -> None:
+    def release(self, user: object) -> None:
         self._executions.users.pop(user, None)
 
     def enqueue(
@@ -119,22 +121,24 @@ class ExecutionPool:
     ) -> Sequence[DeviceTensor] | None:
         """Enqueue the program on a stream, in a reserved execution."""
         within = UNLIMITED if control is None else control.for_driver()
-        out: Sequence[DeviceTensor] | None = self._call(_method, execution, sizes, "enqueue", inputs, stream, within)
+        out: Sequence[DeviceTensor] | None = self._call(
+            _call_method, execution, sizes, "enqueue", inputs, stream, within
+        )
         return out
 
-    def _exclusive(self, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
+    def _call_exclusively(self, sizes: Sequence[Any] | None, method: str, *arguments: Any) -> Any:
         """Call a method of an execution for exclusive use, or of the shared one if it is reentrant."""
         if (shared := self._shared) is not None:
-            return self._call(_method, shared, sizes, how, *arguments)
+            return self._call(_call_method, shared, sizes, method, *arguments)
         user = object()
         try:
             execution = self._executions.acquire(user)
             if self._reentrant:
                 self._shared = execution
             if self._device_lock is None:
-                return self._call(_method, execution, sizes, how, *arguments)
+                return self._call(_call_method, execution, sizes, method, *arguments)
             with self._device_lock:
-                return self._call(_method, execution, sizes, how, *arguments)
+                return self._call(_call_method, execution, sizes, method, *arguments)
         finally:
             self._executions.users.pop(user, None)
 
@@ -152,8 +156,8 @@ def _memory_of(program: Program, executions: int) -> Holding:
     return Holding(nbytes, program.shared_bytes)
 
 
-def _method(execution: Execution, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
-    return getattr(execution if sizes is None else execution.specialize(sizes), how)(*arguments)
+def _call_method(execution: Execution, sizes: Sequence[Any] | None, method: str, *arguments: Any) -> Any:
+    return getattr(execution if sizes is None else execution.specialize(sizes), method)(*arguments)
 
 
 class WrappedProgram(Program):

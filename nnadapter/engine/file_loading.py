@@ -61,7 +61,7 @@ class FileDevice:
     """Driver version and hardware at compile time."""
 
     @cached_property
-    def is_as_kept(self) -> bool:
+    def is_unchanged(self) -> bool:
         """True if driver version and hardware are unchanged, for drivers that do not check programs."""
         info = device_info(self.name)
         return (info.version or info.distribution, info.sub_type) == self.recorded
@@ -134,14 +134,16 @@ def open_devices(
                 continue
             try:
                 options = {} if requested is None else requested[record.name]
-                device = absents.opened(record.name, partial(_opened, record, options, session_options, trace, isolate))
+                device = absents.opened(
+                    record.name, partial(_open_device, record, options, session_options, trace, isolate)
+                )
                 if device is None:
                     absent[record.name] = absents[-1].message
                 else:
                     opened[record.name] = device
             except (errors.DeviceNotFoundError, errors.DeviceUnavailableError) as error:
                 if fallback_at(fallback, "load") != "allow":
-                    raise _absent(record.name, error) from error
+                    raise _absent_error(record.name, error) from error
                 absent[record.name] = describe(error)
     except BaseException:
         close_all(opened.values())
@@ -149,7 +151,7 @@ def open_devices(
     return FileDevices(opened, absent)
 
 
-def _opened(
+def _open_device(
     record: Message,
     options: Mapping[str, object],
     session_options: onnxruntime.SessionOptions | None,
@@ -175,7 +177,7 @@ def _opened(
 _DEVICE_TRAITS = ("has_memory", "has_streams", "has_raw_inputs")
 
 
-def _absent(name: str, error: errors.NNAdapterError) -> errors.NNAdapterError:
+def _absent_error(name: str, error: errors.NNAdapterError) -> errors.NNAdapterError:
     return errors.DeviceUnavailableError(
         f"the model was compiled for device {name!r}, which cannot be used here: {describe(error)}; run it where the "
         "device is, or replace it by the CPU with Options(fallback='allow')"
@@ -198,7 +200,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
     if isinstance(compatibility, Unsupported):
         return compatibility.detail
     if compatibility is None:
-        compatibility = Compatibility.IDENTICAL if device.is_as_kept else Compatibility.RECOMPILE
+        compatibility = Compatibility.IDENTICAL if device.is_unchanged else Compatibility.RECOMPILE
     return "" if compatibility in _FITTING else _UNFIT_REASONS[compatibility]
 
 
@@ -213,7 +215,7 @@ class FilePlan(RunnablePlan):
     record: Message
 
 
-class Loaded(NamedTuple):
+class LoadedProgram(NamedTuple):
     """Program, its device and the values that it reads."""
 
     program: Program
@@ -249,7 +251,7 @@ class Loader:
             },
             trace=self.trace,
             raw=frozenset(name for name, device in opened.items() if device.has_raw_inputs),
-            rests=fallback_at(self.fallback, "run") != "forbid",
+            pauses=fallback_at(self.fallback, "run") != "forbid",
             make_room=self.make_room,
         )
         self._uses_host = False
@@ -264,8 +266,8 @@ class Loader:
             shrink_arena()
 
     @property
-    def resting(self) -> tuple[str, ...]:
-        return self._plan_devices.resting
+    def pause_texts(self) -> tuple[str, ...]:
+        return self._plan_devices.pause_texts
 
     def load(self, record: Message) -> FilePlan:
         """Return a plan with its programs.
@@ -275,11 +277,11 @@ class Loader:
             CompilationError: a segment cannot be compiled again.
         """
         notes: list[str] = []
-        loaded: dict[int, Loaded] = {}
+        loaded: dict[int, LoadedProgram] = {}
         try:
-            shape_set = self.held_sizes(record)
+            shape_set = self.shape_set_of(record)
             self.load_steps(record, shape_set, range(len(record.steps)), loaded, notes)
-            if record is self.file.whole:
+            if record is self.file.original_model:
                 notes.append("the CPU ran the original model: the file has no plan for these shapes")
             plan = self._bind(record, shape_set, loaded)
             return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), shapes=shape_set)
@@ -289,38 +291,38 @@ class Loader:
                 raise self.file.container.damaged(f"a plan is inconsistent ({describe(error)})") from error
             raise
 
-    def held_sizes(self, record: Message) -> ShapeSet | None:
+    def shape_set_of(self, record: Message) -> ShapeSet | None:
         """Return the shapes that a plan serves; None for a static plan."""
         if not record.HasField("open"):
             return None
-        from nnadapter.engine.shape_messages import read_open_sizes
+        from nnadapter.engine.shape_messages import read_shape_set
 
-        return read_open_sizes(record.open, self.file.shapes(record), self.segments)
+        return read_shape_set(record.open, self.file.shapes(record), self.segments)
 
     def load_steps(
         self,
         record: Message,
         shape_set: ShapeSet | None,
         positions: Iterable[int],
-        loaded: dict[int, Loaded],
+        loaded: dict[int, LoadedProgram],
         notes: list[str],
     ) -> None:
         """Load the programs of some steps into `loaded`; deviations from the file go to `notes`."""
         for number in positions:
-            loaded[number] = self._loaded(number, record, shape_set, loaded, notes)
+            loaded[number] = self._load_step(number, record, shape_set, loaded, notes)
 
-    def _loaded(
+    def _load_step(
         self,
         number: int,
         record: Message,
         shape_set: ShapeSet | None,
-        earlier: Mapping[int, Loaded],
+        earlier: Mapping[int, LoadedProgram],
         notes: list[str],
-    ) -> Loaded:
+    ) -> LoadedProgram:
         step, is_sole = record.steps[number], len(record.steps) == 1
         about = (number, list(step.nodes))
         if step.device == CPU:
-            return Loaded(self._host_program(step.segment, step, is_sole), CPU, tuple(step.segment.inputs))
+            return LoadedProgram(self._load_cpu_program(step.segment, step, is_sole), CPU, tuple(step.segment.inputs))
         device = self.devices.opened.get(step.device)
         if device is None:
             reason = self.devices.absent.get(step.device, "it is not a device of the file")
@@ -328,7 +330,7 @@ class Loader:
         if step.HasField("program"):
             program = self.deserialize(device, step.program.part, about, notes)
             if program is not None:
-                return Loaded(program, step.device, tuple(step.program.inputs), bool(step.segment.places))
+                return LoadedProgram(program, step.device, tuple(step.program.inputs), bool(step.segment.places))
         if not step.HasField("segment"):
             return self._load_cpu_segment(
                 step, "its program is incompatible, and the file has no segment to compile", notes
@@ -340,12 +342,12 @@ class Loader:
         except errors.CompiledModelError:
             raise
         except errors.FAILURES as error:
-            return self._not_compiled(number, step, error, notes)
+            return self._load_after_failure(number, step, error, notes)
         if not step.HasField("program"):
             notes.append(f"segment {number} was compiled for {step.device}: {NO_STORED_PROGRAM}")
-        return Loaded(program, step.device, tuple(step.segment.inputs), bool(step.segment.places))
+        return LoadedProgram(program, step.device, tuple(step.segment.inputs), bool(step.segment.places))
 
-    def _not_compiled(self, number: int, step: Message, error: BaseException, notes: list[str]) -> Loaded:
+    def _load_after_failure(self, number: int, step: Message, error: BaseException, notes: list[str]) -> LoadedProgram:
         reason = f"it failed to compile segment {number}: {describe(error)}"
         failed = Step(
             segment=number,
@@ -395,7 +397,7 @@ class Loader:
         with making(self.trace, device.name, "compile", *about):
             return checked_program(calls[call](getattr(context, call), model))
 
-    def _load_cpu_segment(self, step: Message, reason: str, notes: list[str]) -> Loaded:
+    def _load_cpu_segment(self, step: Message, reason: str, notes: list[str]) -> LoadedProgram:
         """Load the segment that the file has for the CPU in place of the device; raise if there is none."""
         if not step.HasField("instead"):
             raise errors.CompiledModelError(
@@ -404,9 +406,9 @@ class Loader:
                 file=self.file.container.name,
             )
         notes.append(f"the CPU runs a segment that was compiled for {step.device}: {reason}")
-        return Loaded(self._host_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
+        return LoadedProgram(self._load_cpu_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
 
-    def _host_program(self, segment: Message, step: Message, is_sole: bool) -> Program:
+    def _load_cpu_program(self, segment: Message, step: Message, is_sole: bool) -> Program:
         from nnadapter.drivers.onnxruntime.program import load_program
 
         self._uses_host = True
@@ -420,7 +422,7 @@ class Loader:
             without=tuple(segment.without),
         )
 
-    def _bind(self, record: Message, sizes: ShapeSet | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
+    def _bind(self, record: Message, sizes: ShapeSet | None, loaded: Mapping[int, LoadedProgram]) -> CompiledPlan:
         devices = [program.device for program in loaded.values()]
         binder = self.binder(record, devices, {number: program.inputs for number, program in loaded.items()})
         steps = [
@@ -477,11 +479,11 @@ class Loader:
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
     """Return the overlap of steps; threaded only as the file records, since costs are not known here."""
     enqueued = enqueued_of(plan, streaming)
-    is_as_kept = all(
+    is_unchanged = all(
         step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)
     )
     overlapping = {number for number, recorded_step in enumerate(record.steps) if recorded_step.alongside}
-    handed = frozenset(overlapping if is_as_kept and not enqueued else ())
+    handed = frozenset(overlapping if is_unchanged and not enqueued else ())
     return waiting(plan, needs_of(plan, reads), enqueued, handed)
 
 

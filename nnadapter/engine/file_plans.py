@@ -10,7 +10,7 @@ from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.engine.dynamic_plans import DynamicPlan, DynamicPlans
 from nnadapter.engine.executor import CompiledPlan
-from nnadapter.engine.file_loading import FilePlan, Loaded, Loader
+from nnadapter.engine.file_loading import FilePlan, LoadedProgram, Loader
 from nnadapter.engine.plan_store import PlanCache
 from nnadapter.engine.shape_messages import read_shape_derived_values
 from nnadapter.engine.shape_sets import ShapeSet
@@ -29,7 +29,7 @@ def is_template(record: Message) -> bool:
 
 def load_template(loader: Loader, record: Message) -> FilePlan:
     """Return the template of a plan, with the programs that serve all sizes."""
-    shape_set, notes, shared = loader.held_sizes(record), list[str](), dict[int, Loaded]()
+    shape_set, notes, shared = loader.shape_set_of(record), list[str](), dict[int, LoadedProgram]()
     if shape_set is None or shape_set.trace is None:
         raise loader.file.container.damaged("a static plan has segments with dynamic shapes")
     try:
@@ -58,7 +58,7 @@ def _bind_template(
     record: Message,
     shape_set: ShapeSet,
     fillable: Mapping[int, SpecializablePart],
-    shared: Mapping[int, Loaded],
+    shared: Mapping[int, LoadedProgram],
     notes: list[str],
 ) -> FilePlan:
     steps = range(len(record.steps))
@@ -139,7 +139,7 @@ class FileDynamicPlans(DynamicPlans[FilePlan]):
         if entry.shapes is None:
             with self._reading:
                 if entry.shapes is None:
-                    entry.shapes = self._loader.held_sizes(self._record_of(entry))
+                    entry.shapes = self._loader.shape_set_of(self._record_of(entry))
         return super().shapes_of(entry)
 
     def _record_of(self, entry: DynamicPlan) -> Message:

@@ -115,7 +115,7 @@ class FilePlanSource(PlanSource[FilePlan]):
             self._file.report(newest.record),
             seconds=newest.step_seconds,
             failures=newest.step_failures,
-            notes=(*newest.notes, *self._loader.resting),
+            notes=(*newest.notes, *self._loader.pause_texts),
             incidents=self._loader.incidents,
             plans=self.counts,
             transfers=newest.plan.transfers,
@@ -141,9 +141,9 @@ class FilePlanSource(PlanSource[FilePlan]):
             leased = self._lease(use, shapes, ())
         if leased is not None:
             return leased
-        if self._file.whole is None:
+        if self._file.original_model is None:
             raise self._unknown(shapes)
-        original_model = self._file.whole
+        original_model = self._file.original_model
         return (*self.plans.take(use, "whole", lambda: self._loader.load(original_model)), None)
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
@@ -191,9 +191,9 @@ class FilePlanSource(PlanSource[FilePlan]):
         )
 
     def _served(self) -> str:
-        from nnadapter.engine.file_texts import served
+        from nnadapter.engine.file_texts import served_shapes_text
 
-        return served(self._file, [] if self._open is None else self._open.shape_sets)
+        return served_shapes_text(self._file, [] if self._open is None else self._open.shape_sets)
 
 
 def _fork_of(file: CompiledFile) -> Fork[Truths] | None:

@@ -13,7 +13,7 @@ from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_loading import FileDevice, FileDevices, open_devices, reason_against
 from nnadapter.engine.messages import PROGRAM, Segments
 from nnadapter.engine.plan_store import PLAN_FOR_EACH
-from nnadapter.engine.shape_messages import read_open_sizes
+from nnadapter.engine.shape_messages import read_shape_set
 from nnadapter.engine.shape_sets import ShapeSet
 from nnadapter.errors import NNAdapterError, describe
 from nnadapter.files.messages import Message
@@ -27,30 +27,30 @@ _MOST = 8
 _MOST_ALIKE = 2
 
 
-def served(file: CompiledFile, shape_sets: Sequence[ShapeSet]) -> str:
-    """Return `served_sets` as one sentence."""
-    return " or ".join(served_sets(file, shape_sets))
+def served_shapes_text(file: CompiledFile, shape_sets: Sequence[ShapeSet]) -> str:
+    """Return `served_shapes_texts` as one sentence."""
+    return " or ".join(served_shapes_texts(file, shape_sets))
 
 
-def served_sets(file: CompiledFile, shape_sets: Sequence[ShapeSet]) -> Sequence[str]:
+def served_shapes_texts(file: CompiledFile, shape_sets: Sequence[ShapeSet]) -> Sequence[str]:
     """Return texts on the shapes that the plans of a file serve; a name stands for any size."""
     static_plans = [plan for plan in file.message.plans if not plan.HasField("open")]
     classes = [plan for plan in file.message.plans if plan.HasField("open")]
     plan_texts = [(plan, in_words(file.shapes(plan))) for plan in static_plans]
-    plan_texts += [(plan, _of_class(file, sizes)) for plan, sizes in zip(classes, shape_sets, strict=False)]
+    plan_texts += [(plan, _shapes_text_of(file, sizes)) for plan, sizes in zip(classes, shape_sets, strict=False)]
     texts_of: dict[str, dict[str, None]] = {}
     for plan, shapes in plan_texts:
         texts_of.setdefault(choice_in_words(file, plan.truths), {})[shapes] = None
-    in_turn = zip_longest(*([_where(text, choice) for text in texts] for choice, texts in texts_of.items()))
+    in_turn = zip_longest(*([_with_condition(text, choice) for text in texts] for choice, texts in texts_of.items()))
     texts = [text for turn in in_turn for text in turn if text is not None]
     return texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
 
 
-def plans_held(file: CompiledFile) -> list[ShapeSet]:
+def dynamic_shape_sets(file: CompiledFile) -> list[ShapeSet]:
     """Return the shapes that the dynamic plans of a file serve."""
     segments = Segments(file.container)
     plans = (plan for plan in file.message.plans if plan.HasField("open"))
-    return [read_open_sizes(plan.open, file.shapes(plan), segments) for plan in plans]
+    return [read_shape_set(plan.open, file.shapes(plan), segments) for plan in plans]
 
 
 def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
@@ -73,14 +73,14 @@ def command(file: CompiledFile, shapes: Shapes) -> str:
     devices = ",".join(device.name for device in file.message.devices if device.name != CPU) or CPU
     shape_flags = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
     plain = f"nnadapter compile MODEL -d {devices} {shape_flags} -o FILE"
-    return f"{plain}, with --dynamic-shapes for similar ones" if _may_leave_open(file) else plain
+    return f"{plain}, with --dynamic-shapes for similar ones" if _allows_dynamic(file) else plain
 
 
-def _where(shapes: str, choice: str) -> str:
+def _with_condition(shapes: str, choice: str) -> str:
     return f"{shapes} if {choice}" if choice else shapes
 
 
-def _may_leave_open(file: CompiledFile) -> bool:
+def _allows_dynamic(file: CompiledFile) -> bool:
     """Return True if dynamic plans are possible, but no plan is dynamic and no reason is recorded."""
     rows, plans = (*file.signature.inputs, *file.signature.overridable), file.message.plans
     is_open = any(not isinstance(size, int) for row in rows for size in row.shape or ())
@@ -89,33 +89,37 @@ def _may_leave_open(file: CompiledFile) -> bool:
     return is_open and not is_told and not any(plan.HasField("open") for plan in plans)
 
 
-def _of_class(file: CompiledFile, shape_set: ShapeSet) -> str:
+def _shapes_text_of(file: CompiledFile, shape_set: ShapeSet) -> str:
     names = {row.name: row for rows in (file.signature.inputs, file.signature.overridable) for row in rows}
     if shape_set.guards is not None:
-        shapes = dict(_by_class(shape_set.guards.shapes, {name: row.shape or () for name, row in names.items()}))
+        shapes = dict(
+            _shapes_of_guards(shape_set.guards.shapes, {name: row.shape or () for name, row in names.items()})
+        )
         return in_words(shapes if shape_set.bounds is None else dict(_within(shapes, shape_set.bounds)))
     if shape_set.bounds is not None:
-        return in_words(dict(_by_bounds(shape_set.bounds, names)))
+        return in_words(dict(_shapes_of_bounds(shape_set.bounds, names)))
     return in_words({name: ["?" if size is None else size for size in names[name].shape or ()] for name in names})
 
 
-def _by_class(
+def _shapes_of_guards(
     shapes: Mapping[str, Sequence[Any]], declared: Mapping[str, Sequence[Any]]
 ) -> Iterator[tuple[str, list[Any]]]:
-    called: dict[int, str] = {}
+    labels_by_size: dict[int, str] = {}
     for name, shape in shapes.items():
-        yield name, [_called(size, axis, name, declared, called) for axis, size in enumerate(shape)]
+        yield name, [_label_of(size, axis, name, declared, labels_by_size) for axis, size in enumerate(shape)]
 
 
-def _called(size: Any, axis: int, name: str, declared: Mapping[str, Sequence[Any]], called: dict[int, str]) -> Any:
+def _label_of(
+    size: Any, axis: int, name: str, declared: Mapping[str, Sequence[Any]], labels_by_size: dict[int, str]
+) -> Any:
     if not isinstance(size, SymbolicNumber):
         return size
     if size.trace.is_constant(size.number):
         return size.trace.hint(size.number)
     shape = declared.get(name, ())
     label = shape[axis] if axis < len(shape) and isinstance(shape[axis], str) else f"{name}[{axis}]"
-    labels = called.values()
-    return called.setdefault(
+    labels = labels_by_size.values()
+    return labels_by_size.setdefault(
         size.trace.representative(size.number), label if label not in labels else f"{name}[{axis}]"
     )
 
@@ -130,7 +134,7 @@ def _within(shapes: Mapping[str, Sequence[Any]], bounds: Bounds) -> Iterator[tup
         )
 
 
-def _by_bounds(bounds: Bounds, names: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+def _shapes_of_bounds(bounds: Bounds, names: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     for name, shape in bounds.least.items():
         declared = names[name].shape or (None,) * len(shape)
         ends = zip(declared, shape, bounds.largest[name], strict=True)
@@ -141,7 +145,7 @@ def _by_bounds(bounds: Bounds, names: Mapping[str, Any]) -> Iterator[tuple[str, 
 def reasons_against(file: CompiledFile) -> tuple[str, ...]:
     """Return the reasons why a file would not run here without compiling."""
     file.container.verify()
-    plans_held(file)
+    dynamic_shape_sets(file)
     reasons: dict[str, None] = {}
     for record in file.message.devices:
         try:
@@ -173,5 +177,5 @@ def _of_step(file: CompiledFile, number: int, step: Message, device: FileDevice)
         reason = reason_against(device, blob, (number, list(step.nodes)))
         if reason:
             yield f"segment {number} is compiled again for {device.name!r}: {reason}"
-    if not programs and not device.is_as_kept:
+    if not programs and not device.is_unchanged:
         yield f"the driver of {device.name!r} differs here, and compiles segment {number} at load time"

@@ -168,7 +168,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         compiled = self.plans.newest or self._usual()
         if compiled.dynamic is not None and last_shapes is not None:
             compiled = self._plans_of(compiled).at_shapes(compiled, self.known_shapes(last_shapes))
-        observed = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
+        observed = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.pause_texts)
         notes = [self.selection_note, *(self.checks.notes if self.checks else ())]
         if self._background is not None and self._background.runs:
             notes.append(f"runs on the CPU while a plan was made: {self._background.runs}")
@@ -311,7 +311,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             else:
                 self._selections.take(use, shapes, feed, selection)
 
-    def on_host(self) -> CpuFallback:
+    def make_cpu_fallback(self) -> CpuFallback:
         return self._compiler.cpu_fallback(self.as_it_was(), tuple(self.signature.output_names))
 
     def write_new_plans(self) -> None:

@@ -61,9 +61,9 @@ class KeptReport:
 
 
 def observed_of(
-    compiled: Compiled, plans: PlanCounts, incidents: Incidents | None = None, resting: Sequence[str] = ()
+    compiled: Compiled, plans: PlanCounts, incidents: Incidents | None = None, pause_texts: Sequence[str] = ()
 ) -> Observed:
-    """Return the observations of a compiled plan; `resting` are notes on paused devices."""
+    """Return the observations of a compiled plan; `pause_texts` are notes on paused devices."""
     steps = compiled.plan.steps
     return Observed(
         partitioning=compiled.partitioning,
@@ -76,7 +76,7 @@ def observed_of(
             *compiled.notes,
             *(note for bound in steps for note in getattr(driver_program(bound.pool.program), "notes", ())),
             *(_fell_back(compiled.partitioning, bound) for bound in steps if bound.failures),
-            *resting,
+            *pause_texts,
             *((f"the original model runs instead of the plan: {compiled.plan.note}",) if compiled.plan.note else ()),
         ),
         plans=plans,

@@ -15,7 +15,7 @@ from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.execution_pool import driver_program
 from nnadapter.engine.messages import CONSTANT, MESSAGES, PROGRAM
 from nnadapter.engine.observed import NO_PLAN_KEPT
-from nnadapter.engine.plan_entries import FACTS, MOST_PLANS, LinkedContainer, LinkingWriter, Place, facts, facts_of
+from nnadapter.engine.plan_entries import FACTS, MOST_PLANS, LinkedContainer, LinkingWriter, Place, facts, read_facts
 from nnadapter.engine.plan_source import OriginalModelShapes
 from nnadapter.engine.saving import ReportMaker, Target, add_message, message_of
 from nnadapter.errors import CompiledModelError, describe
@@ -39,7 +39,7 @@ _MOST_LEFT = 64
 
 def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report: ReportMaker) -> str:
     """Write plans to the cache; return the reason if they cannot be stored."""
-    previous, started = place.opened(), time.perf_counter()
+    previous, started = place.open_file(), time.perf_counter()
 
     def fill(writer: ContainerWriter) -> None:
         linking = LinkingWriter(writer)
@@ -67,7 +67,7 @@ def _linked(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWri
 def _merged_shapes(previous: CompiledFile | str, source: ModelPlanSource) -> OriginalModelShapes:
     """Return the selections and shapes that the original model serves, of a source and of the previous entry."""
     merged = dict(source.original_model_shapes)
-    previous_shapes = facts_of(previous.container)[1] if isinstance(previous, CompiledFile) else {}
+    previous_shapes = read_facts(previous.container)[1] if isinstance(previous, CompiledFile) else {}
     for truths, shapes in previous_shapes.items():
         current = merged.get(truths, frozenset())
         if len(merged) < _MOST_LEFT or truths in merged:
@@ -80,15 +80,15 @@ def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> N
     written = {_identity(plan) for plan in message.plans}
     forks = _with_room(previous.message, {tuple(fork.truths) for fork in message.forks})
     for fork in forks:
-        message.forks.add().CopyFrom(_carried(fork, previous.container, writer))
+        message.forks.add().CopyFrom(_copied_message(fork, previous.container, writer))
     conditions = {tuple(fork.truths): len(fork.conditions) for fork in message.forks}
     for plan in previous.message.plans:
         is_new = _identity(plan) not in written and _is_led_to(plan, conditions)
         if len(message.plans) < MOST_PLANS and is_new:
             with suppress(CompiledModelError):
-                carried = _carried(plan, previous.container, writer)
-                message.plans.add().CopyFrom(carried)
-                _add_devices(previous.message, carried, message)
+                copied = _copied_message(plan, previous.container, writer)
+                message.plans.add().CopyFrom(copied)
+                _add_devices(previous.message, copied, message)
 
 
 def _with_room(previous: Message, written: set[Truths]) -> list[Message]:
@@ -111,19 +111,19 @@ def _is_led_to(plan: Message, conditions: Mapping[Truths, int]) -> bool:
     return position == len(truths)
 
 
-def _carried(message: Message, container: Container, writer: LinkingWriter) -> Message:
+def _copied_message(message: Message, container: Container, writer: LinkingWriter) -> Message:
     assert isinstance(container, LinkedContainer), "entries of plans are read so"
-    carried = MESSAGES.new(message.DESCRIPTOR.name)
-    carried.CopyFrom(message)
-    for submessage in _messages(carried):
+    copied = MESSAGES.new(message.DESCRIPTOR.name)
+    copied.CopyFrom(message)
+    for submessage in _messages(copied):
         name = submessage.DESCRIPTOR.name
         for field in _PARTS.get(name, ()):
-            setattr(submessage, field, container.brought(getattr(submessage, field), writer))
+            setattr(submessage, field, container.copy_part(getattr(submessage, field), writer))
         if name == "Segment" and submessage.form == ModelForm.IR.value:  # its constants are referenced by hash
             for number, part in enumerate(container.parts):
                 if part.kind == CONSTANT:
-                    container.brought(number, writer)
-    return carried
+                    container.copy_part(number, writer)
+    return copied
 
 
 def _add_devices(previous: Message, plan: Message, message: Message) -> None:

@@ -71,13 +71,13 @@ class _Trouble:
 class Health:
     """Health of a device in one session. Thread-safe.
 
-    If `rests` is False (fallback is forbidden), there are no pauses.
+    If `pauses` is False (fallback is forbidden), there are no pauses.
     """
 
-    __slots__ = ("_device", "_lock", "_rests", "_troubles", "is_troubled")
+    __slots__ = ("_device", "_lock", "_pauses", "_troubles", "is_troubled")
 
-    def __init__(self, device: str, *, rests: bool = True) -> None:
-        self._device, self._rests = device, rests
+    def __init__(self, device: str, *, pauses: bool = True) -> None:
+        self._device, self._pauses = device, pauses
         self._troubles: dict[StepKey, _Trouble] = {}
         self._lock = new_lock()
         self.is_troubled = False
@@ -102,7 +102,7 @@ class Health:
                 trouble = self._troubles.setdefault(key, _Trouble())
                 trouble.failures += 1
                 trouble.reason = describe(error)
-                if self._rests and (is_lost or trouble.failures >= IN_A_ROW):
+                if self._pauses and (is_lost or trouble.failures >= IN_A_ROW):
                     trouble.pause = min(trouble.pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
                     trouble.until = monotonic() + trouble.pause
 
@@ -127,7 +127,7 @@ class Health:
             return f"{subject} is paused after {times}, and {retry}"
 
 
-WELL = Health("", rests=False)
+WELL = Health("", pauses=False)
 """Health of a device without fallback, such as the CPU: never troubled."""
 
 
@@ -147,17 +147,17 @@ class PlanDevices:
     trace: Trace
     raw: frozenset[str] = frozenset()
     """Devices that pass addresses of inputs to native code."""
-    rests: bool = True
+    pauses: bool = True
     """True if devices that keep failing are paused, which requires fallback."""
     make_room: Callable[[], bool] = evict_nothing
     """Closes an idle plan of the session; returns False if there is none."""
     _healths: dict[str, Health] = field(default_factory=dict)
 
     def health(self, device: str) -> Health:
-        return self._healths.setdefault(device, Health(device, rests=self.rests))
+        return self._healths.setdefault(device, Health(device, pauses=self.pauses))
 
     @property
-    def resting(self) -> tuple[str, ...]:
+    def pause_texts(self) -> tuple[str, ...]:
         return tuple(text for health in list(self._healths.values()) if (text := health.text()))
 
     def pools(self, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:

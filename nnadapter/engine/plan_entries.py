@@ -29,17 +29,17 @@ class LinkingWriter(ContainerWriter):
 
     def add(self, kind: str, *pieces: bytes | memoryview) -> int:
         number = self._inner.add(kind, *pieces)
-        return self._numbered(number, [kind, number])
+        return self._number_of(number, [kind, number])
 
     def link(self, kind: str, name: str, entry: Entry) -> int:
         """Add a link to a part of another entry, and return its number."""
-        return self._numbered(name, [kind, name, entry.row.length, entry.row.sha256.hex()])
+        return self._number_of(name, [kind, name, entry.row.length, entry.row.sha256.hex()])
 
     def finish(self) -> None:
         """Write the list of parts; the caller finishes the file."""
         self._inner.add(_LINKS, json.dumps(self._rows).encode())
 
-    def _numbered(self, place: int | str, row: list[Any]) -> int:
+    def _number_of(self, place: int | str, row: list[Any]) -> int:
         if place not in self._numbers:
             self._numbers[place] = len(self._rows)
             self._rows.append(row)
@@ -64,7 +64,7 @@ class LinkedContainer(Container):
             if not isinstance(place, int):
                 self._linked(place, part)
 
-    def brought(self, number: int, writer: LinkingWriter) -> int:
+    def copy_part(self, number: int, writer: LinkingWriter) -> int:
         """Copy a part or its link to another entry, and return its number there."""
         part, place = self.parts[number], self._places[number]
         if isinstance(place, int):
@@ -116,7 +116,7 @@ class Place(NamedTuple):
     folder: Folder
     key: Key
 
-    def opened(self) -> CompiledFile | str:
+    def open_file(self) -> CompiledFile | str:
         """Return the cached plans, or the reason why there are none; warn of defects."""
         entry = self.folder.find(self.key)
         if isinstance(entry, Entry):
@@ -137,7 +137,7 @@ def facts(devices: Sequence[str], by_truths: OriginalModelShapes) -> bytes:
     return json.dumps({"devices": list(devices), "left": rows}).encode()
 
 
-def facts_of(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes]:
+def read_facts(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes]:
     """Read the part `FACTS`: device names, and selections that the original model serves."""
     try:
         number = next(number for number, part in enumerate(container.parts) if part.kind == FACTS)

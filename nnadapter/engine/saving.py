@@ -30,7 +30,7 @@ from nnadapter.engine.branch_conditions import write_fork
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.model_source import ModelPlanSource
 from nnadapter.engine.observed import Observed, observed_of
-from nnadapter.engine.shape_messages import write_open_sizes, write_shape_derived_values
+from nnadapter.engine.shape_messages import write_shape_derived_values, write_shape_set
 from nnadapter.engine.trace_messages import write_number
 from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, InvalidModelError, describe
 from nnadapter.files.messages import Message
@@ -45,7 +45,7 @@ from nnadapter.store.container import ContainerWriter, write_container
 from partition.plan import Step
 
 
-def _nowhere(bound: BoundStep) -> int | None:
+def _not_stored(bound: BoundStep) -> int | None:
     return None
 
 
@@ -73,7 +73,7 @@ class Target:
 
     writer: ContainerWriter
     make_report: ReportMaker
-    linked_program: Callable[[BoundStep], int | None] = _nowhere
+    linked_program: Callable[[BoundStep], int | None] = _not_stored
     """Returns the part number of a step's program if it is already stored."""
     stands_alone: bool = True
     """True if it runs without the model, so that it needs segments to compile and the CPU's nodes."""
@@ -158,7 +158,7 @@ def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, t
     for name in dict.fromkeys(name for name in graph.outputs if name in constants and name not in produced):
         messages.write_array(message.constants.add(), name, constants[name], writer)
     if compiled.shapes is not None:
-        write_open_sizes(message.open, compiled.shapes, writer)
+        write_shape_set(message.open, compiled.shapes, writer)
     bound_steps = _bound_steps(compiled)
     reads = {step.segment: _read_by(step, compiled, bound_steps) for step in steps}
     overlap = overlap_of(partitioning, reads)
@@ -220,7 +220,7 @@ def _write_step(
     )
     if falls_back and _host_takes(partitioning, step):
         part = parts.part(step)
-        if _are_there(partitioning, part.inputs):
+        if _are_available(partitioning, part.inputs):
             _write_for_host(message.instead, part, writer)
 
 
@@ -228,7 +228,7 @@ def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], tar
     """Serialize a program into the field `program`; return False if the driver cannot."""
     part = target.linked_program(bound)
     if part is None:
-        blob = _blob(bound, nodes)
+        blob = _serialize(bound, nodes)
         if blob is None:
             return False
         part = target.writer.add(messages.PROGRAM, blob)
@@ -276,14 +276,14 @@ def _write_segment(
         messages.write_onnx(message.segment, part.model, part.inputs, (), writer)
 
 
-def _are_there(partitioning: Partitioning, names: Iterable[str]) -> bool:
+def _are_available(partitioning: Partitioning, names: Iterable[str]) -> bool:
     """Return True if all values are available between steps; a part may need the size of one inside a segment."""
     plan = partitioning.plan
     available = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return available.issuperset(names)
 
 
-def _blob(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
+def _serialize(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
     device, segment = bound.step.device, bound.step.segment
     try:
         return checked_bytes(named_call(device, "serialize", segment, nodes)(bound.pool.program.serialize))

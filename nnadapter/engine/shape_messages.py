@@ -17,7 +17,7 @@ from nnadapter.planning.bounds import Bounds
 from nnadapter.store.container import Container, ContainerWriter
 
 
-def write_open_sizes(message: Message, shapes: ShapeSet, writer: ContainerWriter) -> None:
+def write_shape_set(message: Message, shapes: ShapeSet, writer: ContainerWriter) -> None:
     """Fill a DynamicShapes message; CompiledModelError if something has no file format."""
     message.SetInParent()
     sizes, bounds = shapes.guards, shapes.bounds
@@ -34,7 +34,7 @@ def write_open_sizes(message: Message, shapes: ShapeSet, writer: ContainerWriter
         message.unread.extend(sorted(bounds.unread))
 
 
-def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> ShapeSet:
+def read_shape_set(message: Message, shapes: Shapes, segments: Segments) -> ShapeSet:
     """Read a DynamicShapes message; `shapes` are the input shapes at which its plan was made."""
     size_class = None
     if message.HasField("size_class"):

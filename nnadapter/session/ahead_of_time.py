@@ -19,7 +19,7 @@ from nnadapter.engine.branches import partition_selected, plan_of_file
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.engine import PlanEngine
 from nnadapter.engine.fallback import Cause, refuse_fallback, warn_of_idle, warn_of_last_resort
-from nnadapter.engine.file_texts import plans_held, served
+from nnadapter.engine.file_texts import dynamic_shape_sets, served_shapes_text
 from nnadapter.engine.measuring import EARLIER, PastChoices
 from nnadapter.engine.model_source import ModelPlanSource, loaded
 from nnadapter.engine.observed import KeptReport, Observed, looked_up
@@ -95,7 +95,7 @@ def partition_report(
             raise InvalidOptionError("segments cannot be written from a compiled model; give the original model")
         _refuse_asking(options_from(options), devices=devices, input_shapes=input_shapes, save_plan=save_plan)
         file = CompiledFile(model)
-        note = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
+        note = f"the file is for {served_shapes_text(file, dynamic_shape_sets(file))}" if file.message.order else ""
         record = plan_of_file(file, input_values or {})
         return build_report(KeptReport(file.report(record), notes=(note,) if note else ()))
     chosen = options_from(options)

@@ -303,7 +303,7 @@ class InferenceSession:
         from nnadapter.engine.control import RunControl
         from nnadapter.session.streams import RunFuture
 
-        future = RunFuture(RunControl(is_held=True))
+        future = RunFuture(RunControl(has_holder=True))
         self._pool().submit(future.work, partial(self._engine.run, output_names, input_feed, run_options))
         return future
 

@@ -100,7 +100,7 @@ def test_steps_of_a_device_that_fails_rest_together(clock):
 
 
 def test_where_nothing_may_take_its_place_it_is_tried_each_time(clock):
-    health = Health("acme", rests=False)
+    health = Health("acme", pauses=False)
     fail(health, times=9, error=DeviceLostError("gone"))
     assert health.may_try(ONE) and not health.text()
 

@@ -21,20 +21,20 @@ def test_the_earliest_that_waits_comes_first():
         waiting.append(number)
         turns.take("a", number, never)
         order.append(number)
-        turns.give_back("a")
+        turns.release("a")
 
     threads = [threading.Thread(target=work, args=(number,)) for number in (5, 2, 9, 1)]
     for thread in threads:
         thread.start()
     while len(turns._waiting.get("a", ())) < len(threads):
         time.sleep(0.001)
-    turns.give_back("a")
+    turns.release("a")
     for thread in threads:
         thread.join()
     assert order == [1, 2, 5, 9]
     turns.take("a", 3, never)
-    turns.give_back("a")
-    turns.give_back("b")
+    turns.release("a")
+    turns.release("b")
 
 
 def test_who_is_to_stop_waits_no_longer():
@@ -48,5 +48,5 @@ def test_who_is_to_stop_waits_no_longer():
     over.set()
     thread.join(30)
     assert taken == [False]
-    turns.give_back("a")
+    turns.release("a")
     assert turns.take_free("a")
