@@ -1,6 +1,6 @@
-"""Plans made in a background thread, while the CPU runs the entire model.
+"""Planner thread of a session with `Options(background=True)`: it makes plans while the CPU runs the entire model.
 
-If that fails, the next run makes the plan itself and raises the error.
+If planning fails in the thread, the next run makes the plan itself and raises the error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME = "nnadapter: plans"
 
 
 class BackgroundSource(Protocol):
-    """Plan source, as seen by the background thread."""
+    """Plan source (`ModelPlanSource`), with the members that the background thread uses."""
 
     @property
     def is_fixed(self) -> bool:
@@ -46,11 +46,11 @@ class BackgroundSource(Protocol):
 
 
 class BackgroundPlanner:
-    """Queue of plans to make in the background. Thread-safe."""
+    """Queue of plans that a background thread makes, for one session. Thread-safe."""
 
     def __init__(self, source: BackgroundSource) -> None:
         self.runs = 0
-        """Runs on the CPU while a plan was made."""
+        """Number of runs on the CPU while a plan was made."""
         self._source = ref(source)
         self._cpu_fallbacks: PlanCache[CpuFallback] = PlanCache(1, sys.maxsize)
         self._lock = new_lock()
@@ -61,7 +61,7 @@ class BackgroundPlanner:
         register_after_fork(self)
 
     def begin(self, shapes: InputShapes, selection: BranchSelection | None = None) -> bool:
-        """Queue the plan for these shapes; return False if planning for them failed before."""
+        """Queue the plan for these input shapes and start the thread; return False if planning for them failed before."""
         key = shapes, selection
         if self._failed.get(key):
             return False
@@ -128,7 +128,10 @@ class BackgroundPlanner:
                     self._queue.pop(key, None)
 
     def _next_key(self) -> _Key | None:
-        """Return the next key to plan. None ends the thread; so does the end of all other threads."""
+        """Return the shapes and branch selection to plan next; None ends the thread.
+
+        The thread ends when the queue is empty, or when only daemon threads remain in the process.
+        """
         with self._lock:
             key = None if _is_process_over() else next(iter(self._queue), None)
             if key is None:

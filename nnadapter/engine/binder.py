@@ -1,4 +1,7 @@
-"""Binding of a plan to its programs, for plans of models and of compiled files."""
+"""Binder of a plan: connects its steps with compiled programs, value slots and memory.
+
+Plans of a model and plans of a compiled file are bound in the same way.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ if TYPE_CHECKING:
 
 
 class Bindable(NamedTuple):
-    """Plan to bind, and functions for its failures. `reads` are the inputs of the program of each segment."""
+    """Plan to bind, with the information that differs between a model and a compiled file.
+
+    `reads` maps each segment to the inputs of its program. `nodes_of` returns the node names of a step.
+    """
 
     plan: Plan
     reads: Mapping[int, tuple[str, ...]]
@@ -37,17 +43,17 @@ class Bindable(NamedTuple):
     nodes_of: Callable[[Step], Sequence[str]]
     incidents: Incidents
     make_substitute: Callable[[Mapping[str, int], Step, BaseException | None], bound_steps.Substitute]
-    """Makes the program that runs a step after an error, or (None) for comparison; raises if no other device can.
+    """Makes the program that runs a step in place of its device, for the slots of all values.
 
-    The first argument is the slot of every value.
+    The error is the reason; None if the program computes results for comparison. Raises if no other device can run it.
     """
     checks: Mapping[int, Sequence[IndexCheck]] = {}
     make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
-    """None if the original model is not available."""
+    """Makes the CPU fallback for the entire model; None if the original model is not available."""
 
 
 class Binder:
-    """Binder of the steps of a plan."""
+    """Binder of one plan; see `Bindable`."""
 
     def __init__(self, devices: PlanDevices, arenas: Arenas, bindable: Bindable) -> None:
         self._devices, self._bindable, self._plan = devices, bindable, bindable.plan
@@ -82,7 +88,11 @@ class Binder:
         takes_sizes: bool = False,
         expected: OutputCheck | None = None,
     ) -> bound_steps.BoundStep:
-        """Bind a program to the step of a segment; `expected` overrides the output types in the plan."""
+        """Return the step of a segment, bound to a program that reads `inputs`.
+
+        `takes_sizes` means that runs pass the symbolic sizes to the program. `expected` overrides the output types in
+        the plan.
+        """
         step, names = self._plan.steps[segment], tuple(inputs)
         fields = self._fields.get(segment)
         if fields is None or fields["names"] != names:
@@ -122,7 +132,7 @@ class Binder:
         }
 
     def plan(self, steps: Sequence[bound_steps.BoundStep], sizes: GuardedShapes | None = None) -> CompiledPlan:
-        """Return the compiled plan; `sizes` are its guarded shapes if programs take symbolic sizes."""
+        """Return the compiled plan of bound steps; `sizes` are its guarded shapes if programs take symbolic sizes."""
         overlap, trace = self._bindable.overlap, self._devices.trace
         flights = None
         if not overlap.is_serial:

@@ -58,14 +58,18 @@ class Binding(Protocol):
 
 
 class PlannedBinding:
-    """Binding for compiled plans; `run` is `PlanEngine.run`."""
+    """Binding of a session that runs compiled plans. `run` is `PlanEngine.run`, `devices` those that outputs can be
+    bound to.
+    """
 
     def __init__(self, run: Callable[..., RunResult], outputs: Sequence[str], devices: Sequence[str]) -> None:
         self._run, self._all_outputs, self._devices = run, tuple(outputs), tuple(devices)
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
         self._places: dict[str, str] = {}
-        """Device -> the same name if it has memory of its own, otherwise empty: the value is in host memory."""
+        """Names of bound devices, with the same name as value if the device has memory of its own, otherwise an empty
+        string.
+        """
         self.results: list[Any] = []
 
     def bind_input(self, name: str, value: Any) -> None:
@@ -74,7 +78,7 @@ class PlannedBinding:
             self._know(value.device)
 
     def bind_output(self, name: str, target: Target) -> None:
-        """Request an output; InvalidInputError if it or the device is unknown."""
+        """Request an output and its target; raise InvalidInputError if the output or the target's device is unknown."""
         if name not in self._all_outputs:
             raise InvalidInputError(
                 f"Invalid output name: {name!r}; the model's outputs are {list(self._all_outputs)}", name=name
@@ -121,7 +125,7 @@ class PlannedBinding:
 
 
 class HostBinding:
-    """Binding for a model on ONNX Runtime alone, by `onnxruntime.IOBinding`."""
+    """Binding of a session that runs the model on ONNX Runtime alone; it uses `onnxruntime.IOBinding`."""
 
     def __init__(self, session: Any, run: Any, counts: Sequence[CountCheck] = ()) -> None:
         self._binding, self._run, self._counts = session.io_binding(), run, counts
@@ -131,9 +135,9 @@ class HostBinding:
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
-        """Inputs that may be replaced before the next run, with the contents that ONNX Runtime reads."""
+        """Bound inputs that their owner may replace before the next run, with the contents that ONNX Runtime reads now."""
         self._used: set[str] = set()
-        """Outputs that ONNX Runtime allocates newly for each run, instead of overwriting them."""
+        """Outputs to allocate anew for each run, since the caller may still read the arrays of the previous run."""
 
     @property
     def results(self) -> list[Any]:
@@ -191,7 +195,7 @@ class HostBinding:
         self._used.clear()
 
     def run(self, options: Any) -> Provenance:
-        """Run with newly allocated outputs, except for outputs bound to memory."""
+        """Run the model; outputs that are not bound to memory get newly allocated memory."""
         for count_check in self._counts:
             count_check.check(self._fed)
         for name, (value, bound) in self._values.items():
@@ -224,7 +228,9 @@ def _device_of(target: Target) -> str:
 
 
 def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], targets: Mapping[str, Target]) -> list[str]:
-    """Return the inputs that can be donated: their value receives an output, and nothing else needs the contents."""
+    """Return the inputs that can be donated: their device value receives an output, and nothing else needs the
+    contents.
+    """
     target_ids = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
     fed = Counter(id(feed[name]) for name in values)
     return [
@@ -245,7 +251,7 @@ def _fed(value: Any) -> Any:
 
 
 def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
-    """Return an OrtValue's contents; in host memory if no driver reads them on the device."""
+    """Return the contents of an OrtValue: a device tensor if a driver reads it on the device, otherwise a host array."""
     from nnadapter.drivers.providers import device_name, provider_at
 
     provider = provider_at(value.device_name())
@@ -275,7 +281,10 @@ def _delivered(name: str, result: Any, target: Target) -> Any:
 
 
 def _refuse_other(name: str, result: Any, dtype: str, shape: tuple[int, ...]) -> None:
-    """Raise for another dtype or shape: numpy would broadcast, ONNX Runtime would copy beyond the end."""
+    """Raise InvalidInputError unless a result has the dtype and shape of the memory that it is bound to.
+
+    numpy would broadcast the result, and ONNX Runtime would copy beyond the end of the memory.
+    """
     is_array = isinstance(result, np.ndarray)
     actual = "string" if is_array and result.dtype.kind in "OUS" else str(getattr(result, "dtype", "a list"))
     if not is_array or (actual, result.shape) != (dtype, shape):
@@ -287,7 +296,7 @@ def _refuse_other(name: str, result: Any, dtype: str, shape: tuple[int, ...]) ->
 
 
 def array_at(name: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array:
-    """Return the array at an address in host memory."""
+    """Return an array over `shape` elements at an address in host memory; raise for other devices and for address 0."""
     import ctypes
 
     if device_type != CPU:

@@ -32,21 +32,21 @@ Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
 
 @dataclass(eq=False, slots=True)
 class Residence:
-    """Device-resident execution of a step."""
+    """Information to run a step with its values in device memory, on a device with memory of its own."""
 
     device: str
     saves: bool
-    """True if it saves a copy, whatever the caller binds."""
+    """True if this avoids a copy between host and device even if the caller binds only host arrays."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     slots: tuple[int, ...]
     expected: OutputCheck
     last: frozenset[int] = frozenset()
-    """Slots of model inputs that may be donated: only this step reads them."""
+    """Slots of model inputs that may be donated to the driver, because only this step reads them."""
     is_supported: bool = field(default=True)
-    """False after the driver reported that it cannot."""
+    """False after the driver reported that it cannot run this step in device memory."""
     can_enqueue: bool = field(default=True)
-    """False after the driver reported that it cannot on a stream."""
+    """False after the driver reported that it cannot enqueue this step on a stream."""
 
     def compute(
         self,
@@ -57,9 +57,14 @@ class Residence:
         *,
         is_work_of_stream: bool = False,
     ) -> Sequence[Copies] | None:
-        """Run a step in device memory; return None if arrays are better or the driver cannot.
+        """Run a step in device memory; return None if host arrays are better, or the driver cannot.
 
-        `values` also receives copies made on the device, for later steps.
+        Args:
+            compute: calls the driver with device tensors; returns None if the driver cannot.
+            values: values of the run by slot; also receives the copies made on the device, for later steps.
+            transfers: receives the transfers.
+            stays: devices of device-resident inputs and outputs, by name.
+            is_work_of_stream: `compute` enqueues the step on a stream.
         """
         inputs = [values[slot] for slot in self.slots]
         if not self.is_supported or not (
@@ -106,7 +111,7 @@ def _copies(values: list[Any], slot: int) -> Copies:
 
 
 def deliver(copies: Copies, name: str, device: str, transfers: list[Transfer]) -> Copies:
-    """Copy an output to the requested device if that has memory of its own; otherwise return it unchanged."""
+    """Copy an output to the requested device, if that has memory of its own, and return it."""
     if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, transfers)
     return copies
@@ -127,7 +132,10 @@ def residences(
     reads: Mapping[int, tuple[str, ...]],
     expected: Callable[[Sequence[str]], OutputCheck],
 ) -> dict[int, Residence]:
-    """Return the device-resident executions of segments on `owning` devices."""
+    """Return the `Residence` of each segment on a device in `owning`, the devices with memory of their own.
+
+    `reads` maps segments to the inputs of their programs; `expected` returns the output types of a step.
+    """
     saving = saving_steps(plan, owning)
     readers = Counter(name for step in plan.steps for name in step.inputs)
     donatable = {name for name in plan.graph.inputs if readers[name] == 1} - set(plan.graph.outputs)
@@ -147,14 +155,16 @@ def residences(
 
 
 OutDevices = Mapping[str, str]
-"""Device-resident inputs and outputs, with their devices; empty for the current location."""
+"""Device for each device-resident input and output, by name; an empty string keeps an output where it is."""
 ALL_ON_HOST: OutDevices = MappingProxyType({})
 
 
 def output_of(
     value: Any, name: str, feeds: Mapping[str, Any], out_devices: OutDevices | None, transfers: list[Transfer]
 ) -> Any:
-    """Return an output for the caller: an array that it owns, or a device-resident value."""
+    """Return an output for the caller: an array that nothing else uses, or a device-resident value if `out_devices`
+    names it.
+    """
     fed = name in feeds
     if out_devices is not None and name in out_devices and isinstance(value, (np.ndarray, Copies)):
         copies = value if isinstance(value, Copies) else Copies(value)
@@ -167,21 +177,21 @@ def output_of(
 
 
 def own_value(value: Any, fed: bool) -> Any:
-    """Return an array that only the caller holds: constants and inputs are copied."""
+    """Return a value that only the caller uses: constants and fed inputs (`fed`) are copied."""
     if isinstance(value, np.ndarray) and (fed or not value.flags.writeable):
         return value.copy()
     return value
 
 
 class Planned(NamedTuple):
-    """Planned shape of an intermediate value."""
+    """Intermediate value with the static shape that the plan assumes."""
 
     name: str
     slot: int
     shape: tuple[int, ...]
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise OtherShapeError if the inferred shape is wrong."""
+        """Raise OtherShapeError if the value of a run has another shape, so that shape inference was wrong."""
         value = values[self.slot]
         if value.shape != self.shape:
             raise OtherShapeError(
@@ -190,7 +200,7 @@ class Planned(NamedTuple):
 
 
 class OtherShapeError(ExecutionError):
-    """A value has another shape than planned. Internal to this package."""
+    """A value has another shape than its plan assumes. Internal to this package."""
 
 
 def slots_of(plan: Plan) -> dict[str, int]:
@@ -202,7 +212,7 @@ def slots_of(plan: Plan) -> dict[str, int]:
 
 
 def planned_values(graph: Graph, slots: Mapping[str, int], inputs: Sequence[str]) -> Iterator[Planned]:
-    """Yield the inputs that other steps compute and that have static shapes."""
+    """Yield the planned shape of each input that another step computes, if it is static."""
     for name in inputs:
         shape = graph.value(name).static_shape
         if shape is not None and name in graph.producer and _array_type(graph.value(name).dtype) is not None:
@@ -210,7 +220,7 @@ def planned_values(graph: Graph, slots: Mapping[str, int], inputs: Sequence[str]
 
 
 def expected_outputs(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
-    """Return shapes and dtypes of outputs, with None for unknown sizes or types."""
+    """Return shape and dtype of each output, with None for an unknown size, or for an output of unknown type."""
     checks: list[tuple[tuple[int | None, ...], np.dtype[Any]] | None] = []
     for name in outputs:
         value = graph.value(name)
@@ -234,7 +244,7 @@ _Limit = Callable[[Sequence[Any]], int] | int | None
 
 
 class BoundCheck(NamedTuple):
-    """Index check with the slots of its values."""
+    """Index check of a plan, resolved to value slots."""
 
     slot: int
     bounds: tuple[tuple[_Limit, _Limit, int | None], ...]
@@ -295,7 +305,7 @@ class BoundCheck(NamedTuple):
 
 
 def bound_checks(checks: Sequence[IndexCheck], slots: Mapping[str, int]) -> tuple[BoundCheck, ...]:
-    """Bind checks to the slots of their values."""
+    """Return index checks with value names resolved to slots."""
 
     def limit(bound: Bound | None) -> _Limit:
         if not isinstance(bound, Size):
@@ -336,7 +346,7 @@ def _over_rows(extreme: np.ufunc, flat: Array, count: int) -> Array:
 
 
 class Substitute(NamedTuple):
-    """Program that runs a step in place of its device."""
+    """Program on another device that runs a step in place of its own device."""
 
     device: str
     display_name: str
@@ -346,7 +356,7 @@ class Substitute(NamedTuple):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class BoundStep:
-    """Step of a plan, resolved to slots and programs."""
+    """Step of a plan with its program, and with value names resolved to slots."""
 
     step: Step
     pool: ExecutionPool
@@ -355,25 +365,27 @@ class BoundStep:
     released: tuple[int, ...]
     expected: OutputCheck
     guarded: bool
-    """True if inputs are passed read-only and contiguous, and outputs are checked: for all devices but the CPU."""
+    """True for all devices but the CPU: inputs are passed read-only and contiguous, and outputs are checked."""
     planned: tuple[Planned, ...]
     make_substitute: Callable[[BaseException | None], Substitute]
-    """Makes the substitute after an error, or (None) for comparison; raises if there is none or fallback is forbidden.
+    """Makes the program that replaces the device after an error, or (None) that computes results for comparison.
+
+    Raises if no other device can run the step, or if fallback is forbidden.
     """
     report_failure: Callable[[BaseException, str], Incident]
-    """Records a failure and the action taken instead, by the fallback policy."""
+    """Records an error and a text on the reaction to it, and raises or warns by the fallback policy."""
     make_room: Callable[[], bool]
     names: tuple[str, ...]
     lock: Lock
     """Guards `substitute`, `reference` and `failures`; shared by all bindings of a step."""
     health: Health = WELL
     health_keys: tuple[str, ...] = ()
-    """Outputs and nodes of the step, which plans for other shapes share."""
+    """Names of the outputs and nodes of the step. Plans for other shapes share them, and so share the device's health."""
     copies_inputs: bool = False
-    """True if the device gets copies of inputs, since it could write to them."""
+    """True if inputs are copied for the device, because its native code could write to them."""
     index_checks: tuple[BoundCheck, ...] = ()
     takes_sizes: bool = False
-    """Its program is adapter IR with dynamic shapes."""
+    """True if the program is adapter IR with dynamic shapes, which gets the symbolic sizes of each run."""
     residence: Residence | None = None
     seconds: float = 0.0
     failures: tuple[str, ...] = ()

@@ -1,4 +1,6 @@
-"""Conditions for selecting branches by inputs, computed by ONNX Runtime and cached by the inputs' contents."""
+"""Conditions of `If` nodes that inputs decide; ONNX Runtime computes them, and results are cached by the inputs'
+contents.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ Selection = TypeVar("Selection")
 
 
 class Fork(Generic[Selection]):
-    """Node of a decision tree: branch conditions that are computed together from the inputs. Thread-safe.
+    """Node of a decision tree: conditions of `If` nodes that are computed together from the inputs. Thread-safe.
 
-    For every combination of their values, `make` returns the next fork or the final selection of branches. It may be
-    called again for the same values. `otherwise` returns the selection if conditions cannot be computed.
+    Args:
+        conditions: the conditions, with the ONNX model that computes them.
+        make: returns the next fork or the final selection of branches for these condition values; may be called twice.
+        otherwise: returns the selection if the conditions cannot be computed, from the error.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class Fork(Generic[Selection]):
         return cached.select(feed) if isinstance(cached, Fork) else cached
 
     def successor(self, truths: Truths) -> Fork[Selection] | Selection:
-        """Return the next fork or the selection for these condition values."""
+        """Return the next fork, or the final selection, for these values of the conditions."""
         with self._making:
             successor = self._successors.get(truths)
             if successor is None:
@@ -110,7 +114,7 @@ def _native(value: Any) -> Any:
 def write_fork(
     message: Message, truths: Truths, conditions: Conditions, texts: Sequence[str], writer: ContainerWriter
 ) -> None:
-    """Fill a Fork message; `truths` are the condition values before this fork."""
+    """Fill a Fork message of a compiled file; `truths` are the values of the conditions decided before this fork."""
     message.truths.extend(truths)
     message.inputs.extend(conditions.inputs)
     message.shapes.extend(conditions.shapes)
@@ -124,13 +128,13 @@ def write_fork(
 
 
 def fork_of(file: CompiledFile) -> Fork[Truths] | None:
-    """Return the first fork of a file; None if inputs select no plan."""
+    """Return the first fork of a compiled file; None if its inputs select no branches."""
     forks = {tuple(row.truths): row for row in file.message.forks}
     return _fork(file, (), forks) if () in forks else None
 
 
 def choice_in_words(file: CompiledFile, truths: Sequence[bool]) -> str:
-    """Describe a selection of branches: each condition with its value."""
+    """Return a text with each condition and its value in a selection of branches."""
     forks, decisions = {tuple(row.truths): row for row in file.message.forks}, list[BranchDecision]()
     while len(decisions) < len(truths):
         row = forks[tuple(truths[: len(decisions)])]

@@ -1,8 +1,9 @@
-"""Plans for models with branches of `If` that inputs select, and the selected model for reports.
+"""Plans for models with `If` nodes that inputs decide: each selection of branches is planned as a model of its own.
 
-A device without support for `If` takes no node inside of one. So each selection of branches is planned as a model of
-its own when a run first selects it. The original model serves contradictory selections, selections without gain, and
-those beyond the limit.
+A device without support for `If` takes no node inside of one, but it may take nodes of a selected branch. A selection
+is
+planned when a run first selects it. The original model, with all branches, serves contradictory selections, selections
+without gain, and those beyond the limit.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from partition.graph import Value
 MOST_CHOICES = 8
 """Selections per session that have plans of their own."""
 MOST_AHEAD = 4
-"""Selections that are planned ahead of runs."""
+"""Number of selections up to which all are planned ahead of runs."""
 _MOST_LEFT = 256
 _MOST_VAIN = 4
-"""Sets of shapes without gain until a selection is abandoned."""
+"""Number of sets of shapes at which no accelerator ran a node of a selection's branches, before it is abandoned."""
 
 
 class NothingGainedError(NNAdapterError):
-    """A selection delegates no node of its branches. Internal to this package."""
+    """No accelerator runs a node of the selected branches. Internal to this package."""
 
 
 def refuse_without_gain(partitioning: Partitioning) -> None:
@@ -71,7 +72,7 @@ def refuse_without_gain(partitioning: Partitioning) -> None:
 
 @dataclass(eq=False)
 class BranchSelection:
-    """Selection of branches and its plans."""
+    """Selection of branches with the plans of the model that has only these branches."""
 
     plans: ModelPlans
     original_model_shapes: Cache[InputShapes, bool] = field(
@@ -97,13 +98,15 @@ class BranchSelection:
         return self.plans is plans or self.is_abandoned
 
     def admit(self, partitioning: Partitioning) -> None:
-        """Raise NothingGainedError if no accelerator runs nodes of this selection, now or in earlier plans."""
+        """Raise NothingGainedError if no accelerator runs nodes of the selected branches, neither here nor in earlier
+        plans.
+        """
         if not self.has_gained:
             refuse_without_gain(partitioning)
 
 
 class BranchSelections:
-    """Branch selections of one session. Thread-safe."""
+    """All selections of branches that runs of one session have made. Thread-safe."""
 
     def __init__(self, decision: DecidingConditions, own_plans: ModelPlans, session: SessionPlans) -> None:
         self._own, self._session, self._plans = BranchSelection(own_plans), session, session.plans
@@ -112,11 +115,11 @@ class BranchSelections:
         self._contradicted: list[Truths] = []
         self._forks, self._numbers = count(2), count(1)
         self.note = ""
-        """Report note if selections are too many to plan."""
+        """Report note that inputs select among too many variants to plan them ahead; otherwise empty."""
         self._fork = self._fork_of(decision)
 
     def select(self, feed: Mapping[str, Any] | None) -> BranchSelection:
-        """Return the selection of a checked feed; without a feed, all conditions are true."""
+        """Return the selection that checked inputs make; without inputs, assume that all conditions are true."""
         if feed is not None:
             return self._fork.select(feed)
         successor: Fork[BranchSelection] | BranchSelection = self._fork
@@ -141,12 +144,12 @@ class BranchSelections:
         return self._own.plans.take_dynamic(use, shapes) if leased is None and is_left else leased
 
     def of(self, choice: Choice) -> ModelPlans:
-        """Return the plans of a selection; the original model's if it has none."""
+        """Return the plans of a selection; those of the original model if the selection has none."""
         return self._made.get(choice, self._own).plans
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
-        """Conditions that depend on inputs, by the values of the conditions decided before them."""
+        """Conditions of each fork, by the values of the conditions that were decided before it."""
         return dict(self._decisions)
 
     @property
@@ -165,7 +168,7 @@ class BranchSelections:
 
     @property
     def planned_ahead(self) -> Sequence[BranchSelection]:
-        """All selections if they are few; otherwise the original model."""
+        """Selections to plan ahead of runs: all if they are few, otherwise the original model."""
         selections = dict[BranchSelection, None]()
         for selection in self._leaves(self._fork):
             selections[selection] = None
@@ -191,7 +194,7 @@ class BranchSelections:
         shapes: InputShapes,
         take: Callable[[], LeasedPlan[Compiled] | None],
     ) -> LeasedPlan[Compiled] | None:
-        """Take a plan of a selection; None if the original model serves these shapes."""
+        """Take a plan of a selection by `take`; return None if the original model is to serve these shapes."""
         if selection is self._own or not selection.serves(shapes):
             return None
         try:
@@ -256,9 +259,17 @@ def partition_selected(
     values: Mapping[str, Any],
     plan: Callable[[Prepared], Partitioning],
 ) -> tuple[Partitioning, Notes]:
-    """Return the partitioning for inputs with these contents, as sessions plan it, and notes.
+    """Return the partitioning of the model that these inputs select, as a session would plan it, and notes for the
+    report.
 
-    Undecided conditions are assumed true. Raises InvalidInputError for unknown inputs or unfit contents.
+    Args:
+        prepared: the model with all branches.
+        shapes: returns the shapes of all inputs.
+        values: contents of some inputs; conditions on others are assumed true.
+        plan: partitions a model.
+
+    Raises:
+        InvalidInputError: an input is unknown, or its contents do not fit.
     """
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
     feed = {name: array_for(name, value, inputs) for name, value in values.items()}
@@ -283,12 +294,12 @@ def partition_selected(
 
 
 def _arrays_without_memory(shapes: Shapes) -> dict[str, Array]:
-    """Return arrays of these shapes without memory for their elements."""
+    """Return arrays of these shapes that need no memory for elements, as inputs of conditions that read only shapes."""
     return {name: np.broadcast_to(np.zeros((), np.int8), shape) for name, shape in shapes.items()}
 
 
 def select_branches(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
-    """Return the model with the branches that a feed selects, and whether a condition had to be assumed.
+    """Return the model with only the branches that inputs select, and whether a condition had to be assumed.
 
     Conditions on missing inputs are assumed true. Raises InvalidInputError if a condition cannot be computed.
     """

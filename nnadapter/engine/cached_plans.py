@@ -1,4 +1,6 @@
-"""Sessions with cached plans: a source that runs them, and planning for inputs that they do not serve."""
+"""Sessions that start from plans in the cache: an engine of these plans, and planning for inputs that they do not
+serve.
+"""
 
 from __future__ import annotations
 
@@ -68,10 +70,14 @@ _RECOVERABLE = (
 
 
 class CachedPlanSource(FilePlanSource):
-    """Plans of a cache entry; the model is planned for inputs that they do not serve. Thread-safe.
+    """Plan source of a cache entry. For inputs without a plan there, another source plans the model. Thread-safe.
 
-    `original_model_shapes` are shapes for selections of branches that run with all branches. `plan_model` returns a
-    source that plans the model, from the reason for it.
+    Args:
+        file: the plans, in the format of a compiled file.
+        devices: device names.
+        original_model_shapes: shapes that run with all branches, by selection of branches.
+        options: options of the session.
+        plan_model: returns a source that plans the model; its argument is the reason, for the report.
     """
 
     recoverable = _RECOVERABLE
@@ -117,12 +123,12 @@ class CachedPlanSource(FilePlanSource):
 
 
 def _plan_again(error: errors.NNAdapterError) -> NoReturn:
-    """Raise an error in place of the CPU fallback, so that the model is planned again."""
+    """Raise an error in place of the CPU fallback, so that `successor` plans the model again."""
     raise _PlanFailedError(str(error)) from error
 
 
 class UpperLayers(NamedTuple):
-    """Functions of higher layers that an engine calls."""
+    """Functions of packages above `engine`, which may not be imported here."""
 
     make_report: ReportMaker
     with_checks: Callable[[Callable[..., ModelPlanSource], Options], Callable[..., ModelPlanSource]]
@@ -130,7 +136,7 @@ class UpperLayers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedSession:
-    """Inputs of a session, with the place of its plans in the cache."""
+    """Model, devices and options of a session that uses the cache, with the place of its plans there."""
 
     source: Source
     devices: tuple[selection.Selected, ...]
@@ -139,7 +145,7 @@ class CachedSession:
     place: Place
 
     def engine(self, upper: UpperLayers) -> tuple[PlanEngine, tuple[str, ...]] | str:
-        """Return an engine of the cached plans and its device names, or the reason why there is none."""
+        """Return an engine of the cached plans with its device names, or the reason why there is none."""
         open_file = self.place.open_file()
         if isinstance(open_file, str):
             return open_file
@@ -151,7 +157,9 @@ class CachedSession:
             return f"the cached plan cannot be used: {errors.describe(error)}"
 
     def source_maker(self, reason: str, make_report: ReportMaker) -> Callable[..., ModelPlanSource]:
-        """Return a factory of sources that plan the model and write their plans to the cache."""
+        """Return a constructor of plan sources that write their plans to the cache; `reason` is why no cached plan is
+        used.
+        """
         from nnadapter.engine.model_source import ModelPlanSource
         from nnadapter.engine.plan_cache_writer import PlanCacheWriter
 
@@ -187,7 +195,7 @@ class CachedSession:
         return source
 
     def _refuse_mixture(self) -> None:
-        """Raise an error if the model or a file of options has changed since the plans were made."""
+        """Raise an error if the model, or a file that options name, has changed since the cached plans were made."""
         current, cached = self._key_now(), self.place.key
         if current is None or any(current.parts[part] != cached.parts[part] for part in ("structure", "constants")):
             raise errors.ModelFileError(
@@ -212,7 +220,7 @@ class CachedSession:
 
 
 def cached_session(source: Any, requests: Requests, options: Options) -> CachedSession | None:
-    """Return the cached session of a model; None if the model or a device cannot be read."""
+    """Return the session with its place in the cache; None if a device cannot be used, or the model has no digest."""
     try:
         named = deepcopy(selection.named_requests(requests))
         for name in named:
