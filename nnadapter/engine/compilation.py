@@ -42,7 +42,7 @@ Failure = tuple[Step, BaseException]
 
 @dataclass(eq=False)
 class Compiler:
-    """Compiler of partitionings for one setting."""
+    """Compiler of partitionings on the devices of one session."""
 
     setting: Setting
     make_room: Callable[[], bool] = evict_nothing
@@ -60,11 +60,12 @@ class Compiler:
 
     @property
     def pause_texts(self) -> tuple[str, ...]:
-        """Texts on the devices that are paused after failures."""
+        """Report texts on the devices that are paused after failures."""
         return self._devices.pause_texts
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
-        """Place, cut and compile; repeat without the failed nodes until everything compiles.
+        """Place the nodes of a judged model, cut segments, and compile them; repeat without the failed nodes until all
+        compile.
 
         Raises NotDelegatedError if fallback is needed but forbidden, and CompilationError if the CPU refuses nodes too.
         """
@@ -76,9 +77,11 @@ class Compiler:
             raise
 
     def compile_dynamic(self, partitioning: Partitioning, dynamic: DynamicPartitioning) -> Compiled:
-        """Compile a dynamic partitioning; `partitioning` is the one at some shapes, for the report.
+        """Compile a dynamic partitioning; `partitioning` is the static one that it was made from, for the report.
 
-        Segments that a device takes only with static shapes are not compiled: the result is then a template.
+        Segments in `dynamic.fillable` are not compiled, because their devices take only static shapes. The result is
+        then a
+        template, which compiles them for each set of sizes.
         """
         programs, planned = SegmentPrograms(), dynamic.partitioning
         fallback.warn_of_idle(partitioning, self._warned)
@@ -106,7 +109,7 @@ class Compiler:
             raise
 
     def cpu_fallback(self, part: Part, outputs: tuple[str, ...]) -> CpuFallback:
-        """Compile the entire model for the host."""
+        """Compile `part`, the entire model with these outputs, for the host."""
         calls = NamedCalls(self.setting.host.name)
         built = self._segments.compile(part, calls)
         return CpuFallback(calls.device, self._devices.pools(calls)(built.program), built.inputs, outputs)
@@ -135,7 +138,7 @@ class Compiler:
     def _compile_segments(
         self, partitioning: Partitioning, programs: SegmentPrograms, without: Collection[int] = ()
     ) -> list[Failure]:
-        """Compile all segments that are not in `programs` yet, except those in `without`; return the failures.
+        """Add programs of all segments that `programs` lacks, except those in `without`; return the failures.
 
         After a failure the host's segments are not compiled, since the graph will be cut again.
         """
@@ -160,7 +163,7 @@ class Compiler:
     def _compile_or_retry(
         self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: SegmentPrograms
     ) -> SegmentProgram:
-        """Compile a segment; retry once after a transient error, and as long as memory can be freed."""
+        """Compile a segment for its device; retry once after a transient error, and as long as memory can be freed."""
         while True:
             try:
                 return self._compile_segment(partitioning, step, piece, programs)
@@ -194,7 +197,11 @@ class Compiler:
         admissions: dict[Atoms, AdmittedSegment],
         notes: list[str],
     ) -> tuple[Judgment, Partitioning]:
-        """Return judgment and partitioning without the nodes that failed to compile; add their messages to `notes`."""
+        """Plan again without the nodes that failed to compile, and return judgment and partitioning.
+
+        `admissions` are the cached answers of devices about segments. The messages of the failures are added to
+        `notes`.
+        """
         host, reported = self.setting.host, list[Failure]()
         try:
             for step, error in failures:
@@ -226,7 +233,11 @@ class Compiler:
     def _report_compile_failure(
         self, partitioning: Partitioning, step: Step, error: BaseException, instead: str
     ) -> str:
-        """Record a failed compilation by the fallback policy, which may raise; return its message."""
+        """Record that a device failed to compile a segment, and return the message; warn or raise by the fallback
+        policy.
+
+        `instead` is a text on the reaction.
+        """
         nodes = _nodes_of(partitioning, step)
         message = (
             f"device {step.device!r} took segment {step.segment} ({fallback.named(nodes)}) and failed to compile it: "
@@ -264,7 +275,11 @@ class Compiler:
     def _bind_template(
         self, partitioning: Partitioning, dynamic: DynamicPartitioning, programs: SegmentPrograms
     ) -> Compiled:
-        """Return a template: `programs` serve all sizes, the other segments are specialized for each set of sizes."""
+        """Return a template, with the partitioning for its report.
+
+        `programs` are those of the segments that serve all sizes. The other segments are compiled for each set of
+        sizes.
+        """
         plan = dynamic.partitioning.plan
         shared = {
             step.segment: programs[atoms_of(plan, step)] for step in plan.steps if step.segment not in dynamic.fillable
@@ -308,7 +323,7 @@ class Compiler:
     def _make_substitute(
         self, partitioning: Partitioning, slots: Mapping[str, int], step: Step, error: BaseException | None
     ) -> Substitute:
-        """Compile a step for the host, or for the last resort if the host refuses its nodes; see `Bindable`."""
+        """Compile the nodes of a step for the host, or for the last resort if the host refuses them; see `Bindable`."""
         nodes = _nodes_of(partitioning, step)
         if error is None:
             message = f"segment {step.segment} of device {step.device!r} is to be compared with the CPU"
@@ -335,7 +350,10 @@ class Compiler:
         return Substitute(device.name, device.display_name, self._devices.pools(calls)(built.program), inputs)
 
     def _make_cpu_fallback(self, partitioning: Partitioning, error: NNAdapterError) -> CpuFallback:
-        """Return the CPU fallback, or raise: if the policy forbids it, or `error` if the host cannot load the model."""
+        """Return the CPU fallback for the entire model after an error in a run.
+
+        Raises an error if the policy forbids it, and `error` itself if the host cannot load the model.
+        """
         forbidden = self.setting.constraints.fallback_at("run") == "forbid"
         if forbidden and isinstance(error, OtherShapeError):
             self._report_cpu_fallback(partitioning, error)
@@ -390,9 +408,9 @@ def _delegated_segments(partitioning: Partitioning, remaining: Step) -> dict[Ato
 
 
 def _host_of(partitioning: Partitioning, step: Step) -> SessionDevice:
-    """Return the host if it takes every node of a step, otherwise the last resort.
+    """Return the host if it supports every node of a step, otherwise the last resort.
 
-    A pin to the failed device is no refusal by the host; a ban from the host is.
+    A pin to the failed device does not exclude the host; a ban of the node from the host does.
     """
     setting, plan = partitioning.setting, partitioning.plan
     host = setting.host
@@ -407,7 +425,7 @@ def _host_of(partitioning: Partitioning, step: Step) -> SessionDevice:
 
 
 def _new_places(old: Partitioning, step: Step, new: Partitioning) -> str:
-    """Return a text on the devices in `new` of the nodes that `step` has in `old`."""
+    """Return a report text on where the nodes of a step of the partitioning `old` are in the partitioning `new`."""
     names = set(_nodes_of(old, step))
     counts: dict[str, int] = {}
     segments = 0

@@ -1,4 +1,4 @@
-"""Result of compilation: a plan with its programs, how it was chosen, its measured time, and accuracy checks.
+"""Compiled plans, and the check of a measured plan against its promised run time.
 
 A choice measured on a busy machine may be wrong: later runs are clearly slower than another candidate, or clearly
 faster than measured. Single runs are noisy, so several consecutive blocks of runs must agree.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BLOCK = 16
 BLOCKS = 3
-"""Consecutive blocks that must contradict the measurement."""
+"""Number of consecutive blocks of runs that must contradict the measured time."""
 _SLOWER = 1.25
 _FASTER = 0.75
 _LEAST_SECONDS = 20e-6
@@ -56,17 +56,17 @@ class Promise:
 
 @dataclass(slots=True)
 class Watch:
-    """Check of runs against the measured time. Thread-safe, but concurrent calls may lose a run."""
+    """Comparison of a plan's runs with its measured time. Thread-safe, but concurrent calls may lose a run."""
 
     promise: Promise
     block: list[float] = field(default_factory=list)
     against: int = 0
     typical_seconds: float = 0.0
-    """Seconds of the last contradicting block."""
+    """Typical run time in the last block that contradicted the measured time."""
     ended: float = -inf
 
     def is_broken_by(self, seconds: float, ended: float) -> bool:
-        """Record a run that just ended; return True if runs contradict the measurement."""
+        """Record a run that took `seconds` and ended at `ended`; return True if runs contradict the measured time."""
         overlaps, self.ended = ended - seconds < self.ended - _CLOCK_SECONDS, ended
         if overlaps:
             self.block = []
@@ -94,9 +94,9 @@ class RunnablePlan:
     notes: tuple[str, ...] = ()
     watch: Watch | None = None
     shapes: ShapeSet | None = None
-    """Shapes that the plan serves; None if only the shapes it was made at."""
+    """Shapes that a dynamic plan serves; None for a plan that serves only the shapes it was made at."""
     programs: SpecializedPrograms[Any] | None = None
-    """Programs that a template shares with its specialized plans."""
+    """Programs that a template and its specialized plans share; None for other plans."""
     is_template: bool = False
     """True if it never runs itself, only its specialized plans."""
 
@@ -106,12 +106,12 @@ class RunnablePlan:
 
     @property
     def step_seconds(self) -> dict[int, float]:
-        """Seconds of the last run of each segment that ran."""
+        """Seconds of the last run of each segment, without segments that have not run."""
         return {bound.step.segment: bound.seconds for bound in self.plan.steps if bound.seconds}
 
     @property
     def step_failures(self) -> dict[int, tuple[str, ...]]:
-        """Failures of the segments that fell back."""
+        """Errors of each segment that another device ran instead, as texts."""
         return {bound.step.segment: bound.failures for bound in self.plan.steps if bound.failures}
 
     @property
@@ -143,21 +143,21 @@ class TimedPlacement:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Compiled(RunnablePlan):
-    """Compiled plan with the partitioning that it runs."""
+    """Compiled plan of a model."""
 
     partitioning: Partitioning
     compile_seconds: Mapping[int, float]
     cloned_from: Mapping[int, int] = field(default_factory=dict)
-    """Segment -> segment with the cloned program."""
+    """Segments whose program is a clone, with the segment that it was cloned from."""
     timed: tuple[TimedPlacement, ...] = ()
     """Measured candidates: the chosen one, then fastest first."""
     chosen: str = ""
     dynamic: DynamicPartitioning | None = None
-    """Dynamic partitioning, if any; `partitioning` is the one at the shapes it was made at."""
+    """Dynamic partitioning of a dynamic plan or template; `partitioning` is then the static one at the first shapes."""
 
     @property
     def run_partitioning(self) -> Partitioning:
-        """The partitioning that the programs were compiled from."""
+        """Partitioning that the programs were compiled from: the dynamic one, if there is one."""
         return self.partitioning if self.dynamic is None else self.dynamic.partitioning
 
     @property
@@ -174,7 +174,7 @@ class Checks(Protocol):
     """Accuracy checks of one session. Thread-safe."""
 
     first: Lock
-    """Held by the first run of a plan until its results are checked."""
+    """Lock that the first run of a plan holds until its results are checked."""
 
     def is_due(self) -> bool:
         """Count a run; return True if its steps are to be compared."""

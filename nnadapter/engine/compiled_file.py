@@ -1,4 +1,4 @@
-"""Compiled file, and the rules that its messages must satisfy.
+"""Reader of compiled models, with the rules that their protobuf messages must satisfy.
 
 Checksums do not protect against forgery, so every message is checked once at opening.
 """
@@ -170,7 +170,7 @@ def _specialized_program(filled: Message, container: Container) -> Iterator[str]
 
 
 def _any(message: Message, container: Container) -> Iterator[str]:
-    """Accept the message: its fields are checked by other rules, or when read."""
+    """Yield no fault: the fields are checked by other rules, or when they are read."""
     yield from ()
 
 
@@ -218,7 +218,7 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
 
 
 def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
-    """Check that deciding inputs are small, and that every plan belongs to a possible selection."""
+    """Check that inputs of branch conditions are small, and that each plan belongs to a possible selection of branches."""
     if len(model.forks) > MOST_FORKS:
         yield f"it has {len(model.forks)} forks, expected at most {MOST_FORKS}"
         return
@@ -312,7 +312,10 @@ def _check_unique(names: Iterable[str], subject: str) -> Iterator[str]:
 
 
 def _check_part(container: Container, number: int, kind: str) -> Iterator[str]:
-    """Check that a part exists and has this kind. An empty kind accepts any, since equal contents share one part."""
+    """Check that a part of the container exists and has this kind.
+
+    An empty kind accepts any, since parts with equal contents are stored once.
+    """
     if number >= len(container.parts):
         yield f"part {number} was requested, but there are {len(container.parts)}"
     elif kind and container.parts[number].kind != kind:
@@ -344,7 +347,9 @@ RULES: Mapping[str, Rule] = {
 
 
 class CompiledFile:
-    """Opened compiled model: its message is read, its parts are not."""
+    """Opened compiled model. The protobuf message that describes it is read and checked; programs and weights are read
+    later.
+    """
 
     def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
         """Open a path, contents, or a container; CompiledModelError if it is damaged or of a newer version."""
@@ -357,7 +362,9 @@ class CompiledFile:
         if problem:
             raise self.container.damaged(problem)
         self.original_model: Message | None = self._original_model_plan()
-        """Original model as a plan for all shapes: one step on the CPU."""
+        """Original model in the form of a plan for all shapes, with one step on the CPU; None if the file does not
+        contain it.
+        """
 
     @property
     def signature(self) -> Signature:
@@ -370,7 +377,7 @@ class CompiledFile:
         return {name: messages.read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
 
     def report(self, plan: Message) -> bytes:
-        """Return the report of a plan as JSON; the original model has the first plan's."""
+        """Return the stored report of a plan as JSON; for the original model, the report of the first plan."""
         described = self.message.plans[0] if plan is self.original_model else plan
         return bytes(self.container.contents(described.report, messages.REPORT))
 

@@ -67,7 +67,7 @@ class Job:
         return self.result
 
     def wait_out(self) -> None:
-        """Wait until the step is done, despite interrupts; if it has not begun, prevent it."""
+        """Wait until the step is done, even if interrupts occur meanwhile; if it has not begun, prevent it."""
         while self.under_way.locked():
             try:
                 if self._claimed_by("waiter") == "waiter":
@@ -78,7 +78,11 @@ class Job:
                 continue  # An interrupt is already being raised; the step uses memory that is about to be released.
 
     def _claimed_by(self, who: str) -> str:
-        """Return the first claimant. `setdefault` is atomic, so it may be repeated after an interrupt."""
+        """Return `lane` or `waiter`: the one that claimed the step first. The thread `lane` runs it; `waiter` cancels
+        it.
+
+        `setdefault` is atomic, so the call may be repeated after an interrupt.
+        """
         return self._claim.setdefault("by", who)
 
 
@@ -92,7 +96,9 @@ class Lane:
         self._thread.start()
 
     def job(self, run_step: RunStep) -> Job:
-        """Return a job in the caller's context. It starts only by `submit`, after the caller stored it."""
+        """Return a job that runs a step with the caller's context variables. The caller stores it, then starts it with
+        `submit`.
+        """
         context = copy_context()
         return Job(self._device, lambda: context.run(run_step))
 
@@ -124,7 +130,7 @@ class Pending:
 
 
 class Flight:
-    """Resources of one run in flight; reused by later runs until closed."""
+    """Streams, events, executions and threads of one run with overlapping steps; reused by later runs until closed."""
 
     def __init__(self, steps: Sequence[BoundStep], devices: Iterable[str]) -> None:
         self.streams: dict[str, Stream] = {}
@@ -133,7 +139,9 @@ class Flight:
         self.pending: list[Pending] = []
         self.values: list[Any] = []
         self.made: list[Sequence[DeviceTensor]] = []
-        """Outputs of enqueued steps, kept alive even if the run lost them."""
+        """Outputs of enqueued steps. They stay alive while the device may write them, even if the run lost them in an
+        interrupt.
+        """
         self.lanes: dict[str, Lane] = {}
         self._pools = [bound.pool for bound in steps]
         try:
@@ -165,7 +173,7 @@ class Flight:
 
 
 class Flights:
-    """Runner of overlapping steps of one plan. Thread-safe."""
+    """Runner of the overlapping steps of one plan. Thread-safe."""
 
     def __init__(self, steps: Sequence[BoundStep], overlap: Overlap, trace: Trace) -> None:
         self._overlap, self._trace = overlap, trace
@@ -251,7 +259,9 @@ class _Run:
         self._runs[bound.step.segment] = run_step(bound, self._run)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
-        """Enqueue a step; if that fails, wait for all pending steps, since it must run now."""
+        """Enqueue a step on its stream and return True; return False if it must run now, after waiting for all pending
+        steps.
+        """
         transfers = self._run.transfers
         assert bound.residence is not None and transfers is not None, "only such steps are enqueued"
         segment = bound.step.segment
@@ -335,7 +345,10 @@ class _Run:
         self._release_values()
 
     def _wait(self, last: Pending, point: Event | Stream) -> None:
-        """Wait for a step and earlier ones of its stream; failed ones run on a substitute."""
+        """Wait for `point`, the event of the step `last` or its stream, and complete earlier steps of the stream.
+
+        If the wait fails, failed steps run on a substitute.
+        """
         started, wait_start, device = time.perf_counter(), self._trace.timestamp(), last.bound.step.device
         try:
             point.synchronize()
@@ -358,7 +371,7 @@ class _Run:
         self._runs[bound.step.segment] = StepRun(bound.step.segment, bound.step.device, entry.seconds, "")
 
     def _run_again(self, device: str, error: BaseException) -> None:
-        """Run a failed pending step on its substitute, and later steps of its device again."""
+        """Run the first failed step of a device on its substitute, and the later pending steps of that device again."""
         entries = [pending for pending in self._flight.pending if pending.bound.step.device == device]
         failed, error = _first_failure(entries, error)
         with suppress(*FAILURES):

@@ -34,7 +34,7 @@ _LOOK_SECONDS = 0.005
 
 
 class Turns:
-    """Turns of runs that follow each other on some devices."""
+    """Turns of concurrent runs of one plan on its devices. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -48,7 +48,7 @@ class Turns:
             return is_free
 
     def take(self, device: str, number: int, is_over: Callable[[], bool]) -> bool:
-        """Wait until the device is free and no run with a lower number waits for it, then acquire it.
+        """Wait until a device is free and no earlier run waits for it, then reserve it for run `number`.
 
         Returns False if `is_over` became true first.
         """
@@ -66,7 +66,7 @@ class Turns:
         return True
 
     def _withdraw(self, device: str, entry: tuple[int, Lock]) -> bool:
-        """Stop waiting; return False if the turn has come meanwhile."""
+        """Remove a waiting run; return False if it received its turn meanwhile."""
         with self._lock:
             waiting = self._waiting[device]
             if entry not in waiting:
@@ -76,7 +76,7 @@ class Turns:
             return True
 
     def release(self, device: str) -> None:
-        """Hand a device to the next run that waits for it, or free it."""
+        """End the turn of a run on a device: hand the device to the next waiting run, or free it."""
         with self._lock:
             if waiting := self._waiting.get(device):
                 heappop(waiting)[1].release()
@@ -85,9 +85,11 @@ class Turns:
 
 
 ENTRY = "nnadapter.deadline_s"
-"""Run configuration entry with this run's deadline in seconds."""
+"""Name of the run configuration entry with a run's deadline in seconds."""
 OnDeadline = Callable[[], float | None]
-"""Called at the deadline; returns a later time by `monotonic` if the run has more time."""
+"""Function called at a run's deadline; returns a later time by `time.monotonic` if the run has more time, otherwise
+None.
+"""
 
 
 def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
@@ -115,13 +117,15 @@ class Deadlines:
         self._is_awake = False
         self._ends: dict[OnDeadline, float] = {}
         self._asleep = Lock()
-        """Held until the object is closed or collected; the watching thread then acquires it and ends."""
+        """Locked until `close`, or until this object is collected; the watching thread waits for it and then ends."""
         self._asleep.acquire()
         finalize(self, _end_watch, self._asleep).atexit = False
         register_after_fork(self)
 
     def watch(self, on_deadline: OnDeadline) -> float:
-        """Register a run, and return its deadline by `monotonic`; another thread then calls `on_deadline`."""
+        """Register a run, and return its deadline by `time.monotonic`; the watching thread calls `on_deadline` at that
+        time.
+        """
         end = self._ends[on_deadline] = time.monotonic() + self.seconds
         if not self._is_awake:
             self._wake()
@@ -148,7 +152,9 @@ class Deadlines:
                 watching.start()
 
     def _stop_late_runs(self) -> float | None:
-        """Stop runs past their deadline; return seconds to the next deadline. None (no runs) ends the thread."""
+        """Stop runs past their deadline; return seconds until the next deadline, or None if there are no runs, to end
+        the thread.
+        """
         if not self._has_runs():
             return None
         current_time = time.monotonic()
@@ -174,7 +180,7 @@ class Deadlines:
 
 
 def _watch_deadlines(deadlines_ref: ReferenceType[Deadlines], asleep: Lock) -> None:
-    """Watch deadlines; between waits, the thread holds only a weak reference."""
+    """Watch the deadlines of a session in a thread, which holds only a weak reference while it waits."""
     while (deadlines := deadlines_ref()) is not None and (seconds := deadlines._stop_late_runs()) is not None:
         del deadlines
         if asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
@@ -193,9 +199,13 @@ _LEAST_LEFT = 0.001
 
 
 class RunControl:
-    """Control of one run. `stop` takes no lock, so any thread and finalizers may call it.
+    """Control of one run: stop, deadline, and turns on devices. `stop` takes no lock, so any thread and finalizers may
+    call it.
 
-    `has_holder` means that a caller may call `stop`.
+    Args:
+        turns: turns of the runs of a stream; None for single runs.
+        number: position of the run in the stream.
+        has_holder: True if a caller may call `stop`, so that the run needs run options of its own.
     """
 
     def __init__(self, turns: Turns | None = None, number: int = 0, *, has_holder: bool = False) -> None:
@@ -203,7 +213,7 @@ class RunControl:
         self._turns, self._number = turns, number
         self._device: str | None = None
         self.copies_options = False
-        """True if CPU steps get a copy of the caller's run options, without adapters."""
+        """True if steps on the CPU get a copy of the caller's run options, which lacks adapters."""
         self._stopped = False
         self._has_holder = has_holder
         self._caller_options: onnxruntime.RunOptions | None = None
@@ -213,15 +223,18 @@ class RunControl:
         self._own_deadlines: Deadlines | None = None
         self._end: float | None = None
         self._seconds_left: float | None = None
-        """Seconds to the deadline, while the run waits for its turn."""
+        """Seconds that remained to the deadline when the run began to wait for its turn; None at other times."""
 
     def stop(self) -> None:
-        """Stop the run before its next step, or earlier; ignored if it is over."""
+        """Stop the run before its next step, or during a step if the device supports it; ignored after the run."""
         self._stopped = True
         self._terminate()
 
     def begin(self, options: onnxruntime.RunOptions | None, deadlines: Deadlines | None) -> onnxruntime.RunOptions:
-        """Begin the run, and return the run options to use: the caller's, if nothing else can stop it."""
+        """Begin the run and start its deadline; return the run options that steps on the CPU use.
+
+        These are the caller's options if nothing else can stop the run, otherwise a copy.
+        """
         self._caller_options = options
         seconds = deadline_of(options)
         if seconds is not None:
@@ -268,7 +281,9 @@ class RunControl:
         return self._turns is not None
 
     def before(self, device: str, *, shared: bool) -> None:
-        """Wait for the device of the next step, if the plan has several (`shared`)."""
+        """Wait for the turn of the run on a device before its next step; do nothing if the plan has one device (not
+        `shared`).
+        """
         if self._turns is None or not shared or device == self._device:
             return
         self._release_device()
@@ -292,7 +307,7 @@ class RunControl:
         return Control(deadline_seconds=seconds_left, cancelled=self._is_over)
 
     def error(self, interrupted: str, *, device: str, segment: int | None = None) -> CancelledError:
-        """Return the error for a stopped run; `interrupted` is the time, such as `while segment 0 ran`."""
+        """Return the error for a stopped run. `interrupted` is the moment as text, such as `while segment 0 ran`."""
         late = self._end is not None and time.monotonic() >= self._end and not self._stopped
         if late and self._deadlines is not None:
             seconds = self._deadlines.seconds
@@ -313,7 +328,7 @@ class RunControl:
         return self.is_over
 
     def _on_deadline(self) -> float | None:
-        """Stop the run at its deadline; return a later time to check if it waited for its turn meanwhile."""
+        """Stop the run at its deadline, and return None; return a later time if the run waited for its turn meanwhile."""
         current_time, seconds_left, end = time.monotonic(), self._seconds_left, self._end
         if seconds_left is not None:
             return current_time + max(seconds_left, _LEAST_LEFT)

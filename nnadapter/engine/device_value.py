@@ -38,7 +38,7 @@ class DeviceValue:
     __slots__ = ("_contents", "_device")
 
     def __init__(self, contents: Copies | Array, device: str) -> None:
-        """Hold an output, or an array that its owner may still change. Use `from_numpy` instead."""
+        """Wrap an output of a run, or an array that its owner may still change. Callers use `from_numpy` instead."""
         self._contents: Copies | Array | None = contents
         self._device = device
 
@@ -88,14 +88,14 @@ class DeviceValue:
 
     @classmethod
     def ortvalue_from_numpy(cls, numpy_obj: Array, device_type: str = CPU, device_id: int = 0) -> Self:
-        """Return `from_numpy`, with the device as ONNX Runtime names it."""
+        """Return `from_numpy` for a device that is named as in ONNX Runtime, by type and number."""
         return cls.from_numpy(numpy_obj, device_named(device_type, device_id))
 
     @classmethod
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device_type: str = CPU, device_id: int = 0
     ) -> Self:
-        """Return zeros, as a target for an output: the next run replaces them."""
+        """Return a value of zeros as the target of an output; a run replaces its contents."""
         dtype = np.dtype(DTYPE_OF_ELEMENT_TYPE.get(element_type, element_type))
         return cls.from_numpy(np.zeros(tuple(shape), dtype), device_named(device_type, device_id))
 
@@ -233,7 +233,7 @@ class DeviceValue:
         return int(array.ctypes.data)
 
     def as_sparse_tensor(self) -> Any:
-        """Raise TypeError: the value is a dense tensor."""
+        """Raise TypeError, since the value is always a dense tensor; the method exists because OrtValue has it."""
         raise TypeError("the value is a dense tensor; only an OrtValue of a sparse tensor gives one")
 
     def _get_c_value(self) -> Any:
@@ -247,7 +247,7 @@ class DeviceValue:
 
     @property
     def _session(self) -> None:
-        """ONNX Runtime reads here the session that owns the memory."""
+        """Return None; ONNX Runtime reads this attribute for the session that owns the memory."""
 
     def _exchanged(self) -> DeviceTensor | None:
         contents = self.contents
@@ -260,7 +260,7 @@ class DeviceValue:
 
 
 def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None) -> Any:
-    """Export an array by DLPack; numpy before 2.1 supports neither versions nor the read-only flag."""
+    """Export an array by DLPack, also with numpy before 2.1, which supports neither versions nor the read-only flag."""
     try:
         return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
     except TypeError:

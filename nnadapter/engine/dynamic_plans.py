@@ -1,4 +1,4 @@
-"""Cache of dynamic plans, which finds or makes the plan for some shapes.
+"""Dynamic plans of a model or a compiled file, found by the input shapes that they serve.
 
 On devices with dynamic-shape support, one plan serves all its shapes. On others it is a template, specialized for each
 set of sizes.
@@ -23,7 +23,10 @@ _MOST_REFUSED = 256
 
 
 class FixedSizesError(NNAdapterError):
-    """No dynamic plan can be made. Internal to the engine."""
+    """No dynamic plan can be made. Internal to the engine.
+
+    `is_for_all` is False if one may be possible at other shapes.
+    """
 
     def __init__(self, detail: str, *, is_for_all: bool = True) -> None:
         super().__init__(detail)
@@ -31,10 +34,13 @@ class FixedSizesError(NNAdapterError):
 
 
 class DynamicPlan:
-    """Entry for a dynamic plan, which may be evicted and made again.
+    """Key and shapes of a dynamic plan. The plan itself is in a cache, from which it may be evicted and made again.
 
-    `shapes` may change when it is made again, since drivers may guard other sizes. Segments of a template are compiled
-    for each set of sizes. `branch` are the condition values that select branches.
+    Args:
+        key: key in the cache.
+        shapes: shapes that the plan serves; may change when it is made again, since drivers may guard other sizes.
+        is_template: segments are compiled for each set of sizes.
+        branch: condition values that select the branches of the plan.
     """
 
     def __init__(self, key: Hashable, shapes: ShapeSet | None, *, is_template: bool, branch: tuple[bool, ...] = ()):
@@ -47,7 +53,9 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def __init__(self, plans: PlanCache[PlanT], limit: int, cache_name: str) -> None:
         self._plans = plans
         self._templates: PlanCache[PlanT] = PlanCache(limit, sys.maxsize)
-        """No limit of bytes: specialized plans account for the shared programs of templates."""
+        """Cache of templates, without a limit of bytes, since specialized plans account for the programs that they
+        share.
+        """
         self._entries: tuple[DynamicPlan, ...] = ()
         self._refused: Cache[object, bool] = Cache(cache_name, _MOST_REFUSED)
 
@@ -60,7 +68,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
         return entry.shapes
 
     def take_existing(self, use: object, shapes: Shapes, branch: tuple[bool, ...] = ()) -> LeasedPlan[PlanT] | None:
-        """Return the first plan that serves some shapes, made again if it was evicted."""
+        """Return the first plan that serves these shapes, made again if it was evicted; None if no plan serves them."""
         for entry in self._entries:
             if entry.branch != branch:
                 continue
@@ -76,7 +84,10 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def take_entry(
         self, use: object, entry: DynamicPlan, shape_set: ShapeSet, shapes: Shapes, sizes: Sequence[Any] | None
     ) -> LeasedPlan[PlanT] | None:
-        """Take a plan, specialized if it is a template; None if it was remade and no longer serves these shapes."""
+        """Take the plan of an entry, specialized for `sizes` if it is a template.
+
+        Returns None if it was made again and no longer serves these shapes.
+        """
         take = self._take_specialized if entry.is_template else self._take_made
         leased = take(use, entry, shape_set, shapes, sizes)
         if leased is None:
@@ -87,7 +98,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
         self._entries = (entry, *(other for other in self._entries if other is not entry))
 
     def end_use(self, use: object) -> None:
-        """End a use that gets no plan, and close unused plans."""
+        """End a use that got no plan, and close plans that are no longer used."""
         for plans in (self._plans, self._templates):
             plans.users.pop(use, None)
             plans.close_unused()
@@ -111,7 +122,9 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def _take_specialized(
         self, use: object, entry: DynamicPlan, shape_set: ShapeSet, shapes: Shapes, sizes: Sequence[Any] | None
     ) -> LeasedPlan[PlanT] | None:
-        """Return the specialization of a template, made if needed; None if a device refuses it."""
+        """Return the specialization of a template for some sizes, made if needed; None if a device refuses a segment at
+        them.
+        """
         key = entry.key, tuple(shapes.values())
         if self._refused.get(key):
             return None

@@ -55,10 +55,10 @@ class Engine(Protocol):
         pass
 
     def prepare(self, shapes: Shapes) -> None:
-        """Make or load the plans for these input shapes."""
+        """Make or load the plans for these input shapes before the first run."""
 
     def observed(self) -> Observed | KeptReport:
-        """Return observations for the shapes of the last run, or for default shapes."""
+        """Return the facts for the session's report: of the plan for the last run's shapes, or for default shapes."""
 
     def inputs(self) -> list[NodeArg]:
         pass
@@ -67,7 +67,7 @@ class Engine(Protocol):
         pass
 
     def overridable(self) -> list[NodeArg]:
-        """Return the optional inputs, which have default contents."""
+        """Return the optional inputs, which have default contents (overridable initializers in ONNX Runtime)."""
 
     def metadata(self) -> ModelMetadata:
         pass
@@ -86,7 +86,9 @@ class Engine(Protocol):
 
 
 class _Serving:
-    """Plan source and the state of its runs, replaced as a unit: no run mixes plans of two sources."""
+    """Current plan source of an engine, with state of its runs. It is replaced as a whole, so that no run uses two
+    sources.
+    """
 
     __slots__ = ("last_shapes", "latest", "source")
 
@@ -273,7 +275,7 @@ class PlanEngine:
             warn_of_unread_entries(entries, self.source.devices)
 
     def _run_at_other_sizes(self, serving: _Serving, latest: Repeat, feed: Any) -> RunResult | None:
-        """Run at other shapes if the plan of the last run serves them; otherwise return None."""
+        """Run by the plan of the last run if it serves the shapes of this feed as well; otherwise return None."""
         source = serving.source
         other = latest.at_other_sizes(feed, source.input_names)
         if other is None:
@@ -313,7 +315,10 @@ class PlanEngine:
         options: Any,
         control: RunControl | None,
     ) -> RunResult:
-        """Run and compare every step; after a wrong result, run again by another plan."""
+        """Run a plan and compare every step with the CPU; after a wrong result, run again by another plan.
+
+        `work` is the feed by name, the names of the outputs, and the devices of device-resident outputs.
+        """
         incidents: tuple[Incident, ...] = ()
         values, output_names, out_devices = work
         while True:
@@ -393,9 +398,14 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
 
 
 class SingleStep:
-    """Fast path for the only step of a plan; falls back to `CompiledPlan.run`.
+    """Fast path for a plan with one step, without the executor; runs `CompiledPlan.run` if anything is unusual.
 
-    `order` maps each output to its index among the results of the step.
+    Args:
+        plan: the plan.
+        outputs: outputs to return.
+        bound: its step.
+        names: inputs of the step.
+        order: index of each output among the results of the step.
     """
 
     __slots__ = ("_bound", "_hand", "_health", "_names", "_order", "_outputs", "_plan")
@@ -431,11 +441,17 @@ _ARRAYS = {np.ndarray}
 
 
 class Repeat:
-    """Plan with the dtypes and shapes of its last feed. A feed with the same ones runs without further checks.
+    """Fast path for repeated runs: a feed with the dtypes and shapes of the previous one runs the same plan, without
+    lookup.
 
     Args:
+        plans: cache of the plan.
+        lease: cache entry of the plan.
+        compiled: the plan.
+        signature: inputs and outputs of the model.
+        feed: feed of the previous run.
         sizes: symbolic sizes passed to the plan; None if it takes none.
-        serves: test of other shapes that the plan serves, if it needs no model.
+        serves: test of other shapes that the plan serves; None if that requires the model.
         fits: test that a feed selects the same branches; None if feeds select none.
     """
 
@@ -477,7 +493,9 @@ class Repeat:
         )
         self._expected = expected if len(expected) == len(feed) else ()
         self._direct: tuple[BoundStep, _Run] | None = None
-        """The only step with ONNX Runtime's run method, if the session has the model's names."""
+        """Only step of the plan, and ONNX Runtime's run method, if its session has the names of the model's inputs and
+        outputs.
+        """
 
     @property
     def is_of_choice(self) -> bool:
@@ -498,7 +516,9 @@ class Repeat:
         return self.run_like(feed)
 
     def run_like(self, feed: Mapping[str, Any]) -> RunResult | None:
-        """Run the plan with a checked feed; do nothing and return None if the plan was dropped."""
+        """Run the plan with a feed that was checked; return None without running if the plan was dropped from the
+        cache.
+        """
         direct = self._direct
         if direct is not None:
             return self._run_directly(direct[0], direct[1], feed)
@@ -518,7 +538,7 @@ class Repeat:
             TENSORS.free_orphans()
 
     def at_other_sizes(self, feed: Any, names: Sequence[str]) -> tuple[Repeat, tuple[tuple[int, ...], ...]] | None:
-        """Return a copy for a feed of other shapes, and these shapes; None if the feed needs another plan."""
+        """Return a copy for the shapes of this feed, and these shapes; None if the feed needs another plan."""
         expected = self._expected
         if self._serves is None or type(feed) is not dict or not len(feed) == len(expected) == len(names):
             return None

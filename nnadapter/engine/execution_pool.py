@@ -1,4 +1,4 @@
-"""Executions of a program, for one run at a time or shared, and programs shared by equal segments."""
+"""Pool of the executions of a compiled program, and programs that wrap other programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOTHING = Holding(0, {})
 
 
 class ExecutionPool:
-    """Executions of one program, created as needed and reused, within the device's threading model."""
+    """Executions of one program, created as needed and reused. Calls obey the threading that the device declares."""
 
     __slots__ = (
         "_call",
@@ -63,13 +63,13 @@ class ExecutionPool:
 
     @property
     def shared(self) -> Execution | None:
-        """Execution shared by all threads if the device is reentrant; created by the first run."""
+        """Execution that all threads use at the same time if the device is reentrant; None before the first run."""
         return self._shared
 
     def compute(
         self, inputs: Sequence[Any], control: RunControl | None = None, sizes: Sequence[Any] | None = None
     ) -> Sequence[Any]:
-        """Run the program once; `sizes` are for `Execution.specialize`, if it takes any."""
+        """Run the program once; `sizes` are the symbolic sizes for `Execution.specialize`, or None."""
         if control is None and sizes is None:
             return self._compute_plainly(inputs)
         within = () if control is None else (control.for_driver(),)
@@ -105,7 +105,7 @@ class ExecutionPool:
         return results
 
     def reserve(self, user: object) -> Execution:
-        """Reserve an execution for a user until it is returned."""
+        """Reserve an execution for a user, which may be any object, until `release`."""
         return self._executions.acquire(user)
 
     def release(self, user: object) -> None:
@@ -119,7 +119,9 @@ class ExecutionPool:
         control: RunControl | None,
         sizes: Sequence[Any] | None,
     ) -> Sequence[DeviceTensor] | None:
-        """Enqueue the program on a stream, in a reserved execution."""
+        """Enqueue the program on a stream, in a reserved execution; return device tensors, or None if the driver
+        cannot.
+        """
         within = UNLIMITED if control is None else control.for_driver()
         out: Sequence[DeviceTensor] | None = self._call(
             _call_method, execution, sizes, "enqueue", inputs, stream, within
@@ -127,7 +129,7 @@ class ExecutionPool:
         return out
 
     def _call_exclusively(self, sizes: Sequence[Any] | None, method: str, *arguments: Any) -> Any:
-        """Call a method of an execution for exclusive use, or of the shared one if it is reentrant."""
+        """Call a method of an execution that no other run uses, or of the shared execution if the device is reentrant."""
         if (shared := self._shared) is not None:
             return self._call(_call_method, shared, sizes, method, *arguments)
         user = object()
@@ -161,7 +163,7 @@ def _call_method(execution: Execution, sizes: Sequence[Any] | None, method: str,
 
 
 class WrappedProgram(Program):
-    """Program that forwards to another one, `inner`."""
+    """Program that forwards all calls to another program, `inner`."""
 
     def __init__(self, inner: Program) -> None:
         self.inner = inner
@@ -189,7 +191,7 @@ class WrappedProgram(Program):
 
 
 class SameProgram(WrappedProgram):
-    """Program of another step, which closes it; its executions belong to this step."""
+    """Program that a step shares with an equal step. The other step closes it; its executions belong to this step."""
 
     @property
     def memory_bytes(self) -> int:

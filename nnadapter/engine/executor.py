@@ -136,7 +136,7 @@ def after_failure(bound: BoundStep, error: BaseException, run: RunState, started
 
 
 def _run_paused(bound: BoundStep, run: RunState, started: float) -> StepRun:
-    """Run the substitute of a step, because its device is paused after failures."""
+    """Run the substitute of a step without trying its device, which is paused after failures."""
     failure = bound.health.text(bound.health_keys) or f"device {bound.step.device!r} was paused"
     substitute = _substitute_of(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
     results = _compute_on_substitute(substitute, bound, failure, run)
@@ -267,7 +267,7 @@ class CpuFallback:
 
 
 class StepRunner(Protocol):
-    """Runner of a plan's steps that may begin steps before earlier ones are done."""
+    """Runner of a plan's steps that may begin steps before earlier ones are done; implemented by `Flights`."""
 
     def run(self, steps: Sequence[BoundStep], run: RunState) -> list[StepRun]:
         pass
@@ -332,7 +332,10 @@ class CompiledPlan:
             self._blank[slot] = array
 
     def sole_step(self, outputs: Sequence[str]) -> tuple[BoundStep, tuple[str, ...], tuple[int, ...]] | None:
-        """Return the only step, the names of its inputs, and the index of each output; None for other plans."""
+        """Return the only step, the names of its inputs, and the index of each output in its results.
+
+        Returns None if the plan has more steps, or needs more than a call of the program.
+        """
         if len(self.steps) != 1 or not set(outputs) <= set(self.steps[0].step.outputs):
             return None
         (bound,) = self.steps

@@ -1,4 +1,4 @@
-"""Fallback: record incidents, and warn or raise as the session's fallback policy requires."""
+"""Fallback of a session: recorded incidents, and warnings or errors as the fallback policy requires."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_CAUSES = 256
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Work that a device failed to do."""
+    """Failure of a device, and the reaction to it."""
 
     stage: str
     """`load`, `compile`, `run` or `accuracy`; see `Options.fallback`."""
@@ -50,7 +50,7 @@ class Incidents:
         return fallback_at(self._fallback, stage)
 
     def add(self, incident: Incident) -> bool:
-        """Record an incident; return True if its cause (stage, device and kind) is new."""
+        """Record an incident; return True if it is the first of its cause (stage, device and kind)."""
         cause, counted = (incident.stage, incident.device, incident.kind), (incident.device, incident.kind)
         with self._lock:
             self._kept.append(incident)
@@ -78,11 +78,11 @@ _TELLING: tuple[type[errors.DriverError | errors.OutOfMemoryError], ...] = (
     errors.TransientError,
     errors.OutOfMemoryError,
 )
-"""Driver errors that are raised as their own type, the most specific first."""
+"""Types of driver errors that are raised as they are if fallback is forbidden, the most specific first."""
 
 
 REPEATED = "it was repeated, and went well"
-"""Action after a transient failure: nothing falls back."""
+"""Reaction to a transient failure, which is no fallback."""
 
 
 def fall_back(
@@ -94,10 +94,18 @@ def fall_back(
     error: BaseException,
     incidents: Incidents,
 ) -> Incident:
-    """Record a failure of a device, and raise, warn, or do nothing as the fallback policy requires.
+    """Record a failure of a device and return the incident; raise or warn as the fallback policy requires.
 
-    Each cause (stage, device and kind of error) is warned of once. A repetition (`REPEATED`) is no fallback and is
-    always allowed.
+    Each cause (stage, device and type of error) is warned of once. A repetition (`REPEATED`) is always allowed.
+
+    Args:
+        stage: one of `Options.fallback`.
+        step: the step that failed.
+        nodes: names of its nodes.
+        message: description of the failure.
+        instead: reaction, as text.
+        error: the driver's error.
+        incidents: incidents of the session, with its policy.
     """
     incidents.trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=message, then=instead)
     policy = incidents.policy(stage)
@@ -126,7 +134,7 @@ def fall_back(
 
 
 def named(nodes: Sequence[str]) -> str:
-    """Return a text that names some nodes."""
+    """Return a text with the names of at most three nodes and the number of others."""
     shown = ", ".join(map(repr, nodes[:3]))
     return f"{shown} and {len(nodes) - 3} more" if len(nodes) > 3 else shown
 
@@ -149,15 +157,15 @@ _RAISED: Mapping[str, tuple[type[errors.DriverError], str]] = {
     "run": (errors.ExecutionError, "run"),
     "accuracy": (errors.AccuracyError, "run"),
 }
-"""Error type and phase per stage, unless the driver's error is more specific."""
+"""Type and phase of the error that is raised per stage, unless the driver's error is more specific."""
 
 
 Cause = tuple[str, Reason | None]
-"""Device and reason of a refusal."""
+"""Device that took no nodes, and the reason of its first refusal; each is warned of once."""
 
 
 def refuse_fallback(partitioning: Partitioning) -> None:
-    """Raise NotDelegatedError if fallback is forbidden and an unnamed device would run nodes."""
+    """Raise NotDelegatedError if fallback is forbidden, but a device that the user did not name would run nodes."""
     plan, setting = partitioning.plan, partitioning.setting
     unnamed = {device.name for device in setting.devices if not device.named}
     spare = [step for step in plan.steps if step.device in unnamed]
@@ -183,7 +191,7 @@ def refuse_fallback(partitioning: Partitioning) -> None:
 
 
 def note_unanswered(partitioning: Partitioning, incidents: Incidents) -> None:
-    """Record an incident for each accelerator with driver failures when asked about nodes."""
+    """Record an incident for each accelerator with a driver that failed when asked which nodes it supports."""
     plan = partitioning.plan
     for device in partitioning.setting.accelerators & plan.verdicts.keys():
         failed = {
@@ -218,7 +226,8 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 
 
 def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
-    """Warn of named devices that took no node, if the policy is `warn`.
+    """Warn of devices that the user named but that run no node, if the policy is `warn`; `warned` are causes warned of
+    before.
 
     Devices are not reported if devices before them took all their nodes.
     """
@@ -248,7 +257,9 @@ def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
 
 
 def warn_of_last_resort(partitioning: Partitioning, warned: set[Cause]) -> None:
-    """Warn of nodes on the last resort, which is slow, if the policy is `warn`."""
+    """Warn of nodes that the last resort runs, which is slow, if the policy is `warn`; `warned` are causes warned of
+    before.
+    """
     plan, setting = partitioning.plan, partitioning.setting
     spare = [device.name for device in setting.devices if device.is_spare]
     nodes = [node for step in plan.steps if step.device in spare for node in step.nodes]

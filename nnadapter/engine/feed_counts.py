@@ -1,7 +1,7 @@
-"""Checks of counts in feeds that decide the size of a result, before memory is allocated for it.
+"""Checks of input values that decide the size of a result, such as repeats of Tile, before memory is allocated for it.
 
-A count is traced back to an input through operators that only move it. A repeated tensor is assumed to have at least
-one element.
+Such a count is traced back to an input through operators that only move it. A repeated tensor is assumed to have at
+least one element.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOVES = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flat
 
 
 class CountedNode(Protocol):
-    """Operator, inputs and outputs of a node."""
+    """Node of any model representation: its operator, inputs and outputs."""
 
     @property
     def op_type(self) -> str:
@@ -42,7 +42,7 @@ class CountedNode(Protocol):
 
 
 class CountRule(NamedTuple):
-    """Operands of an operator that are counts, and the smallest number of elements of its result."""
+    """Inputs of an operator that are counts, a function for the least number of elements of its result, and the limit."""
 
     positions: tuple[int, ...]
     elements: Callable[..., float]
@@ -95,7 +95,7 @@ RULES: Mapping[str, tuple[CountRule, ...]] = {
 
 @dataclass(frozen=True)
 class CountCheck:
-    """Check of the counts that one operator reads from inputs."""
+    """Check of one node: the counts that it reads from inputs of the model, and the number of elements that they cause."""
 
     reader: str
     inputs: tuple[str, ...]
@@ -119,7 +119,7 @@ class CountCheck:
 
 
 def wire_checks(source: str | os.PathLike[str] | bytes, inputs: frozenset[str]) -> tuple[CountCheck, ...]:
-    """Return the checks of a serialized model, read without onnx; none for other sources."""
+    """Return the count checks of a serialized model, read without the onnx package; none for other sources."""
     try:
         with mapped(source) as contents:
             if not mentioned(contents, frozenset(map(str.encode, RULES))):
@@ -141,7 +141,7 @@ def count_checks(
     constant: Callable[[str], Sequence[float] | _Numbers | None],
     inputs: frozenset[str],
 ) -> tuple[CountCheck, ...]:
-    """Return the checks of a graph; `constant` returns the numbers of a constant."""
+    """Return the count checks of a graph; `constant` returns the contents of a constant, or None for other values."""
     resolver = _Resolver(producers, constant, inputs)
     return tuple(
         check for node in nodes for rule in RULES.get(node.op_type, ()) for check in resolver.checks(node, rule)
