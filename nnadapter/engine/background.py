@@ -61,7 +61,7 @@ class BackgroundPlanner:
         register_after_fork(self)
 
     def begin(self, shapes: InputShapes, selection: BranchSelection | None = None) -> bool:
-        """Queue the plan for these input shapes and start the thread; return False if planning for them failed before."""
+        """Queue the plan for these shapes and start the thread; return False if planning for them failed before."""
         key = shapes, selection
         if self._failed.get(key):
             return False

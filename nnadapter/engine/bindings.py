@@ -58,8 +58,9 @@ class Binding(Protocol):
 
 
 class PlannedBinding:
-    """Binding of a session that runs compiled plans. `run` is `PlanEngine.run`, `devices` those that outputs can be
-    bound to.
+    """Binding of a session that runs compiled plans.
+
+    `run` is `PlanEngine.run`. Outputs can be bound to `devices`.
     """
 
     def __init__(self, run: Callable[..., RunResult], outputs: Sequence[str], devices: Sequence[str]) -> None:
@@ -135,7 +136,7 @@ class HostBinding:
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
-        """Bound inputs that their owner may replace before the next run, with the contents that ONNX Runtime reads now."""
+        """Inputs that the caller may replace before the next run, with the contents that ONNX Runtime reads now."""
         self._used: set[str] = set()
         """Outputs to allocate anew for each run, since the caller may still read the arrays of the previous run."""
 
@@ -228,9 +229,7 @@ def _device_of(target: Target) -> str:
 
 
 def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], targets: Mapping[str, Target]) -> list[str]:
-    """Return the inputs that can be donated: their device value receives an output, and nothing else needs the
-    contents.
-    """
+    """Return the inputs that can be donated: an output replaces them, and nothing else needs their contents."""
     target_ids = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
     fed = Counter(id(feed[name]) for name in values)
     return [
@@ -251,7 +250,7 @@ def _fed(value: Any) -> Any:
 
 
 def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
-    """Return the contents of an OrtValue: a device tensor if a driver reads it on the device, otherwise a host array."""
+    """Return the contents of an OrtValue: a device tensor if a driver reads it there, otherwise a host array."""
     from nnadapter.drivers.providers import device_name, provider_at
 
     provider = provider_at(value.device_name())

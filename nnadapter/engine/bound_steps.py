@@ -162,9 +162,7 @@ ALL_ON_HOST: OutDevices = MappingProxyType({})
 def output_of(
     value: Any, name: str, feeds: Mapping[str, Any], out_devices: OutDevices | None, transfers: list[Transfer]
 ) -> Any:
-    """Return an output for the caller: an array that nothing else uses, or a device-resident value if `out_devices`
-    names it.
-    """
+    """Return an output for the caller: a device-resident value if `out_devices` names it, otherwise an unshared array."""
     fed = name in feeds
     if out_devices is not None and name in out_devices and isinstance(value, (np.ndarray, Copies)):
         copies = value if isinstance(value, Copies) else Copies(value)
@@ -380,7 +378,9 @@ class BoundStep:
     """Guards `substitute`, `reference` and `failures`; shared by all bindings of a step."""
     health: Health = WELL
     health_keys: tuple[str, ...] = ()
-    """Names of the outputs and nodes of the step. Plans for other shapes share them, and so share the device's health."""
+    """Names of the outputs and nodes of the step. Plans for other shapes have the same ones, and share the device's
+    health.
+    """
     copies_inputs: bool = False
     """True if inputs are copied for the device, because its native code could write to them."""
     index_checks: tuple[BoundCheck, ...] = ()

@@ -1,6 +1,4 @@
-"""Conditions of `If` nodes that inputs decide; ONNX Runtime computes them, and results are cached by the inputs'
-contents.
-"""
+"""Conditions of `If` nodes that inputs decide, computed by ONNX Runtime and cached by the inputs' contents."""
 
 from __future__ import annotations
 

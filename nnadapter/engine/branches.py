@@ -98,9 +98,7 @@ class BranchSelection:
         return self.plans is plans or self.is_abandoned
 
     def admit(self, partitioning: Partitioning) -> None:
-        """Raise NothingGainedError if no accelerator runs nodes of the selected branches, neither here nor in earlier
-        plans.
-        """
+        """Raise NothingGainedError if no accelerator runs nodes of the selected branches, now or in earlier plans."""
         if not self.has_gained:
             refuse_without_gain(partitioning)
 
@@ -259,8 +257,7 @@ def partition_selected(
     values: Mapping[str, Any],
     plan: Callable[[Prepared], Partitioning],
 ) -> tuple[Partitioning, Notes]:
-    """Return the partitioning of the model that these inputs select, as a session would plan it, and notes for the
-    report.
+    """Return the partitioning of the model that these inputs select, as sessions plan it, and report notes.
 
     Args:
         prepared: the model with all branches.

@@ -1,6 +1,4 @@
-"""Sessions that start from plans in the cache: an engine of these plans, and planning for inputs that they do not
-serve.
-"""
+"""Sessions that start from cached plans: an engine of these plans, and planning for inputs that they do not serve."""
 
 from __future__ import annotations
 
@@ -157,8 +155,9 @@ class CachedSession:
             return f"the cached plan cannot be used: {errors.describe(error)}"
 
     def source_maker(self, reason: str, make_report: ReportMaker) -> Callable[..., ModelPlanSource]:
-        """Return a constructor of plan sources that write their plans to the cache; `reason` is why no cached plan is
-        used.
+        """Return a constructor of plan sources that write their plans to the cache.
+
+        `reason` is why the session uses no cached plan, for the report.
         """
         from nnadapter.engine.model_source import ModelPlanSource
         from nnadapter.engine.plan_cache_writer import PlanCacheWriter

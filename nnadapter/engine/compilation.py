@@ -64,8 +64,7 @@ class Compiler:
         return self._devices.pause_texts
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
-        """Place the nodes of a judged model, cut segments, and compile them; repeat without the failed nodes until all
-        compile.
+        """Place nodes, cut segments and compile them; repeat without the failed nodes until all segments compile.
 
         Raises NotDelegatedError if fallback is needed but forbidden, and CompilationError if the CPU refuses nodes too.
         """
@@ -233,8 +232,7 @@ class Compiler:
     def _report_compile_failure(
         self, partitioning: Partitioning, step: Step, error: BaseException, instead: str
     ) -> str:
-        """Record that a device failed to compile a segment, and return the message; warn or raise by the fallback
-        policy.
+        """Record a failed compilation and return its message; warn or raise by the fallback policy.
 
         `instead` is a text on the reaction.
         """

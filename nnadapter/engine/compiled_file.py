@@ -218,7 +218,7 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
 
 
 def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
-    """Check that inputs of branch conditions are small, and that each plan belongs to a possible selection of branches."""
+    """Check that inputs of branch conditions are small, and that each plan belongs to a selection of branches."""
     if len(model.forks) > MOST_FORKS:
         yield f"it has {len(model.forks)} forks, expected at most {MOST_FORKS}"
         return
@@ -347,9 +347,7 @@ RULES: Mapping[str, Rule] = {
 
 
 class CompiledFile:
-    """Opened compiled model. The protobuf message that describes it is read and checked; programs and weights are read
-    later.
-    """
+    """Opened compiled model. Its description is read and checked; programs and weights are read on demand."""
 
     def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
         """Open a path, contents, or a container; CompiledModelError if it is damaged or of a newer version."""

@@ -78,8 +78,7 @@ class Job:
                 continue  # An interrupt is already being raised; the step uses memory that is about to be released.
 
     def _claimed_by(self, who: str) -> str:
-        """Return `lane` or `waiter`: the one that claimed the step first. The thread `lane` runs it; `waiter` cancels
-        it.
+        """Claim the step for `lane`, which runs it, or `waiter`, which cancels it; return the first claimant.
 
         `setdefault` is atomic, so the call may be repeated after an interrupt.
         """
@@ -96,8 +95,9 @@ class Lane:
         self._thread.start()
 
     def job(self, run_step: RunStep) -> Job:
-        """Return a job that runs a step with the caller's context variables. The caller stores it, then starts it with
-        `submit`.
+        """Return a job that runs a step with the caller's context variables.
+
+        The caller stores the job, and then starts it with `submit`.
         """
         context = copy_context()
         return Job(self._device, lambda: context.run(run_step))
@@ -259,9 +259,7 @@ class _Run:
         self._runs[bound.step.segment] = run_step(bound, self._run)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
-        """Enqueue a step on its stream and return True; return False if it must run now, after waiting for all pending
-        steps.
-        """
+        """Enqueue a step and return True; otherwise wait for all pending steps and return False, since it must run now."""
         transfers = self._run.transfers
         assert bound.residence is not None and transfers is not None, "only such steps are enqueued"
         segment = bound.step.segment

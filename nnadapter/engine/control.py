@@ -123,8 +123,9 @@ class Deadlines:
         register_after_fork(self)
 
     def watch(self, on_deadline: OnDeadline) -> float:
-        """Register a run, and return its deadline by `time.monotonic`; the watching thread calls `on_deadline` at that
-        time.
+        """Register a run, and return its deadline by `time.monotonic`.
+
+        The watching thread calls `on_deadline` at that time.
         """
         end = self._ends[on_deadline] = time.monotonic() + self.seconds
         if not self._is_awake:
@@ -152,8 +153,8 @@ class Deadlines:
                 watching.start()
 
     def _stop_late_runs(self) -> float | None:
-        """Stop runs past their deadline; return seconds until the next deadline, or None if there are no runs, to end
-        the thread.
+        """Stop runs past their deadline; return seconds to the next deadline, or None, which ends the thread, without
+        runs.
         """
         if not self._has_runs():
             return None
@@ -199,8 +200,9 @@ _LEAST_LEFT = 0.001
 
 
 class RunControl:
-    """Control of one run: stop, deadline, and turns on devices. `stop` takes no lock, so any thread and finalizers may
-    call it.
+    """Control of one run: stop, deadline, and turns on devices.
+
+    `stop` takes no lock, so any thread and finalizers may call it.
 
     Args:
         turns: turns of the runs of a stream; None for single runs.
@@ -281,8 +283,9 @@ class RunControl:
         return self._turns is not None
 
     def before(self, device: str, *, shared: bool) -> None:
-        """Wait for the turn of the run on a device before its next step; do nothing if the plan has one device (not
-        `shared`).
+        """Wait for the turn of the run on a device before its next step.
+
+        Nothing is done if the plan has a single device, so that devices are not `shared`.
         """
         if self._turns is None or not shared or device == self._device:
             return
@@ -328,7 +331,7 @@ class RunControl:
         return self.is_over
 
     def _on_deadline(self) -> float | None:
-        """Stop the run at its deadline, and return None; return a later time if the run waited for its turn meanwhile."""
+        """Stop the run at its deadline, and return None; return a later time if it waited for its turn meanwhile."""
         current_time, seconds_left, end = time.monotonic(), self._seconds_left, self._end
         if seconds_left is not None:
             return current_time + max(seconds_left, _LEAST_LEFT)

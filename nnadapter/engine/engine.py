@@ -86,9 +86,7 @@ class Engine(Protocol):
 
 
 class _Serving:
-    """Current plan source of an engine, with state of its runs. It is replaced as a whole, so that no run uses two
-    sources.
-    """
+    """Plan source of an engine, and the state of its runs. A new source gets a new object, so no run mixes two."""
 
     __slots__ = ("last_shapes", "latest", "source")
 
@@ -441,8 +439,7 @@ _ARRAYS = {np.ndarray}
 
 
 class Repeat:
-    """Fast path for repeated runs: a feed with the dtypes and shapes of the previous one runs the same plan, without
-    lookup.
+    """Fast path for repeated runs: a feed with the dtypes and shapes of the previous one needs no lookup.
 
     Args:
         plans: cache of the plan.
@@ -516,9 +513,7 @@ class Repeat:
         return self.run_like(feed)
 
     def run_like(self, feed: Mapping[str, Any]) -> RunResult | None:
-        """Run the plan with a feed that was checked; return None without running if the plan was dropped from the
-        cache.
-        """
+        """Run the plan with a checked feed; return None without running if the plan was dropped from the cache."""
         direct = self._direct
         if direct is not None:
             return self._run_directly(direct[0], direct[1], feed)

@@ -119,9 +119,7 @@ class ExecutionPool:
         control: RunControl | None,
         sizes: Sequence[Any] | None,
     ) -> Sequence[DeviceTensor] | None:
-        """Enqueue the program on a stream, in a reserved execution; return device tensors, or None if the driver
-        cannot.
-        """
+        """Enqueue the program on a stream, in a reserved execution; return device tensors, or None if it cannot."""
         within = UNLIMITED if control is None else control.for_driver()
         out: Sequence[DeviceTensor] | None = self._call(
             _call_method, execution, sizes, "enqueue", inputs, stream, within
@@ -129,7 +127,7 @@ class ExecutionPool:
         return out
 
     def _call_exclusively(self, sizes: Sequence[Any] | None, method: str, *arguments: Any) -> Any:
-        """Call a method of an execution that no other run uses, or of the shared execution if the device is reentrant."""
+        """Call a method of an execution that no other run uses, or of the shared one if the device is reentrant."""
         if (shared := self._shared) is not None:
             return self._call(_call_method, shared, sizes, method, *arguments)
         user = object()

@@ -226,10 +226,9 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
 
 
 def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
-    """Warn of devices that the user named but that run no node, if the policy is `warn`; `warned` are causes warned of
-    before.
+    """Warn of devices that the user named but that run no node, if the policy is `warn`.
 
-    Devices are not reported if devices before them took all their nodes.
+    Devices are not reported if devices before them took all their nodes. `warned` receives the causes.
     """
     plan, setting = partitioning.plan, partitioning.setting
     used_devices = {step.device for step in plan.steps}
@@ -257,9 +256,7 @@ def warn_of_idle(partitioning: Partitioning, warned: set[Cause]) -> None:
 
 
 def warn_of_last_resort(partitioning: Partitioning, warned: set[Cause]) -> None:
-    """Warn of nodes that the last resort runs, which is slow, if the policy is `warn`; `warned` are causes warned of
-    before.
-    """
+    """Warn of nodes that the last resort runs, which is slow, if the policy is `warn`; `warned` receives the causes."""
     plan, setting = partitioning.plan, partitioning.setting
     spare = [device.name for device in setting.devices if device.is_spare]
     nodes = [node for step in plan.steps if step.device in spare for node in step.nodes]

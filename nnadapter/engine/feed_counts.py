@@ -42,7 +42,7 @@ class CountedNode(Protocol):
 
 
 class CountRule(NamedTuple):
-    """Inputs of an operator that are counts, a function for the least number of elements of its result, and the limit."""
+    """Inputs of an operator that are counts, the least number of elements of its result, and the allowed number."""
 
     positions: tuple[int, ...]
     elements: Callable[..., float]
@@ -95,7 +95,7 @@ RULES: Mapping[str, tuple[CountRule, ...]] = {
 
 @dataclass(frozen=True)
 class CountCheck:
-    """Check of one node: the counts that it reads from inputs of the model, and the number of elements that they cause."""
+    """Check of one node: counts that it reads from inputs of the model, and the elements that they cause."""
 
     reader: str
     inputs: tuple[str, ...]

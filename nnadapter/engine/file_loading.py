@@ -1,6 +1,6 @@
-"""Plans of a compiled file: their devices, and programs that are deserialized or compiled again.
+"""Loader of a compiled file: opens its devices, and deserializes its programs or compiles its segments again.
 
-Each segment is a node in the graph of such a plan.
+In the graph of such a plan each segment is one node, since the file does not contain the model's nodes.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class FileDevice:
     context: Context
     has_memory: bool
     is_streaming: bool
-    """Steps are enqueued if that saves a wait."""
+    """True if steps are enqueued on a stream where that saves a wait."""
     has_raw_inputs: bool
-    """Its native code gets the addresses of inputs."""
+    """True if native code of the driver gets the addresses of inputs."""
     is_isolated: bool
     recorded: tuple[str, str]
     """Driver version and hardware at compile time."""
 
     @cached_property
     def is_unchanged(self) -> bool:
-        """True if driver version and hardware are unchanged, for drivers that do not check programs."""
+        """True if driver version and hardware are as at compile time. Decides for drivers that do not check programs."""
         info = device_info(self.name)
         return (info.version or info.distribution, info.sub_type) == self.recorded
 
@@ -76,7 +76,7 @@ class FileDevice:
 
 @dataclass(frozen=True, eq=False)
 class FileDevices:
-    """Devices of a file, except the CPU."""
+    """Opened devices of a compiled file except the CPU, and the reason for each device that is absent."""
 
     opened: Mapping[str, FileDevice] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
@@ -107,8 +107,13 @@ def open_devices(
 ) -> FileDevices:
     """Open the devices that a file was compiled for.
 
-    `requests` are the requested devices; None for all of the file, with the options at compile time. With `fallback`
-    `allow`, the CPU replaces missing devices; except with `forbid`, also devices that fail to open.
+    Args:
+        records: Device messages of the file.
+        requests: devices that the caller requested; None for all of the file, with the options at compile time.
+        fallback: with `allow`, the CPU replaces missing devices; with `warn` too, devices that fail to open.
+        session_options: ONNX Runtime's session options, if the caller passed any.
+        trace: trace of the session.
+        isolate: devices to open in a process of their own.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device is missing.
@@ -194,7 +199,8 @@ _UNFIT_REASONS = {
 def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Sequence[str]]) -> str:
     """Return the reason why a device cannot run a stored program as it is; empty if it can.
 
-    `about` is the segment and its node names. If the driver does not check it, versions and hardware are compared.
+    `blob` is the serialized program, `about` the segment and its node names. If the driver does not check programs, its
+    version and the hardware are compared.
     """
     compatibility = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
     if isinstance(compatibility, Unsupported):
@@ -205,18 +211,18 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
 
 
 NO_STORED_PROGRAM = "no program of it is stored"
-"""End of the note that a segment without a stored program was compiled, which is no failure."""
+"""End of a report note that a segment without a stored program was compiled; such a note is no failure."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FilePlan(RunnablePlan):
-    """Plan of a file that is ready to run."""
+    """Plan of a compiled file that is ready to run; `record` is its Plan message."""
 
     record: Message
 
 
 class LoadedProgram(NamedTuple):
-    """Program, its device and the values that it reads."""
+    """Program of a step, the device that runs it, and the values that it reads."""
 
     program: Program
     device: str
@@ -226,7 +232,7 @@ class LoadedProgram(NamedTuple):
 
 @dataclass(eq=False)
 class Loader:
-    """Loader of plans of one file."""
+    """Loader of the plans of one compiled file."""
 
     file: CompiledFile
     devices: FileDevices
@@ -270,7 +276,7 @@ class Loader:
         return self._plan_devices.pause_texts
 
     def load(self, record: Message) -> FilePlan:
-        """Return a plan with its programs.
+        """Load a plan with its programs; `record` is its Plan message.
 
         Raises:
             CompiledModelError: the file is damaged, or has nothing that runs here.
@@ -292,7 +298,7 @@ class Loader:
             raise
 
     def shape_set_of(self, record: Message) -> ShapeSet | None:
-        """Return the shapes that a plan serves; None for a static plan."""
+        """Return the shapes that a plan of the file serves; None for a static plan."""
         if not record.HasField("open"):
             return None
         from nnadapter.engine.shape_messages import read_shape_set
@@ -307,7 +313,7 @@ class Loader:
         loaded: dict[int, LoadedProgram],
         notes: list[str],
     ) -> None:
-        """Load the programs of some steps into `loaded`; deviations from the file go to `notes`."""
+        """Load the programs of the steps at `positions` into `loaded`; deviations from the file go to `notes`."""
         for number in positions:
             loaded[number] = self._load_step(number, record, shape_set, loaded, notes)
 
@@ -386,7 +392,10 @@ class Loader:
     def compile(
         self, device: FileDevice, model: Any, similar: Program | None, is_sole: bool, about: tuple[int, Sequence[str]]
     ) -> Program:
-        """Clone the program `similar` with the constants of a segment if the device can; otherwise compile it."""
+        """Clone the program `similar` with the constants of `model` if the device can; otherwise compile `model`.
+
+        `is_sole` means that the segment is the entire plan; `about` is the segment and its node names.
+        """
         context, calls = device.context, NamedCalls(device.name, *about)
         if similar is not None:
             with making(self.trace, device.name, "clone_with_constants", *about):
@@ -398,7 +407,7 @@ class Loader:
             return checked_program(calls[call](getattr(context, call), model))
 
     def _load_cpu_segment(self, step: Message, reason: str, notes: list[str]) -> LoadedProgram:
-        """Load the segment that the file has for the CPU in place of the device; raise if there is none."""
+        """Load the segment that the file has for the CPU in place of a step's device; raise if there is none."""
         if not step.HasField("instead"):
             raise errors.CompiledModelError(
                 f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({reason}), and the file "
@@ -454,7 +463,7 @@ class Loader:
     def _make_substitute(
         self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException | None
     ) -> Substitute:
-        """Load the CPU's segment of a step; see `Bindable`."""
+        """Load the segment that the file has for the CPU in place of a step; see `Bindable`."""
         message = record.steps[step.segment]
         nodes = list(message.nodes)
         try:
@@ -477,7 +486,7 @@ class Loader:
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
-    """Return the overlap of steps; threaded only as the file records, since costs are not known here."""
+    """Return which steps of a plan may overlap; in threads only as the file records, since costs are not known here."""
     enqueued = enqueued_of(plan, streaming)
     is_unchanged = all(
         step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)

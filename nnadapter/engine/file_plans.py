@@ -1,4 +1,4 @@
-"""Plans with dynamic shapes in a compiled file, and their specializations for concrete sizes."""
+"""Dynamic plans and templates of a compiled file, loaded when shapes first need them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from nnadapter.process.resources import close_all, new_lock
 
 
 def is_template(record: Message) -> bool:
-    """Return True if segments of a plan are compiled for each set of sizes."""
+    """Return True if segments of a plan of a file are compiled for each set of sizes; `record` is its Plan message."""
     return any(step.HasField("given") for step in record.steps)
 
 
 def load_template(loader: Loader, record: Message) -> FilePlan:
-    """Return the template of a plan, with the programs that serve all sizes."""
+    """Load a template: the programs that serve all sizes, and the segments to specialize for each set of sizes."""
     shape_set, notes, shared = loader.shape_set_of(record), list[str](), dict[int, LoadedProgram]()
     if shape_set is None or shape_set.trace is None:
         raise loader.file.container.damaged("a static plan has segments with dynamic shapes")
@@ -43,7 +43,7 @@ def load_template(loader: Loader, record: Message) -> FilePlan:
 
 
 def _fillable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[int, SpecializablePart]:
-    """Return the segments to specialize; those of absent devices run on the CPU, which takes all sizes."""
+    """Return the segments to specialize, by position; on absent devices the CPU runs them, which takes all sizes."""
     parts = {}
     for number, step in enumerate(record.steps):
         if step.HasField("given") and step.device in loader.devices.opened:
@@ -135,7 +135,7 @@ class FileDynamicPlans(DynamicPlans[FilePlan]):
         return load_template(self._loader, record) if entry.is_template else self._loader.load(record)
 
     def shapes_of(self, entry: DynamicPlan) -> ShapeSet:
-        """Return the shapes that a plan serves: those in the file, until the plan is loaded."""
+        """Return the shapes that a plan serves, as recorded in the file until the plan is loaded."""
         if entry.shapes is None:
             with self._reading:
                 if entry.shapes is None:

@@ -92,7 +92,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         return (*self._open_devices.opened, "cpu")
 
     def prepare(self, shapes: Shapes) -> None:
-        """Load the plans of every selection of branches for these shapes."""
+        """Load the plans for these input shapes, of every selection of branches that the file has."""
         sizes = (tuple(shapes[name]) if name in shapes else self.declared_shape(name) for name in self.input_names)
         input_shapes, choices = tuple(sizes), {tuple(plan.truths) for plan in self._file.message.plans}
         ready = [self._is_ready(input_shapes, truths) for truths in sorted(choices - {()})]
@@ -100,7 +100,10 @@ class FilePlanSource(PlanSource[FilePlan]):
             self._is_ready(input_shapes, None)
 
     def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
-        """Load the plan for a selection of branches (None: for the entire model); return False if the file has none."""
+        """Load the plan for a selection of branches; return False if the file has none.
+
+        `truths` are the condition values of the selection; None for the plan that has all branches.
+        """
         with self.use() as use:
             return (self.take(use, shapes) if truths is None else self._lease(use, shapes, truths)) is not None
 
@@ -134,7 +137,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         self.plans.close((self._open_devices, self._loader))
 
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[FilePlan]:
-        """Return the plan of the branches that a feed selects, or the plan with all branches."""
+        """Return the plan for input shapes and the branches that a feed selects, or the plan with all branches."""
         truths = self._fork.select(feed) if self._fork is not None and feed is not None else ()
         leased = self._lease(use, shapes, truths)
         if leased is None and truths and self._may_be_any(truths, shapes):
@@ -147,7 +150,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         return (*self.plans.take(use, "whole", lambda: self._loader.load(original_model)), None)
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
-        """Return True if a selection without a plan may run with the plan that has all branches."""
+        """Return True if a selection of branches without a plan may run with the plan that has all branches."""
         return True
 
     def _lease(self, use: object, shapes: InputShapes, truths: Truths) -> LeasedPlan[FilePlan] | None:
@@ -205,7 +208,7 @@ def _fork_of(file: CompiledFile) -> Fork[Truths] | None:
 
 
 def _refuse_placing(options: Options) -> None:
-    """Raise for options of placement or checks, which apply when a file is compiled."""
+    """Raise InvalidOptionError for options that matter only when a file is compiled, and for `background`."""
     usual = Options()
     for name in ("policy", "rules", "plan"):
         if getattr(options, name) != getattr(usual, name):

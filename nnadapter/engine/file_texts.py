@@ -28,12 +28,15 @@ _MOST_ALIKE = 2
 
 
 def served_shapes_text(file: CompiledFile, shape_sets: Sequence[ShapeSet]) -> str:
-    """Return `served_shapes_texts` as one sentence."""
+    """Return the texts of `served_shapes_texts`, joined by `or`."""
     return " or ".join(served_shapes_texts(file, shape_sets))
 
 
 def served_shapes_texts(file: CompiledFile, shape_sets: Sequence[ShapeSet]) -> Sequence[str]:
-    """Return texts on the shapes that the plans of a file serve; a name stands for any size."""
+    """Return a text for each set of shapes that a plan of a file serves; a name stands for any size.
+
+    `shape_sets` are those of the file's dynamic plans, in order.
+    """
     static_plans = [plan for plan in file.message.plans if not plan.HasField("open")]
     classes = [plan for plan in file.message.plans if plan.HasField("open")]
     plan_texts = [(plan, in_words(file.shapes(plan))) for plan in static_plans]
@@ -54,7 +57,7 @@ def dynamic_shape_sets(file: CompiledFile) -> list[ShapeSet]:
 
 
 def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
-    """Return one set of shapes as text; of many inputs with the same shape only the first is listed."""
+    """Return shapes by input name as text; of many inputs with the same shape only the first is listed."""
     texts = {name: f"[{', '.join(map(str, shape))}]" for name, shape in shapes.items()}
     alike: dict[str, list[str]] = {}
     for name, text in texts.items():
@@ -69,7 +72,7 @@ def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
 
 
 def command(file: CompiledFile, shapes: Shapes) -> str:
-    """Return the command that compiles a model for further shapes."""
+    """Return the command line that compiles the model of a file for further shapes."""
     devices = ",".join(device.name for device in file.message.devices if device.name != CPU) or CPU
     shape_flags = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
     plain = f"nnadapter compile MODEL -d {devices} {shape_flags} -o FILE"
@@ -81,7 +84,7 @@ def _with_condition(shapes: str, choice: str) -> str:
 
 
 def _allows_dynamic(file: CompiledFile) -> bool:
-    """Return True if dynamic plans are possible, but no plan is dynamic and no reason is recorded."""
+    """Return True if the model has dynamic dimensions, but the file has no dynamic plan and no reason for that."""
     rows, plans = (*file.signature.inputs, *file.signature.overridable), file.message.plans
     is_open = any(not isinstance(size, int) for row in rows for size in row.shape or ())
     notes = json.loads(file.report(plans[0]))["notes"]
@@ -143,7 +146,7 @@ def _shapes_of_bounds(bounds: Bounds, names: Mapping[str, Any]) -> Iterator[tupl
 
 
 def reasons_against(file: CompiledFile) -> tuple[str, ...]:
-    """Return the reasons why a file would not run here without compiling."""
+    """Return the reasons why a compiled file would not run here without compiling; empty if it would."""
     file.container.verify()
     dynamic_shape_sets(file)
     reasons: dict[str, None] = {}

@@ -42,7 +42,7 @@ _ADVICE = "check the model with onnx.checker, or update onnxruntime"
 
 
 class HostEngine:
-    """Engine that runs a model by one ONNX Runtime session, `session`."""
+    """Engine that runs the unmodified model by one ONNX Runtime session, `session`."""
 
     def __init__(
         self,
@@ -54,7 +54,16 @@ class HostEngine:
         deadline_s: float | None = None,
         tracing: HostTracing | None = None,
     ) -> None:
-        """Load the model; `setting` opens the CPU as a device, for reports.
+        """Load the model.
+
+        Args:
+            source: path, contents or message of the model.
+            setting: opens the CPU as a device, which only reports need.
+            session_options: ONNX Runtime's session options, if the caller passed any.
+            provider_options: options of the CPU provider.
+            arguments: further arguments of `onnxruntime.InferenceSession`.
+            deadline_s: seconds that a run may take.
+            tracing: trace of the session, if it has one.
 
         Raises:
             InvalidModelError, ModelFileError: ONNX Runtime cannot load it, or an Einsum equation is invalid.
@@ -177,7 +186,7 @@ class HostEngine:
         pass
 
     def observed(self) -> Observed:
-        """Return placement and notes; reads the model again."""
+        """Return placement and notes for a report; loads the model again to plan it."""
         from nnadapter.engine.observed import Observed
         from nnadapter.onnx.files import load_model
         from nnadapter.onnx.preparation.default_sizes import default_shapes
@@ -253,7 +262,7 @@ class HostEngine:
         return feed
 
     def _with_texts(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Convert arrays of bytes to strings; ONNX Runtime would read beyond their elements."""
+        """Convert input arrays of bytes to strings, because ONNX Runtime would read beyond their elements."""
         arrays = {name: feed[name] for name in self._texts if name in feed}
         kinds = {name: getattr(getattr(array, "dtype", None), "kind", "") for name, array in arrays.items()}
         if not {"S", "V"} & set(kinds.values()):
@@ -263,7 +272,7 @@ class HostEngine:
         return {**feed, **{name: texts_of(name, arrays[name]) for name, kind in kinds.items() if kind in ("S", "V")}}
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """Run again with arrays passed by address, if ONNX Runtime's Python interface lacks a dtype."""
+        """Repeat a failed run with arrays passed by address, if ONNX Runtime's Python interface lacks a dtype."""
         foreign = isinstance(feed, Mapping) and (
             any(map(values.is_foreign, feed.values())) or values.goes_by_memory(self.session)
         )
@@ -275,7 +284,7 @@ class HostEngine:
             return self._unoptimized(names, feed, options, second)
 
     def _unoptimized(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """Run again with fewer optimizations, or raise: InvalidInputError for an invalid feed, or `error`."""
+        """Repeat a failed run with fewer optimizations; raise InvalidInputError for an invalid feed, or `error`."""
         with failures.translated("ONNX Runtime failed to run the model", "check the inputs"):
             signature = self._signature()
             signature.check_outputs(names)
@@ -306,7 +315,7 @@ class HostEngine:
 
 
 def host_alone(source: str | os.PathLike[str] | bytes, arguments: Mapping[str, Any]) -> HostEngine | None:
-    """Return an engine without opening devices; None if ONNX Runtime cannot load the model."""
+    """Return an engine for a session without accelerators; None if ONNX Runtime cannot load the model."""
     print_crashes()
     try:
         return HostEngine(source, _setting, None, {}, arguments)
@@ -370,7 +379,7 @@ class _Loader:
                 return self._open_session(contents_of(lowered), self._session_options)
 
     def count_checks(self, session: onnxruntime.InferenceSession) -> tuple[CountCheck, ...]:
-        """Return the checks of counts in feeds, which only inputs of rank 0 or 1 need."""
+        """Return the checks of counts in feeds; a model needs them only if it has inputs of rank 0 or 1."""
         inputs = [value.name for value in session.get_inputs() if len(value.shape) < 2 and value.type in _OF_COUNTS]
         if not inputs:
             return ()
@@ -381,7 +390,7 @@ class _Loader:
     def load_lower(
         self, run: Callable[[onnxruntime.InferenceSession], _Result], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, _Result]:
-        """Return a session with fewer optimizations and the results of `run`; raise `error` if that fails too."""
+        """Load the model with fewer optimizations; return the session and the results of `run`, or raise `error`."""
         failure = "failed to run the model"
         return self._lower(self._path_or_bytes(), lambda session: (session, run(session)), failure, error)
 

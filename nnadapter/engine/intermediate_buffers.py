@@ -32,12 +32,12 @@ Into = tuple[Array, ...]
 
 
 class Place(NamedTuple):
-    """Shape, dtype and memory of an output."""
+    """Shape, dtype and place in memory of one output of a step."""
 
     dimensions: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int | None
-    """Offset in the block; None for new memory, since the caller receives it."""
+    """Offset in the memory block of the run; None for new memory, since the caller receives the output."""
 
     def within(self, block: Array) -> Array | None:
         if self.offset is None:
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 class RunBuffers(NamedTuple):
-    """Memory block of one run, and its arrays."""
+    """Memory block of one run, with the arrays for the outputs of each step."""
 
     block: Array
     rows: Sequence[Sequence[tuple[Place, Array | None]]]
@@ -57,7 +57,7 @@ class RunBuffers(NamedTuple):
         return tuple(np.empty(place.dimensions, place.dtype) if array is None else array for place, array in row)
 
     def copy_if_aliased(self, results: Sequence[Any], into: Into = ()) -> Sequence[Any]:
-        """Copy results that lie in the run's memory block, except those in `into`."""
+        """Copy results of a step that lie in the memory block, such as views of inputs; the arrays `into` stay."""
         if results is into:
             return results
         buffer_ids = set(map(id, into))
@@ -66,7 +66,7 @@ class RunBuffers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IntermediateBuffers:
-    """Memory layout of the intermediate values of one plan."""
+    """Memory layout of the intermediate values of one plan: where in a block each step writes its outputs."""
 
     rows: Sequence[Sequence[Place]]
     nbytes: int
@@ -85,7 +85,7 @@ class IntermediateBuffers:
 def plan_intermediate_buffers(
     plan: Plan, reads: Mapping[int, Sequence[str]], arenas: Arenas, staying: Collection[int] = ()
 ) -> IntermediateBuffers | None:
-    """Plan the memory of a plan's intermediate values, if there are any.
+    """Return the memory layout of a plan's intermediate values; None if no value is large and of static size.
 
     `reads` are the inputs of each segment's program, `staying` the segments with device-resident outputs.
     """
@@ -120,9 +120,11 @@ def plan_intermediate_buffers(
 def share_regions(
     steps: Sequence[tuple[Collection[str], Sequence[str]]], sizes: Mapping[str, int]
 ) -> tuple[dict[str, int], list[int]]:
-    """Return the memory region of every value, and the bytes of every region.
+    """Assign intermediate values to regions of memory; return the region of every value, and the bytes of every region.
 
-    A value gets the smallest free region that is large enough; otherwise the largest free one, which grows.
+    `steps` are inputs and outputs of each step, `sizes` bytes by value. A value gets the smallest free region that is
+    large
+    enough; otherwise the largest free one, which grows.
     """
     made_by = {name: position for position, (_, outputs) in enumerate(steps) for name in outputs}
     readers = Counter[str]()  # a set of steps is an integer with one bit per step
@@ -154,12 +156,12 @@ def _best(free: Sequence[int], regions: Sequence[int], nbytes: int) -> int:
 
 
 def held_between(arenas: Arenas) -> Mapping[Hashable, int]:
-    """Return the intermediate memory that all plans of a session share."""
+    """Return the bytes of intermediate memory that all plans of a session share, by identity."""
     return {("between steps", id(arenas)): arenas.used_bytes}
 
 
 def _places(check: OutputCheck) -> list[Place]:
-    """Return the outputs of a step; empty if one has no static size or holds objects."""
+    """Return a place in new memory for each output of a step; empty if one has no static size or holds objects."""
     places = []
     for spec in check:
         sizes = () if spec is None else tuple(size for size in spec[0] if size)

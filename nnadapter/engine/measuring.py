@@ -51,20 +51,20 @@ EARLIER = "measured in an earlier session"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Recalled:
-    """Choice of an earlier session, with its measurements."""
+    """Measured choice of an earlier session: a judgment that demands its placement, and the measurements."""
 
     judgment: Judgment
     timed: tuple[TimedPlacement, ...]
 
 
 class PastChoices:
-    """Measured choices of one setting, in this and in earlier sessions."""
+    """Storage of measured choices for the devices and options of one session."""
 
     def __init__(self, setting: Setting, session_options: onnxruntime.SessionOptions | None = None) -> None:
         self._setting, self._session_options = setting, session_options
 
     def recall(self, judgment: Judgment) -> tuple[Recalled | None, str]:
-        """Return the choice for these verdicts and shapes, and a note on why a stored file is not used."""
+        """Return the stored choice for a judged model at its shapes, and a note on why a stored file is not used."""
         past, note = calibration.recall(self.key(judgment))
         if past is None:
             return None, note
@@ -82,7 +82,7 @@ class PastChoices:
         ), note
 
     def keep(self, judgment: Judgment, plan: Plan, timed: Sequence[TimedPlacement]) -> str:
-        """Store the chosen plan; return the reason if that failed."""
+        """Store the placement of the fastest plan with all measurements; return the reason if that failed."""
         graph = plan.graph
         placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
         measured = tuple(
@@ -135,7 +135,7 @@ _BARELY = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Winner of a contest, with typical seconds of every candidate."""
+    """Result of timing candidates against each other: the winner, and typical seconds of every candidate."""
 
     winner: int
     seconds: tuple[float, ...]
@@ -144,10 +144,11 @@ class Outcome:
 
 
 def is_slower(turns: Sequence[float], other_turns: Sequence[float], by: float = 0.0) -> bool:
-    """Return True if one candidate is slower than another by more than a share `by`, beyond noise.
+    """Return True if a candidate is slower than another by more than the share `by`, beyond noise.
 
-    It must be slower in all of 5 turns, all but one of 7, all but two of 11: 2 to 6 % by chance. In fewer than 5 turns,
-    it must be slower in all by a wide margin.
+    Both are given by their seconds per turn. It must be slower in all of 5 turns, all but one of 7, all but two of 11:
+    2 to
+    6 % by chance. In fewer than 5 turns, it must be slower in all by a wide margin.
     """
     pairs = list(zip(turns, other_turns, strict=False))
     if len(pairs) < _FEWEST:
@@ -163,9 +164,9 @@ def still_in_question(samples: Samples) -> list[int]:
 
 
 def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
-    """Return the winner: the first of `simplest` within `MARGIN` of the fastest.
+    """Return the winner: the first candidate of `simplest` that is within `MARGIN` of the fastest.
 
-    `is_sure` is true if no other candidate is faster by more than twice the margin, beyond noise.
+    The result is sure if no other candidate is faster by more than twice the margin, beyond noise.
     """
     seconds = tuple(typical(turns) for turns in samples)
     enough = (1 + MARGIN) * min(seconds)
@@ -178,9 +179,15 @@ def decided(samples: Samples, simplest: Sequence[int]) -> Outcome:
 def contest(
     candidates: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, list[list[float]]]:
-    """Time candidates in turns until the winner is clear or more turns do not help; return result and samples.
+    """Time candidates in turns until the winner is clear or more turns do not help.
 
-    Each candidate takes a turn per round, in random order with a constant seed, and returns its seconds.
+    Args:
+        candidates: functions that run a candidate once and return its seconds.
+        simplest: indices of the candidates, the simplest first.
+        clock: returns the time in seconds.
+
+    Returns:
+        The outcome, and the seconds of every turn. The order within a round is random with a constant seed.
     """
     samples: list[list[float]] = [[] for _ in candidates]
     contenders, chance, started = list(range(len(candidates))), Random(0), clock()
@@ -198,7 +205,7 @@ def contest(
 def twice(
     turns: Sequence[Callable[[], float]], simplest: Sequence[int], clock: Callable[[], float]
 ) -> tuple[Outcome, str]:
-    """Return the winner of two contests, and the reason for doubt in it.
+    """Hold two contests, and return the outcome with the reason to doubt it, empty if there is none.
 
     The winner of the first and the fastest other candidate hold the second contest. All turns count.
     """
@@ -224,7 +231,7 @@ def _fastest(samples: Samples) -> int:
 
 
 MOST_AGAIN = 2
-"""Repeated measurements per session and set of input shapes."""
+"""Number of times that a session measures again for one set of input shapes."""
 _MOST_CANDIDATES = 6
 _TURNS_OPEN = 3
 _LOST = 1.1
@@ -247,7 +254,7 @@ class Measurer:
         self._broken: dict[str, list[str]] = {}
 
     def choose(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
-        """Return the fastest candidate for these shapes, cached or measured now.
+        """Return the compiled plan of the fastest placement for the shapes of a judged model: stored, or measured now.
 
         `feed` are the inputs of the measured runs; `made_up` if they are random.
         """
@@ -323,7 +330,7 @@ class Measurer:
         return trials[outcome.winner][1], timed, doubt
 
     def _run_turns(self, plans: Sequence[Compiled], feed: Mapping[str, Any], pools: int) -> tuple[Outcome, str]:
-        """Return the winner, and the reason if the choice is not stored.
+        """Time compiled candidates; return the outcome, and the reason if the choice is not to be stored.
 
         `pools` is the number of thread pools of other sessions in the process.
         """
@@ -349,9 +356,11 @@ class Measurer:
         trials: list[tuple[Candidate, Compiled]],
         pools: int,
     ) -> None:
-        """Append every candidate that compiles and runs without fallback; one with fallback only if all others fail.
+        """Append to `trials` every candidate that compiles and runs without fallback.
 
-        Each gets the thread pools that it would have alone.
+        If all need fallback, one of them is appended. `pools` are the thread pools of other sessions: each candidate
+        gets the
+        pools that it would have alone.
         """
         failure: DriverError | NotDelegatedError | None = None
         fallen: list[tuple[Candidate, Compiled]] = []
@@ -384,7 +393,10 @@ class Measurer:
             raise failure
 
     def _candidates(self, judgment: Judgment) -> list[Candidate]:
-        """Return baselines and cheapest candidates; those with unnamed devices only if needed."""
+        """Return the placements to measure: baselines, then the cheapest.
+
+        Devices that the user did not name are used only if needed.
+        """
         setting = self._compiler.setting
         candidates = place(judgment, setting).candidates()
         if setting.constraints.fallback_at("load") == "forbid":
@@ -404,7 +416,7 @@ def _rank(candidate: Candidate) -> int:
 
 
 def _simplest(plans: Sequence[Compiled]) -> list[int]:
-    """Return indices, fewest steps first, and among these those without accelerators first."""
+    """Return the indices of plans, fewest steps first, and among these the ones without accelerators first."""
 
     def rank(number: int) -> tuple[int, bool]:
         steps = plans[number].plan.steps

@@ -1,4 +1,4 @@
-"""Messages of compiled_model.proto as Python classes, and conversion of values, options and segments."""
+"""Conversion between protobuf messages of compiled_model.proto and values, options, index checks and segments."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ MOST_SIZES = 1024
 
 
 def write_value(message: Message, value: Value) -> None:
-    """Fill a Value message."""
+    """Fill a Value message with name, type and shape of a value."""
     message.name, message.data_type, message.itemsize = value.name, value.dtype or "", value.itemsize
     if value.shape is not None:
         write_shape(message.shape, value.shape)
 
 
 def write_check(message: Message, check: IndexCheck) -> None:
-    """Fill an IndexCheck message."""
+    """Fill an IndexCheck message with an index check."""
     message.value, message.reader, message.source = check.value, check.reader, check.source
     for low, high, exception in check.bounds:
         row = message.ranges.add()
@@ -71,7 +71,7 @@ def _write_limit(message: Message, bound: Bound) -> None:
 
 
 def read_check(message: Message) -> IndexCheck:
-    """Read an IndexCheck message."""
+    """Return the index check of an IndexCheck message."""
     return IndexCheck(
         message.value,
         tuple(
@@ -96,7 +96,7 @@ def _read_limit(message: Message) -> Bound:
 
 
 def write_shape(message: Message, shape: Sequence[int | str | None]) -> None:
-    """Fill a Shape message."""
+    """Fill a Shape message; a size is a number, the name of a dynamic dimension, or None."""
     message.SetInParent()
     for size in shape:
         row = message.dimensions.add()
@@ -107,23 +107,26 @@ def write_shape(message: Message, shape: Sequence[int | str | None]) -> None:
 
 
 def read_value(message: Message) -> Value:
-    """Read a Value message."""
+    """Return name, type and shape of a value from a Value message."""
     shape = read_shape(message.shape) if message.HasField("shape") else None
     return Value(message.name, message.data_type or None, shape, message.itemsize)
 
 
 def read_shape(message: Message) -> tuple[int | str | None, ...]:
-    """Read a Shape message."""
+    """Return the shape of a Shape message; a size is a number, the name of a dynamic dimension, or None."""
     return tuple(getattr(row, row.WhichOneof("known") or "", None) for row in message.dimensions)
 
 
 def read_sizes(message: Message) -> tuple[int, ...]:
-    """Read a Shape message with static sizes."""
+    """Return the shape of a Shape message in which all sizes are static."""
     return tuple(row.size for row in message.dimensions)
 
 
 def write_array(message: Message, name: str, array: Array, writer: ContainerWriter) -> None:
-    """Write an array of numbers, and fill a Contents message; CompiledModelError for other arrays."""
+    """Write an array of numbers as a part of the container, and fill its Contents message.
+
+    Raises CompiledModelError for arrays of other things.
+    """
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
         raise CompiledModelError(f"constant {name!r} holds no numbers, so a compiled model cannot contain it")
     message.name, message.data_type = name, array.dtype.name
@@ -132,7 +135,7 @@ def write_array(message: Message, name: str, array: Array, writer: ContainerWrit
 
 
 def write_tensor(message: Message, tensor: SeparateTensor, writer: ContainerWriter) -> None:
-    """Write a constant of an ONNX model, and fill a Contents message."""
+    """Write a constant of an ONNX model as a part of the container, and fill its Contents message."""
     message.name, message.data_type = tensor.name, tensor.dtype
     message.dimensions.extend(tensor.dimensions)
     message.part = writer.add(CONSTANT, tensor.contents.data)
@@ -146,14 +149,14 @@ def read_array(message: Message, container: Container) -> Array:
 
 
 def write_metadata(message: Message, metadata: ModelMetadata) -> None:
-    """Fill a Metadata message."""
+    """Fill a Metadata message with the metadata of a model."""
     for name in ("producer_name", "graph_name", "domain", "description", "graph_description", "version"):
         setattr(message, name, getattr(metadata, name))
     message.custom.update(metadata.custom_metadata_map)
 
 
 def read_metadata(message: Message) -> ModelMetadata:
-    """Read a Metadata message."""
+    """Return the metadata of a model from a Metadata message."""
     return ModelMetadata(
         producer_name=message.producer_name,
         graph_name=message.graph_name,
@@ -169,7 +172,7 @@ _FIELDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "s
 
 
 def write_options(messages: Message, options: Mapping[str, OptionValue]) -> None:
-    """Fill a map of Option messages."""
+    """Fill a map of Option messages with the options of a device."""
     for name, value in options.items():
         if isinstance(value, tuple):
             messages[name].strings.SetInParent()
@@ -179,7 +182,7 @@ def write_options(messages: Message, options: Mapping[str, OptionValue]) -> None
 
 
 def read_options(messages: Mapping[str, Message]) -> dict[str, OptionValue]:
-    """Read a map of Option messages."""
+    """Return the options of a device from a map of Option messages."""
     return {name: _option(message) for name, message in messages.items()}
 
 
@@ -190,12 +193,12 @@ def _option(message: Message) -> OptionValue:
 
 
 def values_by_name(messages: Iterable[Message]) -> dict[str, Value]:
-    """Read Value messages by name."""
+    """Return values by name from Value messages."""
     return {message.name: read_value(message) for message in messages}
 
 
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
-    """Write a segment in adapter IR, and fill a Segment message.
+    """Write a segment in adapter IR to the container, and fill its Segment message.
 
     A segment with dynamic shapes is written with its size hints, and the places of symbolic numbers.
     """
@@ -222,7 +225,10 @@ def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: Cont
 def write_onnx(
     message: Message, model: onnx.ModelProto, inputs: Sequence[str], without: Sequence[str], writer: ContainerWriter
 ) -> None:
-    """Write a segment in ONNX with separate constants, and fill a Segment message."""
+    """Write a segment in ONNX to the container, with separate constants, and fill its Segment message.
+
+    `without` are optimizers that ONNX Runtime must not use for it.
+    """
     from nnadapter.onnx.canonical import separated
 
     contents, constants = separated(model)
@@ -235,14 +241,14 @@ def write_onnx(
 
 
 class Segments:
-    """Segments of a file, read on demand."""
+    """Reader of the segments of a compiled file."""
 
     def __init__(self, container: Container) -> None:
         self.container = container
         self._numbers = {part.sha256.hex(): number for number, part in enumerate(container.parts)}
 
     def model(self, message: Message, trace: SymbolicTrace | None = None) -> Any:
-        """Return a segment as the model that a driver compiles; `trace` is the symbolic trace of its plan."""
+        """Return a segment in the form that a driver compiles; `trace` is the symbolic trace of its plan."""
         if message.form == ModelForm.ONNX.value:
             contents, constants = self.onnx(message)
             from nnadapter.onnx.canonical import joined
@@ -253,7 +259,7 @@ class Segments:
         raise self.container.damaged(f"a segment has form {message.form!r}, expected 'ir' or 'onnx'")
 
     def onnx(self, message: Message) -> tuple[bytes, dict[str, Array]]:
-        """Return a segment in ONNX, and its constants by name, as views of the file."""
+        """Return a segment in ONNX without constants, and its constants by name, as views of the file."""
         if message.form != ModelForm.ONNX.value:
             raise self.container.damaged(f"a segment has form {message.form!r}, expected 'onnx'")
         constants = {row.name: read_array(row, self.container) for row in message.constants}

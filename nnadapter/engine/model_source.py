@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class CacheWriter(Protocol):
-    """Writer of new plans to the session's cache."""
+    """Writer of a session's new plans to the cache; implemented by `PlanCacheWriter`."""
 
     note: str
 
@@ -67,7 +67,7 @@ class CacheWriter(Protocol):
         pass
 
     def write_new(self, source: ModelPlanSource) -> None:
-        """Write the plans made since the last call."""
+        """Write the plans that the source has made since the last call."""
 
 
 class ModelPlanSource(PlanSource[Compiled]):
@@ -145,7 +145,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             self._own.partition_at(shapes)
 
     def note_contradiction(self, lease: Lease[Compiled]) -> None:
-        """Drop a plan and its measured times, so that the next run measures again."""
+        """Drop a plan that runs contradict, and its measured times, so that the next run measures again."""
         compiled = lease.plan
         if self._measurer is not None and compiled is not None and compiled.watch is not None:
             self._measurer.contradicted(compiled, compiled.watch)
@@ -164,7 +164,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         self._compiled_for(self._complete(shapes), selection)
 
     def observed(self, last_shapes: InputShapes | None) -> Observed:
-        """Return observations of the plan used last; without one, a plan at default shapes is made."""
+        """Return the facts for a report of the plan used last; before the first run, of a plan at default shapes."""
         compiled = self.plans.newest or self._usual()
         if compiled.dynamic is not None and last_shapes is not None:
             compiled = self._plans_of(compiled).at_shapes(compiled, self.known_shapes(last_shapes))
@@ -178,7 +178,10 @@ class ModelPlanSource(PlanSource[Compiled]):
         return replace(observed, notes=(*observed.notes, *notes)) if notes else observed
 
     def withdraw_nodes(self, device: str, nodes: Mapping[str, Unsupported]) -> None:
-        """Withdraw nodes from a device for the rest of the session, with reasons by node name, and drop all plans."""
+        """Withdraw nodes from a device for the rest of the session, and drop all plans.
+
+        `nodes` are reasons by node name.
+        """
         # a new mapping each time: another thread may be judging by the previous one
         self._withdrawn[device] = {**self._withdrawn.get(device, {}), **nodes}
         self.forget_plans()
@@ -211,11 +214,11 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def selection_note(self) -> str:
-        """Report note if branch selections are too many to plan."""
+        """Report note that inputs select among too many variants of the model; empty otherwise."""
         return "" if self._selections is None else self._selections.note
 
     def as_it_was(self) -> Part:
-        """Return the model before preparation, with all its branches."""
+        """Return the model before preparation, with all its branches, as a part for the host."""
         return original_model(self.prepared.graph, OnnxIndex.of(self.prepared.model), self.signature.output_names)
 
     @property
@@ -232,11 +235,14 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     @property
     def planned_ahead(self) -> Sequence[BranchSelection | None]:
-        """Branch selections planned ahead of runs; None for the model with its branches."""
+        """Branch selections to plan ahead of runs; None stands for the model with all branches."""
         return (None,) if self._selections is None else self._selections.planned_ahead
 
     def make_dynamic(self, shapes: Shapes, selection: BranchSelection | None) -> bool:
-        """Return True if a dynamic plan serves these shapes of all inputs; make it if needed."""
+        """Return True if a dynamic plan serves these shapes of all inputs; make it if needed.
+
+        `selection` is one of `planned_ahead`.
+        """
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
         input_shapes = tuple(shapes.get(name) for name in self.input_names)
@@ -282,7 +288,10 @@ class ModelPlanSource(PlanSource[Compiled]):
         return self._compiled_for(self._complete(default_shapes(self.prepared)))
 
     def _complete(self, shapes: Shapes) -> InputShapes:
-        """Return the shapes of all inputs; raise InvalidInputError if one is missing, unfit or unknown."""
+        """Return the shapes of all inputs in order, completed by declared shapes.
+
+        Raises InvalidInputError if a shape is missing, unfit or for an unknown input.
+        """
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
         complete = {
@@ -303,7 +312,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         return (self._own if self._selections is None else self._selections).take(use, shapes, feed)
 
     def make_ahead(self, shapes: InputShapes, selection: BranchSelection | None) -> None:
-        """Make the plan that a run at these shapes takes, for one selection of branches."""
+        """Make the plan that a run at these shapes with these branches would take; called by the background thread."""
         feed = dict[str, Any]()
         with self.use() as use:
             if self._selections is None:
@@ -355,7 +364,7 @@ def _refuse_invalid(
     setting: Setting,
     session_options: onnxruntime.SessionOptions | None,
 ) -> None:
-    """Raise InvalidModelError at opening for nodes that ONNX Runtime would refuse and no device accepts."""
+    """Raise InvalidModelError for nodes that ONNX Runtime refuses as invalid and no other device could accept."""
     if prepared.original is None and all(node.origins == (node.name,) for node in prepared.graph.nodes):
         model, nodes = prepared.model, prepared.nodes
     else:
@@ -385,7 +394,7 @@ def _version_of(node: onnx.NodeProto, model: onnx.ModelProto) -> int:
 
 
 def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
-    """Return True if ONNX Runtime may find a node invalid: by its schema, or because it lacks a schema or types."""
+    """Return True if ONNX Runtime may find a node invalid: it contradicts its schema, or lacks a schema or types."""
     dtypes = tuple([values[name].dtype if name in values else None for name in node.inputs])
     return bool(
         node.contradiction
@@ -453,7 +462,12 @@ def open_source(
     begun: BegunModel | None = None,
     failed: InvalidModelError | None = None,
 ) -> ModelPlanSource:
-    """Load a model and return its plan source; raise as `make_engine` does, but do not close `setting`."""
+    """Load a model and return a plan source that plans it; raise as `make_engine` does, but do not close `setting`.
+
+    `make` makes the source; None for `ModelPlanSource`. `begun` is a model that a thread is loading already. `failed`
+    is the
+    error of ONNX Runtime for the unmodified model, if that was tried.
+    """
     try:
         with setting.trace.span(SESSION, PLAN, "load the model"):
             model, weights = begun.finish() if begun else (loaded(source, session_options), [])

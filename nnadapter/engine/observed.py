@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 PLAN_KEPT = "the plan was cached by an earlier session"
 NO_PLAN_KEPT = "no usable plan was cached"
 KEEPING_NOTES = (PLAN_KEPT, NO_PLAN_KEPT)
-"""Prefixes of report notes on the origin of a plan; they are no failures."""
+"""Beginnings of report notes on where a plan comes from; they are no failures."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Observed:
-    """Partitioning with what compiling and running it revealed; input of the report."""
+    """Partitioning with everything that compiling and running it revealed; the report is made from it."""
 
     partitioning: Partitioning
     seconds: Mapping[int, float] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Observed:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class KeptReport:
-    """Stored report of a plan, with observations since."""
+    """Report that is stored in a compiled file or cache entry, with what runs of its plan revealed since."""
 
     contents: bytes
     seconds: Mapping[int, float] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class KeptReport:
     transfers: tuple[Transfer, ...] | None = None
     isolated: tuple[str, ...] | None = None
     cached: Mapping[int, bool] | None = None
-    """Cached programs by segment; None if the plan is not from the session's cache."""
+    """True per segment if its program came from the cache; None if the plan is not from the session's cache."""
     incidents: Incidents | None = None
 
 
 def observed_of(
     compiled: Compiled, plans: PlanCounts, incidents: Incidents | None = None, pause_texts: Sequence[str] = ()
 ) -> Observed:
-    """Return the observations of a compiled plan; `pause_texts` are notes on paused devices."""
+    """Return the observations of a compiled plan for a report; `pause_texts` are notes on paused devices."""
     steps = compiled.plan.steps
     return Observed(
         partitioning=compiled.partitioning,
@@ -88,7 +88,7 @@ def observed_of(
 
 
 def looked_up(partitioning: Partitioning) -> Iterator[tuple[int, Outcome]]:
-    """Yield the result of a cache lookup for each segment of a device with a cache."""
+    """Yield each segment of a device with a program cache, with the result of a lookup there."""
     steps = partitioning.plan.steps
     for step, piece in zip(steps, partitioning.pieces, strict=True):
         cache = partitioning.setting.by_name[step.device].cache

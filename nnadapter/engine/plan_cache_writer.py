@@ -38,7 +38,7 @@ _MOST_LEFT = 64
 
 
 def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report: ReportMaker) -> str:
-    """Write plans to the cache; return the reason if they cannot be stored."""
+    """Write plans of a source to a cache entry, with the plans that are there; return the reason if that fails."""
     previous, started = place.open_file(), time.perf_counter()
 
     def fill(writer: ContainerWriter) -> None:
@@ -65,7 +65,7 @@ def _linked(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWri
 
 
 def _merged_shapes(previous: CompiledFile | str, source: ModelPlanSource) -> OriginalModelShapes:
-    """Return the selections and shapes that the original model serves, of a source and of the previous entry."""
+    """Return the shapes that run with all branches, by selection: those of a source and of the previous entry."""
     merged = dict(source.original_model_shapes)
     previous_shapes = read_facts(previous.container)[1] if isinstance(previous, CompiledFile) else {}
     for truths, shapes in previous_shapes.items():
@@ -76,7 +76,7 @@ def _merged_shapes(previous: CompiledFile | str, source: ModelPlanSource) -> Ori
 
 
 def _carry(previous: CompiledFile, message: Message, writer: LinkingWriter) -> None:
-    """Add the plans of the previous entry that are not in the message, up to the limit."""
+    """Add to a message the plans of the previous entry that it lacks, up to the limit."""
     written = {_identity(plan) for plan in message.plans}
     forks = _with_room(previous.message, {tuple(fork.truths) for fork in message.forks})
     for fork in forks:
@@ -152,9 +152,14 @@ _BEGINNING = -1
 
 
 class PlanCacheWriter:
-    """Writer of a source's new plans to the session's cache. Thread-safe.
+    """Writer of the new plans of a plan source to the session's cache. Thread-safe.
 
-    `is_unchanged` returns whether model and options still have the key of the entry.
+    Args:
+        place: cache entry of the session.
+        is_unchanged: returns whether model and options still have the key of the entry.
+        reason: reason why the session does not use cached plans, for the report.
+        make_report: makes the report that is stored with a plan.
+        verifies: plans are written only after their results were checked.
     """
 
     def __init__(
@@ -174,7 +179,7 @@ class PlanCacheWriter:
         self._writing = new_lock()
 
     def begin(self, source: ModelPlanSource) -> None:
-        """Write the plans of a new source; none if external converters are used for its model."""
+        """Write the plans of a new source, unless its model has operators that external packages convert."""
         nodes = source.prepared.nodes
         if any(is_external(node.domain, node.op_type, node.since_version) for node in nodes):
             self.note += "; plans of a model with operators of external packages are not cached"
@@ -182,7 +187,7 @@ class PlanCacheWriter:
         self.write_new(source)
 
     def write_new(self, source: ModelPlanSource) -> None:
-        """Write new plans of a source. One thread writes, others continue without waiting."""
+        """Write the plans that a source has made since the last call; return at once if a thread is writing."""
         while _changes(source) != self._looked_at and self._writing.acquire(blocking=False):
             self._write(source)
 
