@@ -162,7 +162,7 @@ ALL_ON_HOST: OutDevices = MappingProxyType({})
 def output_of(
     value: Any, name: str, feeds: Mapping[str, Any], out_devices: OutDevices | None, transfers: list[Transfer]
 ) -> Any:
-    """Return an output for the caller: a device-resident value if `out_devices` names it, otherwise an unshared array."""
+    """Return an output for the caller: device-resident if `out_devices` names it, otherwise an unshared array."""
     fed = name in feeds
     if out_devices is not None and name in out_devices and isinstance(value, (np.ndarray, Copies)):
         copies = value if isinstance(value, Copies) else Copies(value)

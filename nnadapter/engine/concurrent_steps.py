@@ -259,7 +259,7 @@ class _Run:
         self._runs[bound.step.segment] = run_step(bound, self._run)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
-        """Enqueue a step and return True; otherwise wait for all pending steps and return False, since it must run now."""
+        """Enqueue a step and return True; otherwise wait for pending steps and return False, since it must run now."""
         transfers = self._run.transfers
         assert bound.residence is not None and transfers is not None, "only such steps are enqueued"
         segment = bound.step.segment

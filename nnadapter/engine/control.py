@@ -153,9 +153,7 @@ class Deadlines:
                 watching.start()
 
     def _stop_late_runs(self) -> float | None:
-        """Stop runs past their deadline; return seconds to the next deadline, or None, which ends the thread, without
-        runs.
-        """
+        """Stop runs past their deadline; return seconds to the next deadline, or None to end the thread."""
         if not self._has_runs():
             return None
         current_time = time.monotonic()

@@ -122,7 +122,7 @@ class DynamicPlans(ABC, Generic[PlanT]):
     def _take_specialized(
         self, use: object, entry: DynamicPlan, shape_set: ShapeSet, shapes: Shapes, sizes: Sequence[Any] | None
     ) -> LeasedPlan[PlanT] | None:
-        """Return the specialization of a template, made if needed; None if a device refuses a segment at these sizes."""
+        """Return the specialization of a template, made if needed; None if a device refuses these sizes."""
         key = entry.key, tuple(shapes.values())
         if self._refused.get(key):
             return None

@@ -62,7 +62,7 @@ class FileDevice:
 
     @cached_property
     def is_unchanged(self) -> bool:
-        """True if driver version and hardware are as at compile time. Decides for drivers that do not check programs."""
+        """True if driver version and hardware are as at compile time. Decides if the driver checks no programs."""
         info = device_info(self.name)
         return (info.version or info.distribution, info.sub_type) == self.recorded
 

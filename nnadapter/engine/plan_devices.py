@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
-    """Return a factory of execution pools for one segment; with a trace, computations are recorded."""
+    """Return a factory of execution pools for the programs of one segment.
+
+    The pools record computations if there is a trace.
+    """
     if not trace.is_recording:
         return lambda program: ExecutionPool(program, threading, calls)
     from nnadapter.engine.tracing import traced_pools
@@ -33,7 +36,7 @@ def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[
 
 
 def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
-    """Return a factory of transfer lists; with a trace, transfers are recorded."""
+    """Return a factory of the lists that receive transfers, which record them if there is a trace."""
     if not trace.is_recording:
         return list
     from nnadapter.engine.tracing import traced_transfers
@@ -42,7 +45,10 @@ def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
 
 
 def making(trace: Trace, device: str, call: str, *about: Any) -> AbstractContextManager[object]:
-    """Return a trace span in which a device makes a program of a segment."""
+    """Return a context manager that records the making of a segment's program in the trace.
+
+    `call` is the driver's method, `about` the segment and its node names.
+    """
     if not trace.is_logging:  # a new shape makes many programs, and details take longer than the rest
         return trace.span(device, COMPILE, call)
     from nnadapter.engine.tracing import segment_facts, segment_name
@@ -69,9 +75,9 @@ class _Trouble:
 
 
 class Health:
-    """Health of a device in one session. Thread-safe.
+    """Failures of one device in one session, and the pauses that follow them. Thread-safe.
 
-    If `pauses` is False (fallback is forbidden), there are no pauses.
+    `pauses` is False if fallback is forbidden, so that no device can be paused.
     """
 
     __slots__ = ("_device", "_lock", "_pauses", "_troubles", "is_troubled")
@@ -84,7 +90,7 @@ class Health:
         """True after a failure without a later success. Runs on a healthy device check only this."""
 
     def may_try(self, step: StepKey) -> bool:
-        """Return True if a step may run. After a pause only one caller gets True until the next pause would end."""
+        """Return True if a step may run on the device; after a pause, only one caller gets True at a time."""
         with self._lock:
             troubles = [item for key in (_DEVICE, step) if (item := self._troubles.get(key)) and item.pause]
             current_time = monotonic()
@@ -113,7 +119,7 @@ class Health:
             self.is_troubled = bool(self._troubles)
 
     def text(self, step: StepKey = _DEVICE) -> str:
-        """Return a text on the pause of a step or the device; empty if there is none."""
+        """Return a text on the pause of the device or of a step; empty if there is none."""
         with self._lock:
             trouble = self._troubles.get(_DEVICE)
             is_whole_device = trouble is not None and trouble.pause > 0
@@ -128,20 +134,20 @@ class Health:
 
 
 WELL = Health("", pauses=False)
-"""Health of a device without fallback, such as the CPU: never troubled."""
+"""Health of a device that has no fallback, such as the CPU."""
 
 
 def evict_nothing() -> bool:
-    """Return False: nothing can be freed."""
+    """Return False: there is no plan to evict."""
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDevices:
-    """Devices on which plans run, of a session with the model or of a compiled file."""
+    """Devices of a session as its plans use them, with their threading and health."""
 
     accelerators: frozenset[str]
-    """Devices on which nodes count as delegated."""
+    """Devices that count as accelerators."""
     owning: frozenset[str]
     threading: Mapping[str, Threading]
     trace: Trace

@@ -1,4 +1,4 @@
-"""Cache entries of plans; their programs are in the entries of their segments.
+"""Cache entries with the plans of a session; the programs of their segments are in entries of their own.
 
 The last part of an entry, `links`, lists all parts in JSON: own parts by number, others by the name of their entry,
 with length and SHA-256.
@@ -20,7 +20,7 @@ _LINKS = "links"
 
 
 class LinkingWriter(ContainerWriter):
-    """Writer of parts and of links to parts in other entries."""
+    """Writer of a plan entry: writes parts, and links to parts in other entries."""
 
     def __init__(self, inner: ContainerWriter) -> None:
         self._inner = inner
@@ -32,11 +32,11 @@ class LinkingWriter(ContainerWriter):
         return self._number_of(number, [kind, number])
 
     def link(self, kind: str, name: str, entry: Entry) -> int:
-        """Add a link to a part of another entry, and return its number."""
+        """Add a link to the contents of another entry, and return its number among the parts."""
         return self._number_of(name, [kind, name, entry.row.length, entry.row.sha256.hex()])
 
     def finish(self) -> None:
-        """Write the list of parts; the caller finishes the file."""
+        """Write the list of parts and links; the caller finishes the file."""
         self._inner.add(_LINKS, json.dumps(self._rows).encode())
 
     def _number_of(self, place: int | str, row: list[Any]) -> int:
@@ -47,7 +47,7 @@ class LinkingWriter(ContainerWriter):
 
 
 class LinkedContainer(Container):
-    """Parts of an entry, including linked ones."""
+    """Reader of a plan entry; `find` returns the entry of a name, or the reason why there is none."""
 
     def __init__(self, entry: Entry, find: Callable[[str], Entry | str]) -> None:
         self._own, self.name, self._find = entry.container, entry.container.name, find
@@ -65,7 +65,7 @@ class LinkedContainer(Container):
                 self._linked(place, part)
 
     def copy_part(self, number: int, writer: LinkingWriter) -> int:
-        """Copy a part or its link to another entry, and return its number there."""
+        """Copy a part, or the link to it, to another plan entry, and return its number there."""
         part, place = self.parts[number], self._places[number]
         if isinstance(place, int):
             return writer.add(part.kind, self._own.contents(place))
@@ -105,19 +105,19 @@ class LinkedContainer(Container):
 
 
 FACTS = "facts"
-"""Kind of the part with facts that a compiled model does not contain."""
+"""Kind of the part with device names and original model shapes, which compiled models do not contain."""
 MOST_PLANS = 8
-"""Limit of an entry; the newest plans are kept."""
+"""Maximum number of plans in an entry; the newest are stored."""
 
 
 class Place(NamedTuple):
-    """Cache entry for the plans of a session."""
+    """Place of a session's plans in the cache: folder and key."""
 
     folder: Folder
     key: Key
 
     def open_file(self) -> CompiledFile | str:
-        """Return the cached plans, or the reason why there are none; warn of defects."""
+        """Return the cached plans, or the reason why there are none; warn of a defective entry."""
         entry = self.folder.find(self.key)
         if isinstance(entry, Entry):
             try:
@@ -132,13 +132,13 @@ class Place(NamedTuple):
 
 
 def facts(devices: Sequence[str], by_truths: OriginalModelShapes) -> bytes:
-    """Return the part `FACTS`: device names, and selections that the original model serves."""
+    """Return the contents of the part `FACTS`: device names, and shapes that run with all branches."""
     rows = [[truths, None if shapes is None else sorted(shapes, key=repr)] for truths, shapes in by_truths.items()]
     return json.dumps({"devices": list(devices), "left": rows}).encode()
 
 
 def read_facts(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes]:
-    """Read the part `FACTS`: device names, and selections that the original model serves."""
+    """Return device names, and the shapes that run with all branches by selection, from the part `FACTS`."""
     try:
         number = next(number for number, part in enumerate(container.parts) if part.kind == FACTS)
         data = json.loads(bytes(container.contents(number)))

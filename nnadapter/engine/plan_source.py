@@ -24,27 +24,30 @@ if TYPE_CHECKING:
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Shape of each input; None for a value without a shape."""
 OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
-"""Input shapes that run with all branches, by condition values; None for all shapes."""
+"""Input shapes that run with all branches, by condition values of the selection; None for all shapes."""
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "OutDevices | None"], RunResult | None]
-"""Runs the entire model on the CPU, by feed and output names; returns None if the CPU cannot load it."""
+"""Runs the entire model on the CPU, for a feed and output names; returns None if the CPU cannot load it."""
 PlanT = TypeVar("PlanT", bound="RunnablePlan")
 LeasedPlan = tuple[Lease[PlanT], PlanT, Sequence[Any] | None]
-"""Lease, plan, and the symbolic sizes passed to its programs."""
+"""Cache entry of a plan, the plan, and the symbolic sizes passed to its programs."""
 
 
 class PlanSource(ABC, Generic[PlanT]):
-    """Compiled plans of one model. Thread-safe.
+    """Source of the compiled plans of one model. Thread-safe.
 
     Args:
+        signature: inputs and outputs of the model.
         input_names: all names that can be fed, in order.
         defaults: contents of optional inputs.
         devices: names of devices to which outputs can be bound.
+        plans: cache of the plans.
+        trace: trace of the session.
     """
 
     recoverable: tuple[type[Exception], ...] = ()
-    """Errors of a run that `successor` recovers from."""
+    """Errors of a run after which the engine continues with `successor`."""
 
     def __init__(
         self,
@@ -64,7 +67,8 @@ class PlanSource(ABC, Generic[PlanT]):
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[PlanT]:
         """Return the plan for input shapes, made or loaded if needed; implement it with `self.plans.take`.
 
-        `feed` are checked inputs, which select branches; None to prepare a plan without inputs.
+        `use` is a new object, see `PlanCache`. `feed` are checked inputs, which select branches; None to prepare a
+        plan.
         """
 
     @abstractmethod
@@ -73,44 +77,47 @@ class PlanSource(ABC, Generic[PlanT]):
 
     @abstractmethod
     def observed(self, last_shapes: InputShapes | None) -> Observed | KeptReport:
-        """Return the facts for a report of the plan of the last run, or of a usual one before the first run."""
+        """Return the facts for a report on the plan for `last_shapes`, the shapes of the last run.
+
+        Before the first run they are None.
+        """
 
     @abstractmethod
     def close(self) -> None:
         """Free all plans, then all devices; those in use are freed when their use ends."""
 
     def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
-        """Return a test that another feed selects the same branches; None if inputs select none."""
+        """Return a test that another feed selects the same branches as this one; None if inputs select none."""
         return None
 
     def serves(self, compiled: PlanT, feed: Mapping[str, Any]) -> ShapeTest | None:
-        """Return a test of the shapes that a plan serves; None if the test needs the model."""
+        """Return a test of the shapes that a plan serves, for feeds like this one; None if the test needs the model."""
         return None
 
     def may_serve(self, compiled: PlanT, shapes: InputShapes) -> bool:
-        """Return True if a dynamic plan may serve these; False for shapes with a plan of their own."""
+        """Return True if a dynamic plan may serve these shapes; False if they have a plan of their own."""
         return True
 
     def note_served(self, compiled: PlanT) -> None:
-        """Note that a dynamic plan served other shapes than those it was made at."""
+        """Note that a dynamic plan served shapes other than those it was made at."""
 
     def note_contradiction(self, lease: Lease[PlanT]) -> None:
         self.plans.drop(lease)
 
     def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
-        """Return a CPU run of the entire model if the plan is still made in the background."""
+        """Return a function that runs the model on the CPU, if a thread is still making the plan; otherwise None."""
         return None
 
     def write_new_plans(self) -> None:
         """Write plans made since the last call to the cache. Called after runs; does nothing by default."""
 
     def successor(self, error: Exception) -> PlanSource[Any]:
-        """Return the source that serves the model after a recoverable error, or raise."""
+        """Return the source that replaces this one after a recoverable error; raise the error if there is none."""
         raise error
 
     @contextmanager
     def use(self, use: object | None = None) -> Iterator[object]:
-        """Yield a key for a use of a plan; the use ends with the block."""
+        """Yield a key for a use of plans, a new object by default; the use ends with the block."""
         use = object() if use is None else use
         try:
             yield use
@@ -119,7 +126,7 @@ class PlanSource(ABC, Generic[PlanT]):
             self.plans.close_unused()
 
     def is_made(self, shapes: InputShapes, feed: Mapping[str, Any]) -> bool:
-        """Return True if a run at these shapes finds its plan in the cache."""
+        """Return True if the plan for these shapes is made, so that a run need not wait for it."""
         with self.use(ExistingOnly()) as use:
             try:
                 self.take(use, shapes, feed)

@@ -20,20 +20,20 @@ from nnadapter.traces.trace import PLAN, SESSION, SILENT, WAIT, Trace
 
 
 class Holding(NamedTuple):
-    """Memory in bytes that one plan occupies."""
+    """Memory of one plan in bytes."""
 
     own_bytes: int
     shared_bytes: Mapping[Hashable, int]
-    """Memory that other plans may hold as well, by its identity."""
+    """Memory that other plans may share, by the identity of the memory."""
 
 
 _NOTHING = Holding(0, {})
 
 
 class PlanMemory:
-    """Memory of all plans as they last reported it. Not thread-safe.
+    """Sum of the memory of all plans, as they last reported it. Not thread-safe.
 
-    An interrupt may break off an update: `_is_counted` is then False, and the next query recounts.
+    An interrupt may break off an update: `_is_counted` is then False, and the next query counts again.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class PlanMemory:
         self._change(plan, None)
 
     def freed_bytes(self, last: object) -> int:
-        """Return the bytes freed by dropping all plans but the last, plus the last one's own bytes."""
+        """Return the bytes that dropping every plan would free, if the shared memory of the plan `last` remains."""
         return self.total_bytes - sum(self._holdings.get(last, _NOTHING).shared_bytes.values())
 
     def _change(self, plan: object, holding: Holding | None) -> None:
@@ -101,15 +101,15 @@ class PlanMemory:
 PLAN_FOR_EACH = "a plan for every set of input shapes"
 """Report text for models without dynamic plans, followed by the reason."""
 _EVICTED_KEYS_PER_PLAN = 4
-"""Evicted keys that are remembered, as a multiple of the limit."""
+"""Number of evicted keys to remember, as a multiple of the maximum number of plans."""
 
 
 _IN_USE = -1
-"""Marks holdings to query again: they may change during a use."""
+"""Value of `Lease.reported_at` for plans to ask again, since their memory may change during a use."""
 
 
 class CacheablePlan(Closable, Protocol):
-    """Plan that the cache can hold."""
+    """Plan that the cache can contain."""
 
     @property
     def holding(self) -> Holding:
@@ -120,11 +120,11 @@ PlanT = TypeVar("PlanT", bound=CacheablePlan)
 
 
 class ExistingOnly:
-    """Request for an existing plan; never waits for one to be made."""
+    """Key of a use that takes only plans that exist, and never waits for one to be made."""
 
 
 class NotMadeError(NNAdapterError):
-    """The use takes only existing plans, and there is none. Internal to this package."""
+    """A use that takes only existing plans finds none. Internal to this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +141,17 @@ class PlanCounts:
 
 
 class Lease(Generic[PlanT]):
-    """Cache entry of a plan. A plan in use is not closed."""
+    """Cache entry of a plan, which callers use to take it again. A plan in use is not closed."""
 
     __slots__ = ("dropped", "made", "plan", "reported_at", "reuse_count", "was_evicted")
 
     def __init__(self, *, was_evicted: bool = False) -> None:
         self.was_evicted = was_evicted
-        """True if it was evicted recently and is made again."""
+        """True if the plan was evicted recently and is made again; it then counts as used twice."""
         self.reuse_count = 0
         """Uses after the first; may be too low, since threads count without a lock."""
         self.reported_at = _IN_USE
-        """Value of `reuse_count` when the plan reported its memory while unused."""
+        """Value of `reuse_count` when the plan last reported its memory while it was not in use."""
         self.plan: PlanT | None = None
         self.dropped = False
         self.made = new_lock()
@@ -160,9 +160,9 @@ class Lease(Generic[PlanT]):
 class PlanCache(Generic[PlanT]):
     """Plans by key. Each plan is made once, even if several threads request it at the same time.
 
-    A use is a new `object()`. A `finally` around `take` and the work with the plan ends it: first `users.pop(use,
-    None)`, a single C call that no interrupt can split, then `close_unused()`. If an interrupt comes between them, the
-    next use closes the plan.
+    A use is identified by a new `object()`. A `finally` around `take` and the work with the plan ends it: first
+    `users.pop(use, None)`, a single C call that no interrupt can split, then `close_unused()`. If an interrupt comes
+    between them, the next use closes the plan.
     """
 
     def __init__(self, limit: int, limit_bytes: int, trace: Trace = SILENT) -> None:
@@ -235,7 +235,7 @@ class PlanCache(Generic[PlanT]):
         return lease, self._make(lease, key, make)
 
     def take_again(self, use: object, lease: Lease[PlanT]) -> bool:
-        """Take the plan of a lease again; False if it was dropped."""
+        """Take the plan of a lease again; return False if it was dropped."""
         self.users[use] = lease  # registered before the check: a dropping thread sets `dropped` before it reads users
         if lease.dropped:
             return False
@@ -279,7 +279,7 @@ class PlanCache(Generic[PlanT]):
         return True
 
     def room_maker(self) -> Callable[[], bool]:
-        """Return `make_room` for use inside plans, by weak reference: no cycle keeps the cache alive."""
+        """Return `make_room` for use inside plans; it refers to the cache weakly, so plans do not keep it alive."""
         reference: Self = proxy(self)
         return lambda: reference.make_room()
 

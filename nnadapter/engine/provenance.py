@@ -43,7 +43,7 @@ class Provenance(NamedTuple):
 
 
 def with_incidents(provenance: Provenance, incidents: tuple[Incident, ...]) -> Provenance:
-    """Add incidents of earlier tries of a run to its first step."""
+    """Return the provenance with the incidents of earlier tries of the run added to its first step."""
     if not incidents:
         return provenance
     first, *later = provenance.steps

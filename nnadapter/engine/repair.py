@@ -28,7 +28,7 @@ Compiles = Callable[[Sequence[int]], bool]
 _MOST_TRIES = 128
 _MOST_SECONDS = 30.0
 _HOPELESS = 6
-"""Number of tries by when at least a single atom must have compiled."""
+"""Number of tries after which the search ends if not even a single atom compiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _SpentError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Budget:
-    """Tries and seconds that a session may still spend on such searches."""
+    """Number of compilations and seconds that a session may still spend to search for nodes at fault."""
 
     tries: int = _MOST_TRIES
     seconds: float = _MOST_SECONDS
@@ -74,7 +74,10 @@ class Budget:
 
 
 def culprits_of(atoms: Sequence[int], compiles: Compiles, budget: Budget) -> Culprits:
-    """Return the atoms at fault in `atoms`, which failed to compile together; `NOT_FOUND` without result."""
+    """Return the atoms at fault in `atoms`, which failed to compile together; `NOT_FOUND` if the search found none.
+
+    `compiles` returns whether the device compiles some atoms.
+    """
     tried = passed = 0
 
     def compiles_in_budget(some: Sequence[int]) -> bool:

@@ -74,9 +74,9 @@ class Target:
     writer: ContainerWriter
     make_report: ReportMaker
     linked_program: Callable[[BoundStep], int | None] = _not_stored
-    """Returns the part number of a step's program if it is already stored."""
+    """Returns the number of the part with a step's program if it is stored already, otherwise None."""
     stands_alone: bool = True
-    """True if it runs without the model, so that it needs segments to compile and the CPU's nodes."""
+    """True if the plans run without the model, so that segments to compile and the CPU's nodes are stored too."""
 
 
 def save(
@@ -86,7 +86,7 @@ def save(
     *,
     keeps_model: bool,
 ) -> None:
-    """Write the plans of a source as a compiled model, on request with the original model.
+    """Write all plans of a source to a compiled model; with `keeps_model`, the original model as well.
 
     Raises:
         CompiledModelError: the file cannot be written, or something has no file format.
@@ -104,12 +104,12 @@ def save(
 
 
 def add_message(message: Message, writer: ContainerWriter) -> None:
-    """Add the CompiledModel message."""
+    """Write the CompiledModel message as a part of the container."""
     writer.add(messages.MODEL, messages.MESSAGES.bytes_of(message))
 
 
 def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Target) -> Message:
-    """Write the parts of plans, and return the message that describes them."""
+    """Write programs, segments and constants of plans to the target, and return the message that describes them."""
     writer = target.writer
     message = messages.MESSAGES.new("CompiledModel")
     message.version = messages.VERSION
@@ -172,7 +172,10 @@ def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, t
 
 
 def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
-    """Return observations, with the reason for static shapes, which sessions of the file cannot find out."""
+    """Return the observations of a plan for its stored report.
+
+    They include the reason for static shapes, which sessions of the file cannot find out.
+    """
     observed = observed_of(compiled, source.counts)
     has_open = any(plan.has_dynamic_shapes for plan in source.plans_kept)
     shapes_note = "" if has_open or observed.plans is None else observed.plans.served_shapes_text
@@ -277,7 +280,7 @@ def _write_segment(
 
 
 def _are_available(partitioning: Partitioning, names: Iterable[str]) -> bool:
-    """Return True if all values are available between steps; a part may need the size of one inside a segment."""
+    """Return True if all values are available between steps; a part may need the size of a value inside a segment."""
     plan = partitioning.plan
     available = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return available.issuperset(names)
@@ -298,7 +301,7 @@ def _serialize(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
 
 
 def _write_for_host(message: Message, part: Part, writer: ContainerWriter) -> None:
-    """Write nodes as ONNX Runtime loads them, without the onnx package."""
+    """Write nodes as a segment that ONNX Runtime loads without the onnx package."""
     without = wrong_optimizers(part.model)
     messages.write_onnx(message, loadable(part.model), part.inputs, without, writer)
     message.single_threaded = not threads_gain(part.model)

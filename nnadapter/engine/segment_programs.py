@@ -44,7 +44,7 @@ def atoms_of(plan: Plan, step: Step) -> Atoms:
 
 
 class SegmentPrograms:
-    """Programs by segment key. Programs of segments that leave the plan stay open until `keep_only`."""
+    """Programs of segments by `atoms_of`. Programs of segments that leave the plan stay open until `keep_only`."""
 
     def __init__(self) -> None:
         self._programs: dict[Hashable, SegmentProgram] = {}
@@ -93,7 +93,10 @@ class SegmentCompiler:
     def compile(
         self, part: Part, calls: NamedCalls, sharing_key: Hashable = None, *, is_sole: bool = False
     ) -> SegmentProgram:
-        """Compile an admitted part on the device of `calls`; `is_sole` if it is the entire plan."""
+        """Compile an admitted segment on the device of `calls`.
+
+        `sharing_key` is stored in the result. `is_sole` means that the segment is the entire plan.
+        """
         started = time.perf_counter()
         context = self._setting.by_name[calls.device].context
         call = "compile_whole_graph" if is_sole else "compile"
@@ -106,7 +109,10 @@ class SegmentCompiler:
     def clone_or_compile(
         self, part: Part, calls: NamedCalls, programs: SegmentPrograms, *, is_sole: bool
     ) -> SegmentProgram:
-        """Clone one of `programs` that differs only in names and constants if the device can; otherwise compile."""
+        """Clone the program of a segment in `programs` that differs only in names and constants; otherwise compile.
+
+        A device may be unable to clone. `is_sole` means that the segment is the entire plan.
+        """
         TENSORS.free_orphans()
         if is_sole or not isinstance(part.model, Model) or part.model.has_dynamic_shapes:
             return self.compile(part, calls, is_sole=is_sole)

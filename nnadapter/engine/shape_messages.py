@@ -1,4 +1,4 @@
-"""Shapes that a dynamic plan serves as messages: guards, shape-derived values and bounds."""
+"""Conversion between protobuf messages and the shapes that a dynamic plan serves: guards, derived values and bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nnadapter.store.container import Container, ContainerWriter
 
 
 def write_shape_set(message: Message, shapes: ShapeSet, writer: ContainerWriter) -> None:
-    """Fill a DynamicShapes message; CompiledModelError if something has no file format."""
+    """Fill a DynamicShapes message; raise CompiledModelError if a guard or value has no file format."""
     message.SetInParent()
     sizes, bounds = shapes.guards, shapes.bounds
     if sizes is not None:
@@ -35,7 +35,7 @@ def write_shape_set(message: Message, shapes: ShapeSet, writer: ContainerWriter)
 
 
 def read_shape_set(message: Message, shapes: Shapes, segments: Segments) -> ShapeSet:
-    """Read a DynamicShapes message; `shapes` are the input shapes at which its plan was made."""
+    """Return the shapes of a DynamicShapes message; `shapes` are the input shapes at which its plan was made."""
     size_class = None
     if message.HasField("size_class"):
         size_class = _read_class(message.size_class, shapes, segments)
@@ -49,7 +49,7 @@ def read_shape_set(message: Message, shapes: Shapes, segments: Segments) -> Shap
 
 
 def write_shape_derived_values(message: Message, values: ShapeDerivedValues, writer: ContainerWriter) -> None:
-    """Fill a Given message."""
+    """Fill a Given message with values that depend only on input shapes."""
     message.SetInParent()
     message.names.extend(values.names)
     _write_arrays(message.sizes, values.sizes, writer)
@@ -61,7 +61,7 @@ def write_shape_derived_values(message: Message, values: ShapeDerivedValues, wri
 
 
 def read_shape_derived_values(message: Message, trace: SymbolicTrace, segments: Segments) -> ShapeDerivedValues:
-    """Read a Given message."""
+    """Return values that depend only on input shapes from a Given message; `trace` computes their sizes."""
     sizes = _read_arrays(message.sizes, trace, segments.container)
     tables = _read_tables(message.tables, trace, segments) if message.HasField("tables") else None
     names = tuple(message.names)

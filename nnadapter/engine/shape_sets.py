@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from nnadapter.ir.symbolic_numbers import SymbolicTrace
 
 ShapeTest = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
-"""Returns whether a plan serves shapes of all inputs, and the symbolic sizes for its programs."""
+"""Test of the shapes of all inputs: returns whether a plan serves them, and the symbolic sizes for its programs."""
 _MOST_PROBED = 256
 
 
 class ProbedBounds:
-    """Bounds on the sizes that a plan serves; widened when a probe succeeds outside of them.
+    """Bounds on the sizes that a plan serves, widened when a probe succeeds outside of them. Thread-safe.
 
-    `agreeing` makes the sizes of inputs consistent with each other.
+    Args:
+        bounds: initial bounds.
+        holds: probe that returns whether the plan serves some shapes.
+        agreeing: returns shapes with the sizes of inputs made consistent with each other.
     """
 
     def __init__(self, bounds: Bounds, holds: Callable[[Shapes], bool], agreeing: Callable[[Shapes], Shapes]) -> None:
@@ -59,15 +62,15 @@ class ProbedBounds:
 
 @dataclass(frozen=True, eq=False)
 class ShapeSet:
-    """Shapes that a plan serves; all conditions must hold."""
+    """Shapes that a dynamic plan serves; all conditions must hold."""
 
     guards: GuardedShapes | None
     limits: Bounds | ProbedBounds | None
-    """Checked bounds of sizes, if the guards of an engine are unknown; None for all sizes."""
+    """Bounds that were checked, for engines with unknown guards; None if all sizes are served."""
     vicinity: Bounds | None = None
-    """Sizes near those at which costs were compared; None for all sizes."""
+    """Sizes near those at which costs were compared; None if the placement does not depend on costs."""
     holds_indices: Callable[[Shapes], bool] | None = None
-    """Checks indices that are computed from shapes; None if all are in range."""
+    """Checks that indices computed from shapes are in range; None if they always are."""
 
     @property
     def bounds(self) -> Bounds | None:
@@ -79,21 +82,21 @@ class ShapeSet:
 
     @property
     def gives_sizes(self) -> bool:
-        """True if segments read shape-derived values in every run."""
+        """True if segments read values that depend on shapes, which every run passes to them."""
         return self.guards is not None and bool(self.guards.contents.names)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Return whether the plan serves some shapes, and the symbolic sizes there."""
+        """Return whether the plan serves these shapes, and the symbolic sizes there; a probe may widen bounds."""
         return self._match(shapes, self.limits)
 
     def test(self, declares: Callable[[Shapes], bool]) -> ShapeTest:
-        """Return a test of shapes that probes nothing; `declares` tests if the model takes some shapes."""
+        """Return a test without probes; `declares` returns whether the model takes some shapes at all."""
         if self.guards is not None and not (self.limits or self.vicinity or self.holds_indices):
             return self.guards.match  # guards cover every dimension
         return lambda shapes: self._match(shapes, self.bounds) if declares(shapes) else (False, None)
 
     def why_not(self, shapes: Shapes) -> str:
-        """Return a text on the first condition that some shapes violate."""
+        """Return a text on the first condition that these shapes violate."""
         if self.vicinity is not None and not self.vicinity.hold(shapes):
             return "sizes are far from the ones at which costs were compared"
         failed = "" if self.guards is None else self.guards.failed_guard(shapes)

@@ -29,7 +29,7 @@ from partition.plan import Step
 
 
 class SegmentRequest(NamedTuple):
-    """Segment to compile for a plan."""
+    """Segment to compile at some sizes, with the numbers that it depends on."""
 
     step: Step
     part: Part
@@ -37,9 +37,9 @@ class SegmentRequest(NamedTuple):
 
 
 Build = Callable[[Sequence[SegmentRequest]], Iterable[tuple[Program, float]]]
-"""Compiles the segments of one plan; yields programs and compile times in order, or raises."""
+"""Compiles the segments of one plan; yields programs and compile times in order."""
 _Key = tuple[int, tuple[Any, ...]]
-"""Position of a step, and the numbers that its segment depends on."""
+"""Position of a step, and the numbers that its specialized segment depends on."""
 _SHARED: _Key = (-1, ())
 _BYTES_PER_PROGRAM = 7 << 10
 """Estimate for a program and its step, in addition to the bytes that the driver reports."""
@@ -58,7 +58,7 @@ _Plan = ref[Any]
 
 
 class _Holder(NamedTuple):
-    """Weak reference to a plan, with the keys of the programs that it holds."""
+    """Plan that holds programs, as a weak reference, with the keys of these programs."""
 
     plan: _Plan
     """The dict key itself: a dead weakref equals only itself."""
@@ -69,14 +69,14 @@ _NO_HOLDER = _Holder(ref(SpecializationRefusedError), ())
 
 
 class _Release(NamedTuple):
-    """Plan that is being released, or was not completed."""
+    """Unfinished change of holders: of a plan that is being released or was not completed, with the new counts."""
 
     plan: _Plan | None
     holders: Mapping[_Key, int]
 
 
 class _ProgramSteps(NamedTuple):
-    """Steps that share one program."""
+    """Steps that share one program, with its compile time."""
 
     steps: tuple[BoundStep, ...]
     """The first one closes the program."""
@@ -87,9 +87,15 @@ SpecializedPlan = TypeVar("SpecializedPlan")
 
 
 class SpecializedPrograms(Generic[SpecializedPlan]):
-    """Programs of a template, by sizes. Thread-safe.
+    """Programs of a template for all sizes so far. Plans with equal segments share programs. Thread-safe.
 
-    `fillable` are parts to specialize, `shared` the steps that serve all sizes, by position.
+    Args:
+        fillable: segments to specialize, by position.
+        sizes: guarded shapes of the template.
+        binder: binder of the template's plan.
+        shared: steps that serve all sizes, with their compile times, by position.
+        build: compiles segments.
+        wrap: makes the plan for some sizes from its steps and compile times by segment.
     """
 
     def __init__(
@@ -107,7 +113,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         for position, part in fillable.items():
             kinds.setdefault((steps[position].device, part.model.kind), []).append(position)
         self._duplicates = {first: tuple(duplicates) for first, *duplicates in kinds.values()}
-        """Positions of specialized segments -> positions of equal segments that share their programs."""
+        """Positions of the segments to compile, with the positions of equal segments that share their programs."""
         for device in {steps[position].device for position in self._duplicates}:
             group_specializations(
                 [fillable[position] for position in self._duplicates if steps[position].device == device]
@@ -126,7 +132,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         )
         self._run_guards = sizes if takes_sizes else None
         self._dead_plans = deque[_Plan]()
-        """Dead plans that were not released, because an interrupt came during their handover."""
+        """Plans that were collected without `release`, for the next call to release."""
         self._holders: dict[_Plan, _Holder] = {ref(self): _Holder(ref(self), self._shared_keys)}
         self._unused = set[_Plan]()
         self._holder_counts: dict[_Key, int] = dict.fromkeys(self._shared_keys, 1)
@@ -135,9 +141,11 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         self._lock = new_lock()
 
     def at(self, sizes: Sequence[Any], make_room: Callable[[], bool]) -> SpecializedPlan:
-        """Return the plan for some sizes; `make_room` may close plans of this template.
+        """Return the plan for some sizes; programs that other plans have are reused.
 
-        Raises SpecializationRefusedError if a device refuses a segment at these sizes.
+        `make_room` may close plans of this template if memory runs out. Raises SpecializationRefusedError if a device
+        refuses a
+        segment at these sizes.
         """
         while True:
             try:
@@ -191,7 +199,7 @@ class SpecializedPrograms(Generic[SpecializedPlan]):
         return self._run_guards.sizes(shapes)
 
     def holding_of(self, holder: object) -> Holding:
-        """Return the memory of a plan's programs, all of which other plans may share."""
+        """Return the memory of the programs that a plan holds, all of which other plans may share."""
         # without the lock, which is held while drivers compile
         keys = self._holders.get(ref(holder), _NO_HOLDER).keys
         entries = [entry for entry in map(self._programs.get, keys) if entry is not None]

@@ -1,4 +1,4 @@
-"""Symbolic traces as messages: steps of named functions, no code.
+"""Conversion between protobuf messages and traces of symbolic sizes, stored as steps of named functions.
 
 A forged file could make numbers grow without end (repeated squares), so the reader bounds their bits in advance.
 """
@@ -27,7 +27,7 @@ _KINDS: Mapping[type, str] = MappingProxyType({bool: "truth", int: "whole", floa
 
 
 def write_trace(message: Message, trace: SymbolicTrace) -> None:
-    """Fill a Trace message; numbers keep their positions."""
+    """Fill a Trace message with a trace of symbolic sizes; numbers keep their positions."""
     functions: dict[str, int] = {}
     for function, first, second in trace.steps:
         if isinstance(function, Constant):
@@ -48,7 +48,7 @@ def write_trace(message: Message, trace: SymbolicTrace) -> None:
 
 
 def read_trace(message: Message, variables: Sequence[int], container: Container) -> SymbolicTrace:
-    """Read a Trace message; `variables` are the sizes at which it was made."""
+    """Return the trace of a Trace message; `variables` are the sizes of dynamic dimensions at which it was made."""
     steps = list(_steps(message, len(variables), container))
     if _grows_too_much(steps, len(variables)):
         raise container.damaged("a size may grow beyond any limit")
@@ -66,7 +66,7 @@ def read_trace(message: Message, variables: Sequence[int], container: Container)
 
 
 def write_number(message: Message, number: Any) -> None:
-    """Fill a Number message; CompiledModelError unless it is finite and has at most 64 bits."""
+    """Fill a Number message; raise CompiledModelError unless the number is finite and has at most 64 bits."""
     field = _KINDS.get(type(number))
     try:
         if field is None or not isfinite(number):
@@ -77,14 +77,17 @@ def write_number(message: Message, number: Any) -> None:
 
 
 def read_number(message: Message) -> Any:
-    """Read a Number message; 0 if empty."""
+    """Return the number of a Number message; 0 if it is empty."""
     return getattr(message, message.WhichOneof("value") or "whole")
 
 
 def traced_numbers(
     message: Message, count: int, trace: SymbolicTrace, container: Container
 ) -> dict[int, SymbolicNumber]:
-    """Return symbolic numbers by place, from the fields `places` and `numbers` of a message."""
+    """Return symbolic numbers by place, from the fields `places` and `numbers` of a message.
+
+    Places count from 0 to `count` in the object that the message describes.
+    """
     places, numbers = list(message.places), list(message.numbers)
     is_sound = len(places) == len(numbers) == len(set(places))
     if not is_sound or any(place >= count for place in places) or any(number >= trace.count for number in numbers):
@@ -116,7 +119,7 @@ def _steps(message: Message, variables: int, container: Container) -> list[Step]
 
 
 def _grows_too_much(steps: Sequence[Step], variables: int) -> bool:
-    """Return True if a number may get more bits than any size of a model needs."""
+    """Return True if a number of a trace may get more bits than any size of a model needs."""
     bits = [_SIZE_BITS] * variables
     for function, first, second in steps:
         if isinstance(function, Constant):

@@ -1,4 +1,4 @@
-"""Programs and streams with computations that are recorded as trace events.
+"""Programs and transfers that record their times in a trace.
 
 For streams, an event is recorded before and after each step; a thread per stream waits for them and reads the clock,
 unless the driver reports the times.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 Note = Callable[[int, int, BaseException | None], None]
-"""Receives begin and end on the device, by the trace's clock, and the error."""
+"""Receives begin and end of work on the device, by the trace's clock, and its error or None."""
 _Job = tuple[Event, Event, Note]
 
 
@@ -50,7 +50,7 @@ class Watcher:
         weakref.finalize(stream, self._jobs.put, None)
 
     def put(self, begin: Event, end: Event, note: Note) -> None:
-        """Queue two events; `note` is called after the second, then both are closed."""
+        """Queue the events before and after some work; `note` is called after the second, then both are closed."""
         self._jobs.put((begin, end, note))
 
     def finish(self) -> None:
@@ -74,9 +74,9 @@ class Watchers:
         enqueue: Callable[[], Sequence[Any] | None],
         noting: Callable[[Sequence[Any]], Note],
     ) -> Sequence[Any] | None:
-        """Watch the work that `enqueue` puts into a stream, and return its outputs.
+        """Call `enqueue`, which puts work into a stream, and watch the work; return its outputs.
 
-        `noting` makes the note function from the outputs.
+        `noting` returns the function that is called when the work is done, from the outputs.
         """
         begin, end = device.create_event(), device.create_event()
         stream.record(begin)
@@ -129,7 +129,7 @@ def _watch(jobs: SimpleQueue[_Job | Lock | None], clock: Callable[[], int]) -> N
 _MOST_NODES = 8
 _MOST_FORMS = 64
 _Form = tuple[Any, tuple[int, ...] | None, int]
-"""Dtype or type name, shape and bytes of a value."""
+"""Dtype or type name, shape and bytes of a value, for trace events."""
 _Outputs = TypeVar("_Outputs", bound=Sequence[Any] | None)
 
 
@@ -146,7 +146,7 @@ def traced_pools(trace: Trace, threading: Threading, calls: NamedCalls) -> Calla
 
 
 def traced_transfers(trace: Trace) -> Callable[[], list[Transfer]]:
-    """Return a factory of transfer lists that record every transfer."""
+    """Return a factory of transfer lists that record every transfer in the trace."""
     return partial(_TracedTransfers, trace)
 
 
@@ -162,7 +162,7 @@ class _TracedTransfers(list[Transfer]):
 
 
 class _Steps:
-    """Recorder of the computations of one segment; facts are cached by shapes."""
+    """Recorder of the computations of one segment. Facts about inputs and outputs are cached by their shapes."""
 
     def __init__(self, trace: Trace, device: str, name: str, facts: Mapping[str, Any]) -> None:
         self.trace, self.device, self._name, self._facts = trace, device, name, facts
@@ -170,7 +170,7 @@ class _Steps:
         self.watchers = Watchers(trace.timestamp)
 
     def record(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
-        """Return the result of `compute`, and write its times to the trace unless it is None."""
+        """Return the result of `compute`, and record its time; nothing is recorded if it is None."""
         start = self.trace.timestamp()
         try:
             outputs = compute()
@@ -245,7 +245,7 @@ class _TracedExecution(Execution):
         return self._steps.enqueued(inputs, stream, lambda: execution.enqueue(inputs, stream, control))
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """Return an execution that specializes when it computes, since only then it holds the device lock."""
+        """Return an execution that passes sizes to the driver only when it computes and holds the device lock."""
         return _TracedExecution(self._execution, self._steps, self._lock, sizes)
 
     def _record(self, inputs: Sequence[Any], compute: Callable[[Execution], _Outputs]) -> _Outputs:
@@ -270,7 +270,7 @@ def _with_failure(facts: Mapping[str, Any], failure: BaseException | None) -> Ma
 
 
 def segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
-    """Return the name of a segment, or of the entire model, in events."""
+    """Return a name of a segment for trace events; without arguments, of the entire model."""
     if segment is None:
         return "the model"
     more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
@@ -278,7 +278,7 @@ def segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
 
 
 def segment_facts(segment: int | None = None, nodes: Sequence[str] = ()) -> Mapping[str, Any]:
-    """Return the facts about a segment in events."""
+    """Return index, nodes and number of nodes of a segment for trace events; empty for the entire model."""
     if segment is None:
         return {}
     return {"segment": segment, "nodes": list(nodes[:_MOST_NODES]), "node_count": len(nodes)}
@@ -325,7 +325,7 @@ class HostTracing:
             yield
 
     def traced(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a run function of ONNX Runtime, by feed or binding, that is recorded as a step."""
+        """Return ONNX Runtime's run function `run`, by feed or by binding, with each call recorded as a step."""
         steps, profile = _Steps(self.recorder, CPU, segment_name(), segment_facts()), self._profile
 
         def traced(*arguments: Any) -> Any:

@@ -30,7 +30,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ban:
-    """Part of a model that a device does not get."""
+    """Ban: a part of a model that a device does not get again, because it failed on it."""
 
     device: str
     driver: str
@@ -42,13 +42,13 @@ class Ban:
     stage: str
     """`compile`, `run` or `accuracy`."""
     is_size: bool = False
-    """The segment is too large, and is cut in two; its nodes are not at fault."""
+    """True if the segment is too large, so that it is cut in two; its nodes are not at fault."""
     reason: str
     since: float
     """Unix time."""
     until: float
     reproducer: str = ""
-    """File or command that reproduces it; may be empty."""
+    """File or command that reproduces the failure; may be empty."""
 
     @property
     def text(self) -> str:
@@ -58,7 +58,7 @@ class Ban:
 
 
 class DeviceBans:
-    """Bans of one device of a session. Thread-safe."""
+    """Bans of one device, for one session. They are read from the cache folder, if there is one. Thread-safe."""
 
     def __init__(
         self, device: str, options: OptionValues, folder: Path | None, clock: Callable[[], float] = time.time
@@ -81,7 +81,7 @@ class DeviceBans:
         return any(not ban.is_size for ban in self.all)
 
     def find(self, model: SegmentModel) -> Ban | None:
-        """Return the ban in force of a model, if there is one."""
+        """Return the valid ban of a model in the form that the device takes; None if there is none."""
         if not self._by_form:
             return None
         form = _form(model)
@@ -98,9 +98,17 @@ class DeviceBans:
         is_size: bool = False,
         reproducer: str = "",
     ) -> Ban | None:
-        """Ban a model, usually of one node, in the form that the device takes.
+        """Ban a model, usually of one node, in the form that the device takes; return the ban, which is also stored.
 
-        Returns None if the model has no canonical form, or there are too many bans. `reason` is a clause.
+        Returns None if the model has no canonical form, or there are too many bans.
+
+        Args:
+            model: the model.
+            nodes: names of its nodes.
+            reason: reason, as a clause.
+            stage: stage of the failure.
+            is_size: the model is too large, and its nodes are not at fault.
+            reproducer: file or command that reproduces the failure.
         """
         form, timestamp = _form(model), self._clock()
         if form is None:
@@ -165,7 +173,7 @@ def clear_bans(folder: Path) -> int:
 
 
 def day(seconds: float) -> str:
-    """Return a date in ISO format."""
+    """Return the local date of a Unix time in ISO format."""
     return datetime.fromtimestamp(seconds).astimezone().date().isoformat()
 
 

@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 def aligned(offset: int, length: int) -> int:
-    """Return the aligned offset of a part that may begin at `offset`."""
+    """Return the first offset from `offset` on at which a part of this length may begin."""
     alignment = PAGE if length >= PAGE else ALIGNMENT
     return offset + -offset % alignment
 
@@ -75,7 +75,7 @@ class Container:
     def open(
         cls, path: str | os.PathLike[str], check: Callable[[os.stat_result], object] = lambda status: None
     ) -> Container:
-        """Map a file, and read its table. Never blocks on a pipe.
+        """Map a file to memory and read its table. Never blocks on a pipe.
 
         `check` receives the status of the opened file, and raises if it is unacceptable.
 
@@ -114,7 +114,7 @@ class Container:
         return self._checked_data(number, part)
 
     def check_ahead(self, numbers: Iterable[int]) -> None:
-        """Check large parts in a thread, in advance. A corrupt part is found again when it is read."""
+        """Check large parts in a thread before they are read. A corrupt part is found again when it is read."""
         part_range = range(len(self.parts))
         large = [number for number in numbers if number in part_range and self.parts[number].length >= _AHEAD_BYTES]
         if large:
@@ -205,7 +205,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 class ContainerWriter:
-    """Writer of the parts of a file."""
+    """Writer of a container file; `finish` writes the table of parts."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -214,9 +214,9 @@ class ContainerWriter:
         self._known: dict[bytes, int] = {}
 
     def add(self, kind: str, *pieces: bytes | memoryview) -> int:
-        """Write a part, unless one with the same contents exists, and return its number.
+        """Write a part that consists of `pieces`, and return its number.
 
-        Equal parts have the kind of the first. `pieces` are concatenated.
+        If a part with the same contents exists, its number is returned, with its kind unchanged.
         """
         contents = [memoryview(piece).cast("B") for piece in pieces]
         hasher = sha256()

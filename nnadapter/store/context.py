@@ -37,7 +37,7 @@ _MOST_KNOWN = 1 << 16
 
 _by_place: Cache[Hashable, bytes] = Cache("digests of weights", _MOST_KNOWN)
 _by_array: dict[int, tuple[weakref.ref[Array], bytes]] = {}
-"""Digests by identity while the array lives; see `ir.derived` on the dictionary and `pop`."""
+"""Digests of arrays by `id`, as long as the array lives; see `ir.derived` on the dictionary and `pop`."""
 
 
 def digest_of(constants: Sequence[Contents], *, fresh: bool = False) -> str:
@@ -101,7 +101,10 @@ def _note(contents: Contents, digest: bytes) -> None:
 
 
 def form_of(model: SegmentModel) -> Canonical:
-    """Return the canonical form of a model, which decides its program, or raise NotCanonicalError."""
+    """Return the canonical form of a segment, which is equal for segments with the same program.
+
+    Raises NotCanonicalError if it has none.
+    """
     if isinstance(model, Model):
         from nnadapter.ir.text import canonical as of_ir
 
@@ -171,9 +174,9 @@ class _Keyed:
 
 
 class CachedContext(Context):
-    """Caching context around a driver's context, as thread-safe as that.
+    """Device context that reads programs and verdicts from the cache before it asks the driver's context, `inner`.
 
-    `options` are all options of the context, including defaults.
+    As thread-safe as that. `options` are all options of the device, including defaults.
     """
 
     def __init__(self, inner: Context, device: str, form: ModelForm, options: OptionValues, folder: Folder) -> None:
@@ -183,7 +186,7 @@ class CachedContext(Context):
         self._entries: WeakKeyDictionary[Program, Key] = WeakKeyDictionary()
         self._last: tuple[object, Canonical] | None = None
         self._was_spared = False
-        """True if a cached answer was used, so the driver was not asked."""
+        """True if an answer came from the cache, so that the driver was not asked about the segment."""
 
     def outcome(self, program: Program) -> Outcome | None:
         return self._outcomes.get(program)
@@ -206,7 +209,10 @@ class CachedContext(Context):
         return self._folder.path
 
     def look(self, model: SegmentModel, *, is_sole: bool) -> Outcome:
-        """Look up the program of a segment without loading it; `is_sole` if it is the entire plan."""
+        """Return whether the program of a segment is in the cache, without loading it.
+
+        `is_sole` means that the segment is the entire plan.
+        """
         keyed, reason = self._keyed(PROGRAM, model, is_sole=is_sole)
         entry = Miss(reason) if keyed is None else self._folder.find(keyed.key)
         return Outcome(True) if isinstance(entry, Entry) else Outcome(False, entry.reason)
@@ -227,7 +233,10 @@ class CachedContext(Context):
         return self._compiled(model, self.inner.compile_whole_graph, is_sole=True)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """Clone the program with other constants; return None if the result is cached, so that `compile` loads it."""
+        """Clone a program with the constants of a segment; return None if the driver cannot.
+
+        Also returns None if the program of the segment is in the cache, so that `compile` loads it.
+        """
         keyed, miss = self._keyed(PROGRAM, model, is_sole=False)
         if keyed is not None and self._folder.has(keyed.key):
             return None
@@ -279,7 +288,7 @@ class CachedContext(Context):
             return Miss(f"there is an entry, but its driver rejects it: {describe(error)}", is_defect=True)
 
     def _ask_after_all(self, model: SegmentModel) -> None:
-        """Ask the driver about a segment before it compiles, since its answers came from the cache."""
+        """Ask the driver about a segment before it compiles it, if the answers so far came from the cache."""
         verdict = ask_admission(self.inner, model).verdict
         if isinstance(verdict, Unsupported):
             raise CompilationError(f"it refuses the segment: {verdict.detail}", device=self._device)
@@ -383,5 +392,5 @@ class CachedContext(Context):
 def cached_context(
     context: Context, device: str, form: ModelForm, options: OptionValues, session: Options
 ) -> CachedContext:
-    """Return a context with the cache of a session around it."""
+    """Return a driver's context with the cache of a session around it."""
     return CachedContext(context, device, form, options, folder_of(session))

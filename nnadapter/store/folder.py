@@ -1,4 +1,4 @@
-"""Cache folder: entries by key, their outcomes, and eviction by size.
+"""Cache folder: files with cached entries, found by key, and evicted by size.
 
 Parts of a key:
 
@@ -41,7 +41,7 @@ _LONGEST = 120
 
 
 class KeyPart(NamedTuple):
-    """Digest of one thing that an entry depends on, with words that explain a mismatch."""
+    """Digest of one thing that an entry depends on, such as the driver, with words to explain a mismatch."""
 
     digest: str
     words: Mapping[str, str]
@@ -65,20 +65,20 @@ class Key(NamedTuple):
 
 
 def text_part(words: Mapping[str, object]) -> KeyPart:
-    """Return a key part with a digest of these words."""
+    """Return a key part with a digest of some words, which are facts by name."""
     texts = {name: str(value) for name, value in words.items()}
     return KeyPart(sha256(repr(sorted(texts.items())).encode()).hexdigest(), texts)
 
 
 def short_parts(name: str) -> tuple[str, ...] | None:
-    """Return `Key.short` from a file name; None for other names."""
+    """Return the beginnings of the parts' digests, as in `Key.short`, from a file name; None for other files."""
     pieces = name.split(".")
     parts = tuple(pieces[1].split("-")) if len(pieces) == 3 else ()
     return parts if len(parts) == len(PARTS) else None
 
 
 def nearest(key: Key, names: Sequence[str]) -> str | None:
-    """Return the name that is most like a key; None if no part of the model is the same."""
+    """Return the file name of the entry most like a key; None if no entry has a part of its model in common."""
     parts = key.short
 
     def similarity(name: str) -> tuple[int, tuple[bool, ...]]:
@@ -91,7 +91,7 @@ def nearest(key: Key, names: Sequence[str]) -> str | None:
 
 
 def differences(key: Key, other: Mapping[str, KeyPart]) -> tuple[str, ...]:
-    """Return the parts that differ between a key and an entry, as text."""
+    """Return a text for each part in which a key differs from an entry with the parts `other`."""
     return tuple(
         _difference(name, other[name], key.parts[name])
         for name in PARTS
@@ -119,11 +119,13 @@ _warned_of: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hit, or miss with its reason."""
+    """Result of a cache lookup for a segment."""
 
     is_hit: bool
     miss_reason: str = ""
-    """Reason, with the differing parts of the key, and why it is not stored; empty for a hit."""
+    """Reason of a miss, with the differing parts of the nearest key, and why the program is not stored; empty for a
+    hit.
+    """
 
 
 def warn_once(message: str) -> None:
@@ -135,7 +137,7 @@ def warn_once(message: str) -> None:
 
 
 def warn_unwritten(reason: str) -> None:
-    """Warn that nothing is written to the cache."""
+    """Warn, once per reason, that nothing can be written to the cache."""
     warn_once(
         f"the cache is not written: {reason}; free some space, or pass another folder as cache_dir or "
         "NNADAPTER_CACHE_DIR"
@@ -143,7 +145,7 @@ def warn_unwritten(reason: str) -> None:
 
 
 FORMAT = 1
-"""Version of the meaning of entries; others are ignored."""
+"""Version of the format of entries; entries of other versions are ignored."""
 _KEY, MADE = "cache.key", "cache.made"
 
 
@@ -152,7 +154,7 @@ class UnusableError(Exception):
 
 
 class Entry(NamedTuple):
-    """Opened entry with its key."""
+    """Cached entry: an opened container file, with its key and the seconds that making its contents took."""
 
     container: Container
     kind: str
@@ -161,19 +163,19 @@ class Entry(NamedTuple):
 
     @property
     def row(self) -> Part:
-        """Length and SHA-256 of the contents, unchecked."""
+        """Row of the contents in the container's table, with their length and SHA-256, which are not checked."""
         return self.container.parts[1]
 
     @property
     def made(self) -> memoryview:
-        """Contents, as a read-only view of the mapped file; UnusableError if corrupt."""
+        """Cached contents, as a read-only view of the mapped file; raises UnusableError if they are corrupt."""
         try:
             return self.container.contents(1, MADE)
         except CompiledModelError as error:
             raise _damaged(error) from error
 
     def verify(self) -> None:
-        """Check every byte; UnusableError if corrupt."""
+        """Check every byte of the file; raise UnusableError if it is corrupt."""
         try:
             self.container.verify()
         except CompiledModelError as error:
@@ -185,7 +187,10 @@ class Entry(NamedTuple):
 
 
 def write_entry(file: BinaryIO, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> None:
-    """Write an entry, with the parts that `fill` adds, into an empty file."""
+    """Write an entry with this key, and with the parts that `fill` adds, into an empty file.
+
+    `seconds` is the time that making the contents took.
+    """
     parts = {name: {"digest": part.digest, "words": dict(part.words)} for name, part in key.parts.items()}
     header = {"format": FORMAT, "kind": key.kind, "seconds": seconds, "parts": parts}
     writer = ContainerWriter(file)
@@ -224,7 +229,7 @@ def _part(fields: Mapping[str, object]) -> KeyPart:
 
 
 def _check_writers(status: os.stat_result) -> None:
-    """Raise UnusableError for a file that other users (except root) may have written."""
+    """Raise UnusableError for a file that a user other than this one or root may have written."""
     if not hasattr(os, "geteuid"):
         return
     if status.st_uid not in (os.geteuid(), 0):
@@ -240,11 +245,11 @@ def _damaged(error: CompiledModelError) -> UnusableError:
 _ABANDONED_SECONDS = 3600
 _UNFINISHED = ".part"
 _LOOKED_EVERY = 64
-"""Entries that a process writes before it counts all bytes in the folder again."""
+"""Number of entries that a process writes before it counts the bytes in the folder again."""
 _ROOM = 16
 """Eviction frees this fraction (1/16) in addition, so that the next writes need none."""
 _written: dict[Path, tuple[int, int]] = {}
-"""Folder -> bytes when last counted plus bytes written since, and entries written since."""
+"""For each folder, its bytes when last counted plus those written since, and the number of entries written since."""
 
 
 class _TooMuchError(Exception):
@@ -252,15 +257,15 @@ class _TooMuchError(Exception):
 
 
 class Miss(NamedTuple):
-    """Reason why no entry is used."""
+    """Reason why no entry is found or can be used."""
 
     reason: str
     is_defect: bool = False
-    """Defective entry or folder, which deserves a warning."""
+    """True for a damaged entry or folder, which deserves a warning."""
 
 
 class Listed(NamedTuple):
-    """File of a cache with its status."""
+    """File in a cache folder with its size and the time of its last use."""
 
     path: Path
     nbytes: int
@@ -268,7 +273,7 @@ class Listed(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """Folder of entries; it need not exist. `max_bytes` limits all files together."""
+    """Cache folder, which need not exist. `max_bytes` limits the size of all files together."""
 
     path: Path
     max_bytes: int
@@ -292,18 +297,18 @@ class Folder(NamedTuple):
             return Miss(f"there is an entry, but {error}", is_defect=True)
 
     def warn_of_miss(self, miss: Miss) -> str:
-        """Return the reason of a miss; warn if it is a defect."""
+        """Return the reason of a miss; warn if the entry is damaged."""
         if miss.is_defect:
             warn_once(f"cache {str(self.path)!r}: {miss.reason}; it is created again")
         return miss.reason
 
     def named(self, name: str) -> Entry | Miss:
-        """Return the entry of a name in a link, or why there is none."""
+        """Return the entry with a file name that another entry links to, or the reason why there is none."""
         entry = self._read(self.path / name) if _is_entry(name) and Path(name).name == name else None
         return Miss(f"entry {name[:40]!r} is gone") if entry is None else entry
 
     def keep(self, key: Key, contents: bytes | memoryview, seconds: float) -> str:
-        """Write an entry and evict others if needed; return the reason if that fails."""
+        """Write an entry with these contents, and evict others if needed; return the reason if that fails."""
         if len(contents) > self.max_bytes:
             return self._too_much(len(contents))
         return self.keep_parts(key, lambda writer: writer.add(MADE, contents), seconds)
@@ -376,7 +381,10 @@ class Folder(NamedTuple):
         return f"the nearest entry differs in {', '.join(differences(key, parts)) or 'nothing'}"
 
     def _shrink(self, most: int, target: int, spared: Path | None) -> tuple[tuple[Listed, ...], int]:
-        """Evict entries down to `target` bytes if there are more than `most`; return them and the remaining bytes."""
+        """If entries have more than `most` bytes, evict them down to `target`, except the file `spared`.
+
+        Returns the evicted entries and the remaining bytes.
+        """
         self._sweep()
         entries, dropped = self.entries(), list[Listed]()
         total = sum(entry.nbytes for entry in entries)
@@ -391,7 +399,10 @@ class Folder(NamedTuple):
         return tuple(dropped), total
 
     def _wrote(self, path: Path, nbytes: int) -> None:
-        """Evict if needed; counts bytes only sometimes, since a folder may hold thousands of entries."""
+        """Count a written entry, and evict others if needed.
+
+        The folder is listed only sometimes, since it may contain thousands of entries.
+        """
         written, count = _written.get(self.path, (self.max_bytes, 0))
         if written + nbytes > self.max_bytes or count >= _LOOKED_EVERY:
             _, remaining = self._shrink(self.max_bytes, self.max_bytes - self.max_bytes // _ROOM, path)
@@ -433,12 +444,15 @@ def _removed(path: Path) -> bool:
 
 
 def folder_of(options: Options) -> Folder:
-    """Return the folder of a session's cache; `cache_dir` is a path, or True for the default one."""
+    """Return the cache folder of a session from its options.
+
+    `Options.cache_dir` is a path, or True for the default folder.
+    """
     chosen = options.cache_dir
     path = usual_folder() if chosen is None or isinstance(chosen, bool) else Path(chosen)
     return Folder(path.absolute(), options.max_cache_bytes)
 
 
 def usual_folder() -> Path:
-    """Return the default folder."""
+    """Return the default cache folder of the user."""
     return cache_folder() / "programs"

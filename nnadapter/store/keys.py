@@ -1,4 +1,4 @@
-"""Keys of a session's plans: fingerprints of driver, host and machine, model files, devices and options."""
+"""Keys of cache entries: digests of driver, code, machine, model files, devices and options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _SHOWN = 12
 
 
 def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
-    """Return the key parts of the environment of a device: device, driver, host and machine."""
+    """Return the key parts of all that a program depends on except its segment: device, driver, host and machine.
+
+    `takes_onnx` adds the version of ONNX Runtime.
+    """
     return {
         **of_device(device),
         "host": text_part(
@@ -46,7 +49,7 @@ def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
 
 
 def of_device(device: str) -> Mapping[str, KeyPart]:
-    """Return the key parts `device` and `driver`."""
+    """Return the key parts `device` and `driver` of a device."""
     info = device_info(device)
     return {
         "device": text_part({"name": device, "hardware": info.sub_type, "vendor": info.vendor}),
@@ -114,36 +117,36 @@ def _abilities() -> Iterator[str]:
 
 _PIECE_BYTES = 1 << 22
 _BEHIND_BYTES = 1 << 13
-"""Overlap into the next piece for a name; paths are at most half as long."""
+"""Bytes of the next piece that are read too, for a file name that crosses the end; paths are at most half as long."""
 _MOST_THREADS = 8
 _LOCATION = b"location"
 _BEGINS = re.compile(rb"(?:\x0a|\x8a\x80{0,8}\x00)(?:\x08|\x88\x80{0,8}\x00)\Z")
 """Before the name: key tag of StringStringEntryProto and length 8; zero-padded varints are rare but valid."""
 _BEFORE_BYTES = 32
-"""Overlap into the previous piece, with the length of the entry."""
+"""Bytes of the previous piece that are read too, for the length of an entry that crosses the beginning."""
 _LENGTH = re.compile(rb"\x12([\x01-\x7f]|[\x80-\xff][\x01-\x3f])")
 """After it: tag and length of the value."""
 _ENTRY_BYTES = re.compile(rb"(?<![\x80-\xff])([\x01-\x7f]|[\x80-\xff][\x01-\x3f])\Z")
 """Before the entry: end of its tag, and its length."""
 _USUAL = b"\x0a\x08"
 _seeking = new_lock()
-"""Held from seek to read, on systems without `pread`."""
+"""Lock from seek to read, on systems without `pread`."""
 Named = Callable[[bytes, int], Iterator[str]]
 _Piece = tuple[set[str], bytes]
 
 
 class UnkeyedError(Exception):
-    """A model has no digest, for this reason. Internal to this package."""
+    """A model has no digest; the message is the reason. Internal to this package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Digests of a model without and with its external data."""
+    """Digests of a model: of its own bytes, and of these with its external data (`beside`)."""
 
     model: KeyPart
     beside: KeyPart
     origin: Any = field(compare=False)
-    """Absolute path, or contents (also of a message)."""
+    """Absolute path of the model, or its contents."""
 
 
 def source_of(source: Any) -> Source:
@@ -163,7 +166,10 @@ def source_of(source: Any) -> Source:
 
 
 def begun_source(source: Any) -> Callable[[], Source]:
-    """Start `source_of` and return a function for its result; large files are hashed in threads meanwhile."""
+    """Start to compute `source_of`, and return a function that waits for the result.
+
+    Large files are read in threads meanwhile.
+    """
     if not _is_large(source):
         return partial(source_of, source)
     from concurrent.futures import ThreadPoolExecutor
@@ -203,7 +209,10 @@ def _of_file(path: Path) -> Source:
 
 
 def _external_file(path: Path) -> tuple[int, str]:
-    """Return size and digest of an external data file. It is not searched for names: weights may look like them."""
+    """Return size and digest of an external data file.
+
+    It is not searched for names of further files, since weights may look like them.
+    """
     try:
         size, _, digest = _file(path, _no_names)
     except (OSError, ValueError):
@@ -266,9 +275,10 @@ def _no_names(data: bytes, overlap: int) -> Iterator[str]:
 
 
 def _named(data: bytes, overlap: int) -> Iterator[str]:
-    """Yield external data names, each in the piece where the word `location` before it begins.
+    """Yield the names of external data files in a piece of a model file.
 
-    `find` skips most bytes, unlike a regular expression.
+    A name belongs to the piece in which the word `location` before it begins. `find` skips most bytes, unlike a regular
+    expression.
     """
     at = data.find(_LOCATION, overlap)
     while 0 <= at < overlap + _PIECE_BYTES:
@@ -297,14 +307,14 @@ def _number(digits: bytes) -> int:
 
 PLAN = "plan"
 _PACKAGES = ("onnx", "numpy")
-"""Packages that affect planning, in addition to drivers and ONNX Runtime."""
+"""Packages with a version that affects plans, in addition to drivers and ONNX Runtime."""
 
 
 def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key:
-    """Return the key of a session's plans, for its selected devices in order.
+    """Return the key of a session's cached plans, from its model, its devices in order, and its options.
 
     Raises:
-        OSError: a file in the options, or a calibration, cannot be read.
+        OSError: a file that options name, or a calibration, cannot be read.
     """
     around = {device.name: of_device(device.name) for device in devices if device.name not in HOSTS}
     parts = {
@@ -372,7 +382,7 @@ def _of_session(options: Options) -> dict[str, object]:
 
 
 def _option_value(value: Any) -> str:
-    """Return an option's text if it has several lines, otherwise a digest of the file that it names."""
+    """Return the value of an option as text, or a digest of the file that it names."""
     if value is None:
         return ""
     if isinstance(value, str) and "\n" in value:

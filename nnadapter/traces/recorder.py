@@ -1,4 +1,4 @@
-"""Trace recorder: keeps the first events of a session and writes them for chrome://tracing and Perfetto.
+"""Trace recorder: records the first events of a session and writes them for chrome://tracing and Perfetto.
 
 Viewers require that events in a row nest or follow each other:
 
@@ -32,12 +32,12 @@ from nnadapter.records import dataclass, field
 from nnadapter.traces.trace import COMPILE, ENGINE, FALLBACK, HOST, PLAN, SESSION, TRANSFER, Event, Trace
 
 _CLOCK = 2_000
-"""Nanoseconds: ONNX Runtime truncates times to microseconds."""
+"""Tolerance in nanoseconds: ONNX Runtime truncates times to microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of a lane; viewers display it as a thread."""
+    """Row of a trace viewer, which displays it as a thread; a lane has several if its events overlap."""
 
     name: str
     events: list[Event] = field(default_factory=list)
@@ -52,7 +52,7 @@ class _Bundle:
 
 
 def rows_of(events: Sequence[Event]) -> list[Row]:
-    """Return the rows of all lanes, the session's first."""
+    """Arrange events in rows without overlap, and return the rows of all lanes, the session's first."""
     lanes: defaultdict[str, defaultdict[int, list[Event]]] = defaultdict(
         lambda: defaultdict(list), {SESSION: defaultdict(list)}
     )
@@ -112,7 +112,10 @@ def _nested(events: Sequence[Event], overlapping_events: list[Event]) -> Iterato
 
 
 def write_trace(path: Path, events: Sequence[Event], start: int, dropped: int) -> None:
-    """Write a trace file atomically, with times since `start`. Raises OSError."""
+    """Write a trace file atomically. Raises OSError.
+
+    Times count from `start`. `dropped` is the number of events that were not recorded.
+    """
     first = min([start, *(event.start for event in events)])
 
     def write(file: BinaryIO) -> None:
@@ -150,12 +153,12 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 
 MOST_EVENTS = 100_000
-"""Maximum number of frequent events."""
+"""Maximum number of frequent events that a trace records; others are counted."""
 _MOST_RARE = 20_000
 _MOST_FOREIGN = 50_000
 _RARE = frozenset((PLAN, COMPILE, FALLBACK))
 Source = Callable[[], Iterable[Event]]
-"""Function that returns events recorded elsewhere."""
+"""Function that returns events recorded elsewhere, such as in ONNX Runtime's profiles."""
 
 
 class Recorder(Trace):
@@ -207,7 +210,7 @@ class Recorder(Trace):
         )
 
     def add_source(self, source: Source) -> None:
-        """Add events to read at the end."""
+        """Register a function that returns more events when the trace is written."""
         self._sources.append(source)
 
     def reserve_events(self, events: int) -> bool:
@@ -231,7 +234,10 @@ class Recorder(Trace):
         self._is_wanted = True
 
     def finish(self) -> str:
-        """Write the file once, except in a forked child. Raises InvalidOptionError."""
+        """Write the file at the first call, but not in a forked child; return the path, or an empty string.
+
+        Raises InvalidOptionError if it cannot be written.
+        """
         try:
             self._unwritten.pop()
         except IndexError:
@@ -275,7 +281,7 @@ class _First:
 
     @property
     def dropped(self) -> int:
-        """Number of dropped events. Reading changes the counter."""
+        """Number of dropped events. Read it once, since reading counts up."""
         return next(self._dropped)
 
 

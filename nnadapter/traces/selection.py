@@ -1,4 +1,4 @@
-"""Selection of a session's trace, and the trace that reports rare events to Python's `logging`."""
+"""Choice of the trace of a session, and a trace that logs rare events with Python's `logging`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "NNADAPTER_LOG"
-"""Environment variable with the minimum level of messages on standard error."""
+"""Environment variable with the least level of messages that are written to standard error."""
 _LEVELS = ("debug", "info", "warning", "error")
 _ROOT = logging.getLogger("nnadapter")
 _LEVEL_OF_CATEGORY = {PLAN: logging.DEBUG, COMPILE: logging.INFO, FALLBACK: logging.WARNING}
 
 
 def is_enabled() -> bool:
-    """Return True if the environment or `logging` enables messages. Raises InvalidOptionError."""
+    """Return True if the environment or `logging` asks for messages. Raises InvalidOptionError for an unknown level."""
     level = os.environ.get(VARIABLE, "").strip().lower()
     if level:
         _write_from(level)
@@ -40,7 +40,7 @@ def is_enabled() -> bool:
 
 
 def _write_from(level: str) -> None:
-    """Write messages from a level on to standard error; other handlers stay."""
+    """Write messages of at least this level to standard error; handlers of the application are not changed."""
     if level not in _LEVELS:
         near = near_names(level, _LEVELS, "; ")
         raise InvalidOptionError(f"{VARIABLE} is {level!r}, expected {', '.join(_LEVELS)}{near}")
@@ -137,7 +137,10 @@ def _one_line(text: str) -> str:
 
 
 def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.SessionOptions | None) -> Trace:
-    """Return the trace of a new session. Raises InvalidOptionError if `path` cannot be written."""
+    """Return the trace of a new session: a recorder for `path` or for profiling by session options, otherwise a log.
+
+    Raises InvalidOptionError if `path` cannot be written.
+    """
     if path is not None:
         recorder = _recorder(Path(path))
         recorder.check()

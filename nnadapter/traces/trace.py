@@ -21,7 +21,7 @@ RUN, STEP, TRANSFER, WAIT, PLAN, COMPILE, FALLBACK, ENGINE = (
     "fallback",
     "engine",
 )
-"""Categories. `engine` is for events of ONNX Runtime."""
+"""Categories of events. `engine` is for events of ONNX Runtime."""
 
 
 class Event(NamedTuple):
@@ -63,17 +63,17 @@ class Trace:
     def add(
         self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any], end: int | None = None
     ) -> None:
-        """Record an event from `start`, by `timestamp`, to `end` or now."""
+        """Record an event from `start`, a `timestamp`, until `end`, by default until now."""
 
     def reserve_events(self, events: int) -> bool:
-        """Return True if there is room for this many events of an inner engine."""
+        """Reserve room for this many events of ONNX Runtime; return True if there is room."""
         return False
 
     def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:
         pass
 
     def transfer(self, source: str, target: str, nbytes: int, start: int, **facts: Any) -> None:
-        """Record the transfer of a value from `start` until now. Places are device names or `HOST`."""
+        """Record that a value moved between two devices, or a device and `HOST`, from `start` until now."""
 
     def check(self) -> None:
         pass
