@@ -192,7 +192,7 @@ def test_a_run_that_is_stopped_stops_no_other_with_the_same_options(deadlines, i
     options = onnxruntime.RunOptions()
     options.logid = "a run"
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-    one, other = RunControl(is_held=is_held), RunControl(is_held=is_held)
+    one, other = RunControl(has_holder=is_held), RunControl(has_holder=is_held)
     given, others = one.begin(options, deadlines), other.begin(options, deadlines)
     assert (given.logid, given.get_run_config_entry("memory.enable_memory_arena_shrinkage")) == ("a run", "cpu:0")
     one.stop()

@@ -211,7 +211,7 @@ def test_a_model_that_the_cpu_does_not_take_waits_for_its_plan(gate, monkeypatch
     def refuses(self):
         raise InvalidModelError("not this one")
 
-    monkeypatch.setattr(ModelPlanSource, "on_host", refuses)
+    monkeypatch.setattr(ModelPlanSource, "make_cpu_fallback", refuses)
     model = parse(OPEN)
     with background(model) as session:
         assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
