@@ -300,12 +300,12 @@ def array_at(name: str, device_type: str, element_type: Any, shape: Sequence[int
 
     if device_type != CPU:
         raise InvalidInputError(
-            f"{name!r} is bound to device memory {device_type!r} by its address; bind host memory, 'cpu', or a "
-            "nnadapter.DeviceValue",
+            f"value {name!r} is bound by its address to memory of device {device_type!r}; bind it to host memory, "
+            "'cpu', or to a nnadapter.DeviceValue",
             name=name,
         )
     if not address:
-        raise ClosedError(f"{name!r} is bound to address 0; bind allocated memory")
+        raise ClosedError(f"value {name!r} is bound to address 0; bind it to allocated memory")
     dtype = np.dtype(element_type)
     size = int(np.prod(shape)) * dtype.itemsize
     buffer = (ctypes.c_byte * size).from_address(address)

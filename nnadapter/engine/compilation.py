@@ -324,7 +324,7 @@ class Compiler:
         """Compile the nodes of a step for the host, or for the last resort if the host refuses them; see `Bindable`."""
         nodes = _nodes_of(partitioning, step)
         if error is None:
-            message = f"segment {step.segment} of device {step.device!r} is to be compared with the CPU"
+            message = f"segment {step.segment} of device {step.device!r} cannot be compared with the CPU"
         else:
             message = fallback.run_failure(step, nodes, describe(error))
         part, last_resort = partitioning.model.parts.part(step), self.setting.last_resort

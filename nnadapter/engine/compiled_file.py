@@ -101,7 +101,7 @@ def _step(step: Message, container: Container) -> Iterator[str]:
     if any(segment.form != ModelForm.ONNX.value for segment in host):
         yield "the CPU has a segment that is not ONNX"
     if not step.HasField("segment") and not step.HasField("program"):
-        yield f"a step on {_quoted(step.device)} has neither a program nor what to compile"
+        yield f"a step on {_quoted(step.device)} has neither a program nor a segment to compile"
     if "" in step.outputs or not step.outputs:
         yield f"a step on {_quoted(step.device)} has no outputs, or one without a name"
     yield from _check_unique(step.outputs, "outputs of a step")
@@ -209,7 +209,7 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
         yield "it has no plan"
     if model.HasField("whole"):
         if model.whole.form != ModelForm.ONNX.value:
-            yield "the original model is not ONNX"
+            yield "the segment of the original model is not ONNX"
         yield from _check_defined(rows, model.whole.inputs, "the model reads")
     devices = {row.name for row in model.devices}
     outputs = [row.name for row in model.outputs]
@@ -317,7 +317,7 @@ def _check_part(container: Container, number: int, kind: str) -> Iterator[str]:
     An empty kind accepts any, since parts with equal contents are stored once.
     """
     if number >= len(container.parts):
-        yield f"part {number} was requested, but there are {len(container.parts)}"
+        yield f"it refers to part {number}, but there are {len(container.parts)} parts"
     elif kind and container.parts[number].kind != kind:
         yield f"part {number} is {_quoted(container.parts[number].kind)}, expected {kind!r}"
 

@@ -128,8 +128,8 @@ class DeviceValue:
         """Replace the contents by an array of the same dtype and shape; otherwise raise InvalidInputError."""
         if (np_arr.dtype, np_arr.shape) != (self.dtype, self.contents.shape):
             raise InvalidInputError(
-                f"the value is {self.dtype}{list(self.contents.shape)}, got {np_arr.dtype}{list(np_arr.shape)}; "
-                "create another value"
+                f"the device value holds {self.dtype}{list(self.contents.shape)}, got "
+                f"{np_arr.dtype}{list(np_arr.shape)}; create another device value for that"
             )
         self.replace(type(self).from_numpy(np_arr.copy(), self._device).contents)
 
@@ -265,7 +265,9 @@ def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_
         return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
     except TypeError:
         if dl_device not in (None, _HOST):
-            raise BufferError(f"an array is in the host's memory, not on device {dl_device}") from None
+            raise BufferError(
+                f"the value is in host memory, and DLPack device {dl_device} was requested; request device {_HOST}"
+            ) from None
         return array.__dlpack__(stream=stream)
 
 

@@ -81,7 +81,7 @@ _TELLING: tuple[type[errors.DriverError | errors.OutOfMemoryError], ...] = (
 """Types of driver errors that are raised as they are if fallback is forbidden, the most specific first."""
 
 
-REPEATED = "it was repeated, and went well"
+REPEATED = "it was repeated, and succeeded"
 """Reaction to a transient failure, which is no fallback."""
 
 
@@ -117,7 +117,7 @@ def fall_back(
         kind, phase = _RAISED[stage]
         telling = next((error_type for error_type in _TELLING if isinstance(error, error_type)), kind)
         raised = telling(
-            f"{message}; fallback is forbidden, so allow it or report this to the vendor",
+            f"{message}; fallback is forbidden, so allow it with Options(fallback=...), or report this to the vendor",
             device=step.device,
             segment=step.segment,
             nodes=nodes,
@@ -181,7 +181,7 @@ def refuse_fallback(partitioning: Partitioning) -> None:
     names = [plan.graph.nodes[node].name for node in remaining]
     first = setting.devices[0].name
     raise NotDelegatedError(
-        f"fallback is forbidden and {len(remaining)} of {len(plan.graph.nodes)} nodes are taken by no named device "
+        f"fallback is forbidden, but no named device runs {len(remaining)} of {len(plan.graph.nodes)} nodes "
         f"({named(names)}); {_why_left(plan, first, remaining[0])}; "
         f"allow fallback, or name {spare[0].device!r} as a device",
         device=first,

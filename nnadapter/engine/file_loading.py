@@ -411,7 +411,7 @@ class Loader:
         if not step.HasField("instead"):
             raise errors.CompiledModelError(
                 f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({reason}), and the file "
-                "has no segment for the CPU; compile it with fallback allowed",
+                "has no segment for the CPU; compile the model again with fallback allowed",
                 file=self.file.container.name,
             )
         notes.append(f"the CPU runs a segment that was compiled for {step.device}: {reason}")
@@ -468,7 +468,9 @@ class Loader:
         nodes = list(message.nodes)
         try:
             if not message.HasField("instead"):
-                raise errors.CompiledModelError("the file was compiled with fallback forbidden")
+                raise errors.CompiledModelError(
+                    "the file has no segment for the CPU; compile the model again with fallback allowed"
+                )
             loaded = self._load_cpu_segment(message, "it failed", [])
         except errors.NNAdapterError as second:
             if error is None:

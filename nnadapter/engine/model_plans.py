@@ -179,7 +179,7 @@ class ModelPlans:
             return self._compile_measured(planner, shapes, static_plan, self._session.measurer)
         partitioning = static_plan.partitioning if static_plan else planner.settle(planner.judge(shapes))
         self._admit(partitioning)
-        with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
+        with self._setting.trace.span(SESSION, PLAN, "partition with dynamic shapes"):
             dynamic = dynamic_shapes.partition_dynamic(partitioning)
             judgment = dynamic_shapes.with_dynamic_verdicts(partitioning) if isinstance(dynamic, Unsupported) else None
             elsewhere = None if judgment is None else planner.settle(judgment)

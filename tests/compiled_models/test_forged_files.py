@@ -159,7 +159,7 @@ def test_a_driver_in_c_reads_no_more_than_it_is_given(tmp_path, acme):
         (lambda message: setattr(message.plans[0].values[0], "itemsize", float("nan")), "have nan bytes"),
         (lambda message: setattr(message.inputs[0], "data_type", "pickle"), "has unknown type 'pickle'"),
         (lambda message: setattr(message.inputs[0], "name", ""), "no name"),
-        (lambda message: setattr(message.plans[0].steps[0].segment, "part", 77), "part 77 was requested"),
+        (lambda message: setattr(message.plans[0].steps[0].segment, "part", 77), "it refers to part 77"),
         (lambda message: setattr(message.plans[0].steps[0].segment, "part", message.plans[0].report), "is 'report'"),
         (lambda message: setattr(message.plans[0].steps[0].segment, "form", "pickle"), "form 'pickle'"),
         (lambda message: setattr(message.plans[0].steps[0], "twin", 3), "clones step 3"),

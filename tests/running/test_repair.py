@@ -66,7 +66,7 @@ def test_what_may_go_well_the_next_time_is_repeated(session):
     assert len(caught) == 1 and not issubclass(caught[0].category, FallbackWarning)
     (incident,) = provenance.incidents
     assert (incident.stage, incident.device, incident.kind, incident.segment) == ("run", "trial", "TransientError", 0)
-    assert incident.fallback_action == "it was repeated, and went well" and len(incident.nodes) == 4
+    assert incident.fallback_action == "it was repeated, and succeeded" and len(incident.nodes) == 4
     assert provenance.steps[0].device == "trial" and not provenance.fell_back
     SCRIPT.append(TransientError(BUSY))
     assert len(right(running).incidents) == 1  # and no second warning
