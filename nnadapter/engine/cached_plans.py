@@ -71,10 +71,7 @@ class CachedPlanSource(FilePlanSource):
     """Plan source of a cache entry. For inputs without a plan there, another source plans the model. Thread-safe.
 
     Args:
-        file: the plans, in the format of a compiled file.
-        devices: device names.
         original_model_shapes: shapes that run with all branches, by selection of branches.
-        options: options of the session.
         plan_model: returns a source that plans the model; its argument is the reason, for the report.
     """
 

@@ -396,14 +396,9 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
 
 
 class SingleStep:
-    """Fast path for a plan with one step, without the executor; runs `CompiledPlan.run` if anything is unusual.
+    """Fast path for a plan with one step; runs `CompiledPlan.run` if anything is unusual.
 
-    Args:
-        plan: the plan.
-        outputs: outputs to return.
-        bound: its step.
-        names: inputs of the step.
-        order: index of each output among the results of the step.
+    `order` maps each of `outputs` to its index among the results of the step.
     """
 
     __slots__ = ("_bound", "_hand", "_health", "_names", "_order", "_outputs", "_plan")
@@ -442,11 +437,7 @@ class Repeat:
     """Fast path for repeated runs: a feed with the dtypes and shapes of the previous one needs no lookup.
 
     Args:
-        plans: cache of the plan.
-        lease: cache entry of the plan.
-        compiled: the plan.
-        signature: inputs and outputs of the model.
-        feed: feed of the previous run.
+        feed: the previous feed.
         sizes: symbolic sizes passed to the plan; None if it takes none.
         serves: test of other shapes that the plan serves; None if that requires the model.
         fits: test that a feed selects the same branches; None if feeds select none.

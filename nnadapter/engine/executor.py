@@ -298,17 +298,12 @@ class CompiledPlan:
     ) -> None:
         """Bind the steps to slots.
 
-        Args:
-            steps: the steps in order.
-            slots: slot of every value, by name.
-            outputs: slots of the model's outputs.
-            constants: outputs that no step computes, by slot.
-            make_cpu_fallback: makes the CPU fallback for the entire model, or raises; None if the plan already is that.
-            new_transfers: makes the list that receives the transfers of a run.
-            guarded_shapes: the guarded shapes, if programs take symbolic sizes.
-            buffers: memory of intermediate values; None if the steps allocate all.
-            step_runner: runs overlapping steps; None if the steps run in order.
-            held_between: returns the intermediate memory of the session, which no single plan frees.
+        `make_cpu_fallback` makes the CPU fallback for the entire model, or raises; None if the plan already is that.
+        `guarded_shapes` is for programs that take symbolic sizes. `buffers` is the memory of intermediate values; None
+        if the
+        steps allocate all. `step_runner` runs overlapping steps; None if the steps run in order. `held_between` returns
+        the
+        intermediate memory of the session, which no single plan frees.
         """
         self._held_between = held_between
         self._buffers = buffers
@@ -363,15 +358,11 @@ class CompiledPlan:
         sizes: Sequence[Any] | None = None,
         failed: BaseException | None = None,
     ) -> tuple[list[Any], Provenance]:
-        """Run every step.
+        """Run every step, and return the outputs `names`.
 
-        Args:
-            feeds: checked arrays or `Copies` by name.
-            names: outputs to return.
-            control: None if the run cannot be stopped.
-            out_devices: devices of the outputs to return as `Copies`; None if there are none and no feed is `Copies`.
-            sizes: symbolic sizes for programs that take them.
-            failed: error of the only step, if it was already tried.
+        `feeds` are checked arrays or `Copies`. `out_devices` maps outputs to return as `Copies` to devices; None if
+        there are
+        none and no feed is `Copies`. `failed` is the error of the only step, if it was already tried.
         """
         if self.note and self._cpu_fallback is not None:
             return self._cpu_fallback.run(feeds, names, self.note, out_devices, control)

@@ -96,16 +96,9 @@ def fall_back(
 ) -> Incident:
     """Record a failure of a device and return the incident; raise or warn as the fallback policy requires.
 
-    Each cause (stage, device and type of error) is warned of once. A repetition (`REPEATED`) is always allowed.
-
-    Args:
-        stage: one of `Options.fallback`.
-        step: the step that failed.
-        nodes: names of its nodes.
-        message: description of the failure.
-        instead: reaction, as text.
-        error: the driver's error.
-        incidents: incidents of the session, with its policy.
+    Each cause (stage, device and type of error) is warned of once. `message` describes the failure, `instead` the
+    reaction.
+    A repetition (`REPEATED`) is always allowed.
     """
     incidents.trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=message, then=instead)
     policy = incidents.policy(stage)

@@ -105,15 +105,10 @@ def open_devices(
     trace: Trace,
     isolate: Isolate = False,
 ) -> FileDevices:
-    """Open the devices that a file was compiled for.
+    """Open the devices that a file was compiled for, as its `records` describe.
 
-    Args:
-        records: Device messages of the file.
-        requests: devices that the caller requested; None for all of the file, with the options at compile time.
-        fallback: with `allow`, the CPU replaces missing devices; with `warn` too, devices that fail to open.
-        session_options: ONNX Runtime's session options, if the caller passed any.
-        trace: trace of the session.
-        isolate: devices to open in a process of their own.
+    `requests` are devices that the caller requested; None for all of the file, with the options at compile time. With
+    `fallback` `allow`, the CPU replaces missing devices; with `warn` too, devices that fail to open.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device is missing.

@@ -54,16 +54,7 @@ class HostEngine:
         deadline_s: float | None = None,
         tracing: HostTracing | None = None,
     ) -> None:
-        """Load the model.
-
-        Args:
-            source: path, contents or message of the model.
-            setting: opens the CPU as a device, which only reports need.
-            session_options: ONNX Runtime's session options, if the caller passed any.
-            provider_options: options of the CPU provider.
-            arguments: further arguments of `onnxruntime.InferenceSession`.
-            deadline_s: seconds that a run may take.
-            tracing: trace of the session, if it has one.
+        """Load the model. `setting` opens the CPU as a device, which only reports need.
 
         Raises:
             InvalidModelError, ModelFileError: ONNX Runtime cannot load it, or an Einsum equation is invalid.

@@ -77,10 +77,6 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
     """Dynamic plans of a model. Thread-safe. The least recently used plan is dropped first.
 
     Args:
-        plans: cache of the session for plans that run.
-        setting: devices of the session.
-        inputs: names of the model's inputs.
-        prepared: returns the model.
         compile_at: compiles a dynamic plan at some shapes; raises FixedSizesError if that is impossible.
         planned_at: returns shapes that have static plans; a dynamic plan at these shapes reuses their verdicts.
         limit: maximum number of dynamic plans.

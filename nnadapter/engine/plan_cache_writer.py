@@ -155,10 +155,8 @@ class PlanCacheWriter:
     """Writer of the new plans of a plan source to the session's cache. Thread-safe.
 
     Args:
-        place: cache entry of the session.
         is_unchanged: returns whether model and options still have the key of the entry.
         reason: reason why the session does not use cached plans, for the report.
-        make_report: makes the report that is stored with a plan.
         verifies: plans are written only after their results were checked.
     """
 

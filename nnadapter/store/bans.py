@@ -100,15 +100,7 @@ class DeviceBans:
     ) -> Ban | None:
         """Ban a model, usually of one node, in the form that the device takes; return the ban, which is also stored.
 
-        Returns None if the model has no canonical form, or there are too many bans.
-
-        Args:
-            model: the model.
-            nodes: names of its nodes.
-            reason: reason, as a clause.
-            stage: stage of the failure.
-            is_size: the model is too large, and its nodes are not at fault.
-            reproducer: file or command that reproduces the failure.
+        Returns None if the model has no canonical form, or there are too many bans. `reason` is a clause.
         """
         form, timestamp = _form(model), self._clock()
         if form is None:
