@@ -7,7 +7,6 @@ new segments are compiled. The compiler also makes the programs that run instead
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from nnadapter import errors
@@ -34,6 +33,7 @@ from nnadapter.planning.judgment import Atoms, Judgment, banning
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.records import dataclass, field, replace
 from partition.plan import Step
 
 Failure = tuple[Step, BaseException]

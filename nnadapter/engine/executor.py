@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -32,6 +31,7 @@ from nnadapter.engine.plan_store import Holding
 from nnadapter.engine.provenance import Provenance, StepRun
 from nnadapter.ir.operand import Array
 from nnadapter.process.resources import close_all, new_lock
+from nnadapter.records import dataclass
 
 if TYPE_CHECKING:
     from nnadapter.engine.control import RunControl

@@ -11,6 +11,7 @@ from nnadapter import errors
 from nnadapter.errors import FallbackWarning, NotDelegatedError
 from nnadapter.options import Fallback, fallback_at
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass
 from nnadapter.traces.trace import FALLBACK, SILENT, Trace
 from partition import Plan, Reason, Step, Unsupported, Verdict
 

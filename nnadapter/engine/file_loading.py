@@ -32,6 +32,7 @@ from nnadapter.options import Fallback, fallback_at
 from nnadapter.planning.absent import Absents
 from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
 from nnadapter.process.resources import close_all
+from nnadapter.records import dataclass, field
 from partition.graph import Graph, Node
 from partition.plan import Plan, Segment, Step, make_plan
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
 from math import prod
@@ -23,6 +22,7 @@ from nnadapter.drivers.arenas import ALIGNMENT, Arenas
 from nnadapter.drivers.boundary import OutputCheck
 from nnadapter.engine.bound_steps import expected_outputs
 from nnadapter.ir.operand import Array
+from nnadapter.records import dataclass, field
 from partition.plan import Plan
 
 LEAST_BYTES = 1 << 16

@@ -7,7 +7,6 @@ made for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from nnadapter.planning.bounds import Bounds, nearby
 from nnadapter.planning.dynamic_shapes import DynamicPartitioning, growing_inputs, is_full, unread_inputs
 from nnadapter.planning.setting import Setting
 from nnadapter.process.resources import Cache, new_lock
+from nnadapter.records import replace
 from nnadapter.traces.trace import SESSION, WAIT
 
 _MOST_CHECKED = 256

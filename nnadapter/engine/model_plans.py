@@ -8,7 +8,6 @@ model with a growing cache gets a dynamic plan at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import proxy
 
@@ -32,6 +31,7 @@ from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass, replace
 from nnadapter.traces.trace import PLAN, SESSION
 from partition.graph import Unsupported
 

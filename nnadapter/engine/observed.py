@@ -9,6 +9,7 @@ from nnadapter.drivers.tensor_copies import Transfer
 from nnadapter.engine.execution_pool import driver_program
 from nnadapter.engine.fallback import Incidents, run_failure
 from nnadapter.engine.plan_store import PlanCounts
+from nnadapter.records import dataclass, field
 
 if TYPE_CHECKING:
     from nnadapter.engine.bound_steps import BoundStep

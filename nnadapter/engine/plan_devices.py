@@ -17,6 +17,7 @@ from nnadapter.drivers.failures import NamedCalls
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.errors import DeviceLostError, describe
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass, field
 from nnadapter.traces.trace import COMPILE
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from nnadapter.drivers import Admission, Reason, Unsupported
@@ -21,6 +20,7 @@ from nnadapter.planning.judgment import Atoms, Judgment, banning, barred, model_
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.process.resources import close_all
+from nnadapter.records import dataclass, field
 from partition.plan import Step
 
 Compiles = Callable[[Sequence[int]], bool]

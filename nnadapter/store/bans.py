@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from datetime import datetime
 from functools import cached_property
 from hashlib import sha256
@@ -18,6 +18,7 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.files.atomic_files import replace_file
 from nnadapter.ir.text import NotCanonicalError
 from nnadapter.process.resources import new_lock
+from nnadapter.records import dataclass
 from nnadapter.store.context import form_of
 from nnadapter.store.folder import text_part, warn_unwritten
 from nnadapter.store.keys import of_device

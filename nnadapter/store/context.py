@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +25,7 @@ from nnadapter.kernels.context import KernelContext
 from nnadapter.options import Options
 from nnadapter.process.processors import usable
 from nnadapter.process.resources import Cache
+from nnadapter.records import dataclass
 from nnadapter.store.folder import Entry, Folder, Key, KeyPart, Miss, Outcome, folder_of, text_part, warn_unwritten
 from nnadapter.store.keys import surroundings
 from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
