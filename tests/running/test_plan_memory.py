@@ -21,7 +21,7 @@ def test_what_is_told_and_forgotten_is_counted_as_if_all_were_added_up_again(eve
             memory.forget(plan)
             kept.pop(plan, None)
         else:
-            memory.tell(plan, holding)
+            memory.update(plan, holding)
             kept[plan] = holding
         own, shared = sum(each.own_bytes for each in kept.values()), {k for each in kept.values() for k in each[1]}
         assert memory.total_bytes == own + 30 * len(shared)
@@ -31,8 +31,8 @@ def test_what_is_told_and_forgotten_is_counted_as_if_all_were_added_up_again(eve
 
 def test_what_is_shared_is_counted_once_as_it_was_told_last():
     memory = PlanMemory()
-    memory.tell("one", Holding(1, {"a": 10, "b": 20}))
-    memory.tell("two", Holding(2, {"b": 25}))
+    memory.update("one", Holding(1, {"a": 10, "b": 20}))
+    memory.update("two", Holding(2, {"b": 25}))
     assert memory.total_bytes == 38
     memory.forget("two")
     assert memory.total_bytes == 36
@@ -42,13 +42,13 @@ def test_what_is_shared_is_counted_once_as_it_was_told_last():
 def test_an_interrupt_between_any_two_steps_leaves_what_was_counted_before_or_after(is_asked):
     """An interrupt at any step leaves the old count or the new one, whether or not it is read in between."""
     for event, before, after in (
-        (lambda memory: memory.tell("one", Holding(5, {"a": 10, "c": 7})), (33, 10), (44, 17)),
+        (lambda memory: memory.update("one", Holding(5, {"a": 10, "c": 7})), (33, 10), (44, 17)),
         (lambda memory: memory.forget("two"), (33, 10), (11, 10)),
     ):
         for steps in range(1, 1000):
             memory, left = PlanMemory(), steps
-            memory.tell("one", Holding(1, {"a": 10}))
-            memory.tell("two", Holding(2, {"a": 10, "b": 20}))
+            memory.update("one", Holding(1, {"a": 10}))
+            memory.update("two", Holding(2, {"a": 10, "b": 20}))
 
             def trace(frame, kind, _):
                 nonlocal left
